@@ -1,0 +1,1 @@
+"""compactlib: embeddable compaction primitives."""

@@ -1,0 +1,214 @@
+"""Every exception the library raises, one tree under `CompactlibError`.
+
+Errors carry their numbers as attributes and survive pickling with all of them, because they cross process
+boundaries and Spark. A message says what was found, what was expected, and what the caller can do.
+"""
+
+from __future__ import annotations
+
+import errno as _errno
+import os
+from typing import Any
+
+
+def _revive(cls: type[CompactlibError], args: tuple[Any, ...], state: dict[str, Any]) -> CompactlibError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    for name, value in state.items():
+        setattr(error, name, value)
+    return error
+
+
+class CompactlibError(Exception):
+    """The root of the tree: catch it to catch everything the library raises on purpose."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        # KeyError would print the repr of its argument; a message is meant to be read.
+        return str(self.args[0]) if self.args else type(self).__name__
+
+    def _state(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _revive, (type(self), self.args, self._state())
+
+
+class InvalidInput(CompactlibError, ValueError):
+    """An argument or a file's place is not what the call accepts; nothing was changed. Correct it and call again."""
+
+
+class Unsorted(InvalidInput):
+    """Indexes that must ascend strictly do not. Sort them, or build with `IndexSet.from_iterable`."""
+
+    def __init__(self, message: str, *, previous: int, found: int) -> None:
+        super().__init__(message)
+        self.previous = previous
+        self.found = found
+
+
+class LiveAboveSnapshot(InvalidInput):
+    """A live set names an index above its snapshot index. Take the live set from the snapshot's own state."""
+
+    def __init__(self, *, index: int, snapshot_index: int) -> None:
+        super().__init__(
+            f"live index {index} lies above the snapshot index {snapshot_index}; live indexes describe what the "
+            f"snapshot left in the log, so each must be <= {snapshot_index}"
+        )
+        self.index = index
+        self.snapshot_index = snapshot_index
+
+
+class NotALog(InvalidInput):
+    """The folder does not hold a log of this kind. Check the path, or create a log in an empty folder."""
+
+    def __init__(self, message: str, *, path: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class NotFound(CompactlibError, KeyError):
+    """What was asked for does not exist."""
+
+
+class LiveIndexMissing(NotFound):
+    """A live set names indexes that no segment holds. Nothing was changed: the previous snapshot stays in force."""
+
+    def __init__(self, message: str, *, missing: int, first: int) -> None:
+        super().__init__(message)
+        self.missing = missing
+        self.first = first
+
+
+class CorruptData(CompactlibError):
+    """Stored bytes are not what was written. Restore the file from a replica or a backup; nothing was cut or hidden.
+
+    Attributes:
+        path: the damaged file.
+        offset: where in the file the check failed, in bytes.
+        expected: what should have been there.
+        found: what was there.
+        index: the log index concerned, if the damage belongs to one entry.
+    """
+
+    def __init__(self, *, path: str | os.PathLike[str], offset: int, expected: str, found: str,
+                 index: int | None = None) -> None:
+        place = f"{os.fspath(path)} at offset {offset}" + ("" if index is None else f" (index {index})")
+        super().__init__(f"corrupt data in {place}: expected {expected}, found {found}; restore the file from a copy")
+        self.path = os.fspath(path)
+        self.offset = offset
+        self.expected = expected
+        self.found = found
+        self.index = index
+
+
+class Conflict(CompactlibError):
+    """A compare-and-set or a fencing check lost against somebody else. Read again and decide anew."""
+
+
+class Stale(CompactlibError):
+    """A token, lease or view is outdated. Take a new one and try again."""
+
+
+class Closed(CompactlibError):
+    """The object was closed. Open a new one."""
+
+
+class Busy(CompactlibError):
+    """Somebody else holds what is needed, or work is in progress. Wait, or ask the holder named in the message."""
+
+
+class BudgetSpent(Busy):
+    """The budget given to the work ran out, or the work was cancelled. What was finished stays; call again to go on.
+
+    Attributes:
+        reason: `"bytes"`, `"deadline"` or `"cancelled"`.
+        spent_bytes: bytes that the budget had granted before.
+    """
+
+    def __init__(self, message: str, *, reason: str, spent_bytes: int) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.spent_bytes = spent_bytes
+
+
+class Unsupported(CompactlibError):
+    """This release or platform cannot do it: a format version, an operation. The message names what can."""
+
+
+class MissingDependency(CompactlibError, ImportError):
+    """An optional package is not installed. Install the extra named in the message."""
+
+    def __init__(self, *, package: str, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs the package {package!r}: pip install 'compactlib[{extra}]'")
+        self.package = package
+        self.extra = extra
+        self.purpose = purpose
+
+
+class TaskFailed(CompactlibError):
+    """A rewrite task ended in an error that is not the library's own. Its inputs are untouched.
+
+    Attributes:
+        task: the task's name.
+        kind: the class name of the original error.
+        detail: the original traceback as text.
+    """
+
+    def __init__(self, message: str, *, task: str, kind: str, detail: str) -> None:
+        super().__init__(message)
+        self.task = task
+        self.kind = kind
+        self.detail = detail
+
+
+class StorageError(CompactlibError, OSError):
+    """The operating system refused a change to the disk. What was complete before stays complete.
+
+    Attributes:
+        operation: what was tried (`"write"`, `"rename"`, ...).
+        path: on which file or folder.
+        errno: the operating system's number.
+    """
+
+    def __init__(self, *, operation: str, path: str | os.PathLike[str], errno: int) -> None:
+        self.operation = operation
+        self.path = os.fspath(path)
+        super().__init__(f"{operation} {self.path}: {os.strerror(errno)}; {self._advice}")
+        self.errno = errno
+
+    _advice = "see the operating system's error"
+
+    def _state(self) -> dict[str, Any]:
+        return {**super()._state(), "errno": self.errno}
+
+    @staticmethod
+    def from_os(error: OSError, operation: str, path: str | os.PathLike[str]) -> StorageError:
+        """Name an `OSError`: `DiskFull`, `ReadOnly`, or `StorageError` for the rest."""
+        number = error.errno or _errno.EIO
+        kind = _NAMED.get(number, StorageError)
+        return kind(operation=operation, path=path, errno=number)
+
+
+class DiskFull(StorageError):
+    """No space (or quota) is left. Free some and call again: the work goes on from what was committed."""
+
+    _advice = "free some space and call again"
+
+
+class ReadOnly(StorageError):
+    """The file or folder cannot be written by this process. Give it the permission, or open for reading only."""
+
+    _advice = "open for reading only, or give this process permission to write"
+
+
+_NAMED: dict[int, type[StorageError]] = {
+    _errno.ENOSPC: DiskFull,
+    _errno.EDQUOT: DiskFull,
+    _errno.EFBIG: DiskFull,
+    _errno.EROFS: ReadOnly,
+    _errno.EACCES: ReadOnly,
+    _errno.EPERM: ReadOnly,
+}

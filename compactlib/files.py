@@ -1,0 +1,305 @@
+"""The only module that changes the disk: the `Files` protocol, the local disk behind it, and durable idioms.
+
+Everything that creates, writes, names, links or removes a file goes through a `Files` object that the caller
+passes in, so that the crash harness (`compactlib.testing.crash`) can record each operation and cut after it.
+Reading is not part of the protocol: readers use file descriptors (`pread`) directly.
+
+What is durable when, which every caller must respect:
+
+* bytes written are durable after `OutFile.sync`;
+* a name (created, renamed, linked, removed) is durable after `sync_folder` of the folder it is in;
+* nothing else is ordered: after a crash each un-synced change may be there or not, independently of the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from compactlib.errors import InvalidInput, StorageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+StrPath: TypeAlias = str | os.PathLike[str]
+
+_IOV_MAX = 1024
+_COPY_CHUNK_BYTES = 1 << 20
+
+
+class OutFile(Protocol):
+    """A file open for writing. Used by one thread at a time; every method raises `StorageError` when the disk refuses."""
+
+    @property
+    def path(self) -> str:
+        """The name it was opened under."""
+
+    def fileno(self) -> int:
+        """The descriptor, for reading back with `os.pread`."""
+
+    def write_at(self, offset: int, pieces: Sequence[Buffer]) -> int:
+        """Write all `pieces` back to back from `offset` (bytes); returns how many bytes. Not durable before `sync`."""
+
+    def copy_from(self, source: int, source_offset: int, length: int, offset: int) -> None:
+        """Copy `length` bytes from descriptor `source` to `offset`, in the kernel where it can."""
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend (with zeros) to `size` bytes."""
+
+    def sync(self) -> None:
+        """Make all bytes written so far durable (fsync)."""
+
+    def close(self) -> None:
+        """Give up the descriptor; closing again does nothing. Does not sync."""
+
+
+class Files(Protocol):
+    """What the library may do to a disk. Every method raises `StorageError` (or a leaf) when the disk refuses."""
+
+    def create(self, path: StrPath) -> OutFile:
+        """Create `path`, which must not exist, and open it for reading and writing."""
+
+    def open(self, path: StrPath) -> OutFile:
+        """Open the existing file `path` for reading and writing."""
+
+    def rename(self, source: StrPath, target: StrPath) -> None:
+        """Give the file a new name in one step, replacing what `target` named."""
+
+    def link(self, source: StrPath, target: StrPath) -> None:
+        """Give the file a second name, which must not exist."""
+
+    def symlink(self, text: str, path: StrPath) -> None:
+        """Create a symbolic link that holds `text`, at `path`, which must not exist."""
+
+    def unlink(self, path: StrPath) -> None:
+        """Remove a name."""
+
+    def make_folder(self, path: StrPath) -> None:
+        """Create a folder, which must not exist."""
+
+    def remove_folder(self, path: StrPath) -> None:
+        """Remove an empty folder."""
+
+    def sync_folder(self, path: StrPath) -> None:
+        """Make the names in a folder durable."""
+
+
+@contextlib.contextmanager
+def _named(operation: str, path: StrPath) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError.from_os(error, operation, path) from error
+
+
+class LocalOutFile:
+    """An `OutFile` on the local disk."""
+
+    def __init__(self, path: StrPath, flags: int) -> None:
+        self._path = os.fspath(path)
+        with _named("open", path):
+            self._fd = os.open(path, flags | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        self._closed = False
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def write_at(self, offset: int, pieces: Sequence[Buffer]) -> int:
+        start = offset
+        with _named("write", self._path):
+            for first in range(0, len(pieces), _IOV_MAX):
+                offset += self._write_batch(offset, pieces[first:first + _IOV_MAX])
+        return offset - start
+
+    def _write_batch(self, offset: int, pieces: Sequence[Buffer]) -> int:
+        views = [memoryview(piece) for piece in pieces]
+        wanted = sum(view.nbytes for view in views)
+        written = os.pwritev(self._fd, pieces, offset) if wanted else 0
+        while written < wanted:
+            # A short write is rare (a signal, a nearly full disk): finish it piece by piece.
+            rest = b"".join(views)[written:]
+            step = os.pwrite(self._fd, rest, offset + written)
+            if step == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            written += step
+        return wanted
+
+    def copy_from(self, source: int, source_offset: int, length: int, offset: int) -> None:
+        with _named("write", self._path):
+            copy_range(source, self._fd, source_offset, offset, length)
+
+    def truncate(self, size: int) -> None:
+        with _named("truncate", self._path):
+            os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        with _named("sync", self._path):
+            os.fsync(self._fd)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            os.close(self._fd)
+
+    def __repr__(self) -> str:
+        return f"LocalOutFile({self._path!r})"
+
+
+class LocalFiles:
+    """The local disk. Holds no state; all instances are equal and picklable."""
+
+    def create(self, path: StrPath) -> OutFile:
+        return LocalOutFile(path, os.O_CREAT | os.O_EXCL)
+
+    def open(self, path: StrPath) -> OutFile:
+        return LocalOutFile(path, 0)
+
+    def rename(self, source: StrPath, target: StrPath) -> None:
+        with _named("rename", source):
+            os.rename(source, target)
+
+    def link(self, source: StrPath, target: StrPath) -> None:
+        with _named("link", source):
+            os.link(source, target)
+
+    def symlink(self, text: str, path: StrPath) -> None:
+        with _named("symlink", path):
+            os.symlink(text, path)
+
+    def unlink(self, path: StrPath) -> None:
+        with _named("unlink", path):
+            os.unlink(path)
+
+    def make_folder(self, path: StrPath) -> None:
+        with _named("make folder", path):
+            os.mkdir(path)
+
+    def remove_folder(self, path: StrPath) -> None:
+        with _named("remove folder", path):
+            os.rmdir(path)
+
+    def sync_folder(self, path: StrPath) -> None:
+        with _named("sync folder", path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is LocalFiles
+
+    def __hash__(self) -> int:
+        return hash(LocalFiles)
+
+    def __repr__(self) -> str:
+        return "LocalFiles()"
+
+
+def write_durably(files: Files, path: StrPath, pieces: Sequence[Buffer], *, temporary_suffix: str = ".tmp") -> None:
+    """Put a whole file in place so that after a crash `path` holds either all of the new bytes or what it held before.
+
+    Writes a temporary name beside it, syncs, renames, syncs the folder. A temporary name left by an earlier crash
+    is replaced.
+
+    Raises:
+        StorageError: the disk refused; `path` is as before and the temporary name is gone.
+    """
+    target = os.fspath(path)
+    temporary = target + temporary_suffix
+    if os.path.lexists(temporary):
+        files.unlink(temporary)
+    out = files.create(temporary)
+    try:
+        try:
+            out.write_at(0, pieces)
+            out.sync()
+        finally:
+            out.close()
+        files.rename(temporary, target)
+    except StorageError:
+        with contextlib.suppress(StorageError):
+            files.unlink(temporary)
+        raise
+    files.sync_folder(os.path.dirname(target) or ".")
+
+
+def replace_with_symlink(files: Files, text: str, path: StrPath, *, temporary_suffix: str = ".link") -> None:
+    """Make `path` a symbolic link to `text` in one step, replacing what it named. Not durable before `sync_folder`."""
+    temporary = os.fspath(path) + temporary_suffix
+    if os.path.lexists(temporary):
+        files.unlink(temporary)
+    files.symlink(text, temporary)
+    files.rename(temporary, path)
+
+
+def replace_with_link(files: Files, source: StrPath, path: StrPath, *, temporary_suffix: str = ".swap") -> None:
+    """Make `path` a second (hard) name of `source` in one step, replacing what it named. Not durable before `sync_folder`."""
+    temporary = os.fspath(path) + temporary_suffix
+    if os.path.lexists(temporary):
+        files.unlink(temporary)
+    files.link(source, temporary)
+    files.rename(temporary, path)
+
+
+def copy_range(source: int, target: int, source_offset: int, target_offset: int, length: int) -> None:
+    """Copy `length` bytes between two descriptors, in the kernel where the platform can, else by a plain loop.
+
+    Raises:
+        InvalidInput: the source ends before `length` bytes.
+        OSError: reading or writing failed.
+    """
+    copied = 0
+    if hasattr(os, "copy_file_range"):
+        try:
+            while copied < length:
+                step = os.copy_file_range(source, target, length - copied, source_offset + copied, target_offset + copied)
+                if step == 0:
+                    break
+                copied += step
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF):
+                raise
+    while copied < length:
+        chunk = os.pread(source, min(_COPY_CHUNK_BYTES, length - copied), source_offset + copied)
+        if not chunk:
+            raise InvalidInput(f"the source ends {length - copied} bytes before the {length} bytes asked for at "
+                               f"offset {source_offset}")
+        view = memoryview(chunk)
+        while view:
+            step = os.pwrite(target, view, target_offset + copied)
+            copied += step
+            view = view[step:]
+
+
+def list_folder(path: StrPath) -> list[str]:
+    """The names in a folder, sorted.
+
+    Raises:
+        StorageError: the folder cannot be read.
+    """
+    with _named("list", path):
+        return sorted(os.listdir(path))
+
+
+def read_exactly(descriptor: int, length: int, offset: int) -> bytes:
+    """Up to `length` bytes from `offset`; shorter only when the file ends. Loops over short reads."""
+    data = os.pread(descriptor, length, offset)
+    if len(data) == length or not data:
+        return data
+    pieces = [data]
+    got = len(data)
+    while got < length:
+        data = os.pread(descriptor, length - got, offset + got)
+        if not data:
+            break
+        pieces.append(data)
+        got += len(data)
+    return b"".join(pieces)
