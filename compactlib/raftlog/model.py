@@ -1,0 +1,124 @@
+"""The frozen values of a Raft log: entries, the answers to a read, segment references and statistics."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import attrs
+
+from compactlib.errors import CorruptData, InvalidInput
+
+MAX_INDEX = (1 << 64) - 1
+DEFAULT_MAX_ENTRIES = 4096
+DEFAULT_MAX_BYTES = 64_000_000
+
+
+@attrs.frozen
+class Entry:
+    """One log entry, its checksum verified.
+
+    Attributes:
+        index: its place in the log, 0 .. 2**64 - 1.
+        term: the term it was written in, 0 .. 2**64 - 1.
+        payload: the command's bytes, possibly empty.
+    """
+
+    index: int
+    term: int
+    payload: bytes
+
+
+@attrs.frozen
+class Dead:
+    """The index lies at or below the snapshot and is not live: its entry is gone or may go at any time."""
+
+    index: int
+    snapshot_index: int
+
+
+@attrs.frozen
+class Missing:
+    """No segment ever held the index, as far as this log knows: above its end, or in a gap of a sparse log."""
+
+    index: int
+
+
+@attrs.frozen
+class Damaged:
+    """The entry is there, but its bytes fail their checksum; `error` says where."""
+
+    index: int
+    error: CorruptData
+
+
+Answer: TypeAlias = Entry | Dead | Missing | Damaged
+"""What a read of one index can answer; never one for the other."""
+
+
+@attrs.frozen(order=True)
+class SegmentRef:
+    """One segment and the range of indexes for which it is asked.
+
+    The range is a hull (a sparse segment has gaps) and may end before the file does: entries above `last` were
+    overwritten by a newer segment.
+
+    Attributes:
+        number: the segment's place in the order of writes, >= 1; its file is `<16 digits>.segment`.
+        first: lowest index.
+        last: highest index (inclusive), >= first.
+    """
+
+    number: int
+    first: int
+    last: int
+
+
+@attrs.frozen(kw_only=True)
+class SegmentStats:
+    """What a policy may know about a segment.
+
+    Attributes:
+        ref: which segment, and the range that counts.
+        entries: index records in the file, overwritten ones included.
+        data_bytes: payload bytes in the file, overwritten ones included.
+        live_entries: entries that a compaction would keep.
+        live_bytes: their payload bytes.
+        format: `"native"`, `"ra1"` or `"ra2"`.
+    """
+
+    ref: SegmentRef
+    entries: int
+    data_bytes: int
+    live_entries: int
+    live_bytes: int
+    format: str = "native"
+
+    @property
+    def number(self) -> int:
+        """The segment's number."""
+        return self.ref.number
+
+    @property
+    def dead_bytes(self) -> int:
+        """Payload bytes that a compaction would free."""
+        return self.data_bytes - self.live_bytes
+
+
+@attrs.frozen(kw_only=True)
+class SegmentLimits:
+    """How large a segment may become.
+
+    Attributes:
+        max_entries: index records, 1 .. 2**32 - 1.
+        max_bytes: payload bytes; an appended segment is full once it exceeds them, a compacted one never does,
+            unless one segment alone held more.
+    """
+
+    max_entries: int = DEFAULT_MAX_ENTRIES
+    max_bytes: int = DEFAULT_MAX_BYTES
+
+    def __attrs_post_init__(self) -> None:
+        if not 1 <= self.max_entries < 1 << 32:
+            raise InvalidInput(f"max_entries is {self.max_entries}; a segment holds 1 to {(1 << 32) - 1} entries")
+        if not 1 <= self.max_bytes < 1 << 63:
+            raise InvalidInput(f"max_bytes is {self.max_bytes}; it must be between 1 and {(1 << 63) - 1}")

@@ -1,0 +1,55 @@
+"""The names of a log's files, and what each name means.
+
+| name | what it is |
+| --- | --- |
+| `0000000000000007.segment` | segment 7; a symbolic link if a compaction merged it into an older one |
+| `<digits>-<digits>-….compacting` | a compaction's finished output, named after its members, lowest first |
+| `<segment>.link`, `<segment>.swap` | a symbolic or hard link about to be renamed over a segment |
+| `<any name>.tmp` | a file about to be renamed into place |
+| `rewrite-<job>/` | the private folder of one compaction run |
+| `SNAPSHOT` | the snapshot index and the live set |
+| `LOCK` | locked by the process that writes |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+SNAPSHOT_NAME = "SNAPSHOT"
+LOCK_NAME = "LOCK"
+LINK_SUFFIX = ".link"
+SWAP_SUFFIX = ".swap"
+TEMPORARY_SUFFIX = ".tmp"
+REWRITE_PREFIX = "rewrite-"
+
+_SEGMENT = re.compile(r"(\d{16})\.segment")
+_COMPACTING = re.compile(r"(\d{16}(?:-\d{16})*)\.compacting")
+_LEFTOVER = re.compile(r"\d{16}\.segment\.(?:link|swap|tmp)|SNAPSHOT\.tmp")
+
+
+def segment_name(number: int) -> str:
+    """The file name of segment `number`."""
+    return f"{number:016d}.segment"
+
+
+def segment_number(name: str) -> int | None:
+    """The number in a segment's file name, or `None` for any other name."""
+    match = _SEGMENT.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def compacting_name(members: Sequence[int]) -> str:
+    """The file name of the finished output that replaces `members` (ascending)."""
+    return "-".join(f"{number:016d}" for number in members) + ".compacting"
+
+
+def compacting_members(name: str) -> tuple[int, ...] | None:
+    """The members in a `.compacting` name, or `None` for any other name."""
+    match = _COMPACTING.fullmatch(name)
+    return tuple(map(int, match[1].split("-"))) if match else None
+
+
+def is_leftover(name: str) -> bool:
+    """Whether a name belongs to a step that a crash interrupted, and can be removed when nobody writes."""
+    return _LEFTOVER.fullmatch(name) is not None or name.startswith(REWRITE_PREFIX)
