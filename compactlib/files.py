@@ -8,7 +8,8 @@ What is durable when, which every caller must respect:
 
 * bytes written are durable after `OutFile.sync`;
 * a name (created, renamed, linked, removed) is durable after `sync_folder` of the folder it is in;
-* nothing else is ordered: after a crash each un-synced change may be there or not, independently of the others.
+* nothing else is ordered: after a crash each un-synced change may be there or not, independently of the others;
+* a sync that failed promises nothing, and neither does a later one on the same file: write it anew.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _COPY_CHUNK_BYTES = 1 << 20
 
 
 class OutFile(Protocol):
-    """A file open for writing. Used by one thread at a time; every method raises `StorageError` when the disk refuses."""
+    """A file open for writing, used by one thread at a time. Methods raise `StorageError` when the disk refuses."""
 
     @property
     def path(self) -> str:
@@ -50,10 +51,10 @@ class OutFile(Protocol):
         """Cut or extend (with zeros) to `size` bytes."""
 
     def sync(self) -> None:
-        """Make all bytes written so far durable (fsync)."""
+        """Make all bytes written so far durable (fsync). If it raises, give up the file: a second try proves nothing."""
 
     def close(self) -> None:
-        """Give up the descriptor; closing again does nothing. Does not sync."""
+        """Give up the descriptor; closing again does nothing. Does not sync. Any use afterwards is refused."""
 
 
 class Files(Protocol):
@@ -66,10 +67,13 @@ class Files(Protocol):
         """Open the existing file `path` for reading and writing."""
 
     def rename(self, source: StrPath, target: StrPath) -> None:
-        """Give the file a new name in one step, replacing what `target` named."""
+        """Give the file a new name in one step, replacing what `target` named.
+
+        Does nothing at all, and keeps both names, if they are already links to one file (POSIX).
+        """
 
     def link(self, source: StrPath, target: StrPath) -> None:
-        """Give the file a second name, which must not exist."""
+        """Give the file a second name, which must not exist. A symbolic link is linked itself, not what it leads to."""
 
     def symlink(self, text: str, path: StrPath) -> None:
         """Create a symbolic link that holds `text`, at `path`, which must not exist."""
@@ -100,9 +104,8 @@ class LocalOutFile:
 
     def __init__(self, path: StrPath, flags: int) -> None:
         self._path = os.fspath(path)
-        with _named("open", path):
+        with _named("create" if flags & os.O_CREAT else "open", path):
             self._fd = os.open(path, flags | os.O_RDWR | os.O_CLOEXEC, 0o644)
-        self._closed = False
 
     @property
     def path(self) -> str:
@@ -119,20 +122,21 @@ class LocalOutFile:
         return offset - start
 
     def _write_batch(self, offset: int, pieces: Sequence[Buffer]) -> int:
-        views = [memoryview(piece) for piece in pieces]
-        wanted = sum(view.nbytes for view in views)
+        wanted = sum(memoryview(piece).nbytes for piece in pieces)
         written = os.pwritev(self._fd, pieces, offset) if wanted else 0
-        while written < wanted:
-            # A short write is rare (a signal, a nearly full disk): finish it piece by piece.
-            rest = b"".join(views)[written:]
-            step = os.pwrite(self._fd, rest, offset + written)
-            if step == 0:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            written += step
+        if written < wanted:
+            # A short write is rare (a nearly full disk, more than 2 GiB at once): finish it piece by piece.
+            start = offset
+            for piece in pieces:
+                view = memoryview(piece)
+                done = max(offset + written - start, 0)
+                if done < view.nbytes:
+                    _write_all(self._fd, view.cast("B")[done:], start + done)
+                start += view.nbytes
         return wanted
 
     def copy_from(self, source: int, source_offset: int, length: int, offset: int) -> None:
-        with _named("write", self._path):
+        with _named("copy", self._path):
             copy_range(source, self._fd, source_offset, offset, length)
 
     def truncate(self, size: int) -> None:
@@ -144,9 +148,11 @@ class LocalOutFile:
             os.fsync(self._fd)
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            os.close(self._fd)
+        # Forgotten first: the system may give the number to another file at once, and it must not be written to.
+        descriptor, self._fd = self._fd, -1
+        if descriptor >= 0:
+            with _named("close", self._path):
+                os.close(descriptor)
 
     def __repr__(self) -> str:
         return f"LocalOutFile({self._path!r})"
@@ -167,7 +173,7 @@ class LocalFiles:
 
     def link(self, source: StrPath, target: StrPath) -> None:
         with _named("link", source):
-            os.link(source, target)
+            os.link(source, target, follow_symlinks=False)
 
     def symlink(self, text: str, path: StrPath) -> None:
         with _named("symlink", path):
@@ -207,76 +213,115 @@ def write_durably(files: Files, path: StrPath, pieces: Sequence[Buffer], *, temp
     """Put a whole file in place so that after a crash `path` holds either all of the new bytes or what it held before.
 
     Writes a temporary name beside it, syncs, renames, syncs the folder. A temporary name left by an earlier crash
-    is replaced.
+    is replaced; so at most one caller at a time may write one `path`.
 
     Raises:
-        StorageError: the disk refused; `path` is as before and the temporary name is gone.
+        StorageError: the disk refused; `path` is as before and the temporary name is gone. Only if the sync of the
+            folder was refused does `path` hold the new bytes, which may then be lost in a crash.
     """
     target = os.fspath(path)
     temporary = target + temporary_suffix
-    if os.path.lexists(temporary):
-        files.unlink(temporary)
+    _remove_leftover(files, temporary)
     out = files.create(temporary)
-    try:
+    with _removed_on_failure(files, temporary):
         try:
             out.write_at(0, pieces)
             out.sync()
         finally:
             out.close()
         files.rename(temporary, target)
-    except StorageError:
-        with contextlib.suppress(StorageError):
-            files.unlink(temporary)
-        raise
     files.sync_folder(os.path.dirname(target) or ".")
 
 
 def replace_with_symlink(files: Files, text: str, path: StrPath, *, temporary_suffix: str = ".link") -> None:
-    """Make `path` a symbolic link to `text` in one step, replacing what it named. Not durable before `sync_folder`."""
+    """Make `path` a symbolic link to `text` in one step, replacing what it named. Not durable before `sync_folder`.
+
+    Raises:
+        StorageError: the disk refused; `path` is as before and the temporary name is gone.
+    """
     temporary = os.fspath(path) + temporary_suffix
-    if os.path.lexists(temporary):
-        files.unlink(temporary)
+    _remove_leftover(files, temporary)
     files.symlink(text, temporary)
-    files.rename(temporary, path)
+    with _removed_on_failure(files, temporary):
+        files.rename(temporary, path)
 
 
 def replace_with_link(files: Files, source: StrPath, path: StrPath, *, temporary_suffix: str = ".swap") -> None:
-    """Make `path` a second (hard) name of `source` in one step, replacing what it named. Not durable before `sync_folder`."""
+    """Make `path` a second (hard) name of `source` in one step, replacing what it named.
+
+    Not durable before `sync_folder`. Changes nothing if `path` is one already, but still removes a temporary name left by an earlier crash.
+
+    Raises:
+        StorageError: the disk refused; `path` is as before and the temporary name is gone.
+    """
     temporary = os.fspath(path) + temporary_suffix
+    _remove_leftover(files, temporary)
+    if _same_file(source, path):
+        # Renaming one name of a file over another does nothing and would leave the temporary name as a third.
+        return
+    files.link(source, temporary)
+    with _removed_on_failure(files, temporary):
+        files.rename(temporary, path)
+
+
+def _remove_leftover(files: Files, temporary: str) -> None:
     if os.path.lexists(temporary):
         files.unlink(temporary)
-    files.link(source, temporary)
-    files.rename(temporary, path)
+
+
+@contextlib.contextmanager
+def _removed_on_failure(files: Files, temporary: str) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(StorageError):
+            files.unlink(temporary)
+        raise
+
+
+def _same_file(one: StrPath, other: StrPath) -> bool:
+    try:
+        return os.path.samestat(os.lstat(one), os.lstat(other))
+    except OSError:
+        return False
 
 
 def copy_range(source: int, target: int, source_offset: int, target_offset: int, length: int) -> None:
     """Copy `length` bytes between two descriptors, in the kernel where the platform can, else by a plain loop.
 
+    Within one file the two ranges must not overlap.
+
     Raises:
-        InvalidInput: the source ends before `length` bytes.
+        InvalidInput: the source ends before `length` bytes; what it had was copied.
         OSError: reading or writing failed.
     """
     copied = 0
     if hasattr(os, "copy_file_range"):
-        try:
+        # Whatever the kernel's objection (other file system, old kernel, sandbox, append mode), the loop below
+        # takes over where it stopped; a disk that is really full or broken tells it the same again.
+        with contextlib.suppress(OSError):
             while copied < length:
-                step = os.copy_file_range(source, target, length - copied, source_offset + copied, target_offset + copied)
+                step = os.copy_file_range(source, target, length - copied, source_offset + copied,
+                                          target_offset + copied)
                 if step == 0:
                     break
                 copied += step
-        except OSError as error:
-            if error.errno not in (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF):
-                raise
     while copied < length:
         chunk = os.pread(source, min(_COPY_CHUNK_BYTES, length - copied), source_offset + copied)
         if not chunk:
             raise InvalidInput(f"the source ends {length - copied} bytes before the {length} bytes asked for at "
                                f"offset {source_offset}")
-        view = memoryview(chunk)
-        while view:
-            step = os.pwrite(target, view, target_offset + copied)
-            copied += step
-            view = view[step:]
+        _write_all(target, memoryview(chunk), target_offset + copied)
+        copied += len(chunk)
+
+
+def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
+    while view:
+        step = os.pwrite(descriptor, view, offset)
+        if step == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        offset += step
+        view = view[step:]
 
 
 def list_folder(path: StrPath) -> list[str]:
@@ -290,7 +335,11 @@ def list_folder(path: StrPath) -> list[str]:
 
 
 def read_exactly(descriptor: int, length: int, offset: int) -> bytes:
-    """Up to `length` bytes from `offset`; shorter only when the file ends. Loops over short reads."""
+    """Up to `length` bytes from `offset`; shorter only when the file ends. Loops over short reads.
+
+    Raises:
+        OSError: reading failed.
+    """
     data = os.pread(descriptor, length, offset)
     if len(data) == length or not data:
         return data

@@ -1,0 +1,54 @@
+"""Test tools for those who build on compactlib: crash a function at every point, let the disk refuse.
+
+>>> import tempfile
+>>> from compactlib.files import write_durably
+>>> from compactlib.testing import explore, record
+>>> def work(folder, files):
+...     for number in (b"1", b"2"):
+...         write_durably(files, folder / "counter", [number])
+...         files.acknowledge(number)
+>>> def check(folder, acknowledged):
+...     if acknowledged:
+...         assert (folder / "counter").read_bytes() >= acknowledged[-1]
+>>> with tempfile.TemporaryDirectory() as folder:
+...     report = explore(record(folder, work), check)
+>>> report.points, report.distinct
+(11, 11)
+
+Nothing here needs more than the core. The Hypothesis strategies are in modules of their own
+(`compactlib.testing.raftlog_strategies`), which need the extra `compactlib[testing]`.
+"""
+
+from __future__ import annotations
+
+from compactlib.testing.crash import (
+    Check,
+    CrashFailure,
+    CrashReport,
+    CrashState,
+    Recording,
+    RecordingFiles,
+    Recover,
+    explain,
+    explore,
+    explore_recovery,
+    record,
+    replay,
+)
+from compactlib.testing.faults import FailingFiles
+
+__all__ = [
+    "Check",
+    "CrashFailure",
+    "CrashReport",
+    "CrashState",
+    "FailingFiles",
+    "Recording",
+    "RecordingFiles",
+    "Recover",
+    "explain",
+    "explore",
+    "explore_recovery",
+    "record",
+    "replay",
+]
