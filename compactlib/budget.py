@@ -1,7 +1,13 @@
-"""What long work may use up: bytes per second, bytes in all, time; and the host's pause and cancel."""
+"""What long work may use up: bytes per second, bytes in all, time; and the host's pause and cancel.
+
+Work asks `Budget.spend` before it writes, which grants, waits or raises `BudgetSpent`. A host keeps the budget
+and steers the work through it from any thread. `BudgetLimits` is the same as plain numbers, for workers in other
+processes, whose use comes back through `Budget.charge`.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
 
 import attrs
@@ -10,74 +16,139 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.errors import BudgetSpent, InvalidInput
 from compactlib.throttle import Throttle
 
+_LOOK_AGAIN_SECONDS = 0.1
+"""How long work waits at most (for its rate, or paused under a deadline) before it looks for news from the host."""
+
 
 @attrs.frozen(kw_only=True)
 class BudgetLimits:
     """The numbers of a budget, as a value that can travel to another process. `None` means no limit.
 
     Attributes:
-        bytes_per_second: rate of bytes written.
-        total_bytes: bytes written in all.
-        deadline: seconds since the epoch after which no new bytes are granted.
+        bytes_per_second: rate of bytes written, > 0.
+        total_bytes: bytes written in all, >= 0.
+        deadline: seconds since the epoch from which on nothing more is granted.
+
+    Raises:
+        InvalidInput: the rate is not positive and finite, the total is negative, or the deadline is not a number.
     """
 
     bytes_per_second: float | None = None
     total_bytes: int | None = None
     deadline: float | None = None
 
+    def __attrs_post_init__(self) -> None:
+        if self.total_bytes is not None and self.total_bytes < 0:
+            raise InvalidInput(f"total_bytes is {self.total_bytes}; a budget cannot be negative")
+        if self.bytes_per_second is not None and not 0 < self.bytes_per_second < math.inf:
+            raise InvalidInput(f"bytes_per_second is {self.bytes_per_second}; give a positive rate, or None")
+        if self.deadline is not None and math.isnan(self.deadline):
+            raise InvalidInput("the deadline is not a number; give seconds since the epoch, or None for never")
+
     def share(self, parts: int) -> BudgetLimits:
-        """The part of one of `parts` (>= 1) workers that run at the same time: rate and total are divided."""
+        """The part of one of `parts` workers that run at the same time: rate and total (rounded down) are divided.
+
+        Raises:
+            InvalidInput: `parts` is less than 1.
+        """
+        if parts < 1:
+            raise InvalidInput(f"a budget cannot be shared by {parts} workers; give at least 1")
         rate = None if self.bytes_per_second is None else self.bytes_per_second / parts
         total = None if self.total_bytes is None else self.total_bytes // parts
         return BudgetLimits(bytes_per_second=rate, total_bytes=total, deadline=self.deadline)
 
 
+class _Account:
+    """What a budget and those lent from it have in common. Every change is made under `changed`."""
+
+    def __init__(self, limits: BudgetLimits, throttle: Throttle | None, clock: Clock) -> None:
+        self.total_bytes = limits.total_bytes
+        self.deadline = limits.deadline
+        self.throttle = throttle
+        self.clock = clock
+        self.spent_bytes = 0
+        self.paused = False
+        self.changed = threading.Condition()
+
+
 class Budget:
     """Long work asks it before each chunk of bytes; the host limits, pauses and cancels through it.
 
-    Threads may share one. Asking costs well under a microsecond when nothing limits.
+    Threads may share one. Asking costs less than a microsecond when nothing limits.
 
     Args:
-        bytes_per_second: rate of bytes written; default unlimited.
-        total_bytes: bytes that may be written in all; default unlimited.
-        deadline: seconds since the epoch after which nothing more is granted; default never.
+        bytes_per_second: rate of bytes written, > 0; default unlimited.
+        total_bytes: bytes that may be written in all, >= 0; default unlimited.
+        deadline: seconds since the epoch from which on nothing more is granted; default never.
         clock: where time comes from.
 
     Raises:
-        InvalidInput: a limit is negative, or the rate is not positive.
+        InvalidInput: as for `BudgetLimits`.
     """
 
     def __init__(self, *, bytes_per_second: float | None = None, total_bytes: int | None = None,
                  deadline: float | None = None, clock: Clock | None = None) -> None:
-        if total_bytes is not None and total_bytes < 0:
-            raise InvalidInput(f"total_bytes is {total_bytes}; a budget cannot be negative")
-        self._clock: Clock = SystemClock() if clock is None else clock
-        self._throttle = None if bytes_per_second is None else Throttle(bytes_per_second, clock=self._clock)
-        self._total_bytes = total_bytes
-        self._deadline = deadline
-        self._spent_bytes = 0
-        self._lock = threading.Lock()
-        self._running = threading.Event()
-        self._running.set()
+        chosen: Clock = SystemClock() if clock is None else clock
+        limits = BudgetLimits(bytes_per_second=bytes_per_second, total_bytes=total_bytes, deadline=deadline)
+        throttle = None if bytes_per_second is None else Throttle(bytes_per_second, clock=chosen)
+        self._account = _Account(limits, throttle, chosen)
+        self._lender: Budget | None = None
         self._cancelled = False
 
     @classmethod
     def from_limits(cls, limits: BudgetLimits, *, clock: Clock | None = None) -> Budget:
-        """A fresh budget with these limits, for a worker in another process."""
-        return cls(bytes_per_second=limits.bytes_per_second, total_bytes=limits.total_bytes,
-                   deadline=limits.deadline, clock=clock)
+        """A fresh budget with these limits, for a worker in another process.
+
+        It starts with none of its rate saved up, so that many short tasks do not each bring a burst of their own.
+        """
+        budget = cls(total_bytes=limits.total_bytes, deadline=limits.deadline, clock=clock)
+        if limits.bytes_per_second is not None:
+            account = budget._account
+            account.throttle = Throttle(limits.bytes_per_second, saved_bytes=0, clock=account.clock)
+        return budget
+
+    def lend(self) -> Budget:
+        """A budget that draws on this one: everything is shared, but cancelling it does not cancel this one.
+
+        For work inside work that may have to end alone. Cancelling this one ends it too.
+        """
+        lent = Budget.__new__(Budget)
+        lent._account = self._account
+        lent._lender = self
+        lent._cancelled = False
+        return lent
 
     @property
     def spent_bytes(self) -> int:
-        """Bytes granted so far."""
-        return self._spent_bytes
+        """Bytes granted and charged so far, less what was granted to work that ended before it could use it."""
+        return self._account.spent_bytes
+
+    @property
+    def paused(self) -> bool:
+        """Whether work has to wait for `resume`."""
+        return self._account.paused and not self.cancelled
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this budget, or one it was lent from, was cancelled."""
+        return self._cancelled or (self._lender is not None and self._lender.cancelled)
+
+    @property
+    def refusal(self) -> BudgetSpent | None:
+        """The error that `check` would raise now, a new one each time; `None` while work may go on. Never waits."""
+        if self.cancelled:
+            return self._refused("cancelled", "the work was cancelled")
+        if self._is_late():
+            return self._refused("deadline", f"the deadline {self._account.deadline:.3f} has passed")
+        return None
 
     @property
     def remaining(self) -> BudgetLimits:
         """What is left, as a value for workers elsewhere."""
-        left = None if self._total_bytes is None else max(0, self._total_bytes - self._spent_bytes)
-        rate = None if self._throttle is None else self._throttle.bytes_per_second
-        return BudgetLimits(bytes_per_second=rate, total_bytes=left, deadline=self._deadline)
+        account = self._account
+        left = None if account.total_bytes is None else max(0, account.total_bytes - account.spent_bytes)
+        rate = None if account.throttle is None else account.throttle.bytes_per_second
+        return BudgetLimits(bytes_per_second=rate, total_bytes=left, deadline=account.deadline)
 
     def spend(self, size: int) -> None:
         """Ask for `size` bytes; returns when they may be written, waiting for the rate and while paused.
@@ -85,51 +156,96 @@ class Budget:
         Raises:
             BudgetSpent: the bytes would exceed the total, the deadline has passed, or the work was cancelled;
                 nothing was granted.
+            InvalidInput: `size` is negative.
         """
+        if size < 0:
+            raise InvalidInput(f"{size} bytes cannot be spent; give 0 or more")
         self.check()
-        with self._lock:
-            if self._total_bytes is not None and self._spent_bytes + size > self._total_bytes:
-                raise self._refusal("bytes", f"{size} more bytes would exceed the total of {self._total_bytes} bytes")
-            self._spent_bytes += size
-        if self._throttle is not None:
-            self._throttle.take(size)
+        account = self._account
+        with account.changed:
+            total = account.total_bytes
+            if total is not None and account.spent_bytes + size > total:
+                raise self._too_many(size, total)
+            account.spent_bytes += size
+        if account.throttle is not None:
+            self._await_rate(account.throttle, size)
+
+    def _await_rate(self, throttle: Throttle, size: int) -> None:
+        """Wait until the rate allows `size` bytes, in short naps so that a pause, a cancel or the deadline counts."""
+        clock = self._account.clock
+        due = throttle.reserve(size)
+        try:
+            while (left := due - clock.monotonic()) > 0:
+                self.check()
+                clock.sleep(min(left, _LOOK_AGAIN_SECONDS))
+            self.check()
+        except BaseException:
+            throttle.give_back(size)
+            self.charge(-size)
+            raise
 
     def charge(self, size: int) -> None:
-        """Book `size` bytes that a worker elsewhere has already written; never waits or refuses."""
-        with self._lock:
-            self._spent_bytes += size
+        """Book `size` bytes that a worker elsewhere has already written; never waits or refuses.
+
+        A negative `size` gives back what was granted and not used.
+        """
+        with self._account.changed:
+            self._account.spent_bytes += size
 
     def check(self) -> None:
-        """Return if work may go on; waits while paused.
+        """Return if work may go on; waits while paused, though not beyond the deadline.
 
         Raises:
             BudgetSpent: the deadline has passed or the work was cancelled.
         """
-        self._running.wait()
-        if self._cancelled:
-            raise self._refusal("cancelled", "the work was cancelled")
-        if self._deadline is not None and self._clock.now() >= self._deadline:
-            raise self._refusal("deadline", f"the deadline {self._deadline:.3f} has passed")
+        if self._account.paused:
+            self._await_resume()
+        refusal = self.refusal
+        if refusal is not None:
+            raise refusal
 
-    def _refusal(self, reason: str, why: str) -> BudgetSpent:
-        return BudgetSpent(f"{why} ({self._spent_bytes} bytes spent); call again with a new budget to go on",
-                           reason=reason, spent_bytes=self._spent_bytes)
+    def _await_resume(self) -> None:
+        account = self._account
+        # The deadline is a time on the injected clock, which no condition can wait for: look at it now and then.
+        patience = None if account.deadline is None else _LOOK_AGAIN_SECONDS
+        with account.changed:
+            while account.paused and not self.cancelled and not self._is_late():
+                account.changed.wait(patience)
+
+    def _is_late(self) -> bool:
+        account = self._account
+        return account.deadline is not None and account.clock.now() >= account.deadline
+
+    def _too_many(self, size: int, total: int) -> BudgetSpent:
+        if size > total:
+            return self._refused("bytes", f"one piece of {size} bytes is larger than the whole total of {total} bytes; "
+                                          f"total_bytes has to be at least {size}")
+        return self._refused("bytes", f"{size} more bytes would exceed the total of {total} bytes")
+
+    def _refused(self, reason: str, why: str) -> BudgetSpent:
+        spent = self._account.spent_bytes
+        return BudgetSpent(f"{why} ({spent} bytes spent); call again with a new budget to go on",
+                           reason=reason, spent_bytes=spent)
 
     def pause(self) -> None:
-        """Make work wait at its next `spend` or `check`, until `resume` or `cancel`."""
-        self._running.clear()
+        """Make work wait at its next `spend` or `check`, until `resume`, `cancel` or the deadline."""
+        with self._account.changed:
+            self._account.paused = True
 
     def resume(self) -> None:
         """Let paused work go on."""
-        self._running.set()
+        with self._account.changed:
+            self._account.paused = False
+            self._account.changed.notify_all()
 
     def cancel(self) -> None:
-        """End the work at its next `spend` or `check`; paused work wakes up to end."""
-        self._cancelled = True
-        self._running.set()
+        """End the work at its next `spend` or `check`; work that is paused or waits for its rate wakes up to end."""
+        with self._account.changed:
+            self._cancelled = True
+            self._account.changed.notify_all()
 
     def __repr__(self) -> str:
         limits = attrs.asdict(self.remaining, filter=lambda _, value: value is not None)
-        state = "cancelled" if self._cancelled else "running" if self._running.is_set() else "paused"
+        state = "cancelled" if self.cancelled else "paused" if self.paused else "running"
         told = "".join(f", {name}={value}" for name, value in limits.items())
-        return f"Budget({state}, spent_bytes={self._spent_bytes}{told})"
+        return f"Budget({state}, spent_bytes={self.spent_bytes}{told})"

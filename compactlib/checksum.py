@@ -7,28 +7,41 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
-
-    Crc32 = Callable[[ReadableBuffer, int], int]
+    from typing_extensions import Buffer
 
 
-def _fastest() -> Crc32:
+class Crc32(Protocol):
+    """The shape of `crc32`."""
+
+    def __call__(self, data: Buffer, value: int = 0, /) -> int:
+        """CRC-32 of `data`, continued from `value`: 0 .. 2**32 - 1."""
+
+
+def installed() -> Iterator[tuple[str, Crc32]]:
+    """The implementations that can be imported, fastest first, each with its name; the last is always `"zlib"`."""
     try:
         from isal.isal_zlib import crc32 as isal_crc32
     except ImportError:
         pass
     else:
-        return isal_crc32
+        yield "isal", isal_crc32
     try:
         from zlib_ng.zlib_ng import crc32 as zlib_ng_crc32
     except ImportError:
-        return zlib.crc32
-    return zlib_ng_crc32
+        pass
+    else:
+        yield "zlib-ng", zlib_ng_crc32
+    yield "zlib", zlib.crc32
 
 
-crc32: Crc32 = _fastest()
-"""`crc32(data, value=0) -> int`: CRC-32 of `data`, continued from `value`."""
+crc32: Crc32
+"""`crc32(data, value=0) -> int`: CRC-32 of `data`, continued from `value`. O(bytes); a C function, called directly."""
+
+CRC32_IMPLEMENTATION: str
+"""Whose function `crc32` is: `"isal"`, `"zlib-ng"` or `"zlib"`."""
+
+CRC32_IMPLEMENTATION, crc32 = next(installed())

@@ -5,14 +5,16 @@ Nothing else in the library asks the operating system for the time or sleeps.
 
 from __future__ import annotations
 
+import math
+import threading
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 from compactlib.errors import InvalidInput
 
 
 class Clock(Protocol):
-    """What the library needs of time. All values are seconds as `float`."""
+    """What the library needs of time. All values are seconds as `float`; any thread may call any method."""
 
     def now(self) -> float:
         """Seconds since the epoch; may jump when the host's clock is set."""
@@ -21,20 +23,37 @@ class Clock(Protocol):
         """Seconds since an unknown start; never goes back. For durations and rates."""
 
     def sleep(self, seconds: float) -> None:
-        """Return after `seconds` have passed on this clock."""
+        """Return after `seconds` have passed on this clock; at once if `seconds` is 0.
+
+        Raises:
+            InvalidInput: `seconds` is negative or not finite.
+        """
 
 
 class SystemClock:
-    """The operating system's clock."""
+    """The operating system's clock. Holds no state; all instances are equal and picklable."""
 
     def now(self) -> float:
+        """Seconds since the epoch."""
         return time.time()
 
     def monotonic(self) -> float:
+        """Seconds since an unknown start; comparable within this process only."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
+        """Block this thread for `seconds`.
+
+        Raises:
+            InvalidInput: `seconds` is negative or not finite.
+        """
+        time.sleep(_checked(seconds))
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is SystemClock
+
+    def __hash__(self) -> int:
+        return hash(SystemClock)
 
     def __repr__(self) -> str:
         return "SystemClock()"
@@ -43,37 +62,72 @@ class SystemClock:
 class ManualClock:
     """A clock that moves only when told: `advance` moves it, and `sleep` moves it at once instead of waiting.
 
+    Threads may share one. A pickled clock stands where this one stood and moves on its own from then on.
+
     Args:
         now: seconds since the epoch at the start.
+
+    Raises:
+        InvalidInput: `now` is not finite.
     """
 
     def __init__(self, now: float = 0.0) -> None:
-        self._now = float(now)
+        self._now = _finite(now)
         self._elapsed = 0.0
+        self._lock = threading.Lock()
 
     def now(self) -> float:
+        """Seconds since the epoch, as set and advanced."""
         return self._now
 
     def monotonic(self) -> float:
+        """The sum of all advances, in seconds."""
         return self._elapsed
 
     def sleep(self, seconds: float) -> None:
+        """The same as `advance`."""
         self.advance(seconds)
 
     def advance(self, seconds: float) -> None:
         """Move forward by `seconds` (>= 0).
 
         Raises:
-            InvalidInput: `seconds` is negative; use `set_now` to move the wall clock back.
+            InvalidInput: `seconds` is negative or not finite; use `set_now` to move the wall clock back.
         """
-        if seconds < 0:
-            raise InvalidInput(f"a clock cannot advance by {seconds} seconds; use set_now() to set the wall clock back")
-        self._now += seconds
-        self._elapsed += seconds
+        step = _checked(seconds)
+        with self._lock:
+            self._now += step
+            self._elapsed += step
 
     def set_now(self, now: float) -> None:
-        """Set the wall clock, as an administrator would; `monotonic()` is not touched."""
-        self._now = float(now)
+        """Set the wall clock, as an administrator would; `monotonic()` is not touched.
+
+        Raises:
+            InvalidInput: `now` is not finite.
+        """
+        value = _finite(now)
+        with self._lock:
+            self._now = value
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            return {"_now": self._now, "_elapsed": self._elapsed}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"ManualClock({self._now!r})"
+
+
+def _finite(seconds: float) -> float:
+    if not math.isfinite(seconds):
+        raise InvalidInput(f"{seconds} is not a time; give seconds as a finite number")
+    return float(seconds)
+
+
+def _checked(seconds: float) -> float:
+    if _finite(seconds) < 0:
+        raise InvalidInput(f"a clock cannot move by {seconds} seconds; give >= 0, or use set_now() to go back")
+    return float(seconds)

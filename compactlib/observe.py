@@ -7,12 +7,18 @@ The library tells an `Observer` what it does and never asks it anything. Adapter
 from __future__ import annotations
 
 import logging
+import re
+import threading
 from collections.abc import Mapping
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import attrs
 
-from compactlib.errors import MissingDependency
+from compactlib.errors import InvalidInput, MissingDependency
+
+_MAX_SHOWN_CHARS = 200
+_MAX_OPEN_BARS = 20
 
 
 @attrs.frozen
@@ -20,9 +26,9 @@ class Progress:
     """How far one piece of work has come.
 
     Attributes:
-        work: what is being done, for example `"compact 0000000000000001"`.
-        done: units finished so far.
-        total: units in all.
+        work: what is being done, for example `"compact 0000000000000001"`; tells pieces of work apart.
+        done: units finished so far; falls back when an attempt starts over.
+        total: units in all; 0 for work that turned out to be empty.
         unit: `"bytes"`, `"groups"`, ...
     """
 
@@ -35,17 +41,18 @@ class Progress:
 class Observer:
     """Watches work. Override what you need; what is not overridden does nothing.
 
-    Methods may be called from several threads. An exception raised by one stops the work.
+    Methods may be called from several threads. An exception raised by one stops the work: one raised inside a
+    rewrite task fails that task.
     """
 
     def progress(self, progress: Progress) -> None:
         """Called as work advances; a piece of work ends with `done == total` unless it fails."""
 
     def count(self, name: str, value: int = 1, labels: Mapping[str, str] | None = None) -> None:
-        """Called to add `value` (>= 0) to a counter, for example `raftlog_bytes_freed`."""
+        """Called to add `value` (>= 0) to a counter, such as `raftlog_bytes_freed`; a name has one set of labels."""
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
-        """Called when something happened that an operator may want to know, with its numbers."""
+        """Called when something happened that an operator may want to know, with its (picklable) numbers."""
 
 
 class Observers(Observer):
@@ -55,62 +62,128 @@ class Observers(Observer):
         self._observers = observers
 
     def progress(self, progress: Progress) -> None:
+        """Passed on to each."""
         for observer in self._observers:
             observer.progress(progress)
 
     def count(self, name: str, value: int = 1, labels: Mapping[str, str] | None = None) -> None:
+        """Passed on to each."""
         for observer in self._observers:
             observer.count(name, value, labels)
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
+        """Passed on to each."""
         for observer in self._observers:
             observer.event(name, fields)
 
 
 class RecordingObserver(Observer):
-    """Keeps everything it is told, for tests and notebooks.
+    """Keeps what it is told: for tests and notebooks, and to carry it home from another process.
+
+    Args:
+        limit: how many progresses, counters and events it keeps of each; what comes later is only counted.
 
     Attributes:
         progresses: every progress, in order.
         counters: (name, sorted labels) to sum.
         events: (name, fields), in order.
+        dropped: how many calls found their list full.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, limit: int = 100_000) -> None:
         self.progresses: list[Progress] = []
         self.counters: dict[tuple[str, tuple[tuple[str, str], ...]], int] = {}
         self.events: list[tuple[str, dict[str, Any]]] = []
+        self.dropped = 0
+        self._limit = limit
+        self._lock = threading.Lock()
 
     def progress(self, progress: Progress) -> None:
-        self.progresses.append(progress)
+        """Keep it."""
+        with self._lock:
+            if self._has_room(len(self.progresses)):
+                self.progresses.append(progress)
 
     def count(self, name: str, value: int = 1, labels: Mapping[str, str] | None = None) -> None:
+        """Add it up."""
         key = name, tuple(sorted((labels or {}).items()))
-        self.counters[key] = self.counters.get(key, 0) + value
+        with self._lock:
+            if key in self.counters or self._has_room(len(self.counters)):
+                self.counters[key] = self.counters.get(key, 0) + value
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
-        self.events.append((name, dict(fields)))
+        """Keep it, with a copy of its fields."""
+        with self._lock:
+            if self._has_room(len(self.events)):
+                self.events.append((name, dict(fields)))
+
+    def replay(self, observer: Observer) -> None:
+        """Tell `observer` the progresses, then the events, then the counters' sums."""
+        for progress in self.progresses:
+            observer.progress(progress)
+        for event, fields in self.events:
+            observer.event(event, fields)
+        for (name, labels), value in self.counters.items():
+            observer.count(name, value, dict(labels))
+
+    def _has_room(self, kept: int) -> bool:
+        if kept < self._limit:
+            return True
+        self.dropped += 1
+        return False
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
 
 
 class LoggingObserver(Observer):
-    """Writes events to a logger at INFO and counters at DEBUG, with the numbers in `extra`."""
+    """Writes events to a logger at INFO and counters at DEBUG.
+
+    The message shows each value in at most 200 characters; the log record carries the values themselves, as
+    `record.event` and `record.fields`, or `record.counter`, `record.value` and `record.labels`.
+
+    Args:
+        logger: default the logger `compactlib`.
+    """
 
     def __init__(self, logger: logging.Logger | None = None) -> None:
         self._logger = logging.getLogger("compactlib") if logger is None else logger
 
     def count(self, name: str, value: int = 1, labels: Mapping[str, str] | None = None) -> None:
-        self._logger.debug("%s += %d", name, value, extra={"counter": name, "labels": dict(labels or {})})
+        """Logged at DEBUG."""
+        if self._logger.isEnabledFor(logging.DEBUG):
+            told = dict(labels or {})
+            shown = f"{{{_listed(told)}}}" if told else ""
+            extra = {"counter": name, "value": value, "labels": told}
+            self._logger.debug("%s%s += %d", name, shown, value, extra=extra)
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
-        told = ", ".join(f"{key}={value}" for key, value in fields.items())
-        self._logger.info("%s: %s", name, told, extra={"event": name, "fields": dict(fields)})
+        """Logged at INFO."""
+        if self._logger.isEnabledFor(logging.INFO):
+            self._logger.info("%s: %s", name, _listed(fields), extra={"event": name, "fields": dict(fields)})
+
+
+def _listed(fields: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={_shortened(str(value))}" for key, value in fields.items())
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN_CHARS else text[:_MAX_SHOWN_CHARS - 1] + "…"
 
 
 class TqdmObserver(Observer):
-    """Shows each piece of work as a tqdm progress bar.
+    """Shows each piece of work as a tqdm progress bar; use it in a `with`, so that no bar outlives failed work.
+
+    A bar closes when its work is complete. Work that fails leaves its bar where it stood until `close()`, or until
+    more than 20 bars are open.
 
     Args:
-        options: passed on to `tqdm.tqdm`, for example `disable=True`.
+        options: passed on to `tqdm.tqdm`, for example `disable=True`; they win over what the observer would choose.
 
     Raises:
         MissingDependency: tqdm is not installed.
@@ -124,22 +197,48 @@ class TqdmObserver(Observer):
         self._tqdm = tqdm
         self._options = options
         self._bars: dict[str, Any] = {}
+        self._lock = threading.Lock()
 
     def progress(self, progress: Progress) -> None:
-        bar = self._bars.get(progress.work)
-        if bar is None:
-            bytes_shown = progress.unit == "bytes"
-            bar = self._tqdm(total=progress.total, desc=progress.work, unit="B" if bytes_shown else progress.unit,
-                             unit_scale=bytes_shown, **self._options)
-            self._bars[progress.work] = bar
-        bar.update(progress.done - bar.n)
-        if progress.done >= progress.total:
-            bar.close()
-            del self._bars[progress.work]
+        """Move the work's bar, made at the first call."""
+        with self._lock:
+            bar = self._bars.get(progress.work)
+            if bar is None:
+                bar = self._opened(progress)
+            bar.total = progress.total
+            bar.update(progress.done - bar.n)
+            if progress.done >= progress.total:
+                self._bars.pop(progress.work).close()
+
+    def _opened(self, progress: Progress) -> Any:
+        if len(self._bars) >= _MAX_OPEN_BARS:
+            self._bars.pop(next(iter(self._bars))).close()
+        in_bytes = progress.unit == "bytes"
+        chosen = {"total": progress.total, "desc": progress.work, "unit": "B" if in_bytes else f" {progress.unit}",
+                  "unit_scale": in_bytes}
+        bar = self._bars[progress.work] = self._tqdm(**{**chosen, **self._options})
+        return bar
+
+    def close(self) -> None:
+        """Close every bar that is still open; the observer can be used again afterwards."""
+        with self._lock:
+            while self._bars:
+                self._bars.popitem()[1].close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
 
 
 class PrometheusObserver(Observer):
     """Turns counters into Prometheus counters and events into `<prefix>_events_total{event=...}`.
+
+    One observer serves a whole process: share it between logs and threads. Characters that Prometheus does not
+    allow in names become underscores. A counter's labels are those of its first use: later, a label that is
+    missing is exported as `""`, and one that is new is left out, so that sums stay right.
 
     Args:
         registry: a `prometheus_client.CollectorRegistry`; default the package's own global one.
@@ -147,6 +246,7 @@ class PrometheusObserver(Observer):
 
     Raises:
         MissingDependency: prometheus_client is not installed.
+        InvalidInput: the registry already has an observer with this prefix.
     """
 
     def __init__(self, registry: Any = None, *, prefix: str = "compactlib") -> None:
@@ -157,16 +257,31 @@ class PrometheusObserver(Observer):
         self._counter = prometheus_client.Counter
         self._registry = prometheus_client.REGISTRY if registry is None else registry
         self._prefix = prefix
-        self._counters: dict[str, Any] = {}
+        self._counters: dict[str, tuple[Any, tuple[str, ...]]] = {}
+        self._lock = threading.Lock()
+        try:
+            self._open(_metric_name(f"{prefix}_events"), ("event",))
+        except ValueError as error:
+            raise InvalidInput(f"the registry refuses counters named {prefix}_… ({error}); share one observer, or "
+                               f"give this one another prefix") from error
 
     def count(self, name: str, value: int = 1, labels: Mapping[str, str] | None = None) -> None:
-        told = dict(labels or {})
-        counter = self._counters.get(name)
-        if counter is None:
-            counter = self._counter(f"{self._prefix}_{name}", f"compactlib counter {name}", sorted(told),
-                                    registry=self._registry)
-            self._counters[name] = counter
-        (counter.labels(**told) if told else counter).inc(value)
+        """Add to the counter, made at the first call."""
+        told = {_metric_name(label): text for label, text in (labels or {}).items()}
+        allowed = _metric_name(f"{self._prefix}_{name}")
+        with self._lock:
+            counter, known = self._counters.get(allowed) or self._open(allowed, tuple(sorted(told)))
+        (counter.labels(*(told.get(label, "") for label in known)) if known else counter).inc(value)
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
+        """Count the event; its fields are not exported."""
         self.count("events", 1, {"event": name})
+
+    def _open(self, name: str, labels: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
+        counter = self._counter(name, f"counted by {self._prefix}", labels, registry=self._registry)
+        self._counters[name] = counter, labels
+        return self._counters[name]
+
+
+def _metric_name(name: str) -> str:
+    return re.sub(r"[^a-zA-Z0-9_]", "_", name)

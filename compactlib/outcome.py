@@ -1,36 +1,92 @@
-"""What a piece of work ended in: `Done(stats)`, `Skipped(reason)` or `Failed(error)`; never `None` or a bool."""
+"""What a piece of work ended in: `Done(stats)`, `Skipped(reason)` or `Failed(error)`; never `None` or a bool.
+
+All three print in one line, show as a table in notebooks, and pickle; `to_dicts()` gives them as plain data.
+
+>>> match Skipped("nothing is dead"):
+...     case Done(stats): print(stats)
+...     case Skipped(reason): print("skipped:", reason)
+...     case Failed(error): raise error
+skipped: nothing is dead
+"""
 
 from __future__ import annotations
 
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import attrs
 
 from compactlib.errors import CompactlibError
+from compactlib.report import Table
 
-StatsT = TypeVar("StatsT", covariant=True)
+StatsT_co = TypeVar("StatsT_co", covariant=True)
 
 
 @attrs.frozen
-class Done(Generic[StatsT]):
-    """The work was carried out; `stats` says how much."""
+class Done(Generic[StatsT_co]):
+    """The work was carried out; `stats` says how much.
 
-    stats: StatsT
+    Attributes:
+        stats: the numbers: an attrs value, or any object with a `to_dicts` of its own.
+    """
+
+    stats: StatsT_co
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """The rows of the stats' own `to_dicts()`, or one row of its fields; each begins with `outcome: done`."""
+        return [{"outcome": "done", **row} for row in _rows(self.stats)]
+
+    def _repr_html_(self) -> str:
+        return _html(self.to_dicts())
 
 
 @attrs.frozen
 class Skipped:
-    """Nothing was done, on purpose; `reason` says why in one sentence."""
+    """Nothing was done, on purpose.
+
+    Attributes:
+        reason: why, in one sentence.
+    """
 
     reason: str
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row: `outcome: skipped` and the reason."""
+        return [{"outcome": "skipped", "reason": self.reason}]
+
+    def _repr_html_(self) -> str:
+        return _html(self.to_dicts())
 
 
 @attrs.frozen
 class Failed:
-    """The work was tried and given up; nothing it concerned has changed. `error` is one of the library's own."""
+    """The work was tried and given up; nothing it concerned has changed.
+
+    Attributes:
+        error: one of the library's own, with its numbers.
+    """
 
     error: CompactlibError
 
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row: `outcome: failed`, the error's class and message, and the error's own attributes."""
+        named = {"outcome": "failed", "error": type(self.error).__name__, "message": str(self.error)}
+        return [{**named, **self.error._state(), **named}]
 
-Outcome: TypeAlias = Done[StatsT] | Skipped | Failed
+    def _repr_html_(self) -> str:
+        return _html(self.to_dicts())
+
+
+Outcome: TypeAlias = Done[StatsT_co] | Skipped | Failed
 """One of the three; tell them apart with `match` or `isinstance`."""
+
+
+def _rows(stats: Any) -> list[dict[str, Any]]:
+    if hasattr(stats, "to_dicts"):
+        return [dict(row) for row in stats.to_dicts()]
+    if attrs.has(type(stats)):
+        return [attrs.asdict(stats, recurse=False)]
+    return [{"stats": stats}]
+
+
+def _html(rows: list[dict[str, Any]]) -> str:
+    return Table.from_dicts(rows)._repr_html_()

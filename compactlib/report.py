@@ -1,15 +1,27 @@
-"""One table, three faces: text for a terminal, HTML for a notebook, dictionaries for everything else."""
+"""One table, three faces: text for a terminal, HTML for a notebook, dictionaries for everything else.
+
+Text and HTML are for reading: they shorten long values and leave out rows beyond `MAX_ROWS`, saying how many.
+`to_dicts` is the data itself.
+"""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 
+from compactlib.errors import InvalidInput
 
-@attrs.frozen
+MAX_ROWS = 200
+"""Rows shown by `str(table)` and in notebooks."""
+MAX_WIDTH = 60
+"""Columns of the terminal that one value may take in `str(table)`."""
+
+
+@attrs.frozen(repr=False)
 class Table:
     """Rows under named columns. Plans and results print themselves through it.
 
@@ -17,49 +29,112 @@ class Table:
         columns: the columns' names, in order.
         rows: as many values a row as there are columns.
         title: one line above the table.
+
+    Raises:
+        InvalidInput: a row has more or fewer values than there are columns.
     """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     title: str = ""
 
+    def __attrs_post_init__(self) -> None:
+        for number, row in enumerate(self.rows):
+            if len(row) != len(self.columns):
+                raise InvalidInput(f"row {number} has {len(row)} values for {len(self.columns)} columns "
+                                   f"({', '.join(self.columns)})")
+
     @classmethod
-    def from_dicts(cls, rows: Sequence[dict[str, Any]], *, title: str = "") -> Table:
-        """A table of dictionaries that share the first one's keys."""
-        columns = tuple(rows[0]) if rows else ()
-        return cls(columns, tuple(tuple(row[name] for name in columns) for row in rows), title)
+    def from_dicts(cls, rows: Sequence[Mapping[str, Any]], *, title: str = "") -> Table:
+        """A table of dictionaries; columns in the order in which their names occur, gaps filled with `None`."""
+        columns = tuple(dict.fromkeys(name for row in rows for name in row))
+        return cls(columns, tuple(tuple(map(row.get, columns)) for row in rows), title)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One dictionary a row, in order."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
-    def __str__(self) -> str:
-        cells = [self.columns, *(tuple(map(_shown, row)) for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        numeric = [all(isinstance(value, int | float) for value in column) and bool(self.rows)
-                   for column in (zip(*self.rows, strict=True) if self.rows else [()] * len(self.columns))]
-        lines = [
-            "  ".join(cell.rjust(width) if right else cell.ljust(width)
-                      for cell, width, right in zip(row, widths, numeric, strict=True)).rstrip()
-            for row in cells
-        ]
+    def to_text(self, *, max_rows: int | None = MAX_ROWS, max_width: int | None = MAX_WIDTH) -> str:
+        """The table as lines of text, numbers to the right, everything else to the left.
+
+        Args:
+            max_rows: rows to show; the rest is counted in a last line. `None` shows all.
+            max_width: terminal columns a value may take before it is cut. `None` never cuts.
+        """
+        shown = self.rows if max_rows is None else self.rows[:max_rows]
+        cells = [[_fitted(text, max_width) for text in row] for row in (self.columns, *(map(_shown, r) for r in shown))]
+        widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
+        numeric = self._numeric()
+        lines = ["  ".join(_padded(*cell) for cell in zip(row, widths, numeric, strict=True)).rstrip() for row in cells]
         lines.insert(1, "  ".join("-" * width for width in widths))
-        return "\n".join([self.title, *lines] if self.title else lines)
+        told = [self.title] if self.title else []
+        return "\n".join([*told, *(lines if self.columns else []), *self._remark(len(shown))])
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def __repr__(self) -> str:
+        return f"Table({self.title!r}, {len(self.rows)} rows of {', '.join(self.columns) or 'no columns'})"
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
+        shown = self.rows[:MAX_ROWS]
+        styles = [' style="text-align: right"' if right else ' style="text-align: left"' for right in self._numeric()]
+        head = "".join(f"<th{style}>{html.escape(name)}</th>" for name, style in zip(self.columns, styles, strict=True))
         body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(_shown(value))}</td>" for value in row) + "</tr>" for row in self.rows
+            "<tr>" + "".join(f"<td{style}>{html.escape(_shown(value))}</td>"
+                             for value, style in zip(row, styles, strict=True)) + "</tr>" for row in shown
         )
         caption = f"<caption>{html.escape(self.title)}</caption>" if self.title else ""
-        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        remark = "".join(f"<p>{line}</p>" for line in self._remark(len(shown)))
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{remark}"
+
+    def _numeric(self) -> list[bool]:
+        """Which columns hold numbers and nothing else, leaving `None` aside."""
+        return [any(value is not None for value in column) and all(map(_is_number_or_none, column))
+                for column in (zip(*self.rows, strict=True) if self.rows else [()] * len(self.columns))]
+
+    def _remark(self, shown: int) -> list[str]:
+        if not self.rows:
+            return ["(no rows)"]
+        return [f"({len(self.rows) - shown:,} more rows)"] if shown < len(self.rows) else []
+
+
+def _is_number_or_none(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def _shown(value: Any) -> str:
+    """A value as text, or `""` for `None`."""
     if value is None:
         return ""
     if isinstance(value, float):
-        return f"{value:,.3f}"
+        # Three decimals, unless they would hide that a small number is not zero.
+        return f"{value:,.3f}" if value == 0 or not abs(value) < 0.001 else f"{value:.3g}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return str(value)
+
+
+def _width(text: str) -> int:
+    """Terminal columns: wide and full-width characters take two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+               for char in text)
+
+
+def _fitted(text: str, max_width: int | None) -> str:
+    """One line of at most `max_width` columns; line ends and control characters are shown as escapes."""
+    if max_width is not None and len(text) > 4 * max_width:
+        text = text[:4 * max_width]
+    line = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    if max_width is None or _width(line) <= max_width:
+        return line
+    while _width(line) > max_width - 1:
+        line = line[:-1]
+    return line + "…"
+
+
+def _padded(text: str, width: int, right: bool) -> str:
+    gap = " " * (width - _width(text))
+    return gap + text if right else text + gap

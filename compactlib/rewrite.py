@@ -7,17 +7,29 @@ task's outcome exactly once; publishing the files is the caller's business, afte
 
 from __future__ import annotations
 
+import itertools
+import pickle
+import queue
 import traceback
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol, TypeAlias
 
 import attrs
 
 from compactlib.budget import Budget
+from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CompactlibError, InvalidInput, TaskFailed
 from compactlib.observe import Observer
+from compactlib.report import Table
+
+MAX_NAME_CHARS = 1000
+"""The longest name a task may have."""
+MAX_MESSAGE_CHARS = 2000
+"""How much of a foreign error's own text goes into a `TaskFailed` message."""
+MAX_DETAIL_CHARS = 20_000
+"""How much of a foreign traceback `TaskFailed.detail` keeps; the middle is left out."""
 
 
 @attrs.frozen
@@ -57,6 +69,15 @@ class RewriteResult:
     bytes_written: int
     seconds: float
 
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row: the numbers, with the files counted and their entries summed."""
+        return [{"task": self.task, "files": len(self.files), "entries": sum(file.entries for file in self.files),
+                 "bytes_read": self.bytes_read, "bytes_written": self.bytes_written, "seconds": self.seconds,
+                 "attempt": self.attempt}]
+
+    def _repr_html_(self) -> str:
+        return Table.from_dicts(self.to_dicts())._repr_html_()
+
 
 @attrs.frozen
 class RewriteFailure:
@@ -70,8 +91,16 @@ class RewriteFailure:
     task: str
     error: CompactlibError
 
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row: the task, and the error's class and message."""
+        return [{"task": self.task, "error": type(self.error).__name__, "message": str(self.error)}]
+
+    def _repr_html_(self) -> str:
+        return Table.from_dicts(self.to_dicts())._repr_html_()
+
 
 RewriteOutcome: TypeAlias = RewriteResult | RewriteFailure
+"""What a task ended in; tell the two apart with `match` or `isinstance`."""
 
 
 @attrs.frozen
@@ -82,11 +111,13 @@ class Attempt:
         id: unique over all attempts of all tasks; part of every name the attempt creates.
         budget: asked before each chunk of bytes.
         observer: told of progress.
+        clock: for the seconds in the result.
     """
 
     id: str
     budget: Budget
     observer: Observer
+    clock: Clock = attrs.field(factory=SystemClock)
 
 
 class RewriteTask(Protocol):
@@ -94,10 +125,13 @@ class RewriteTask(Protocol):
 
     @property
     def name(self) -> str:
-        """Unique within one call of an executor; errors and progress carry it."""
+        """Unique within one call of an executor, 1 to 1000 characters; errors and progress carry it."""
 
     def run(self, attempt: Attempt) -> RewriteResult:
         """Write the new files under names private to `attempt`, make them durable, and say what they are.
+
+        Asks `attempt.budget` before each chunk it writes, which is where the work can be stopped. The result names
+        this task and this attempt.
 
         Raises:
             CompactlibError: the library's own errors pass through the executor as they are.
@@ -111,11 +145,12 @@ class Executor(Protocol):
             observer: Observer | None = None) -> Iterator[RewriteOutcome]:
         """Yield the outcome of each task exactly once, in any order.
 
-        A task's error is its outcome; it does not end the others. Leaving the iterator early abandons what has
-        not begun.
+        A task's error is its outcome; it does not end the others. Tasks that the budget no longer lets begin are
+        reported as failures with `BudgetSpent`. Leaving the iterator early abandons what has not begun.
 
         Raises:
-            InvalidInput: two tasks share a name.
+            InvalidInput: two tasks share a name, or a name is empty or too long; raised at once, before anything
+                has begun.
         """
 
 
@@ -125,29 +160,62 @@ def new_attempt_id() -> str:
 
 
 def attempt_task(task: RewriteTask, attempt: Attempt) -> RewriteOutcome:
-    """Run one attempt and turn whatever it raises into an outcome; for those who write executors."""
+    """Run one attempt and turn whatever it raises into an outcome; for those who write executors.
+
+    Begins only when the attempt's budget lets it (waiting while that is paused). What is no `Exception`, such as
+    `KeyboardInterrupt`, passes through.
+    """
     try:
-        return task.run(attempt)
+        attempt.budget.check()
+        result: object = task.run(attempt)
     except CompactlibError as error:
         return RewriteFailure(task.name, error)
-    except Exception as error:
-        detail = "".join(traceback.format_exception(error))
-        told = f"task {task.name!r} failed: {type(error).__name__}: {error}"
-        return RewriteFailure(task.name, TaskFailed(told, task=task.name, kind=type(error).__name__, detail=detail))
+    except Exception as error:  # whatever foreign code raises is this task's outcome
+        return RewriteFailure(task.name, foreign_error(task.name, error))
+    if isinstance(result, RewriteResult) and (result.task, result.attempt) == (task.name, attempt.id):
+        return result
+    return RewriteFailure(task.name, InvalidInput(
+        f"task {task.name!r} returned {_cut(repr(result), MAX_MESSAGE_CHARS)}; its run() must return a RewriteResult "
+        f"with its own name and the attempt id {attempt.id!r}"))
+
+
+def foreign_error(task: str, error: BaseException) -> TaskFailed:
+    """A `TaskFailed` that tells of `error` in text alone, so that it can travel; for those who write executors."""
+    kind = type(error).__name__
+    detail = _cut("".join(traceback.format_exception(error)), MAX_DETAIL_CHARS)
+    told = f"task {task!r} failed: {kind}: {_cut(_text(error), MAX_MESSAGE_CHARS)}"
+    return TaskFailed(told, task=task, kind=kind, detail=detail)
+
+
+def portable(outcome: RewriteOutcome) -> RewriteOutcome:
+    """The outcome if it survives pickling, else a failure that does; for those who write executors.
+
+    A library error with a field that cannot be pickled becomes a `TaskFailed` with its class, message and traceback.
+    """
+    try:
+        pickle.loads(pickle.dumps(outcome))
+    except Exception as error:  # pickling runs foreign code, which may raise anything
+        cause = outcome.error if isinstance(outcome, RewriteFailure) else error
+        return RewriteFailure(outcome.task, foreign_error(outcome.task, cause))
+    return outcome
 
 
 def checked_names(tasks: Iterable[RewriteTask]) -> Sequence[RewriteTask]:
     """The tasks as a sequence; for those who write executors.
 
     Raises:
-        InvalidInput: two tasks share a name, so that their outcomes could not be told apart.
+        InvalidInput: two tasks share a name, so that their outcomes could not be told apart, or a name is empty or
+            longer than `MAX_NAME_CHARS`.
     """
     listed = list(tasks)
     seen: set[str] = set()
     for task in listed:
-        if task.name in seen:
-            raise InvalidInput(f"two tasks are named {task.name!r}; outcomes are told apart by name, rename one")
-        seen.add(task.name)
+        name = task.name
+        if not 1 <= len(name) <= MAX_NAME_CHARS:
+            raise InvalidInput(f"a task's name has 1 to {MAX_NAME_CHARS} characters, found {len(name)}: {name[:100]!r}")
+        if name in seen:
+            raise InvalidInput(f"two tasks are named {name!r}; outcomes are told apart by name, rename one")
+        seen.add(name)
     return listed
 
 
@@ -155,47 +223,82 @@ class LocalExecutor:
     """Runs tasks in this process: one after the other, or in `workers` threads.
 
     Threads overlap reading, checksumming of large entries, and fsync; they share the caller's budget and observer.
+    They run at most `2 * workers` tasks ahead of the caller, so memory does not grow with the number of tasks.
 
     Args:
         workers: how many tasks run at once, >= 1.
-        attempt_id: gives each attempt its id; for tests that need names to repeat.
+        attempt_id: gives each attempt its id; for tests that need names to repeat. Threads may call it at once.
+        clock: lent to the attempts, for the seconds in their results.
 
     Raises:
         InvalidInput: `workers` is less than 1.
     """
 
-    def __init__(self, workers: int = 1, *, attempt_id: Callable[[], str] = new_attempt_id) -> None:
+    def __init__(self, workers: int = 1, *, attempt_id: Callable[[], str] = new_attempt_id,
+                 clock: Clock | None = None) -> None:
         if workers < 1:
             raise InvalidInput(f"an executor needs at least one worker, found {workers}")
         self._workers = workers
         self._attempt_id = attempt_id
+        self._clock: Clock = SystemClock() if clock is None else clock
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
-            observer: Observer | None = None) -> Iterator[RewriteOutcome]:
-        """See `Executor.run`. With one worker, a task starts when its outcome is asked for."""
+            observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
+        """See `Executor.run`. With one worker, a task starts when its outcome is asked for.
+
+        The iterator is a generator. Closing it (or leaving a `for` over it) begins no further task, ends those that
+        run at their next question to the budget, and returns when nothing runs any more. What is no `Exception`,
+        such as a task's `KeyboardInterrupt`, is raised from it in the same way.
+        """
         listed = checked_names(tasks)
-        lent_budget = Budget() if budget is None else budget
-        lent_observer = Observer() if observer is None else observer
+        # Lent, so that leaving can end the running tasks without cancelling what belongs to the caller.
+        lent = (Budget() if budget is None else budget).lend()
+        told = Observer() if observer is None else observer
 
         def run_one(task: RewriteTask) -> RewriteOutcome:
-            return attempt_task(task, Attempt(self._attempt_id(), lent_budget, lent_observer))
+            return attempt_task(task, Attempt(self._attempt_id(), lent, told, self._clock))
 
-        if self._workers == 1:
-            return map(run_one, listed)
-        return self._run_threads(listed, run_one)
+        return self._run_here(listed, run_one) if self._workers == 1 else self._run_threads(listed, run_one, lent)
 
-    def _run_threads(self, tasks: Sequence[RewriteTask],
-                     run_one: Callable[[RewriteTask], RewriteOutcome]) -> Iterator[RewriteOutcome]:
-        with ThreadPoolExecutor(self._workers, thread_name_prefix="compactlib-rewrite") as pool:
-            pending: set[Future[RewriteOutcome]] = {pool.submit(run_one, task) for task in tasks}
-            try:
-                while pending:
-                    finished, pending = wait(pending, return_when=FIRST_COMPLETED)
-                    for future in finished:
-                        yield future.result()
-            finally:
-                for future in pending:
-                    future.cancel()
+    def _run_here(self, tasks: Sequence[RewriteTask],
+                  run_one: Callable[[RewriteTask], RewriteOutcome]) -> Generator[RewriteOutcome, None, None]:
+        for task in tasks:
+            yield run_one(task)
+
+    def _run_threads(self, tasks: Sequence[RewriteTask], run_one: Callable[[RewriteTask], RewriteOutcome],
+                     lent: Budget) -> Generator[RewriteOutcome, None, None]:
+        waiting = iter(tasks)
+        finished: queue.SimpleQueue[Future[RewriteOutcome]] = queue.SimpleQueue()
+        pool = ThreadPoolExecutor(self._workers, thread_name_prefix="compactlib-rewrite")
+        unfinished = 0
+        try:
+            while True:
+                for task in itertools.islice(waiting, 2 * self._workers - unfinished):
+                    pool.submit(run_one, task).add_done_callback(finished.put)
+                    unfinished += 1
+                if not unfinished:
+                    return
+                outcome = finished.get().result()
+                unfinished -= 1
+                yield outcome
+        finally:
+            lent.cancel()
+            pool.shutdown(wait=True, cancel_futures=True)
 
     def __repr__(self) -> str:
         return f"LocalExecutor(workers={self._workers})"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # a foreign __str__ may raise anything
+        return "(its text cannot be shown)"
+
+
+def _cut(text: str, limit: int) -> str:
+    """`text`, or its beginning and end when it is longer than `limit`."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]} … {len(text) - 2 * half} characters left out … {text[-half:]}"

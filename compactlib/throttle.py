@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 
 import attrs
@@ -15,10 +16,13 @@ class TokenBucket:
     """How many bytes may go now, as a value: `take` returns the next state and how long to wait first.
 
     Attributes:
-        bytes_per_second: the long-run rate.
-        burst_bytes: what may go at once after a pause.
+        bytes_per_second: the long-run rate, > 0.
+        burst_bytes: what may go at once after a pause, > 0.
         level: bytes that may go without waiting; negative when the future has been borrowed from.
         at: monotonic seconds at which `level` held.
+
+    Raises:
+        InvalidInput: the rate or the burst is not positive and finite.
     """
 
     bytes_per_second: float
@@ -26,35 +30,55 @@ class TokenBucket:
     level: float
     at: float
 
+    def __attrs_post_init__(self) -> None:
+        for value in (self.bytes_per_second, self.burst_bytes):
+            if not (value > 0 and math.isfinite(value)):
+                raise InvalidInput(f"a throttle needs a positive, finite rate and burst, found "
+                                   f"{self.bytes_per_second} B/s and {self.burst_bytes} B")
+
     def take(self, size: int, now: float) -> tuple[TokenBucket, float]:
         """Take `size` bytes at monotonic time `now`: the next state, and the seconds to wait before using them.
 
         A request larger than the burst is granted whole and paid for by waiting, so no request can starve.
+
+        Raises:
+            InvalidInput: `size` is negative.
         """
+        if size < 0:
+            raise InvalidInput(f"{size} bytes cannot be taken; give back what was not used with give_back()")
         refilled = self.level + max(0.0, now - self.at) * self.bytes_per_second
         level = min(self.burst_bytes, refilled) - size
         wait = max(0.0, -level / self.bytes_per_second)
-        return attrs.evolve(self, level=level, at=max(self.at, now)), wait
+        return TokenBucket(self.bytes_per_second, self.burst_bytes, level, max(self.at, now)), wait
+
+    def give_back(self, size: int) -> TokenBucket:
+        """The state after `size` bytes that were taken turned out not to be needed."""
+        return attrs.evolve(self, level=min(self.burst_bytes, self.level + size))
 
 
 class Throttle:
     """Keeps work below a byte rate by making it wait. Threads may share one: each waits for its own share.
 
+    Over any span of time at most `burst_bytes` plus the span's worth of the rate is let through.
+
     Args:
         bytes_per_second: the long-run rate, > 0.
         burst_bytes: what may go at once after a pause; default a tenth of a second's worth.
+        saved_bytes: how much of the burst may go right at the start; default all of it.
         clock: where time comes from.
 
     Raises:
-        InvalidInput: the rate or the burst is not positive.
+        InvalidInput: the rate or the burst is not positive and finite, or `saved_bytes` not in 0 .. burst.
     """
 
-    def __init__(self, bytes_per_second: float, *, burst_bytes: float | None = None, clock: Clock | None = None) -> None:
+    def __init__(self, bytes_per_second: float, *, burst_bytes: float | None = None,
+                 saved_bytes: float | None = None, clock: Clock | None = None) -> None:
         burst = bytes_per_second / 10 if burst_bytes is None else burst_bytes
-        if not bytes_per_second > 0 or not burst > 0:
-            raise InvalidInput(f"a throttle needs a positive rate and burst, found {bytes_per_second} B/s and {burst} B")
+        saved = burst if saved_bytes is None else saved_bytes
         self._clock: Clock = SystemClock() if clock is None else clock
-        self._bucket = TokenBucket(bytes_per_second, burst, burst, self._clock.monotonic())
+        self._bucket = TokenBucket(bytes_per_second, burst, saved, self._clock.monotonic())
+        if not 0 <= saved <= burst:
+            raise InvalidInput(f"saved_bytes is {saved}; it must lie between 0 and the burst of {burst} bytes")
         self._lock = threading.Lock()
 
     @property
@@ -62,13 +86,36 @@ class Throttle:
         """The long-run rate."""
         return self._bucket.bytes_per_second
 
-    def take(self, size: int) -> float:
-        """Wait until `size` more bytes may go; returns the seconds waited."""
+    def reserve(self, size: int) -> float:
+        """Book `size` bytes without waiting: the time on the clock's `monotonic()` from which they may go.
+
+        For callers that wait in their own way; they `give_back` what they end up not using.
+
+        Raises:
+            InvalidInput: `size` is negative.
+        """
         with self._lock:
-            self._bucket, wait = self._bucket.take(size, self._clock.monotonic())
-        if wait:
-            self._clock.sleep(wait)
-        return wait
+            now = self._clock.monotonic()
+            self._bucket, wait = self._bucket.take(size, now)
+        return now + wait
+
+    def give_back(self, size: int) -> None:
+        """Return `size` bytes that were reserved and will not be used; those who already wait do not wait less."""
+        with self._lock:
+            self._bucket = self._bucket.give_back(size)
+
+    def take(self, size: int) -> float:
+        """Wait until `size` more bytes may go; returns the seconds waited.
+
+        Raises:
+            InvalidInput: `size` is negative.
+        """
+        start = self._clock.monotonic()
+        due = self.reserve(size)
+        # The due time is absolute: a clock that another thread moved on meanwhile is not waited for twice.
+        while (left := due - self._clock.monotonic()) > 0:
+            self._clock.sleep(left)
+        return max(0.0, due - start)
 
     def __repr__(self) -> str:
         return f"Throttle({self.bytes_per_second:g} B/s)"

@@ -1,0 +1,352 @@
+"""Runs rewrite tasks in worker processes on this machine: for rewrites that keep more than one processor busy.
+
+Each worker is one process with a pipe of its own and one task at a time, so a worker that dies says exactly which
+task it died of and takes no other task with it. (A `ProcessPoolExecutor` would not do: when one of its workers
+dies it ends them all, and the pool cannot say whose fault it was; nor can it be stopped in mid-task.)
+
+Workers are *spawned*, not forked: hosts of this library have threads, locks and sockets (a JVM gateway among them)
+that a fork copies in whatever state they are in. A spawned worker costs some 50 to 100 ms once per run. Therefore a
+script that uses this executor keeps its own start under `if __name__ == "__main__":`, and the classes of its tasks
+live in modules that workers can import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import pickle
+import signal
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from multiprocessing import connection
+from typing import TYPE_CHECKING
+
+import attrs
+
+from compactlib.budget import Budget, BudgetLimits
+from compactlib.errors import BudgetSpent, InvalidInput, TaskFailed
+from compactlib.observe import Observer, Progress
+from compactlib.process_worker import READY, Order, Report, Steering, serve
+from compactlib.rewrite import (
+    RewriteFailure,
+    RewriteOutcome,
+    RewriteResult,
+    RewriteTask,
+    checked_names,
+    foreign_error,
+    new_attempt_id,
+)
+
+if TYPE_CHECKING:
+    from multiprocessing.context import SpawnContext
+
+_LOOK_AGAIN_SECONDS = 0.1
+"""How soon a pause or a cancel reaches the workers while the caller waits for an outcome."""
+_GRACE_SECONDS = 5.0
+"""How long a worker that is told to stop may take before it is killed."""
+
+
+class ProcessExecutor:
+    """Runs tasks in `workers` processes; a task whose worker dies is tried again in a fresh one.
+
+    What reaches the other side:
+
+    * **budget**: each running task gets a part of what remains (the rate divided by the workers; of the total a
+      part that keeps the sum of all parts within it; the deadline as it is, on the workers' system clock). What tasks
+      report as spent is charged to the caller's budget; an attempt that died is charged nothing, since nobody knows
+      what it wrote. Pause, resume and cancel hold back new tasks at once, and reach running ones within about a tenth
+      of a second, but only while the caller waits for an outcome.
+    * **observer**: a task's counters and events are passed on when it ends; progress within a task is not visible.
+      Instead, as each task ends, its written bytes are reported as done under its name, and `rewrite` advances by
+      one group.
+    * **errors** come back with all their fields; one that cannot be pickled comes as `TaskFailed` with its text.
+
+    Args:
+        workers: how many processes run at once, >= 1.
+        max_attempts: how many workers a task may cost before it is given up, >= 1.
+        attempt_id: gives each attempt its id; for tests that need names to repeat.
+
+    Raises:
+        InvalidInput: `workers` or `max_attempts` is less than 1.
+    """
+
+    def __init__(self, workers: int, *, max_attempts: int = 3,
+                 attempt_id: Callable[[], str] = new_attempt_id) -> None:
+        if workers < 1:
+            raise InvalidInput(f"an executor needs at least one worker, found {workers}")
+        if max_attempts < 1:
+            raise InvalidInput(f"a task needs at least one attempt, found {max_attempts}")
+        self._workers = workers
+        self._max_attempts = max_attempts
+        self._attempt_id = attempt_id
+
+    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+            observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
+        """See `Executor.run`. Workers start with the first outcome that is asked for and end with the run.
+
+        While the caller deals with one outcome, each worker does at most one further task. The iterator is a
+        generator; closing it, or leaving a `for` over it, cancels the running tasks, kills what does not end within
+        five seconds, and returns when no worker is left.
+
+        A task that ends its process (a signal, `sys.exit`, a `KeyboardInterrupt` of its own) counts as a worker
+        that died. After `max_attempts` of those its outcome is a `TaskFailed` of kind `WorkerDied`. If no worker
+        can be started at all, it is of kind `WorkerNotStarted`.
+        """
+        listed = checked_names(tasks)
+        lent_budget = Budget() if budget is None else budget
+        lent_observer = Observer() if observer is None else observer
+        run = _Run(listed, min(self._workers, max(1, len(listed))), self._max_attempts, self._attempt_id,
+                   lent_budget, lent_observer)
+        return run.outcomes()
+
+    def __repr__(self) -> str:
+        return f"ProcessExecutor(workers={self._workers}, max_attempts={self._max_attempts})"
+
+
+@attrs.define
+class _Job:
+    """A task and the attempts that it has cost so far."""
+
+    task: RewriteTask
+    deaths: list[str] = attrs.field(factory=list)
+
+
+class _Worker:
+    """The parent's side of one worker process."""
+
+    def __init__(self, context: SpawnContext) -> None:
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(theirs,), name="compactlib-rewrite", daemon=True)
+        try:
+            self.process.start()
+        except BaseException:
+            self.pipe.close()
+            raise
+        finally:
+            theirs.close()
+        self.is_ready = False
+        self.task: tuple[_Job, Order] | None = None
+        self.steering: Steering = "resume"
+
+    def give(self, job: _Job, order: Order) -> None:
+        """Hand over a task. A worker that is already dead is found out when it is next listened to."""
+        self.task, self.steering = (job, order), "resume"
+        with contextlib.suppress(OSError):
+            self.pipe.send(order)
+
+    def take_back(self) -> tuple[_Job, Order]:
+        """What it was given, which it has no longer."""
+        assert self.task is not None, "only a worker with a task is listened to"
+        given, self.task = self.task, None
+        return given
+
+    def steer(self, steering: Steering) -> None:
+        """Pass on the host's wish, if the worker does not know it yet."""
+        if steering != self.steering:
+            self.steering = steering
+            with contextlib.suppress(OSError):
+                self.pipe.send(steering)
+
+    def message(self) -> object:
+        """What the worker says, or `None`: nothing yet if it is alive, and never again if it is dead."""
+        try:
+            return self.pipe.recv() if self.pipe.poll() else None
+        except (EOFError, OSError):
+            # Its end of the pipe is gone; the process follows at once, or is as good as dead.
+            self.process.join(_GRACE_SECONDS)
+            self.process.kill()
+            self.process.join()
+            return None
+
+    def end(self, patience_seconds: float) -> bool:
+        """Let the process end by itself (hanging up cancels its task) or kill it; whether it was in time."""
+        self.pipe.close()
+        self.process.join(patience_seconds)
+        in_time = not self.process.is_alive()
+        if not in_time:
+            self.process.kill()
+            self.process.join()
+        return in_time
+
+
+class _Run:
+    """One call of `ProcessExecutor.run`: hands out tasks, listens to workers, and collects outcomes."""
+
+    def __init__(self, tasks: Sequence[RewriteTask], parallel: int, max_attempts: int,
+                 attempt_id: Callable[[], str], budget: Budget, observer: Observer) -> None:
+        self._context = multiprocessing.get_context("spawn")
+        self._waiting = deque(_Job(task) for task in tasks)
+        self._finished: deque[RewriteOutcome] = deque()
+        self._workers: list[_Worker] = []
+        self._parallel = parallel
+        self._max_attempts = max_attempts
+        self._attempt_id = attempt_id
+        self._budget = budget
+        self._observer = observer
+        self._failed_starts = 0
+        self._total, self._done = len(tasks), 0
+
+    def outcomes(self) -> Generator[RewriteOutcome, None, None]:
+        try:
+            while self._waiting or self._finished or self._busy():
+                self._hand_out()
+                if self._finished:
+                    yield self._finished.popleft()
+                else:
+                    self._listen()
+        finally:
+            self._end()
+
+    def _busy(self) -> list[_Worker]:
+        return [worker for worker in self._workers if worker.task is not None]
+
+    def _hand_out(self) -> None:
+        """Give every idle worker a task, as far as the budget goes; what it no longer lets begin is refused."""
+        while self._waiting and not self._budget.paused:
+            refusal = self._budget.refusal
+            if refusal is not None:
+                self._finish(RewriteFailure(self._waiting.popleft().task.name, refusal))
+                continue
+            limits = self._granted()
+            worker = None if limits is None else self._idle_worker()
+            if limits is None or worker is None:
+                return
+            self._give(worker, self._waiting.popleft(), limits)
+
+    def _give(self, worker: _Worker, job: _Job, limits: BudgetLimits) -> None:
+        name = job.task.name
+        try:
+            data = pickle.dumps(job.task)
+        except Exception as error:  # pickling runs foreign code, which may raise anything
+            self._finish(RewriteFailure(name, foreign_error(name, error)))
+        else:
+            worker.give(job, Order(name, data, self._attempt_id(), limits))
+
+    def _granted(self) -> BudgetLimits | None:
+        """The limits of one more task such that all that run stay within the total; `None` to wait for a report."""
+        remaining = self._budget.remaining
+        share = remaining.share(self._parallel)
+        if remaining.total_bytes is None:
+            return share
+        busy = self._busy()
+        promised = sum(worker.task[1].limits.total_bytes or 0 for worker in busy if worker.task is not None)
+        unpromised = max(0, remaining.total_bytes - promised)
+        if promised and not unpromised:
+            return None
+        others = max(1, min(self._parallel - len(busy), len(self._waiting)))
+        return attrs.evolve(share, total_bytes=unpromised // others)
+
+    def _idle_worker(self) -> _Worker | None:
+        """A worker without a task, started if there may be one more; `None` if all are busy or none can start."""
+        for worker in list(self._workers):
+            if worker.task is None:
+                if worker.process.is_alive():
+                    return worker
+                self._discard(worker)
+        while len(self._workers) < self._parallel:
+            try:
+                worker = _Worker(self._context)
+            except OSError as error:
+                self._not_started(str(error))
+            else:
+                self._workers.append(worker)
+                return worker
+        return None
+
+    def _listen(self) -> None:
+        """Wait for news from a worker, and pass on the host's pause, resume or cancel meanwhile."""
+        busy = self._busy()
+        if not busy:
+            # Everything waits for the host, so wait with it; a refusal is dealt with when tasks are handed out.
+            with contextlib.suppress(BudgetSpent):
+                self._budget.check()
+            return
+        budget = self._budget
+        wish: Steering = "cancel" if budget.cancelled else "pause" if budget.paused else "resume"
+        for worker in busy:
+            worker.steer(wish)
+        connection.wait([handle for worker in busy for handle in (worker.pipe, worker.process.sentinel)],
+                        _LOOK_AGAIN_SECONDS)
+        for worker in busy:
+            self._hear(worker)
+
+    def _hear(self, worker: _Worker) -> None:
+        # Asked before reading: once it is dead it says no more, and what it had said before still counts.
+        was_alive = worker.process.is_alive()
+        message = worker.message()
+        if isinstance(message, Report):
+            self._reported(worker, message)
+        elif message == READY:
+            worker.is_ready, self._failed_starts = True, 0
+        elif not was_alive:
+            self._died(worker)
+
+    def _reported(self, worker: _Worker, report: Report) -> None:
+        name = worker.take_back()[1].name
+        self._budget.charge(report.spent_bytes)
+        try:
+            outcome, told = report.revive()
+        except Exception as error:  # unpickling runs foreign code, which may raise anything
+            self._finish(RewriteFailure(name, foreign_error(name, error)))
+        else:
+            told.replay(self._observer)
+            self._finish(outcome)
+
+    def _died(self, worker: _Worker) -> None:
+        job, order = worker.take_back()
+        how = self._discard(worker)
+        if not worker.is_ready:
+            self._waiting.appendleft(job)
+            self._not_started(how)
+            return
+        job.deaths.append(f"attempt {order.attempt}: {how}")
+        if len(job.deaths) < self._max_attempts:
+            self._waiting.appendleft(job)
+            return
+        error = TaskFailed(f"task {order.name!r} ended the process it ran in {len(job.deaths)} times, the last time "
+                           f"with {how}; nothing it was to replace has changed", task=order.name, kind="WorkerDied",
+                           detail="\n".join(job.deaths))
+        self._finish(RewriteFailure(order.name, error))
+
+    def _discard(self, worker: _Worker) -> str:
+        """Forget a dead worker; what it died of."""
+        self._workers.remove(worker)
+        worker.end(0)
+        return _exit_text(worker.process.exitcode)
+
+    def _not_started(self, how: str) -> None:
+        """Go on with the workers there are once starting has failed often; without any, give up what waits."""
+        self._failed_starts += 1
+        if self._failed_starts < self._max_attempts:
+            return
+        self._parallel = len(self._workers)
+        while self._waiting and not self._workers:
+            name = self._waiting.popleft().task.name
+            error = TaskFailed(f"task {name!r} was not begun: no worker process could be started ({how}); the main "
+                               f"module must be importable and keep its start under if __name__ == '__main__'",
+                               task=name, kind="WorkerNotStarted", detail=how)
+            self._finish(RewriteFailure(name, error))
+
+    def _finish(self, outcome: RewriteOutcome) -> None:
+        self._finished.append(outcome)
+        self._done += 1
+        if isinstance(outcome, RewriteResult):
+            self._observer.progress(Progress(outcome.task, outcome.bytes_written, outcome.bytes_written))
+        self._observer.progress(Progress("rewrite", self._done, self._total, "groups"))
+
+    def _end(self) -> None:
+        """Stop every worker at once; those that do not stop in time are killed."""
+        for worker in self._workers:
+            worker.pipe.close()
+        patience = _GRACE_SECONDS
+        for worker in self._workers:
+            if not worker.end(patience):
+                patience = 0.0
+        self._workers.clear()
+
+
+def _exit_text(code: int | None) -> str:
+    if code is not None and code < 0:
+        with contextlib.suppress(ValueError):
+            return f"signal {signal.Signals(-code).name}"
+    return f"exit code {code}"

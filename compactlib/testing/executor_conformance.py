@@ -1,0 +1,398 @@
+"""What every `Executor` has to do, as tests that any implementation can inherit.
+
+    from compactlib.testing.executor_conformance import ExecutorConformance
+
+    class TestMyExecutor(ExecutorConformance):
+        isolates_tasks = True
+
+        def make_executor(self) -> Executor:
+            return MyExecutor()
+
+pytest collects the inherited methods; without pytest, `check_executor` runs them one after the other. The tasks are
+picklable classes of this module, so it has to be importable where they run, and the folder that they are given as text
+has to be the same one there.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import attrs
+
+from compactlib.budget import Budget
+from compactlib.checksum import crc32
+from compactlib.errors import BudgetSpent, CompactlibError, CorruptData, InvalidInput, TaskFailed
+from compactlib.files import LocalFiles
+from compactlib.rewrite import (
+    Attempt,
+    Executor,
+    RewriteFailure,
+    RewriteOutcome,
+    RewriteResult,
+    RewriteTask,
+    RewrittenFile,
+)
+
+
+class UnpicklableError(Exception):
+    """An error that holds what cannot be pickled."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.lock = threading.Lock()
+
+
+class UnrevivableError(Exception):
+    """An error that pickles, but whose pickle cannot be loaded: revival would call it with one argument."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+
+
+class UnpicklableLibraryError(CompactlibError):
+    """An error of the library's tree with a field that cannot be pickled."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.lock = threading.Lock()
+
+
+@attrs.frozen
+class WriteTask:
+    """Writes one file, `<name>.<attempt id>`, in pieces of a thousand bytes.
+
+    Attributes:
+        name: the task's name.
+        folder: where the file goes.
+        size: its length in bytes.
+    """
+
+    name: str
+    folder: str
+    size: int = 1000
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        """Write, sync and report."""
+        out = LocalFiles().create(os.path.join(self.folder, f"{self.name}.{attempt.id}"))
+        checksum = 0
+        try:
+            for start in range(0, self.size, 1000):
+                piece = bytes(min(1000, self.size - start))
+                attempt.budget.spend(len(piece))
+                out.write_at(start, [piece])
+                checksum = crc32(piece, checksum)
+            out.sync()
+        finally:
+            out.close()
+        attempt.observer.count("conformance_files")
+        file = RewrittenFile(out.path, self.size, 1, checksum)
+        return RewriteResult(task=self.name, attempt=attempt.id, files=(file,), bytes_read=self.size,
+                             bytes_written=self.size, seconds=0.5)
+
+
+@attrs.frozen
+class FixedTask:
+    """Writes nothing and returns a result with the given fields.
+
+    Attributes:
+        name: the task's name.
+        files: what the result names.
+        number: its bytes read and written.
+        seconds: its seconds.
+    """
+
+    name: str
+    files: tuple[RewrittenFile, ...]
+    number: int
+    seconds: float
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        """Report."""
+        return RewriteResult(task=self.name, attempt=attempt.id, files=self.files, bytes_read=self.number,
+                             bytes_written=self.number, seconds=self.seconds)
+
+
+@attrs.frozen
+class RaiseTask:
+    """Raises one of the errors that `known_errors` names.
+
+    Attributes:
+        name: the task's name.
+        error: which error.
+    """
+
+    name: str
+    error: str
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        """Raise."""
+        raise known_errors()[self.error]
+
+
+def known_errors() -> dict[str, Exception]:
+    """The errors that `RaiseTask` can raise, made anew."""
+    return {
+        "corrupt": CorruptData(path="/log/0007.segment", offset=4711, expected="CRC 0x01", found="CRC 0x02", index=42),
+        "foreign": ValueError("the flux is out of phase"),
+        "unpicklable": UnpicklableError("the flux holds a lock"),
+        "unrevivable": UnrevivableError(7, "the flux wants two arguments"),
+        "unpicklable-library": UnpicklableLibraryError("the library's flux holds a lock"),
+    }
+
+
+@attrs.frozen
+class DieTask:
+    """Kills the process it runs in with SIGKILL, in its first `deaths` attempts; afterwards writes like `WriteTask`.
+
+    Attributes:
+        name: the task's name.
+        folder: where it leaves a mark, `<name>.died.<attempt id>`, before each death, and then writes its file.
+        deaths: how many attempts die.
+        spared_process: the id of the process that it must not kill: the caller's.
+    """
+
+    name: str
+    folder: str
+    deaths: int
+    spared_process: int
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        """Die or write.
+
+        Raises:
+            InvalidInput: it runs in the process to be spared.
+        """
+        if os.getpid() == self.spared_process:
+            raise InvalidInput("this task kills its process, and the executor runs it in the caller's own")
+        marks = [path for path in os.listdir(self.folder) if path.startswith(f"{self.name}.died.")]
+        if len(marks) < self.deaths:
+            LocalFiles().create(os.path.join(self.folder, f"{self.name}.died.{attempt.id}")).close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return WriteTask(self.name, self.folder).run(attempt)
+
+
+class ExecutorConformance:
+    """Inherit in a test class, say how to make the executor, and pytest finds the rest.
+
+    Attributes:
+        isolates_tasks: whether tasks run in other processes, so that one that dies is tried again.
+    """
+
+    isolates_tasks: bool = False
+
+    def make_executor(self) -> Executor:
+        """The executor to be tested; may be called more than once in a test."""
+        raise NotImplementedError("say which executor is to be tested")
+
+    def run(self, tasks: Iterable[RewriteTask], budget: Budget | None = None) -> dict[str, RewriteOutcome]:
+        """The outcomes of one run by task name, having checked that each comes once and no other does."""
+        listed = list(tasks)
+        return by_name(listed, self.make_executor().run(iter(listed), budget=budget))
+
+    def test_each_task_has_one_outcome(self, tmp_path: Path) -> None:
+        """Seven tasks, among them names with spaces and letters beyond ASCII."""
+        names = ["a", "b", "c", "0000000000000001-0000000000000002", "with space", "größe", "A"]
+        outcomes = self.run(WriteTask(name, str(tmp_path)) for name in names)
+        assert all(isinstance(outcome, RewriteResult) for outcome in outcomes.values()), outcomes
+
+    def test_no_tasks_no_outcomes(self, tmp_path: Path) -> None:
+        """An empty run ends, with and without a budget."""
+        assert self.run([]) == {}
+        assert self.run([], Budget(total_bytes=0)) == {}
+
+    def test_many_small_tasks(self, tmp_path: Path) -> None:
+        """Forty tasks, more than any executor runs at once."""
+        outcomes = self.run(WriteTask(f"task {number}", str(tmp_path), number) for number in range(40))
+        sizes = {name: result_of(outcome).files[0].size_bytes for name, outcome in outcomes.items()}
+        assert sizes == {f"task {number}": number for number in range(40)}, sizes
+
+    def test_an_executor_can_run_again(self, tmp_path: Path) -> None:
+        """The same executor, the same task: a second attempt under another id."""
+        executor = self.make_executor()
+        task = WriteTask("again", str(tmp_path))
+        first, second = (result_of(by_name([task], executor.run([task]))["again"]) for _ in range(2))
+        assert first.attempt != second.attempt, "two attempts had one id"
+
+    def test_attempts_write_under_names_of_their_own(self, tmp_path: Path) -> None:
+        """Attempt ids differ, are part of the files' names, and the files are there and whole."""
+        outcomes = self.run(WriteTask(f"task {number}", str(tmp_path), 2500) for number in range(5))
+        results = [result_of(outcome) for outcome in outcomes.values()]
+        assert len({result.attempt for result in results}) == 5, "two attempts had one id"
+        for result in results:
+            (file,) = result.files
+            assert Path(file.path).name == f"{result.task}.{result.attempt}", file
+            assert Path(file.path).read_bytes() == bytes(2500), f"{file.path} is not what was written"
+
+    def test_results_travel_unchanged(self, tmp_path: Path) -> None:
+        """Large numbers, odd paths, no files and many files, an exact float."""
+        odd = RewrittenFile(str(tmp_path / "größe 'n' \\ \n.x"), (1 << 63) - 1, 0, (1 << 32) - 1)
+        tasks = [
+            FixedTask("no files", (), 0, 0.0),
+            FixedTask("odd file", (odd,), (1 << 63) - 1, 0.1),
+            FixedTask("many files", tuple(attrs.evolve(odd, entries=number) for number in range(500)), 1, 1e-9),
+        ]
+        for name, outcome in self.run(tasks).items():
+            result = result_of(outcome)
+            task = next(task for task in tasks if task.name == name)
+            wanted = RewriteResult(task=name, attempt=result.attempt, files=task.files, bytes_read=task.number,
+                                   bytes_written=task.number, seconds=task.seconds)
+            assert result == wanted, f"{name}: {result} is not {wanted}"
+
+    def test_library_errors_come_back_whole(self, tmp_path: Path) -> None:
+        """The class, the message and every field; the other tasks are not concerned."""
+        outcomes = self.run([RaiseTask("broken", "corrupt"), WriteTask("sound", str(tmp_path))])
+        error = error_of(outcomes["broken"])
+        wanted = known_errors()["corrupt"]
+        assert type(error) is type(wanted), repr(error)
+        assert (str(error), vars(error)) == (str(wanted), vars(wanted)), f"{error} is not {wanted}"
+        result_of(outcomes["sound"])
+
+    def test_foreign_errors_become_task_failed(self, tmp_path: Path) -> None:
+        """With the task's name and the error's text in the message, and the traceback beside it."""
+        outcomes = self.run([RaiseTask("out of phase", "foreign"), WriteTask("sound", str(tmp_path))])
+        error = error_of(outcomes["out of phase"])
+        assert isinstance(error, TaskFailed), repr(error)
+        assert (error.task, error.kind) == ("out of phase", "ValueError"), (error.task, error.kind)
+        assert "out of phase" in str(error), str(error)
+        assert "the flux is out of phase" in str(error), str(error)
+        assert "Traceback" in error.detail, error.detail
+        assert "known_errors" in error.detail, error.detail
+        result_of(outcomes["sound"])
+
+    def test_errors_that_cannot_be_pickled_do_no_harm(self, tmp_path: Path) -> None:
+        """What comes back can be pickled and tells of the error in text; the other tasks are not concerned."""
+        kinds = ["unpicklable", "unrevivable", "unpicklable-library"]
+        outcomes = self.run([*(RaiseTask(kind, kind) for kind in kinds), WriteTask("sound", str(tmp_path))])
+        for kind in kinds:
+            error = error_of(outcomes[kind])
+            assert str(known_errors()[kind]) in str(error), str(error)
+            if kind != "unpicklable-library" or self.isolates_tasks:
+                assert isinstance(error, TaskFailed), repr(error)
+                assert error.kind == type(known_errors()[kind]).__name__, error.kind
+                assert str(pickle.loads(pickle.dumps(error))) == str(error)
+        result_of(outcomes["sound"])
+
+    def test_duplicate_names_are_refused_at_once(self, tmp_path: Path) -> None:
+        """By `run` itself, not by the first `next`; nothing has run."""
+        task = WriteTask("twice", str(tmp_path))
+        refused = None
+        try:
+            self.make_executor().run([task, WriteTask("once", str(tmp_path)), task])
+        except InvalidInput as error:
+            refused = str(error)
+        assert refused is not None, "two tasks with one name were accepted"
+        assert "twice" in refused, refused
+        assert not any(tmp_path.iterdir()), "tasks ran although their names were refused"
+
+    def test_what_is_written_is_charged(self, tmp_path: Path) -> None:
+        """After the run the caller's budget knows the bytes."""
+        budget = Budget(total_bytes=1_000_000)
+        self.run([WriteTask("one", str(tmp_path), 1500), WriteTask("two", str(tmp_path), 700)], budget)
+        assert budget.spent_bytes == 2200, budget
+
+    def test_spent_bytes_end_a_task(self, tmp_path: Path) -> None:
+        """A task that asks for more than there is ends in `BudgetSpent`, which comes back whole."""
+        error = error_of(self.run([WriteTask("large", str(tmp_path), 50_000)], Budget(total_bytes=10_000))["large"])
+        assert isinstance(error, BudgetSpent), repr(error)
+        assert error.reason == "bytes", error.reason
+        assert 0 <= error.spent_bytes <= 10_000, error.spent_bytes
+
+    def test_after_the_deadline_nothing_runs(self, tmp_path: Path) -> None:
+        """Every task is reported, none has begun."""
+        self._all_refused(tmp_path, Budget(deadline=1.0), "deadline")
+
+    def test_a_cancelled_budget_lets_nothing_run(self, tmp_path: Path) -> None:
+        """Every task is reported, none has begun."""
+        budget = Budget()
+        budget.cancel()
+        self._all_refused(tmp_path, budget, "cancelled")
+
+    def _all_refused(self, folder: Path, budget: Budget, reason: str) -> None:
+        outcomes = self.run([WriteTask(f"task {number}", str(folder)) for number in range(5)], budget)
+        for outcome in outcomes.values():
+            error = error_of(outcome)
+            assert isinstance(error, BudgetSpent), repr(error)
+            assert error.reason == reason, error.reason
+        assert not any(folder.iterdir()), "a task ran although the budget was spent"
+
+    def test_leaving_early_does_no_harm(self, tmp_path: Path) -> None:
+        """The iterator is dropped after one outcome of ten; the executor can be used again."""
+        executor = self.make_executor()
+        tasks = [WriteTask(f"task {number}", str(tmp_path)) for number in range(10)]
+        for outcome in executor.run(tasks):
+            result_of(outcome)
+            break
+        again = [WriteTask(f"again {number}", str(tmp_path)) for number in range(3)]
+        for outcome in by_name(again, executor.run(again)).values():
+            result_of(outcome)
+
+    def test_a_task_whose_process_died_is_tried_again(self, tmp_path: Path) -> None:
+        """Its first attempt is killed in mid-task: one outcome, of another attempt; only if `isolates_tasks`."""
+        if not self.isolates_tasks:
+            return
+        tasks: list[RewriteTask] = [DieTask("mortal", str(tmp_path), 1, os.getpid()),
+                                    *(WriteTask(f"task {number}", str(tmp_path)) for number in range(5))]
+        outcomes = self.run(tasks)
+        result = result_of(outcomes["mortal"])
+        (mark,) = tmp_path.glob("mortal.died.*")
+        assert mark.name != f"mortal.died.{result.attempt}", "the attempt that died was reported as done"
+        for outcome in outcomes.values():
+            assert Path(result_of(outcome).files[0].path).exists(), outcome
+
+
+def check_executor(make_executor: Callable[[], Executor], folder: Path, *, isolates_tasks: bool = False) -> list[str]:
+    """Run the whole suite without pytest; the names of the tests that were passed.
+
+    Args:
+        make_executor: makes the executor to be tested.
+        folder: an empty folder that exists; each test gets a folder of its own inside.
+        isolates_tasks: as `ExecutorConformance.isolates_tasks`.
+
+    Raises:
+        AssertionError: the executor does not do what a test demands; the message says what.
+    """
+    suite = ExecutorConformance()
+    suite.isolates_tasks = isolates_tasks
+    suite.make_executor = make_executor  # type: ignore[method-assign]
+    names = sorted(name for name in dir(suite) if name.startswith("test_"))
+    for name in names:
+        LocalFiles().make_folder(folder / name)
+        getattr(suite, name)(folder / name)
+    return names
+
+
+def by_name(tasks: Sequence[RewriteTask], outcomes: Iterable[RewriteOutcome]) -> dict[str, RewriteOutcome]:
+    """The outcomes by task name.
+
+    Raises:
+        AssertionError: a task has no outcome or more than one, or an outcome belongs to no task.
+    """
+    listed = list(outcomes)
+    found, wanted = sorted(outcome.task for outcome in listed), sorted(task.name for task in tasks)
+    assert found == wanted, f"outcomes came for {found}, tasks were {wanted}"
+    return {outcome.task: outcome for outcome in listed}
+
+
+def result_of(outcome: RewriteOutcome) -> RewriteResult:
+    """The outcome as a result.
+
+    Raises:
+        AssertionError: it is a failure.
+    """
+    assert isinstance(outcome, RewriteResult), f"task {outcome.task!r} should have been done: {outcome!r}"
+    return outcome
+
+
+def error_of(outcome: RewriteOutcome) -> CompactlibError:
+    """The outcome's error.
+
+    Raises:
+        AssertionError: it is a result.
+    """
+    assert isinstance(outcome, RewriteFailure), f"task {outcome.task!r} should have failed: {outcome!r}"
+    return outcome.error
