@@ -1,1 +1,54 @@
-"""compactlib: embeddable compaction primitives."""
+"""compactlib: embeddable compaction primitives.
+
+Each design is a package of its own (`compactlib.raftlog`, ...) and is imported by name. This module holds only the
+version and the tree of exceptions, and loads nothing else.
+"""
+
+from __future__ import annotations
+
+from compactlib.errors import (
+    BudgetSpent,
+    Busy,
+    Closed,
+    CompactlibError,
+    Conflict,
+    CorruptData,
+    DiskFull,
+    InvalidInput,
+    LiveAboveSnapshot,
+    LiveIndexMissing,
+    MissingDependency,
+    NotALog,
+    NotFound,
+    ReadOnly,
+    Stale,
+    StorageError,
+    TaskFailed,
+    Unsorted,
+    Unsupported,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BudgetSpent",
+    "Busy",
+    "Closed",
+    "CompactlibError",
+    "Conflict",
+    "CorruptData",
+    "DiskFull",
+    "InvalidInput",
+    "LiveAboveSnapshot",
+    "LiveIndexMissing",
+    "MissingDependency",
+    "NotALog",
+    "NotFound",
+    "ReadOnly",
+    "Stale",
+    "StorageError",
+    "TaskFailed",
+    "Unsorted",
+    "Unsupported",
+    "__version__",
+]

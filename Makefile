@@ -1,0 +1,73 @@
+# The two commands of the README are `make demo` and `make test`. Each sets up all that it needs: a virtual
+# environment in .venv with exactly what requirements/ locks, and a Java for Spark if the machine has none.
+
+PYTHON ?= python3
+BIN := $(CURDIR)/.venv/bin
+TYPING := build/typing
+
+# $(call step,name,command): run the command with the environment first on PATH, and say which step failed.
+# Spark starts its Python workers as `python3` from PATH, which must be the environment's.
+define step
+@printf '\n== %s ==\n' '$(1)'
+@PATH="$(BIN):$$PATH"; export PATH; { $(2); } || { printf '\nmake: the step "%s" failed\n' '$(1)'; exit 1; }
+endef
+
+with_java = JAVA_HOME="$$(python scripts/java_home.py)" && export JAVA_HOME
+
+.PHONY: help demo test setup ruff imports mypy verifytypes pytest soak lock clean
+# The steps share the environment and the machine's few cores.
+.NOTPARALLEL:
+
+help:
+	@echo 'make demo         write, compact and verify a real log, on this machine and on Spark'
+	@echo 'make test         all checks: ruff, imports, mypy, verifytypes, pytest (each also a target of its own)'
+	@echo 'make soak         the campaigns that take minutes'
+	@echo 'make lock         resolve the dependencies again (UPGRADE=--upgrade: to their newest versions)'
+	@echo 'make clean        remove .venv and everything that was built'
+
+setup:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo 'make: compactlib needs Python 3.11 or newer, and "$(PYTHON)" is not;' \
+	       'name one that is: make PYTHON=/path/to/python3'; exit 1; }
+	@$(PYTHON) scripts/bootstrap.py
+
+demo: setup
+	$(call step,demo,$(with_java) && compactlib demo $(DEMO_ARGS))
+
+# The quick checks come first; pytest's closing line stands near the end, where CI looks for it.
+test: setup ruff imports mypy verifytypes pytest
+	@echo 'make test: every step passed'
+
+ruff: setup
+	$(call step,ruff,ruff check)
+
+imports: setup
+	$(call step,imports,lint-imports --no-logo)
+
+mypy: setup
+	$(call step,mypy,mypy)
+
+# An installed copy, away from the sources: it is what users' type checkers see, py.typed included. Without the cache,
+# because uv would take a copy built earlier for as long as pyproject.toml stays the same.
+verifytypes: setup
+	@rm -rf $(TYPING)
+	$(call step,verifytypes,uv pip install --quiet --no-cache --python $(BIN)/python --no-deps --no-build-isolation \
+	  --target $(TYPING) . && cd $(TYPING) && PYTHONPATH=. pyright --verifytypes compactlib --ignoreexternal)
+
+pytest: setup
+	$(call step,pytest,$(with_java) && python -m pytest $(PYTEST_ARGS))
+
+soak: setup
+	$(call step,soak,$(with_java) && python -m pytest -m soak --timeout 0 --hypothesis-profile=soak $(PYTEST_ARGS))
+
+COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes $(UPGRADE)
+
+# No address of a registry belongs into a lock: everybody installs from their own.
+lock: setup
+	$(call step,lock,for name in bootstrap build java; do \
+	    $(COMPILE) requirements/$$name.in -o requirements/$$name.lock || exit 1; done && \
+	  $(COMPILE) pyproject.toml --all-extras --group dev -o requirements/dev.lock && \
+	  ! grep -n '://' requirements/*.lock)
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
