@@ -1,0 +1,223 @@
+"""How fast a Raft log is compacted and read, against the same bytes moved plainly.
+
+    python benchmarks/raftlog_compaction.py [--quick] [--spark] [--json FILE] [--folder FOLDER]
+
+Each figure measures ours and the reference in turn in one run. `docs/raftlog-benchmarks.md` says what is compared and why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from measure import Figure, alternate, report
+
+from compactlib.indexset import IndexSet
+from compactlib.outcome import Done
+from compactlib.raftlog import CompactionReport, LogOptions, SegmentLimits, SegmentLog
+from compactlib.rewrite import Executor, LocalExecutor
+
+PAYLOAD_BYTES = 1024
+SEGMENT_ENTRIES = 4096
+
+
+def build_log(folder: Path, segments: int, live_share: float, run: int, seed: int = 1) -> IndexSet:
+    """Write `segments` full segments and a newest one, and record a snapshot; returns the live set."""
+    rng = random.Random(seed)
+    last = segments * SEGMENT_ENTRIES
+    blocks = [block for block in range(last // run) if rng.random() < live_share]
+    live = IndexSet.from_runs((block * run + 1, block * run + run) for block in blocks)
+    noise = rng.randbytes(PAYLOAD_BYTES + 4096)
+    options = LogOptions(limits=SegmentLimits(max_entries=SEGMENT_ENTRIES, max_bytes=1 << 30))
+    with SegmentLog(folder, options) as log:
+        for index in range(1, last + 2):
+            start = index % 4096
+            log.append(index, 1, noise[start:start + PAYLOAD_BYTES])
+        log.record_snapshot(last, live)
+    return live
+
+
+def compact_copy(source: Path, scratch: Path, executor: Executor) -> tuple[float, CompactionReport]:
+    """Seconds of one whole major compaction (statistics, plan, rewrite, commit, reclaim) of a copy of `source`."""
+    work = scratch / "work"
+    shutil.rmtree(work, ignore_errors=True)
+    shutil.copytree(source, work)
+    os.sync()
+    with SegmentLog(work) as log:
+        began = time.perf_counter()
+        outcome = log.compact("major", executor=executor)
+        seconds = time.perf_counter() - began
+    assert isinstance(outcome, Done), outcome
+    assert not outcome.stats.failed, outcome.stats.failed
+    return seconds, outcome.stats
+
+
+def plain_copy(live_bytes: Path, scratch: Path, sizes: list[int]) -> float:
+    """Seconds to copy the same live bytes with large reads and writes and one fsync per output file."""
+    began = time.perf_counter()
+    with open(live_bytes, "rb", buffering=0) as source:
+        for number, size in enumerate(sizes):
+            with open(scratch / f"plain-{number}", "wb", buffering=0) as target:
+                while size:
+                    chunk = source.read(min(size, 1 << 20))
+                    target.write(chunk)
+                    size -= len(chunk)
+                os.fsync(target.fileno())
+    seconds = time.perf_counter() - began
+    for number in range(len(sizes)):
+        (scratch / f"plain-{number}").unlink()
+    return seconds
+
+
+def rewrite_figure(name: str, scratch: Path, segments: int, run: int, runs: int) -> Figure:
+    """The whole major against a plain copy of its live bytes, in MB/s of live bytes."""
+    source = scratch / f"log-{name}"
+    build_log(source, segments, 0.3, run)
+    _, sample = compact_copy(source, scratch, LocalExecutor())
+    sizes = [group.entries_after * PAYLOAD_BYTES for group in sample.done]
+    megabytes = sum(sizes) / 1e6
+    live_bytes = scratch / "live-bytes"
+    live_bytes.write_bytes(random.Random(2).randbytes(sum(sizes)))
+    ours, plain = alternate(runs, lambda: megabytes / compact_copy(source, scratch, LocalExecutor())[0],
+                            lambda: megabytes / plain_copy(live_bytes, scratch, sizes))
+    shutil.rmtree(source)
+    return Figure(figure=f"rewrite.{name}", unit="MB/s of live bytes", values=tuple(ours),
+                  reference="plain copy of the live bytes, one fsync per file", reference_values=tuple(plain),
+                  goal=">= 0.5")
+
+
+def point_read_figure(scratch: Path, segments: int, reads: int, runs: int) -> Figure:
+    """Random reads of single entries against `pread` and `crc32` in a bare loop."""
+    source = scratch / "log-reads"
+    build_log(source, segments, 0.3, 1)
+    last = segments * SEGMENT_ENTRIES
+    rng = random.Random(3)
+    flat = scratch / "flat"
+    flat.write_bytes(rng.randbytes(last * PAYLOAD_BYTES))
+
+    def limit() -> float:
+        descriptor = os.open(flat, os.O_RDONLY)
+        offsets = [rng.randrange(last) * PAYLOAD_BYTES for _ in range(reads)]
+        pread, crc32 = os.pread, zlib.crc32
+        began = time.perf_counter()
+        for offset in offsets:
+            crc32(pread(descriptor, PAYLOAD_BYTES, offset))
+        seconds = time.perf_counter() - began
+        os.close(descriptor)
+        return reads / seconds
+
+    with SegmentLog(source) as log:
+        assert log.snapshot is not None
+        live = log.snapshot.live.members()
+
+        def ours() -> float:
+            indexes = [rng.choice(live) for _ in range(reads)]
+            read = log.read
+            began = time.perf_counter()
+            for index in indexes:
+                read(index)
+            return reads / (time.perf_counter() - began)
+
+        values, limits = alternate(runs, ours, limit)
+    shutil.rmtree(source)
+    flat.unlink()
+    return Figure(figure="point_reads", unit="reads/s", values=tuple(values), reference="pread + crc32 in a bare loop",
+                  reference_values=tuple(limits), goal=">= 0.3 and >= 60,000 reads/s")
+
+
+def scaling_figure(scratch: Path, segments: int, runs: int) -> Figure:
+    """Seconds for twice as many segments, over seconds for `segments`."""
+    small, large = scratch / "log-small", scratch / "log-large"
+    build_log(small, segments, 0.3, 1)
+    build_log(large, 2 * segments, 0.3, 1)
+    values, references = alternate(runs, lambda: compact_copy(large, scratch, LocalExecutor())[0],
+                                   lambda: compact_copy(small, scratch, LocalExecutor())[0])
+    shutil.rmtree(small)
+    shutil.rmtree(large)
+    return Figure(figure="scaling.double_segments", unit="s", values=tuple(values), reference=f"{segments} segments",
+                  reference_values=tuple(references), goal="1.8 to 2.3")
+
+
+MEMORY_PROBE = """
+import resource, sys
+from compactlib.raftlog import SegmentLog
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+start = peak()
+with SegmentLog(sys.argv[1]) as log:
+    log.compact("major")
+print(peak() - start)
+"""
+
+
+def memory_figure(scratch: Path, small: int, large: int, runs: int) -> Figure:
+    """Peak memory above start of a compaction, of a large log and of a small one."""
+    def peak(segments: int) -> float:
+        work = scratch / "work"
+        shutil.rmtree(work, ignore_errors=True)
+        shutil.copytree(scratch / f"log-{segments}", work)
+        shown = subprocess.run([sys.executable, "-c", MEMORY_PROBE, str(work)], check=True, capture_output=True)
+        return float(shown.stdout)
+
+    for segments in (small, large):
+        build_log(scratch / f"log-{segments}", segments, 0.3, 1)
+    values, references = alternate(runs, lambda: peak(large), lambda: peak(small))
+    for segments in (small, large):
+        shutil.rmtree(scratch / f"log-{segments}")
+    return Figure(figure="memory.peak_above_start", unit="MiB", values=tuple(values),
+                  reference=f"{small} segments (ours: {large})", reference_values=tuple(references),
+                  goal="<= 200 MiB, flat")
+
+
+def spark_figure(scratch: Path, segments: int, runs: int) -> Figure:
+    """The Spark executor on two local cores against the local executor, whole majors, in MB/s of source."""
+    from compactlib.spark import SparkExecutor, local_session
+
+    source = scratch / "log-spark"
+    build_log(source, segments, 0.3, 1)
+    megabytes = segments * SEGMENT_ENTRIES * PAYLOAD_BYTES / 1e6
+    spark = local_session("raftlog-benchmark", cores=2)
+    try:
+        executor = SparkExecutor(spark)
+        values, references = alternate(runs, lambda: megabytes / compact_copy(source, scratch, executor)[0],
+                                       lambda: megabytes / compact_copy(source, scratch, LocalExecutor())[0])
+    finally:
+        spark.stop()
+    shutil.rmtree(source)
+    return Figure(figure="spark.local2", unit="MB/s of source", values=tuple(values), reference="LocalExecutor()",
+                  reference_values=tuple(references), goal=">= 0.8")
+
+
+def figures(scratch: Path, quick: bool, spark: bool, runs: int) -> Iterator[Figure]:
+    segments = 4 if quick else 16
+    yield rewrite_figure("random_30", scratch, segments, 1, runs)
+    yield rewrite_figure("runs_of_64_30", scratch, segments, 64, runs)
+    yield point_read_figure(scratch, segments, 20_000 if quick else 200_000, runs)
+    yield scaling_figure(scratch, segments, runs)
+    yield memory_figure(scratch, segments, 4 * segments, 1 if quick else 3)
+    if spark:
+        yield spark_figure(scratch, 16 if quick else 1024, runs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="smaller data, under a minute")
+    parser.add_argument("--spark", action="store_true", help="also the Spark executor (4 GiB of source; needs Java)")
+    parser.add_argument("--json", metavar="FILE", help="write the figures as JSON")
+    parser.add_argument("--folder", help="where to put the data; default a temporary folder")
+    parser.add_argument("--runs", type=int, default=5, help="counted runs of each (default 5)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
+        report(list(figures(Path(scratch), options.quick, options.spark, options.runs)), options.json)
+
+
+if __name__ == "__main__":
+    main()

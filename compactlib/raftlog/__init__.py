@@ -1,0 +1,105 @@
+"""A Raft log in segments, compacted by live indexes (RabbitMQ Ra; `seeds/raftlog.md`).
+
+A snapshot leaves a list of live indexes in the log; everything else below it is dead. Compaction drops segments that are
+wholly dead and merges those that are mostly dead, while appends and reads go on.
+
+>>> import tempfile
+>>> folder = tempfile.mkdtemp()
+>>> with SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=4))) as log:
+...     log.extend((index, 1, b"command %d" % index) for index in range(1, 14))
+...     log.record_snapshot(12, live=[2, 3, 11])
+...     outcome = log.compact("major")
+...     [log.read(2).payload, log.read(4), log.read(99), len(log.refs)]
+[b'command 2', Dead(index=4, snapshot_index=12), Missing(index=99), 2]
+"""
+
+from compactlib.raftlog.commit import commit_group
+from compactlib.raftlog.log import CompactionKind, LogOptions, SegmentLog
+from compactlib.raftlog.log_reader import LogReader
+from compactlib.raftlog.model import (
+    Answer,
+    Damaged,
+    Dead,
+    Entry,
+    Missing,
+    SegmentLimits,
+    SegmentRef,
+    SegmentStats,
+)
+from compactlib.raftlog.plan import CompactionPlan, CompactionView, PlannedGroup, plan_major, plan_minor
+from compactlib.raftlog.policies import CostPolicy, RaPolicy, SeedPolicy
+from compactlib.raftlog.policy import Choice, CompactionPolicy, LeftOut
+from compactlib.raftlog.read_plan import ReadPlan
+from compactlib.raftlog.recover import RecoveryReport, recover_folder
+from compactlib.raftlog.refs import MergedRefs, find_ref, merge_refs
+from compactlib.raftlog.result import CompactionReport, GroupFailed, GroupStats
+from compactlib.raftlog.rewrite import CompactSegments, SegmentSource
+from compactlib.raftlog.segment import SegmentReader
+from compactlib.raftlog.segment_set import Lease, SegmentSet
+from compactlib.raftlog.snapshot_state import SnapshotState, read_snapshot_state, write_snapshot_state
+from compactlib.raftlog.trigger import (
+    AllOf,
+    AnyOf,
+    CompactionState,
+    DeadBytes,
+    DeadRatio,
+    Elapsed,
+    EveryNMinors,
+    Manual,
+    Trigger,
+)
+from compactlib.raftlog.writer import SegmentWriter
+
+__all__ = [
+    "AllOf",
+    "Answer",
+    "AnyOf",
+    "Choice",
+    "CompactSegments",
+    "CompactionKind",
+    "CompactionPlan",
+    "CompactionPolicy",
+    "CompactionReport",
+    "CompactionState",
+    "CompactionView",
+    "CostPolicy",
+    "Damaged",
+    "Dead",
+    "DeadBytes",
+    "DeadRatio",
+    "Elapsed",
+    "Entry",
+    "EveryNMinors",
+    "GroupFailed",
+    "GroupStats",
+    "Lease",
+    "LeftOut",
+    "LogOptions",
+    "LogReader",
+    "Manual",
+    "MergedRefs",
+    "Missing",
+    "PlannedGroup",
+    "RaPolicy",
+    "ReadPlan",
+    "RecoveryReport",
+    "SeedPolicy",
+    "SegmentLimits",
+    "SegmentLog",
+    "SegmentReader",
+    "SegmentRef",
+    "SegmentSet",
+    "SegmentSource",
+    "SegmentStats",
+    "SegmentWriter",
+    "SnapshotState",
+    "Trigger",
+    "commit_group",
+    "find_ref",
+    "merge_refs",
+    "plan_major",
+    "plan_minor",
+    "read_snapshot_state",
+    "recover_folder",
+    "write_snapshot_state",
+]

@@ -1,0 +1,119 @@
+"""What a folder holds when a log is opened: a log, nothing, or something else."""
+
+from __future__ import annotations
+
+import os
+
+import attrs
+
+from compactlib.errors import CorruptData, NotALog
+from compactlib.files import Files, StrPath, list_folder
+from compactlib.raftlog.names import (
+    LOCK_NAME,
+    SNAPSHOT_NAME,
+    compacting_members,
+    is_leftover,
+    segment_name,
+    segment_number,
+)
+from compactlib.raftlog.segment import SegmentReader
+from compactlib.raftlog.segment_set import KnownSegment, know_segment, list_segments, open_segment
+
+
+@attrs.frozen
+class FolderContents:
+    """The segments in a folder.
+
+    Attributes:
+        known: those that hold entries, oldest first, with the ranges in their files.
+        empty: numbers of those that hold none.
+        newest: the newest one's number and open reader, `None` if there is no segment.
+    """
+
+    known: tuple[KnownSegment, ...]
+    empty: tuple[int, ...]
+    newest: tuple[int, SegmentReader] | None
+
+
+def require_log(folder: StrPath, *, may_create: bool) -> bool:
+    """Whether there is a log in `folder`; if not, whether one may be made there.
+
+    Raises:
+        NotALog: the folder holds other things, is missing and may not be made, or is no folder.
+        StorageError: it cannot be read.
+    """
+    path = os.fspath(folder)
+    if not os.path.lexists(path):
+        if may_create:
+            return False
+        raise NotALog(f"{path} does not exist; check the path", path=path)
+    if not os.path.isdir(path):
+        raise NotALog(f"{path} is not a folder; a log is a folder of segment files", path=path)
+    names = list_folder(path)
+    if any(_belongs_to_log(name) for name in names):
+        return True
+    strangers = [name for name in names if name != LOCK_NAME]
+    if strangers or not may_create:
+        found = f"{len(names)} other files, such as {strangers[0]!r}" if strangers else "nothing"
+        raise NotALog(f"{path} is not a log: expected segment files such as {segment_name(1)!r}, found {found}; "
+                      f"check the path, or create a log in an empty folder", path=path)
+    return False
+
+
+def read_folder(folder: StrPath) -> FolderContents:
+    """Open every segment and learn what it holds. Costs one read of each segment's index.
+
+    Raises:
+        CorruptData, Unsupported: a segment is damaged or of an unknown version.
+        StorageError: one cannot be read.
+    """
+    numbers = list_segments(folder)
+    known: list[KnownSegment] = []
+    empty: list[int] = []
+    newest: tuple[int, SegmentReader] | None = None
+    for number in numbers:
+        reader = open_segment(folder, number, newest=number == numbers[-1])
+        segment = know_segment(number, reader)
+        if segment is None:
+            empty.append(number)
+        else:
+            known.append(segment)
+        if number == numbers[-1]:
+            newest = number, reader
+    return FolderContents(tuple(known), tuple(empty), newest)
+
+
+def discard_headless_newest(files: Files, folder: StrPath) -> int | None:
+    """Remove a newest segment file of no bytes, which a crash of another writer can leave (notes 1.1); its number."""
+    numbers = list_segments(folder)
+    if not numbers:
+        return None
+    path = os.path.join(folder, segment_name(numbers[-1]))
+    if os.path.getsize(path):
+        return None
+    files.unlink(path)
+    files.sync_folder(folder)
+    return numbers[-1]
+
+
+def damage_in(folder: StrPath) -> list[CorruptData]:
+    """Read every entry of every segment and list what is damaged, oldest first; segments that cannot be opened too.
+
+    Raises:
+        Unsupported: a segment is of an unknown version.
+        StorageError: one cannot be read.
+    """
+    damaged: list[CorruptData] = []
+    numbers = list_segments(folder)
+    for number in numbers:
+        try:
+            with open_segment(folder, number, newest=number == numbers[-1]) as reader:
+                damaged.extend(reader.damaged_entries())
+        except CorruptData as error:
+            damaged.append(error)
+    return damaged
+
+
+def _belongs_to_log(name: str) -> bool:
+    return (segment_number(name) is not None or compacting_members(name) is not None or is_leftover(name)
+            or name == SNAPSHOT_NAME)

@@ -1,0 +1,66 @@
+"""Which entries of a segment are kept by a compaction. Pure; one merge of two sorted sequences per segment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compactlib.errors import LiveIndexMissing
+from compactlib.indexset import IndexSet, merge_positions
+from compactlib.raftlog.model import SegmentRef, SegmentStats
+from compactlib.raftlog.segment_index import SegmentIndex, picked
+from compactlib.raftlog.snapshot_state import SnapshotState
+
+
+def live_positions(index: SegmentIndex, live: IndexSet, ref: SegmentRef) -> Sequence[int]:
+    """Positions in `index` of the live entries within the segment's range, ascending.
+
+    Raises:
+        LiveIndexMissing: a live index within the range is not in the segment.
+    """
+    here = live.between(ref.first, ref.last)
+    if not here:
+        return range(0)
+    inside = index.positions_between(ref.first, ref.last)
+    if here.run_count == 1 and len(here) == len(inside):
+        return inside
+    indexes = index.columns.indexes
+    if len(inside) and indexes[inside[-1]] - indexes[inside[0]] + 1 == len(inside):
+        if here.first >= ref.first and here.last <= indexes[inside[-1]] and here.first >= indexes[inside[0]]:
+            shift = inside.start - indexes[inside[0]]
+            return [member + shift for member in here.members()]
+    held = IndexSet.from_sorted(picked(indexes, inside))
+    missing = here - held
+    if missing:
+        raise LiveIndexMissing(
+            f"segment {ref.number} holds {len(held)} entries from {ref.first} to {ref.last}, but not {len(missing)} "
+            f"that are live, the first of them {missing.first}; restore the segment from a copy",
+            missing=len(missing), first=missing.first)
+    members = here.members()
+    column = list(picked(indexes, inside))
+    return [position + inside.start for position in merge_positions(column, members)]
+
+
+def kept_positions(index: SegmentIndex, ref: SegmentRef, state: SnapshotState | None) -> Sequence[int]:
+    """Positions of the entries that a read may return: live ones, and everything above the snapshot.
+
+    Raises:
+        LiveIndexMissing: a live index within the range is not in the segment.
+    """
+    if state is None or ref.first > state.index:
+        return index.positions_between(ref.first, ref.last)
+    below = SegmentRef(ref.number, ref.first, min(ref.last, state.index))
+    above = index.positions_between(state.index + 1, ref.last)
+    live = live_positions(index, state.live, below)
+    return [*live, *above] if len(above) else live
+
+
+def segment_stats(index: SegmentIndex, ref: SegmentRef, state: SnapshotState | None, *,
+                  segment_format: str) -> SegmentStats:
+    """What a policy may know about a segment. O(entries + live runs), in C.
+
+    Raises:
+        LiveIndexMissing: a live index within the range is not in the segment.
+    """
+    kept = kept_positions(index, ref, state)
+    return SegmentStats(ref=ref, entries=index.entries, data_bytes=index.data_bytes, live_entries=len(kept),
+                        live_bytes=sum(picked(index.columns.lengths, kept)), format=segment_format)

@@ -1,0 +1,161 @@
+"""Opening a segment file: which format, which entries are there, and how its end was left."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+import attrs
+
+from compactlib.checksum import crc32
+from compactlib.errors import CorruptData
+from compactlib.files import read_exactly
+from compactlib.raftlog import native, ra_format
+from compactlib.raftlog.segment_index import SegmentIndex
+
+TailRule = Literal["cut", "refuse"]
+SegmentFormat = Literal["native", "ra1", "ra2"]
+
+
+@attrs.frozen
+class TornTail:
+    """What a crash left behind the last whole entry; none of it was ever confirmed as durable.
+
+    Attributes:
+        entries: whole entries kept.
+        records: index records behind them that are incomplete or whose payload is.
+        data_end: where the last kept payload ends.
+    """
+
+    entries: int
+    records: int
+    data_end: int
+
+
+@attrs.frozen
+class LoadedSegment:
+    """What a segment file says of itself, checked as far as its index goes.
+
+    Attributes:
+        format: which of the formats it is in.
+        index: the entries that count.
+        header: the native header, `None` for the others.
+        data_end: where the last payload ends.
+        durable_entries: index records known to be durable.
+        index_crc: CRC-32 of the index records (native only).
+        sealed: nothing will be appended.
+        torn_tail: what is to be cut, if the file was not closed cleanly.
+    """
+
+    format: SegmentFormat
+    index: SegmentIndex
+    header: native.Header | None
+    data_end: int
+    durable_entries: int
+    index_crc: int
+    sealed: bool
+    torn_tail: TornTail | None = None
+
+
+def load_segment(descriptor: int, path: str, *, tail: TailRule = "cut", number: int | None = None) -> LoadedSegment:
+    """Read a segment's header and index, and check what can be checked without its payloads.
+
+    Args:
+        descriptor: the file, open for reading.
+        path: its name, for messages.
+        tail: a file that was not sealed may end in entries that were never confirmed: `"cut"` leaves out those that
+            are not whole (right for the newest segment), `"refuse"` takes an unsealed file for damaged.
+        number: the number in the file's name, to be compared with the header's.
+
+    Raises:
+        CorruptData: the file is damaged; says where.
+        Unsupported: the format version is unknown.
+    """
+    start = read_exactly(descriptor, native.INDEX_START, 0)
+    if start[:len(ra_format.MAGIC)] == ra_format.MAGIC:
+        return _load_ra(descriptor, path, start)
+    header = native.decode_header(start, path)
+    if number is not None and header.number != number:
+        raise CorruptData(path=path, offset=24, expected=f"segment number {number} as in the file name",
+                          found=str(header.number))
+    return _load_native(descriptor, path, header, native.decode_seal(start), tail)
+
+
+def _load_native(descriptor: int, path: str, header: native.Header, seal: native.Seal | None,
+                 tail: TailRule) -> LoadedSegment:
+    if tail == "refuse" and (seal is None or not seal.sealed):
+        raise CorruptData(path=path, offset=native.HEADER_BYTES, expected="a sealed segment, since newer ones exist",
+                          found="a damaged seal" if seal is None else "one left open")
+    if seal is None:
+        seal = native.Seal(0, header.data_start, 0, False)
+    region = _durable_region(descriptor, path, header, seal)
+    records = native.decode_records(region)
+    if seal.sealed:
+        index = SegmentIndex.from_records(records)
+        return LoadedSegment("native", index, header, seal.data_end, seal.entries, seal.index_crc, True)
+    return _with_tail(descriptor, header, seal, region)
+
+
+def _durable_region(descriptor: int, path: str, header: native.Header, seal: native.Seal) -> bytes:
+    if seal.entries > header.limits.max_entries or seal.data_end < header.data_start:
+        raise CorruptData(path=path, offset=native.HEADER_BYTES, found=f"{seal}",
+                          expected=f"at most {header.limits.max_entries} entries, ending from {header.data_start}")
+    wanted = seal.entries * native.RECORD_BYTES
+    region = read_exactly(descriptor, wanted, native.INDEX_START)
+    size = os.fstat(descriptor).st_size
+    if len(region) < wanted or size < seal.data_end:
+        raise CorruptData(path=path, offset=size, expected=f"{seal.entries} entries ending at {seal.data_end}",
+                          found=f"the end of the file at {size}")
+    found = crc32(region, 0)
+    if found != seal.index_crc:
+        records = native.decode_records(region)
+        bad = native.first_bad_head(records)
+        raise CorruptData(path=path, offset=native.INDEX_START + max(bad, 0) * native.RECORD_BYTES,
+                          expected=f"index CRC {seal.index_crc:#010x} over {seal.entries} records",
+                          found=f"{found:#010x}", index=None if bad < 0 else records.indexes[bad])
+    return region
+
+
+def _with_tail(descriptor: int, header: native.Header, seal: native.Seal, durable: bytes) -> LoadedSegment:
+    capacity = header.limits.max_entries - seal.entries
+    behind = read_exactly(descriptor, capacity * native.RECORD_BYTES, native.INDEX_START + len(durable))
+    behind = behind[:len(behind) // native.RECORD_BYTES * native.RECORD_BYTES].rstrip(b"\0")
+    listed = -(-len(behind) // native.RECORD_BYTES)
+    behind = behind.ljust(listed * native.RECORD_BYTES, b"\0")
+    records = native.decode_records(behind)
+    whole, data_end = 0, seal.data_end
+    while whole < listed and _is_whole(descriptor, records, whole, data_end):
+        data_end += records.lengths[whole]
+        whole += 1
+    kept = durable + behind[:whole * native.RECORD_BYTES]
+    loose_bytes = os.fstat(descriptor).st_size > max(data_end, header.data_start)
+    torn = TornTail(seal.entries + whole, listed - whole, data_end) if listed > whole or loose_bytes else None
+    index = SegmentIndex.from_records(native.decode_records(kept))
+    return LoadedSegment("native", index, header, data_end, seal.entries, crc32(kept, 0), False, torn)
+
+
+def _is_whole(descriptor: int, records: native.Columns, position: int, expected_offset: int) -> bool:
+    length, head = records.lengths[position], records.heads[position]
+    if records.offsets[position] != expected_offset:
+        return False
+    if native.head_crc(records.indexes[position], records.terms[position], length) != head:
+        return False
+    payload = read_exactly(descriptor, length, expected_offset)
+    return len(payload) == length and crc32(payload, head) == records.crcs[position]
+
+
+def _load_ra(descriptor: int, path: str, start: bytes) -> LoadedSegment:
+    version, max_count = ra_format.decode_header(start, path)
+    data_start = ra_format.data_start(version, max_count)
+    region = read_exactly(descriptor, data_start - ra_format.HEADER_BYTES, ra_format.HEADER_BYTES)
+    if 0 < len(region) < data_start - ra_format.HEADER_BYTES:
+        raise CorruptData(path=path, offset=ra_format.HEADER_BYTES + len(region), found="the end of the file",
+                          expected=f"an index region up to offset {data_start}")
+    records = ra_format.decode_records(region, version, path)
+    index = SegmentIndex.from_records(records, zero_means_unchecked=True)
+    data_end = max(map(int.__add__, records.offsets, records.lengths), default=data_start)
+    size = os.fstat(descriptor).st_size
+    if len(records) and size < data_end:
+        raise CorruptData(path=path, offset=size, expected=f"payloads up to offset {data_end}",
+                          found=f"the end of the file at {size}")
+    return LoadedSegment("ra1" if version == 1 else "ra2", index, None, data_end, len(records), 0, False)

@@ -1,0 +1,429 @@
+"""`SegmentLog`: the one writer of a Raft log in a folder of segments, and the compactions that keep it small."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import attrs
+
+from compactlib.budget import Budget
+from compactlib.clock import Clock, SystemClock
+from compactlib.errors import (
+    CompactlibError,
+    InvalidInput,
+    LiveIndexMissing,
+    Stale,
+    StorageError,
+)
+from compactlib.files import Files, LocalFiles, StrPath
+from compactlib.folder_lock import FolderLock
+from compactlib.indexset import IndexSet
+from compactlib.observe import Observer
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.raftlog.compaction import Compactor
+from compactlib.raftlog.folder import discard_headless_newest, read_folder, require_log
+from compactlib.raftlog.log_reader import LogReader
+from compactlib.raftlog.model import MAX_INDEX, Dead, Entry, Missing, SegmentLimits, SegmentRef
+from compactlib.raftlog.names import LOCK_NAME
+from compactlib.raftlog.newest import NewestSegment
+from compactlib.raftlog.plan import CompactionPlan, CompactionView, plan_major, plan_minor
+from compactlib.raftlog.policies import SeedPolicy
+from compactlib.raftlog.policy import CompactionPolicy
+from compactlib.raftlog.recover import RecoveryReport, recover_folder
+from compactlib.raftlog.result import CompactionReport, outcome_of
+from compactlib.raftlog.segment import SegmentReader
+from compactlib.raftlog.segment_set import DEFAULT_MAX_OPEN, Lease, SegmentSet
+from compactlib.raftlog.snapshot_state import SnapshotState, read_snapshot_state, write_snapshot_state
+from compactlib.raftlog.trigger import CompactionState, EveryNMinors, Trigger
+from compactlib.rewrite import Executor, LocalExecutor
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+CompactionKind: TypeAlias = Literal["auto", "minor", "major"]
+
+_BEYOND = MAX_INDEX + 1
+
+
+@attrs.frozen(kw_only=True)
+class LogOptions:
+    """How a log is kept. Everything has a default; hosts replace what they need.
+
+    Attributes:
+        limits: how large a segment may become.
+        policy: what a major compaction rewrites.
+        trigger: when `compact()` is a major one.
+        keep_links_seconds: how long the names of merged segments stay readable for other processes.
+        max_open_segments: files kept open for reading.
+        files: the disk.
+        clock: where time comes from.
+        observer: told of progress, counters and events.
+    """
+
+    limits: SegmentLimits = attrs.field(factory=SegmentLimits)
+    policy: CompactionPolicy = attrs.field(factory=SeedPolicy)
+    trigger: Trigger = attrs.field(factory=EveryNMinors)
+    keep_links_seconds: float = 60.0
+    max_open_segments: int = DEFAULT_MAX_OPEN
+    files: Files = attrs.field(factory=LocalFiles)
+    clock: Clock = attrs.field(factory=SystemClock)
+    observer: Observer = attrs.field(factory=Observer)
+
+
+class SegmentLog(LogReader):
+    """A log open for writing: append, sync, record snapshots, compact. One process at a time holds it.
+
+    Threads may share one: appends and reads exclude each other only on the newest segment, and a compaction runs
+    beside both. Opening finishes or undoes what a crash interrupted and cuts a torn tail; `recovery` and `torn_entries`
+    say what was found.
+
+    Args:
+        folder: the log's folder; made, with a first segment, if there is none.
+        options: how the log is kept.
+
+    Raises:
+        Busy: another process, or another object in this one, has it open for writing.
+        NotALog: the folder holds other things.
+        CorruptData: a segment's index or the snapshot state is damaged; nothing was changed.
+        Unsupported: a file was written by a later release.
+        StorageError: the disk refused; `ReadOnly` in a read-only folder (open a `LogReader` there).
+    """
+
+    def __init__(self, folder: StrPath, options: LogOptions | None = None) -> None:
+        self._options = LogOptions() if options is None else options
+        self._files = self._options.files
+        self._switch = threading.RLock()
+        self._compacting = threading.Lock()
+        self._older_last = -1
+        self._newest_first = _BEYOND
+        self._minors_since_major = 0
+        self._to_discard: list[int] = []
+        self._recovery = RecoveryReport()
+        with contextlib.ExitStack() as stack:
+            self._open_stack = stack
+            super().__init__(folder, max_open_segments=self._options.max_open_segments)
+            self._open_stack = stack.pop_all()
+        self._last_major_at = self._options.clock.now()
+
+    def _load(self) -> None:
+        folder = self._folder
+        if not require_log(folder, may_create=True) and not os.path.isdir(folder):
+            self._files.make_folder(folder)
+            self._files.sync_folder(os.path.dirname(os.path.abspath(folder)))
+        self._open_stack.enter_context(FolderLock(folder, LOCK_NAME))
+        self._limits = self._options.limits
+        self._state = read_snapshot_state(folder)
+        self._recovery = recover_folder(self._files, folder)
+        discard_headless_newest(self._files, folder)
+        contents = read_folder(folder)
+        self._segments = SegmentSet(folder, contents.known, max_open=self._max_open)
+        number, newest = contents.newest or (0, None)
+        resume = newest is not None and newest.format == "native" and not newest.loaded.sealed
+        self._newest = NewestSegment(self._files, folder, self._limits, number=number, resume=resume)
+        self._open_stack.callback(self._newest.close)
+        if not number:
+            self._newest.create_first()
+        self._compactor = Compactor(folder, self._segments, self._switch, files=self._files, clock=self._options.clock,
+                                    observer=self._options.observer,
+                                    keep_links_seconds=self._options.keep_links_seconds)
+        empty = [segment for segment in contents.empty if segment != self._newest.number]
+        self._compactor.discard([*self._segments.covered, *empty])
+        self._compactor.reclaim()
+        self._note_newest()
+        self._tell_recovery()
+
+    def _tell_recovery(self) -> None:
+        if self._recovery:
+            self._options.observer.event("raftlog_recovered", attrs.asdict(self._recovery))
+        if self.torn_entries:
+            self._options.observer.event("raftlog_torn_tail_cut", {"records": self.torn_entries,
+                                                                   "segment": self._newest.number})
+
+    @property
+    def recovery(self) -> RecoveryReport:
+        """What opening the log had to finish, undo or remove."""
+        return self._recovery
+
+    @property
+    def torn_entries(self) -> int:
+        """Entries that opening the log cut off at its end; none of them was ever confirmed by a `sync`."""
+        return self._newest.torn_entries
+
+    def refresh(self) -> None:
+        """Nothing: a writer always knows its log."""
+
+    # -- writing
+
+    def append(self, index: int, term: int, payload: Buffer) -> None:
+        """Add one entry. Durable after `sync`; visible to reads at once.
+
+        An index that the log already holds takes back everything from there on, as Raft does when a leader changes.
+        Gaps are allowed. The payload must not be changed before the next `sync`. About 3 microseconds.
+
+        Raises:
+            InvalidInput: the index lies at or below the snapshot, or is no 64-bit number, or the payload is too large.
+            StorageError: the disk refused. Entries that were not synced are lost, and the log goes on from what is
+                there: look at `last_index` before appending again.
+            Closed: the log was closed.
+        """
+        with self._switch:
+            self._append(index, term, payload)
+
+    def extend(self, entries: Iterable[Entry | tuple[int, int, bytes]]) -> None:
+        """Add entries, `Entry` values or (index, term, payload) tuples; as `append`, in order, with one locking."""
+        with self._switch:
+            for entry in entries:
+                if isinstance(entry, Entry):
+                    self._append(entry.index, entry.term, entry.payload)
+                else:
+                    self._append(*entry)
+
+    def _append(self, index: int, term: int, payload: Buffer) -> None:
+        self._require_open()
+        state = self._state
+        if state is not None and index <= state.index:
+            raise InvalidInput(f"index {index} lies at or below the snapshot {state.index}; what a snapshot covers is "
+                               f"committed and cannot be written again, append from {state.index + 1}")
+        try:
+            ended = self._newest.append(index, term, payload)
+        except StorageError:
+            self._recover_newest()
+            raise
+        if ended is not None:
+            self._segments.put(ended)
+            self._older_last = ended.ref.last
+        if index <= self._older_last:
+            self._overwrite_older()
+        elif index < self._newest_first or ended is not None:
+            self._newest_first = index
+
+    def _overwrite_older(self) -> None:
+        newest = self._newest.known()
+        assert newest is not None, "an entry was just appended"
+        # The files of covered segments may go only once the entries that cover them are durable.
+        self._to_discard.extend(self._segments.put(newest))
+        self._note_newest()
+
+    def sync(self) -> None:
+        """Make every entry appended so far durable: one fsync, none if there is nothing new.
+
+        Raises:
+            StorageError: as `append`.
+            Closed: the log was closed.
+        """
+        with self._switch:
+            self._require_open()
+            try:
+                self._newest.sync()
+            except StorageError:
+                self._recover_newest()
+                raise
+            if self._to_discard:
+                self._compactor.discard(self._to_discard)
+                self._to_discard = []
+                self._compactor.reclaim()
+
+    def _recover_newest(self) -> None:
+        self._to_discard = []
+        with contextlib.suppress(StorageError):
+            self._newest.recover()
+        contents = read_folder(self._folder)
+        self._segments.reset(contents.known)
+        self._note_newest()
+
+    def _note_newest(self) -> None:
+        newest = self._newest.known()
+        older = [ref.last for ref in self._segments.refs if ref.number != self._newest.number]
+        self._older_last = older[-1] if older else -1
+        self._newest_first = _BEYOND if newest is None else newest.ref.first
+        if newest is not None:
+            self._segments.put(newest)
+
+    def _publish_newest(self) -> None:
+        """Let the list of segments, and readers of whole segments, see what was appended last."""
+        with self._switch:
+            newest = self._newest.known()
+            if newest is None or self._closed:
+                return
+            self._newest.flush()
+            ref = next((ref for ref in reversed(self._segments.refs) if ref.number == newest.ref.number), None)
+            if ref is None or self._segments.known(ref) != newest or not self._segments.is_open(newest.ref.number):
+                self._segments.put(newest)
+                self._segments.keep_open(newest.ref.number, SegmentReader(self._newest.path))
+
+    # -- reading
+
+    @property
+    def refs(self) -> tuple[SegmentRef, ...]:
+        """The segments, oldest first, with the range of indexes each answers for."""
+        self._publish_newest()
+        return self._segments.refs
+
+    def read(self, index: int) -> Entry | Dead | Missing:
+        """See `LogReader.read`."""
+        if index >= self._newest_first:
+            with self._switch:
+                self._require_open()
+                entry = self._newest.read(index)
+            if entry is not None:
+                return entry
+        return super().read(index)
+
+    # -- snapshots and compaction
+
+    def record_snapshot(self, index: int, live: IndexSet | Iterable[int] = ()) -> None:
+        """Note durably that a snapshot covers everything up to `index`, except the entries of `live`.
+
+        Everything else at or below `index` is dead from here on. Syncs the log first.
+
+        Args:
+            index: the snapshot's index, not below the one before.
+            live: indexes <= `index` that the log must keep; a set, or strictly ascending numbers.
+
+        Raises:
+            Stale: a later snapshot was recorded already.
+            LiveAboveSnapshot: a live index lies above `index`.
+            Unsorted: the live indexes do not ascend.
+            LiveIndexMissing: a live index is in no segment, or was dead before.
+            StorageError: the disk refused. In each case the snapshot before stays in force.
+        """
+        live_set = live if isinstance(live, IndexSet) else IndexSet.from_sorted(live)
+        state = SnapshotState(index, live_set)
+        with self._switch:
+            self.sync()
+            if self._state is not None and index < self._state.index:
+                raise Stale(f"snapshot {index} is older than {self._state.index}, which is recorded; "
+                            f"snapshots only move forward")
+            self._require_live_present(live_set)
+            write_snapshot_state(self._files, self._folder, state)
+            self._state = state
+
+    def _require_live_present(self, live: IndexSet) -> None:
+        before = self._state
+        missing = IndexSet()
+        if before is not None:
+            missing = live.at_most(before.index) - before.live
+        if not missing:
+            covered = IndexSet()
+            for ref in self.refs:
+                here = live.between(ref.first, ref.last)
+                if here:
+                    held = self._segments.reader(ref.number).index.index_set()
+                    missing = missing | (here - held)
+                    covered = covered | here
+            missing = missing | (live - covered)
+        if missing:
+            raise LiveIndexMissing(f"{len(missing)} of {len(live)} live indexes are in no segment or died before, the "
+                                   f"first of them {missing.first}; the live set must come from this log's own state",
+                                   missing=len(missing), first=missing.first)
+
+    def compact(self, kind: CompactionKind = "auto", *, policy: CompactionPolicy | None = None,
+                executor: Executor | None = None, budget: Budget | None = None
+                ) -> Done[CompactionReport] | Skipped | Failed:
+        """Free what the last snapshot left dead. Appends and reads go on meanwhile.
+
+        Args:
+            kind: `"minor"` drops whole dead segments; `"major"` also rewrites what the policy chooses; `"auto"` asks
+                the log's trigger which of the two.
+            policy: instead of the log's own.
+            executor: who copies; default this thread.
+            budget: what the copying may use up.
+
+        Returns:
+            `Done` with the report, in which single groups may have failed; `Skipped` if there was nothing to do or a
+            compaction is running; `Failed` if nothing could be done.
+
+        Raises:
+            Closed: the log was closed.
+        """
+        self._require_open()
+        if not self._compacting.acquire(blocking=False):
+            return Skipped("a compaction is running; ask again when it has ended")
+        try:
+            return self._compact(kind, policy or self._options.policy, executor or LocalExecutor(), budget or Budget())
+        except CompactlibError as error:
+            return Failed(error)
+        finally:
+            self._compacting.release()
+
+    def _compact(self, kind: CompactionKind, policy: CompactionPolicy, executor: Executor,
+                 budget: Budget) -> Done[CompactionReport] | Skipped | Failed:
+        state = self._state
+        if state is None:
+            return Skipped("no snapshot was recorded yet, so nothing is dead")
+        self._compactor.settle()
+        view = self.view()
+        why = "asked for" if kind != "auto" else self._reason_for_major(view)
+        plan = self._plan(view, state, "major" if kind == "major" or (kind == "auto" and why) else "minor", policy)
+        if plan.kind == "major":
+            self._minors_since_major, self._last_major_at = 0, self._options.clock.now()
+        elif view.compactable:
+            self._minors_since_major += 1
+        if plan.is_empty:
+            purged = self._compactor.reclaim()
+            return Skipped(f"nothing to {'rewrite or drop' if plan.kind == 'major' else 'drop'} at snapshot "
+                           f"{state.index}" + (f"; purged {len(purged)} old links" if purged else ""))
+        report = self._compactor.run(plan, state, why=why or "after a snapshot", limits=self._limits,
+                                     executor=executor, budget=budget)
+        return outcome_of(report)
+
+    def _reason_for_major(self, view: CompactionView) -> str:
+        state = CompactionState.of(view.compactable, minors_since_major=self._minors_since_major,
+                                   last_major_at=self._last_major_at, now=self._options.clock.now())
+        return self._options.trigger.wants_major(state) or ""
+
+    @staticmethod
+    def _plan(view: CompactionView, state: SnapshotState, kind: str, policy: CompactionPolicy) -> CompactionPlan:
+        # With nothing alive a major compaction would only do what a minor one does.
+        return plan_major(view, policy) if kind == "major" and state.live else plan_minor(view)
+
+    def plan(self, kind: str = "major", policy: CompactionPolicy | None = None) -> CompactionPlan:
+        """See `LogReader.plan`; the default policy is the log's own."""
+        return super().plan(kind, self._options.policy if policy is None else policy)
+
+    def reclaim(self) -> tuple[int, ...]:
+        """Remove what leases or `keep_links_seconds` held back; returns merged segments whose old names are gone.
+
+        Every compaction does this as well.
+
+        Raises:
+            StorageError: the disk refused; what is left is tried again the next time.
+        """
+        with self._switch:
+            self._require_open()
+            return self._compactor.reclaim()
+
+    def lease(self) -> Lease:
+        """See `LogReader.lease`."""
+        self._publish_newest()
+        return super().lease()
+
+    def audit(self) -> None:
+        """See `LogReader.audit`; also checks what the writer remembers of its newest segment."""
+        with self._switch:
+            super().audit()
+            refs = self.refs
+            newest = self._newest.known()
+            older = [ref.last for ref in refs if ref.number != self._newest.number]
+            found = (self._older_last, self._newest_first)
+            wanted = (older[-1] if older else -1, _BEYOND if newest is None else newest.ref.first)
+            if found != wanted:
+                raise CompactlibError(f"(end of the older segments, start of the newest) is {found}, expected {wanted}")
+
+    def close(self) -> None:
+        """Sync, and let the log go; closing again does nothing.
+
+        Raises:
+            StorageError: the disk refused the last sync; the log is closed all the same.
+        """
+        if self._closed:
+            return
+        super().close()
+        self._open_stack.close()
+
+    def __enter__(self) -> SegmentLog:
+        return self

@@ -1,0 +1,238 @@
+"""`LogReader`: reading a log's folder, from the process that writes it or from any other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from compactlib.errors import Closed, CorruptData, NotFound
+from compactlib.files import StrPath
+from compactlib.raftlog.folder import damage_in, read_folder, require_log
+from compactlib.raftlog.liveness import kept_positions
+from compactlib.raftlog.model import MAX_INDEX, Answer, Damaged, Dead, Entry, Missing, SegmentLimits, SegmentRef, SegmentStats
+from compactlib.raftlog.plan import CompactionPlan, CompactionView, plan_major, plan_minor
+from compactlib.raftlog.policies import SeedPolicy
+from compactlib.raftlog.policy import CompactionPolicy
+from compactlib.raftlog.read_plan import ReadPlan, plan_parts
+from compactlib.raftlog.refs import overlapping_refs
+from compactlib.raftlog.segment import SegmentReader
+from compactlib.raftlog.segment_set import DEFAULT_MAX_OPEN, Lease, SegmentSet
+from compactlib.raftlog.sense import StatsCache
+from compactlib.raftlog.snapshot_state import SnapshotState, read_snapshot_state
+
+
+class LogReader:
+    """A log's folder, open for reading: nothing on the disk is changed, and another process may be writing.
+
+    It sees the log as it was when opened; `refresh` looks again. Threads may share one. When the writer's compaction
+    removes a segment that this reader still lists, the reader refreshes by itself.
+
+    Args:
+        folder: the log's folder.
+        max_open_segments: files kept open.
+
+    Raises:
+        NotALog: there is no log.
+        CorruptData: a segment's index or the snapshot state is damaged.
+        Unsupported: a file was written by a later release.
+        StorageError: the folder cannot be read.
+    """
+
+    def __init__(self, folder: StrPath, *, max_open_segments: int = DEFAULT_MAX_OPEN) -> None:
+        self._folder = os.fspath(folder)
+        self._max_open = max_open_segments
+        self._limits = SegmentLimits()
+        self._stats = StatsCache()
+        self._closed = False
+        self._state: SnapshotState | None = None
+        self._segments = SegmentSet(self._folder)
+        self._load()
+
+    def _load(self) -> None:
+        require_log(self._folder, may_create=False)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look at the folder again: new segments, compactions, a new snapshot."""
+        contents = read_folder(self._folder)
+        # The state last: a snapshot newer than the list only says of more entries that they may be gone.
+        self._segments = SegmentSet(self._folder, contents.known, max_open=self._max_open)
+        if contents.newest is not None:
+            self._segments.keep_open(*contents.newest)
+        self._state = read_snapshot_state(self._folder)
+
+    @property
+    def folder(self) -> str:
+        """The log's folder."""
+        return self._folder
+
+    @property
+    def snapshot(self) -> SnapshotState | None:
+        """The last snapshot recorded, `None` before the first."""
+        return self._state
+
+    @property
+    def refs(self) -> tuple[SegmentRef, ...]:
+        """The segments, oldest first, with the range of indexes each answers for."""
+        return self._segments.refs
+
+    @property
+    def first_index(self) -> int | None:
+        """The lowest index in the log, `None` if it is empty."""
+        refs = self.refs
+        return refs[0].first if refs else None
+
+    @property
+    def last_index(self) -> int | None:
+        """The highest index in the log, `None` if it is empty."""
+        refs = self.refs
+        return refs[-1].last if refs else None
+
+    def read(self, index: int) -> Entry | Dead | Missing:
+        """The entry of `index`, or that it is dead, or that the log never held it. One bisection and one `pread`.
+
+        Raises:
+            CorruptData: the entry is damaged, or it is live and no segment holds it.
+        """
+        state = self._state
+        if state is not None and index <= state.index and index not in state.live:
+            return Dead(index, state.index)
+        try:
+            entry = self._segments.read(index)
+        except NotFound:
+            entry = self._reread(index)
+        return entry if entry is not None else self._absent(index)
+
+    def _reread(self, index: int) -> Entry | None:
+        self._require_open()
+        self.refresh()
+        return self._segments.read(index)
+
+    def _absent(self, index: int) -> Missing:
+        self._require_open()
+        state = self._state
+        if state is not None and index <= state.index and index in state.live:
+            raise _lost(self._folder, index)
+        return Missing(index)
+
+    def read_many(self, indexes: Sequence[int]) -> Iterator[Answer]:
+        """One answer for each of `indexes` (strictly ascending), in order; physical neighbours are read together.
+
+        Damage to one entry is its answer, `Damaged`, and does not hide the others.
+
+        Raises:
+            Unsorted: the indexes do not ascend strictly.
+            CorruptData: a whole segment is damaged.
+        """
+        with self.plan_read(indexes) as plan:
+            yield from plan.answers()
+
+    def plan_read(self, indexes: Sequence[int]) -> ReadPlan:
+        """Decide now which segments answer for `indexes` (strictly ascending), and hold them until it is closed.
+
+        Raises:
+            Unsorted: the indexes do not ascend strictly.
+        """
+        self._require_open()
+        return ReadPlan(plan_parts(self.refs, indexes), self.lease(), reader=self._reader, state=lambda: self._state,
+                        lost=lambda index: _lost(self._folder, index))
+
+    def entries(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry]:
+        """Every entry from `first` to `last` that is not dead, ascending; physical neighbours are read together.
+
+        Raises:
+            CorruptData: an entry is damaged; those before it have been given.
+            LiveIndexMissing: a live entry is not in its segment.
+        """
+        for answer in self.scan(first, last):
+            if isinstance(answer, Damaged):
+                raise answer.error
+            yield answer
+
+    def scan(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry | Damaged]:
+        """As `entries`, but goes on behind damage, which it answers as `Damaged`."""
+        self._require_open()
+        with self.lease():
+            state = self._state
+            for ref in overlapping_refs(self.refs, first, last):
+                reader = self._reader(ref.number)
+                part = SegmentRef(ref.number, max(ref.first, first), min(ref.last, last))
+                yield from reader.answers_at(kept_positions(reader.index, part, state))
+
+    def lease(self) -> Lease:
+        """Keep every file that can be read now from being removed by this process until the lease is released."""
+        return self._segments.lease()
+
+    def stats(self) -> tuple[SegmentStats, ...]:
+        """What a policy may know of each segment, oldest to newest.
+
+        Raises:
+            LiveIndexMissing: a live index is not in the segment whose range covers it.
+            CorruptData: a segment's index is damaged.
+        """
+        self._require_open()
+        return self._stats.gather(self._segments, self._state) if self.refs else ()
+
+    def view(self) -> CompactionView:
+        """The log as a plan sees it now."""
+        return CompactionView(segments=self.stats(), limits=self._limits,
+                              snapshot_index=None if self._state is None else self._state.index)
+
+    def plan(self, kind: str = "major", policy: CompactionPolicy | None = None) -> CompactionPlan:
+        """What a compaction would do now, and why it would leave the rest: a dry run that changes nothing.
+
+        Args:
+            kind: `"minor"` or `"major"`.
+            policy: decides what a major one rewrites; default `SeedPolicy()`.
+        """
+        view = self.view()
+        return plan_minor(view) if kind == "minor" else plan_major(view, SeedPolicy() if policy is None else policy)
+
+    def verify(self) -> list[CorruptData]:
+        """Read every entry of every segment and list what is damaged, oldest first; empty means that all is well.
+
+        A live index that no segment holds is damage too.
+        """
+        self._require_open()
+        damaged = damage_in(self._folder)
+        if self._state is not None:
+            lost = self._state.live
+            for ref in self.refs:
+                lost = lost - self._reader(ref.number).index.index_set().between(ref.first, ref.last)
+            damaged.extend(_lost(self._folder, index) for index in lost)
+        return damaged
+
+    def audit(self) -> None:
+        """Check the log's own invariants.
+
+        Raises:
+            CompactlibError: one is broken; says which, with the numbers.
+        """
+        self._segments.audit()
+
+    def _reader(self, number: int) -> SegmentReader:
+        return self._segments.reader(number)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise Closed(f"the log in {self._folder} is closed; open it again")
+
+    def close(self) -> None:
+        """Let all files go; closing again does nothing."""
+        self._closed = True
+        self._segments.close()
+
+    def __enter__(self) -> LogReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._folder!r}: {len(self.refs)} segments, {self.first_index} to " \
+               f"{self.last_index}, snapshot {None if self._state is None else self._state.index}>"
+
+
+def _lost(folder: str, index: int) -> CorruptData:
+    return CorruptData(path=folder, offset=0, index=index, expected=f"a segment that holds the live entry {index}",
+                       found="none")

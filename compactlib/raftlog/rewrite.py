@@ -1,0 +1,161 @@
+"""The heavy step of a major compaction: copy the live entries of adjacent segments into one new segment.
+
+Only live payloads are read (with the small gaps between them), each is checked against its CRC on the way, and one
+fsync makes the whole file durable. Knows nothing of the log it works for: a task can run in any process that sees the
+folder, twice, or at the same time as another try; each writes its own file and publishes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain
+from operator import sub
+
+import attrs
+
+from compactlib.checksum import crc32
+from compactlib.errors import InvalidInput, StorageError
+from compactlib.files import Files, LocalFiles, OutFile
+from compactlib.indexset import IndexSet
+from compactlib.observe import Progress
+from compactlib.raftlog import native
+from compactlib.raftlog.liveness import live_positions
+from compactlib.raftlog.model import SegmentLimits, SegmentRef
+from compactlib.raftlog.segment import SegmentReader, Span, read_payloads
+from compactlib.raftlog.segment_index import picked
+from compactlib.raftlog.spans import adjacent_runs
+from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
+
+
+@attrs.frozen
+class SegmentSource:
+    """One segment to copy from.
+
+    Attributes:
+        path: its file.
+        ref: the range of it that counts.
+        live: the indexes to keep, all within the range.
+    """
+
+    path: str
+    ref: SegmentRef
+    live: IndexSet
+
+
+@attrs.frozen(kw_only=True)
+class CompactSegments:
+    """A `RewriteTask` that writes the live entries of `sources` to one sealed segment in `folder`.
+
+    Attributes:
+        name: the task's name; also the beginning of the new file's private name.
+        folder: where the new file goes; must exist.
+        sources: oldest first; their live indexes ascend from one to the next.
+        max_bytes: the limit to note in the new segment.
+        files: the disk.
+    """
+
+    name: str
+    folder: str
+    sources: tuple[SegmentSource, ...]
+    max_bytes: int
+    files: Files = attrs.field(factory=LocalFiles)
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        """Copy, check and sync; see `RewriteTask.run`.
+
+        Raises:
+            CorruptData: a live entry is damaged; the new file is removed, the sources are untouched.
+            LiveIndexMissing: a live index is not in its segment; likewise.
+            StorageError: the disk refused; likewise.
+            BudgetSpent: the budget ran out; likewise.
+        """
+        began = attempt.clock.monotonic()
+        path = os.path.join(self.folder, f"{self.name}.{attempt.id}")
+        with contextlib.ExitStack() as stack:
+            parts = [_Part.open(source, stack) for source in self.sources]
+            out = self.files.create(path)
+            try:
+                try:
+                    file, bytes_read = self._write(out, parts, attempt)
+                finally:
+                    out.close()
+            except BaseException:
+                with contextlib.suppress(StorageError):
+                    self.files.unlink(path)
+                raise
+        return RewriteResult(task=self.name, attempt=attempt.id, files=(file,), bytes_read=bytes_read,
+                             bytes_written=file.size_bytes, seconds=attempt.clock.monotonic() - began)
+
+    def _write(self, out: OutFile, parts: Sequence[_Part], attempt: Attempt) -> tuple[RewrittenFile, int]:
+        count = sum(len(part.positions) for part in parts)
+        if not count:
+            raise InvalidInput(f"task {self.name!r} has no live entry to copy; drop its segments instead")
+        limits = SegmentLimits(max_entries=count, max_bytes=self.max_bytes)
+        header = native.Header(self.sources[0].ref.number, limits)
+        work, total = f"compact {self.name}", sum(part.live_bytes for part in parts)
+        attempt.observer.progress(Progress(work, 0, total))
+        end, bytes_read = header.data_start, 0
+        for span in chain.from_iterable(part.copied() for part in parts):
+            attempt.budget.spend(sum(map(sub, span.ends, span.starts)))
+            end += out.write_at(end, [span.buffer[span.starts[first]:span.ends[stop - 1]]
+                                      for first, stop in adjacent_runs(span.starts, span.ends)])
+            bytes_read += len(span.buffer)
+            attempt.observer.progress(Progress(work, end - header.data_start, total))
+        records = _encode_index(parts, header.data_start)
+        seal = native.Seal(count, end, crc32(records, 0), True)
+        out.write_at(0, [native.encode_header(header), native.encode_seal(seal), records])
+        out.sync()
+        return RewrittenFile(out.path, end, count, seal.index_crc), bytes_read
+
+
+@attrs.define(eq=False)
+class _Part:
+    """What one source contributes: which positions are copied, and the checksums they get in the new file."""
+
+    reader: SegmentReader
+    positions: Sequence[int]
+    heads: list[int] = attrs.field(factory=list)
+    crcs: list[int] = attrs.field(factory=list)
+
+    @classmethod
+    def open(cls, source: SegmentSource, stack: contextlib.ExitStack) -> _Part:
+        reader = stack.enter_context(SegmentReader(source.path))
+        return cls(reader, live_positions(reader.index, source.live, source.ref))
+
+    @property
+    def live_bytes(self) -> int:
+        return sum(self.column("lengths"))
+
+    def column(self, name: str) -> Sequence[int]:
+        return picked(getattr(self.reader.index.columns, name), self.positions)
+
+    def copied(self) -> Iterator[Span]:
+        if self.reader.format == "native":
+            self.heads.extend(self.column("heads"))
+            self.crcs.extend(self.column("crcs"))
+        for span in read_payloads(self.reader.fileno(), self.reader.index, self.positions):
+            if span.damaged:
+                raise self.reader.damage_at(span.damaged[0])
+            if self.reader.format != "native":
+                self._checksum_anew(span)
+            yield span
+
+    def _checksum_anew(self, span: Span) -> None:
+        columns = self.reader.index.columns
+        for position, payload in zip(span.positions, span.payloads, strict=True):
+            head = native.head_crc(columns.indexes[position], columns.terms[position], len(payload))
+            self.heads.append(head)
+            self.crcs.append(crc32(payload, head))
+
+
+def _encode_index(parts: Sequence[_Part], data_start: int) -> bytes:
+    def joined(name: str) -> list[int]:
+        return list(chain.from_iterable(part.column(name) for part in parts))
+
+    lengths = joined("lengths")
+    offsets = list(accumulate(lengths[:-1], initial=data_start))
+    return native.encode_records(joined("indexes"), joined("terms"), lengths,
+                                 list(chain.from_iterable(part.heads for part in parts)), offsets,
+                                 list(chain.from_iterable(part.crcs for part in parts)))

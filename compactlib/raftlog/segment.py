@@ -1,0 +1,247 @@
+"""Reading one segment file, native or Ra's: single entries, many, or all, each with its checksum verified."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import compress
+from operator import add, ne, sub
+
+import attrs
+
+from compactlib.checksum import crc32
+from compactlib.errors import Closed, CorruptData, InvalidInput, StorageError
+from compactlib.files import StrPath, read_exactly
+from compactlib.raftlog import native
+from compactlib.raftlog.load import LoadedSegment, SegmentFormat, TailRule, load_segment
+from compactlib.raftlog.model import Answer, Damaged, Entry, Missing
+from compactlib.raftlog.segment_index import SegmentIndex, picked
+from compactlib.raftlog.spans import MAX_SPAN_BYTES, read_spans
+
+
+@attrs.frozen
+class Span:
+    """Entries that were read with one call; the views are valid until the next span is asked for.
+
+    Attributes:
+        positions: their positions in the segment's index, ascending.
+        starts: where each payload begins in `buffer`.
+        ends: where each payload ends in `buffer`.
+        buffer: the bytes read, gaps included.
+        payloads: one view of `buffer` per entry.
+        damaged: positions (of the above) whose checksum fails.
+    """
+
+    positions: Sequence[int]
+    starts: Sequence[int]
+    ends: Sequence[int]
+    buffer: memoryview
+    payloads: Sequence[memoryview]
+    damaged: Sequence[int]
+
+
+def read_payloads(descriptor: int, index: SegmentIndex, positions: Sequence[int]) -> Iterator[Span]:
+    """Read and check the payloads at `positions` (ascending), physical neighbours together.
+
+    One system call per span of up to 1 MiB; memory is one span, or the largest entry if that is larger.
+    """
+    columns = index.columns
+    offsets = picked(columns.offsets, positions)
+    ends = list(map(add, offsets, picked(columns.lengths, positions)))
+    heads, crcs = picked(columns.heads, positions), picked(columns.crcs, positions)
+    scratch = bytearray(min(MAX_SPAN_BYTES, ends[-1] - offsets[0]) if ends else 0)
+    for first, stop in read_spans(offsets, ends):
+        base, size = offsets[first], ends[stop - 1] - offsets[first]
+        if size > len(scratch):
+            scratch = bytearray(size)
+        buffer = memoryview(scratch)[:size]
+        got = os.preadv(descriptor, [buffer], base)
+        if got < size:
+            rest = read_exactly(descriptor, size - got, base + got)
+            buffer[got:got + len(rest)] = rest
+            # Past the end of the file there is nothing: what an earlier span left there must not be taken for it.
+            buffer[got + len(rest):] = bytes(size - got - len(rest))
+        bases = [base] * (stop - first)
+        here = list(map(sub, offsets[first:stop], bases))
+        there = list(map(sub, ends[first:stop], bases))
+        payloads = list(map(buffer.__getitem__, map(slice, here, there)))
+        found = list(map(crc32, payloads, heads[first:stop]))
+        wanted = list(crcs[first:stop])
+        damaged: list[int] = []
+        if found != wanted:
+            unchecked = 0 if index.zero_means_unchecked else -1
+            damaged = [position for position, crc in compress(zip(positions[first:stop], wanted, strict=True),
+                                                              map(ne, found, wanted)) if crc != unchecked]
+        yield Span(positions[first:stop], here, there, buffer, payloads, damaged)
+
+
+class SegmentReader:
+    """A segment file open for reading. Threads may share one.
+
+    The file is closed when the last reference goes, so a reader dropped from a cache stays usable for whoever
+    still reads through it.
+
+    Args:
+        path: the file; a symbolic link left by a compaction leads to the segment that took its entries.
+        tail: what an unsealed end means, see `load_segment`.
+        number: the number that the header must have, if that is known.
+
+    Raises:
+        CorruptData: the header or the index is damaged.
+        Unsupported: the format version is unknown.
+        StorageError: the file cannot be opened.
+    """
+
+    def __init__(self, path: StrPath, *, tail: TailRule = "cut", number: int | None = None) -> None:
+        self._path = os.fspath(path)
+        self._descriptor = -1
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise StorageError.from_os(error, "open", path) from error
+        self._loaded = load_segment(self._descriptor, self._path, tail=tail, number=number)
+
+    @classmethod
+    def following(cls, path: StrPath, index: SegmentIndex) -> SegmentReader:
+        """A reader that answers from the `index` of the segment's writer, so that it sees what was just flushed."""
+        reader = cls(path)
+        reader._loaded = attrs.evolve(reader._loaded, index=index)
+        return reader
+
+    @property
+    def path(self) -> str:
+        """The name it was opened under."""
+        return self._path
+
+    @property
+    def format(self) -> SegmentFormat:
+        """`"native"`, `"ra1"` or `"ra2"`."""
+        return self._loaded.format
+
+    @property
+    def loaded(self) -> LoadedSegment:
+        """What the file said of itself when it was opened."""
+        return self._loaded
+
+    @property
+    def index(self) -> SegmentIndex:
+        """The entries that count."""
+        return self._loaded.index
+
+    def fileno(self) -> int:
+        """The descriptor.
+
+        Raises:
+            Closed: the reader was closed.
+        """
+        if self._descriptor < 0:
+            raise Closed(f"the reader of {self._path} is closed; open the segment again")
+        return self._descriptor
+
+    def read(self, index: int) -> Entry | None:
+        """The entry of `index`, or `None` if the segment does not hold it. One `pread`.
+
+        Raises:
+            CorruptData: the entry's checksum fails.
+            Closed: the reader was closed.
+        """
+        position = self._loaded.index.find(index)
+        return None if position < 0 else self.entry_at(position)
+
+    def entry_at(self, position: int) -> Entry:
+        """The entry at a position of the index; as `read`."""
+        columns = self._loaded.index.columns
+        length = columns.lengths[position]
+        payload = os.pread(self._descriptor, length, columns.offsets[position])
+        if crc32(payload, columns.heads[position]) != columns.crcs[position] or len(payload) != length:
+            payload = self._second_look(position)
+        return Entry(columns.indexes[position], columns.terms[position], payload)
+
+    def _second_look(self, position: int) -> bytes:
+        columns = self._loaded.index.columns
+        payload = read_exactly(self.fileno(), columns.lengths[position], columns.offsets[position])
+        wanted = columns.crcs[position]
+        unchecked = self._loaded.index.zero_means_unchecked and wanted == 0
+        if len(payload) == columns.lengths[position] and (
+                unchecked or crc32(payload, columns.heads[position]) == wanted):
+            return payload
+        raise self.damage_at(position)
+
+    def damage_at(self, position: int) -> CorruptData:
+        """The error that describes a damaged entry, read anew."""
+        columns = self._loaded.index.columns
+        length, offset = columns.lengths[position], columns.offsets[position]
+        payload = read_exactly(self.fileno(), length, offset)
+        found = f"CRC {crc32(payload, columns.heads[position]):#010x} over {len(payload)} bytes"
+        return CorruptData(path=self._path, offset=offset, index=columns.indexes[position], found=found,
+                           expected=f"CRC {columns.crcs[position]:#010x} over {length} bytes")
+
+    def read_many(self, indexes: Sequence[int]) -> Iterator[Answer]:
+        """Answer each of `indexes` (strictly ascending), in order; neighbours in the file are read together.
+
+        A damaged entry is answered as `Damaged`, an index that the segment does not hold as `Missing`.
+
+        Raises:
+            InvalidInput: the indexes do not ascend.
+        """
+        if any(first >= second for first, second in zip(indexes, indexes[1:], strict=False)):
+            raise InvalidInput("read_many wants strictly ascending indexes; sort them and drop duplicates")
+        positions = list(map(self._loaded.index.find, indexes))
+        held = [position for position in positions if position >= 0]
+        answers = self.answers_at(held)
+        for index, position in zip(indexes, positions, strict=True):
+            yield Missing(index) if position < 0 else next(answers)
+
+    def scan(self, first: int = 0, last: int = (1 << 64) - 1) -> Iterator[Entry | Damaged]:
+        """Every entry from `first` to `last`, ascending; damaged ones as `Damaged`."""
+        return self.answers_at(self._loaded.index.positions_between(first, last))
+
+    def answers_at(self, positions: Sequence[int]) -> Iterator[Entry | Damaged]:
+        """The entries at ascending positions of the index, read in spans."""
+        columns = self._loaded.index.columns
+        for span in read_payloads(self.fileno(), self._loaded.index, positions):
+            entries = map(Entry, picked(columns.indexes, span.positions), picked(columns.terms, span.positions),
+                          map(bytes, span.payloads))
+            if not span.damaged:
+                yield from entries
+                continue
+            damaged = set(span.damaged)
+            for position, entry in zip(span.positions, entries, strict=True):
+                yield Damaged(entry.index, self.damage_at(position)) if position in damaged else entry
+
+    def damaged_entries(self) -> list[CorruptData]:
+        """Read everything and list what fails its checksum."""
+        every = range(len(self._loaded.index))
+        return [self.damage_at(position) for span in read_payloads(self.fileno(), self._loaded.index, every)
+                for position in span.damaged]
+
+    def is_outdated(self) -> bool:
+        """Whether somebody has appended since this reader was opened; a sealed segment never changes."""
+        loaded = self._loaded
+        if loaded.sealed:
+            return False
+        if os.fstat(self.fileno()).st_size > loaded.data_end:
+            return True
+        if loaded.header is None or loaded.index.entries >= loaded.header.limits.max_entries:
+            return False
+        # An entry without payload does not lengthen the file: look for its record.
+        place = native.INDEX_START + loaded.index.entries * native.RECORD_BYTES
+        return any(read_exactly(self.fileno(), native.RECORD_BYTES, place))
+
+    def close(self) -> None:
+        """Close the file now; closing again does nothing. No other thread may be reading."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> SegmentReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"SegmentReader({self._path!r}, {len(self.index)} entries, {self.format})"

@@ -1,0 +1,66 @@
+"""Statistics for policies and triggers, gathered from segment indexes and remembered while nothing has changed."""
+
+from __future__ import annotations
+
+import threading
+
+import attrs
+
+from compactlib.indexset import IndexSet
+from compactlib.raftlog.liveness import segment_stats
+from compactlib.raftlog.model import SegmentRef, SegmentStats
+from compactlib.raftlog.segment_set import SegmentSet
+from compactlib.raftlog.snapshot_state import SnapshotState
+
+
+@attrs.frozen
+class _Remembered:
+    ref: SegmentRef
+    live: IndexSet
+    entries: int
+    stats: SegmentStats
+
+
+class StatsCache:
+    """Statistics of the segments of one log. A segment is read again only if its range or its live set has changed.
+
+    Losing it costs reading the indexes again, nothing else.
+    """
+
+    def __init__(self) -> None:
+        self._remembered: dict[int, _Remembered] = {}
+        self._lock = threading.Lock()
+
+    def gather(self, segments: SegmentSet, state: SnapshotState | None) -> tuple[SegmentStats, ...]:
+        """Statistics of every segment, oldest to newest.
+
+        Cost: nothing is read for a segment above the snapshot, without a live index, or unchanged; the index
+        otherwise, and then one merge of two sorted sequences.
+
+        Raises:
+            LiveIndexMissing: a live index is not in the segment whose range covers it.
+            CorruptData, StorageError: an index cannot be read.
+        """
+        refs = segments.refs
+        with self._lock:
+            gathered = tuple(self._stats(segments, ref, state) for ref in refs)
+            for number in self._remembered.keys() - {ref.number for ref in refs}:
+                del self._remembered[number]
+        return gathered
+
+    def _stats(self, segments: SegmentSet, ref: SegmentRef, state: SnapshotState | None) -> SegmentStats:
+        known = segments.known(ref)
+        if state is not None and state.index >= ref.last:
+            live = state.live.between(ref.first, ref.last)
+            if not live:
+                return SegmentStats(ref=ref, entries=known.entries, data_bytes=known.data_bytes, live_entries=0,
+                                    live_bytes=0, format=known.format)
+        else:
+            # Compared only: what lies above the snapshot is alive whatever the live set says.
+            live = IndexSet() if state is None else state.live.between(ref.first, state.index)
+        before = self._remembered.get(ref.number)
+        if before is not None and (before.ref, before.entries) == (ref, known.entries) and before.live == live:
+            return before.stats
+        stats = segment_stats(segments.reader(ref.number).index, ref, state, segment_format=known.format)
+        self._remembered[ref.number] = _Remembered(ref, live, known.entries, stats)
+        return stats

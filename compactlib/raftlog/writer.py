@@ -1,0 +1,258 @@
+"""Appending to the newest segment: payload first, then the index record, durable on `sync`."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from compactlib.checksum import crc32
+from compactlib.errors import Busy, Closed, InvalidInput
+from compactlib.files import Files, OutFile, StrPath, write_durably
+from compactlib.raftlog import native
+from compactlib.raftlog.load import TornTail, load_segment
+from compactlib.raftlog.model import MAX_INDEX, SegmentLimits
+from compactlib.raftlog.names import TEMPORARY_SUFFIX, segment_name
+from compactlib.raftlog.segment_index import SegmentIndex
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_FLUSH_ENTRIES = 1024
+_FLUSH_BYTES = 1 << 20
+
+
+class SegmentWriter:
+    """The one writer of a segment that is not full. Used by one thread at a time.
+
+    Entries wait in memory until 1024 of them or 1 MiB have gathered, or `flush`, `sync` or `seal` is called; only
+    `sync` and `seal` make them durable. After an error the writer refuses to go on, since it cannot know what the disk
+    holds: open the segment again.
+
+    Make one with `create` or `open`.
+    """
+
+    def __init__(self, out: OutFile, header: native.Header, index: SegmentIndex, *, data_end: int,
+                 index_crc: int, torn_tail: TornTail | None) -> None:
+        self._out = out
+        self._header = header
+        self._index = index
+        self._data_end = data_end
+        self._flushed_end = data_end
+        self._flushed_entries = index.entries
+        self._index_crc = index_crc
+        self._torn_tail = torn_tail
+        self._payloads: list[Buffer] = []
+        self._records: list[bytes] = []
+        self._synced_entries = 0
+        self._state = "open"
+
+    @classmethod
+    def create(cls, files: Files, folder: StrPath, number: int, limits: SegmentLimits | None = None) -> SegmentWriter:
+        """Create the empty segment `number`, durable before this returns.
+
+        Raises:
+            Busy: the file exists.
+            StorageError: the disk refused; nothing was created.
+        """
+        path = os.path.join(folder, segment_name(number))
+        if os.path.lexists(path):
+            raise Busy(f"{path} exists already; segments are created once, use the next number")
+        header = native.Header(number, SegmentLimits() if limits is None else limits)
+        seal = native.Seal(0, header.data_start, 0, False)
+        write_durably(files, path, [native.encode_header(header), native.encode_seal(seal)],
+                      temporary_suffix=TEMPORARY_SUFFIX)
+        return cls(files.open(path), header, SegmentIndex.empty(), data_end=header.data_start, index_crc=0,
+                   torn_tail=None)
+
+    @classmethod
+    def open(cls, files: Files, folder: StrPath, number: int) -> SegmentWriter:
+        """Go on with segment `number`; a torn tail is cut back to the last whole entry, and that cut is made durable.
+
+        Its limits are those it was created with.
+
+        Raises:
+            InvalidInput: the segment is sealed, or not in the native format.
+            CorruptData: it is damaged in what was known to be durable.
+            StorageError: the disk refused.
+        """
+        path = os.path.join(folder, segment_name(number))
+        out = files.open(path)
+        try:
+            loaded = load_segment(out.fileno(), path, number=number)
+            if loaded.header is None or loaded.sealed:
+                raise InvalidInput(f"{path} is {'sealed' if loaded.sealed else 'of format ' + loaded.format} and takes "
+                                   f"no more entries; append to a new segment")
+            writer = cls(out, loaded.header, loaded.index, data_end=loaded.data_end, index_crc=loaded.index_crc,
+                         torn_tail=loaded.torn_tail)
+            writer._clear_tail(loaded.torn_tail)
+        except BaseException:
+            out.close()
+            raise
+        return writer
+
+    def _clear_tail(self, torn: TornTail | None) -> None:
+        if torn is not None:
+            # Records behind the cut may look whole again once entries of the same length are put before them.
+            if torn.records:
+                place = native.INDEX_START + torn.entries * native.RECORD_BYTES
+                self._out.write_at(place, [bytes(torn.records * native.RECORD_BYTES)])
+            self._out.truncate(max(torn.data_end, native.INDEX_START))
+        if torn is not None or self._index.entries:
+            self._out.sync()
+            self._write_seal(sealed=False)
+
+    @property
+    def number(self) -> int:
+        """The segment's number."""
+        return self._header.number
+
+    @property
+    def path(self) -> str:
+        """The segment's file."""
+        return self._out.path
+
+    @property
+    def limits(self) -> SegmentLimits:
+        """How large it may become."""
+        return self._header.limits
+
+    @property
+    def index(self) -> SegmentIndex:
+        """Everything appended so far, flushed or not."""
+        return self._index
+
+    @property
+    def torn_tail(self) -> TornTail | None:
+        """What `open` cut off, if anything."""
+        return self._torn_tail
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next entry belongs in a new segment: the index is used up, or the payloads exceed `max_bytes`."""
+        limits = self._header.limits
+        return self._index.entries >= limits.max_entries or self._data_end - self._header.data_start > limits.max_bytes
+
+    @property
+    def unsynced_entries(self) -> int:
+        """Entries that are not durable yet, in memory or only written."""
+        return len(self._records) + self._flushed_entries - self._synced_entries
+
+    def append(self, index: int, term: int, payload: Buffer) -> None:
+        """Add one entry; one with the same or a lower index takes everything from there on back (overwrite).
+
+        Gaps are allowed. The payload is not copied before the next flush: do not change it until then.
+
+        Raises:
+            InvalidInput: index or term is no 64-bit number, or the payload exceeds 4 GiB - 1.
+            Busy: the segment is full; seal it and create the next.
+            Closed: the writer is closed, sealed, or has failed.
+        """
+        if self._state != "open":
+            self._refuse()
+        length = len(payload) if isinstance(payload, bytes) else memoryview(payload).nbytes
+        if not 0 <= index <= MAX_INDEX or not 0 <= term <= MAX_INDEX or length > native.MAX_PAYLOAD_BYTES:
+            raise InvalidInput(f"entry {index} in term {term} with {length} bytes: index and term are 0 to {MAX_INDEX}, "
+                               f"a payload at most {native.MAX_PAYLOAD_BYTES} bytes")
+        if self.is_full:
+            raise Busy(f"{self.path} is full ({self._index.entries} entries); seal it and append to segment "
+                       f"{self.number + 1}")
+        head = native.head_crc(index, term, length)
+        crc = crc32(payload, head)
+        offset = self._data_end
+        self._records.append(native.encode_record(index, term, length, head, offset, crc))
+        self._payloads.append(payload)
+        self._index.append(index, term, offset, length, head, crc)
+        self._data_end = offset + length
+        if len(self._records) >= _FLUSH_ENTRIES or self._data_end - self._flushed_end >= _FLUSH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand everything to the operating system, payloads before index records; not durable yet.
+
+        Raises:
+            StorageError: the disk refused; the writer is done for, nothing durable is lost.
+        """
+        if not self._records:
+            return
+        if self._state != "open":
+            self._refuse()
+        records = b"".join(self._records)
+        self._state = "failed"
+        self._out.write_at(self._flushed_end, self._payloads)
+        self._out.write_at(native.INDEX_START + self._flushed_entries * native.RECORD_BYTES, [records])
+        self._state = "open"
+        self._index_crc = crc32(records, self._index_crc)
+        self._flushed_entries += len(self._records)
+        self._flushed_end = self._data_end
+        self._records.clear()
+        self._payloads.clear()
+
+    def sync(self) -> None:
+        """Make everything appended so far durable: one fsync, none if there is nothing new.
+
+        Raises:
+            StorageError: the disk refused; the writer is done for.
+            Closed: the writer is closed, sealed, or has failed.
+        """
+        if self._state != "open":
+            self._refuse()
+        self.flush()
+        if self._synced_entries < self._flushed_entries:
+            self._state = "failed"
+            self._out.sync()
+            # Not synced in turn: an older seal only means that more is checked when the segment is opened.
+            self._write_seal(sealed=False)
+            self._state = "open"
+
+    def seal(self) -> None:
+        """Make everything durable and end the segment: nothing can be appended any more.
+
+        Raises:
+            StorageError: the disk refused; the writer is done for.
+            Closed: the writer is closed or has failed.
+        """
+        if self._state == "sealed":
+            return
+        self.sync()
+        self._state = "failed"
+        self._write_seal(sealed=True)
+        self._out.sync()
+        self._state = "sealed"
+
+    def _write_seal(self, *, sealed: bool) -> None:
+        seal = native.Seal(self._flushed_entries, self._flushed_end, self._index_crc, sealed)
+        self._out.write_at(native.HEADER_BYTES, [native.encode_seal(seal)])
+        self._synced_entries = self._flushed_entries
+
+    def close(self) -> None:
+        """Sync what can be synced and give up the file; closing again does nothing.
+
+        Raises:
+            StorageError: the disk refused the last sync; the file is closed all the same.
+        """
+        if self._state == "closed":
+            return
+        try:
+            if self._state == "open":
+                self.sync()
+        finally:
+            self._state = "closed"
+            self._out.close()
+
+    def abandon(self) -> None:
+        """Give up the file without another write; what was not synced may be lost."""
+        self._state = "closed"
+        self._out.close()
+
+    def _refuse(self) -> None:
+        advice = {"failed": "an earlier write failed; open the log again", "sealed": "append to the next segment"}
+        raise Closed(f"the writer of {self.path} is {self._state}: {advice.get(self._state, 'open the segment again')}")
+
+    def __enter__(self) -> SegmentWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"SegmentWriter({self.path!r}, {self._index.entries} entries, {self._state})"
