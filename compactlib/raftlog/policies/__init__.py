@@ -1,0 +1,16 @@
+"""The policies that come with the library, one a file; the contract is `compactlib.raftlog.policy`.
+
+| policy | groups | use it when |
+| --- | --- | --- |
+| `SeedPolicy` | neighbours that fit into one segment; one alone if more than half of it can go | the default |
+| `RaPolicy` | neighbours that are each under half live | you want what RabbitMQ Ra does |
+| `CostPolicy` | neighbours whose rewrite pays: bytes copied per byte freed | writing costs you more than space |
+"""
+
+from __future__ import annotations
+
+from compactlib.raftlog.policies.cost import CostPolicy
+from compactlib.raftlog.policies.ra import RaPolicy
+from compactlib.raftlog.policies.seed import SeedPolicy
+
+__all__ = ["CostPolicy", "RaPolicy", "SeedPolicy"]

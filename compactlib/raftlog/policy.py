@@ -1,0 +1,166 @@
+"""The contract between a major compaction and whoever chooses what it rewrites, on one page.
+
+A policy is a pure function of statistics: `choose(segments, limits) -> Choice`. It is shown, oldest to newest, the
+segments that a major compaction may rewrite and that hold at least one live entry. It is never shown the newest
+segment (still written to), those that end above the snapshot (their entries are all needed), and wholly dead ones
+(they are dropped anyway, and two segments with only dead ones between them are adjacent). It puts every segment
+it is shown into exactly one group, or leaves it out with a reason. A group becomes one segment.
+
+A good policy makes progress, so that compaction always comes to rest: each group either joins two or more segments
+or rewrites one that holds something dead. `compactlib.testing.raftlog_strategies.check_policy` tries a policy on
+many logs and says where it breaks a rule. Three are in `compactlib.raftlog.policies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Protocol, TypeAlias
+
+import attrs
+
+from compactlib.errors import InvalidInput
+from compactlib.raftlog.model import SegmentLimits, SegmentStats
+
+INDEX_RECORD_BYTES = 40
+"""What a native segment stores for an entry besides its payload."""
+
+Setting: TypeAlias = int | float | str | None
+"""The value of one setting of a policy; a plan records them all."""
+
+
+@attrs.frozen
+class LeftOut:
+    """A segment that a policy lets be.
+
+    Attributes:
+        number: the segment's number.
+        reason: why, in one sentence with the numbers in it.
+    """
+
+    number: int
+    reason: str
+
+
+@attrs.frozen
+class Choice:
+    """What a policy wants done with the segments it was shown; each is in one group or left out.
+
+    Attributes:
+        groups: the numbers of the members of each group, ascending; the groups ascend too.
+        left_out: the others.
+    """
+
+    groups: tuple[tuple[int, ...], ...]
+    left_out: tuple[LeftOut, ...]
+
+
+class CompactionPolicy(Protocol):
+    """Chooses what a major compaction rewrites; implement it as a small frozen attrs class."""
+
+    @property
+    def name(self) -> str:
+        """A short name for plans and reports."""
+
+    def config(self) -> dict[str, Setting]:
+        """The settings that decide the choice, so that it can be recorded and repeated."""
+
+    def choose(self, segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
+        """Group some of `segments` and leave out the others.
+
+        Pure: equal arguments give equal choices, and the arguments stay as they are. The members of a group stand
+        side by side in `segments`, and their live entries and payload bytes fit into one segment of `limits`,
+        unless the group is a single segment, which always fits into itself.
+
+        Args:
+            segments: what may be rewritten, oldest to newest, each with a live entry; possibly none.
+            limits: how large the segments that the compaction writes may become.
+        """
+
+
+def stored_live_bytes(segment: SegmentStats) -> int:
+    """What a rewrite copies: live payloads and their index records, in bytes."""
+    return segment.live_bytes + INDEX_RECORD_BYTES * segment.live_entries
+
+
+def stored_dead_bytes(segment: SegmentStats) -> int:
+    """What a rewrite frees: dead payloads and their index records, in bytes."""
+    return segment.dead_bytes + INDEX_RECORD_BYTES * (segment.entries - segment.live_entries)
+
+
+def is_worthwhile(members: Sequence[SegmentStats]) -> bool:
+    """Whether rewriting `members` into one segment leaves fewer segments or fewer dead bytes or entries."""
+    return len(members) > 1 or any(stored_dead_bytes(segment) for segment in members)
+
+
+def filled_groups(segments: Sequence[SegmentStats], limits: SegmentLimits,
+                  max_sources: int | None = None) -> list[list[SegmentStats]]:
+    """Cut `segments` into runs of neighbours, each as long as its live entries and bytes fit into one segment.
+
+    Oldest first, which gives the fewest groups that neighbours can be cut into. A segment that exceeds the limits on
+    its own becomes a group of one. O(segments).
+
+    Args:
+        segments: oldest to newest.
+        limits: what one segment may hold; an exact fit is a fit.
+        max_sources: the most members of a group; default no limit.
+    """
+    groups: list[list[SegmentStats]] = []
+    entries = payload = 0
+    for segment in segments:
+        entries += segment.live_entries
+        payload += segment.live_bytes
+        full = entries > limits.max_entries or payload > limits.max_bytes
+        if not groups or full or len(groups[-1]) == max_sources:
+            groups.append([])
+            entries, payload = segment.live_entries, segment.live_bytes
+        groups[-1].append(segment)
+    return groups
+
+
+def check_choice(choice: Choice, segments: Sequence[SegmentStats], limits: SegmentLimits, *, policy: str) -> None:
+    """Return if `choice` keeps the rules of `CompactionPolicy.choose`. O(segments).
+
+    Raises:
+        InvalidInput: it does not; the message names the policy and the segment.
+    """
+    place = {segment.number: position for position, segment in enumerate(segments)}
+    named = [number for group in choice.groups for number in group]
+    seen: set[int] = set()
+    for number in [*named, *(left.number for left in choice.left_out)]:
+        if number not in place:
+            raise _broken(policy, number, "was not among those shown")
+        if number in seen:
+            raise _broken(policy, number, "is named twice")
+        seen.add(number)
+    for number in place:
+        if number not in seen:
+            raise _broken(policy, number, "is neither in a group nor left out")
+    if named != sorted(named):
+        raise _broken(policy, _first_descent(named), "comes after a newer one; groups and members must ascend")
+    for group in choice.groups:
+        if not group:
+            raise InvalidInput(f"policy {policy!r} made a bad choice: a group has no members")
+        _check_group([segments[place[number]] for number in group], place, limits, policy)
+
+
+def _check_group(members: Sequence[SegmentStats], place: dict[int, int], limits: SegmentLimits, policy: str) -> None:
+    first = place[members[0].number]
+    for position, member in enumerate(members, first):
+        if place[member.number] != position:
+            raise _broken(policy, member.number, f"is not adjacent to the member before it in group "
+                                                 f"{tuple(each.number for each in members)}")
+    entries = sum(member.live_entries for member in members)
+    payload = sum(member.live_bytes for member in members)
+    if len(members) > 1 and (entries > limits.max_entries or payload > limits.max_bytes):
+        raise _broken(policy, members[0].number, f"leads a group of {entries} live entries and {payload} live bytes; "
+                                                 f"a segment holds {limits.max_entries} and {limits.max_bytes}")
+
+
+def _first_descent(numbers: Sequence[int]) -> int:
+    return next(after for before, after in pairwise(numbers) if after < before)
+
+
+def _broken(policy: str, number: int, what: str) -> InvalidInput:
+    return InvalidInput(f"policy {policy!r} made a bad choice: segment {number} {what}; correct the policy "
+                        f"(check_policy finds such cases)")

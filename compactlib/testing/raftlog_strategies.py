@@ -1,0 +1,186 @@
+"""For those who write compaction policies: random logs for Hypothesis, and one call that tries a policy on many.
+
+>>> from compactlib.raftlog.policies import SeedPolicy
+>>> check_policy(SeedPolicy(max_sources=4), max_examples=10)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from compactlib.errors import InvalidInput, MissingDependency
+from compactlib.raftlog.model import SegmentLimits, SegmentRef, SegmentStats
+from compactlib.raftlog.plan import CompactionView, plan_major
+from compactlib.raftlog.policy import CompactionPolicy, check_choice, is_worthwhile, stored_dead_bytes
+
+try:
+    from hypothesis import HealthCheck, Phase, given, note, settings
+    from hypothesis import strategies as st
+except ImportError as error:
+    raise MissingDependency(package="hypothesis", extra="testing", purpose="trying a policy on random logs") from error
+
+_PAYLOAD_BYTES = (0, 1, 26, 1024, 70_000)
+
+
+def segments_of(*counts: tuple[int, int, int, int]) -> tuple[SegmentStats, ...]:
+    """Segments 1, 2, 3, ... with the given `(entries, live entries, payload bytes, live payload bytes)`.
+
+    Each covers as many indexes as it holds entries, from 1 on, without gaps.
+    """
+    segments: list[SegmentStats] = []
+    first = 1
+    for number, (entries, live_entries, data_bytes, live_bytes) in enumerate(counts, 1):
+        ref = SegmentRef(number, first, first + entries - 1)
+        segments.append(SegmentStats(ref=ref, entries=entries, data_bytes=data_bytes, live_entries=live_entries,
+                                     live_bytes=live_bytes))
+        first += entries
+    return tuple(segments)
+
+
+def segment_limits() -> st.SearchStrategy[SegmentLimits]:
+    """Small and large limits, also some under which a single segment is already too large."""
+    return st.builds(SegmentLimits, max_entries=st.sampled_from([1, 16, 128, 4096]),
+                     max_bytes=st.sampled_from([1, 5_000, 1_000_000, 64_000_000]))
+
+
+@st.composite
+def segment_stats(draw: st.DrawFn, ref: SegmentRef, *, min_live: int = 0, max_entries: int = 256) -> SegmentStats:
+    """One segment: dense, sparse, in between, or all dead; entries of one size, or of sizes as uneven as can be.
+
+    Args:
+        ref: which segment, and its range; a range of n indexes holds 1 .. n entries that can be live.
+        min_live: the fewest live entries, 0 or 1.
+        max_entries: the most entries; a segment may hold more of them than its range, the rest overwritten.
+    """
+    entries = draw(st.integers(1, max_entries))
+    most = min(entries, ref.last - ref.first + 1)
+    live = draw(st.integers(min_live, most) | st.sampled_from([min_live, most]))
+    each = draw(st.sampled_from(_PAYLOAD_BYTES))
+    live_bytes, dead_bytes = live * each, (entries - live) * each
+    if each and draw(st.booleans()):
+        # All the weight on one side: the many live entries tiny, or the dead ones.
+        live_bytes, dead_bytes = (live, dead_bytes) if draw(st.booleans()) else (live_bytes, entries - live)
+    return SegmentStats(ref=ref, entries=entries, data_bytes=live_bytes + dead_bytes, live_entries=live,
+                        live_bytes=live_bytes, format=draw(st.sampled_from(["native", "ra2"])))
+
+
+@st.composite
+def segment_sequences(draw: st.DrawFn, *, min_live: int = 0, max_segments: int = 24) -> tuple[SegmentStats, ...]:
+    """Segments of one log, oldest to newest, with gaps between their numbers and between their ranges.
+
+    Args:
+        min_live: 1 gives what a policy is shown, 0 what a log may hold.
+        max_segments: the most segments.
+    """
+    segments: list[SegmentStats] = []
+    number = last = 0
+    alike = draw(st.none() | st.sampled_from([(4, 4), (256, 1), (128, 64)]))
+    for _ in range(draw(st.integers(0, max_segments))):
+        number += draw(st.sampled_from([1, 1, 1, 5]))
+        first = last + draw(st.sampled_from([1, 1, 100]))
+        last = first + draw(st.integers(0, 255))
+        if alike is None:
+            segments.append(draw(segment_stats(SegmentRef(number, first, last), min_live=min_live)))
+        else:
+            entries, live = alike
+            last = first + entries - 1
+            segments.append(SegmentStats(ref=SegmentRef(number, first, last), entries=entries, data_bytes=26 * entries,
+                                         live_entries=live, live_bytes=26 * live))
+    return tuple(segments)
+
+
+@st.composite
+def compaction_views(draw: st.DrawFn, *, max_segments: int = 24) -> CompactionView:
+    """Whole logs: any number of segments, the snapshot anywhere or not taken yet."""
+    segments = draw(segment_sequences(max_segments=max_segments))
+    ends = [segment.ref.last for segment in segments]
+    end = ends[-1] if ends else 0
+    snapshot = draw(st.none() | st.just(end) | st.integers(0, end) | st.sampled_from([0, *ends]))
+    return CompactionView(segments=segments, snapshot_index=snapshot, limits=draw(segment_limits()))
+
+
+def check_policy(policy: CompactionPolicy, *, max_examples: int = 100, max_segments: int = 24) -> None:
+    """Try `policy` on random logs and return if it keeps its contract on all of them.
+
+    It must have a name and plain settings, answer the same question the same way, leave its arguments alone, put each
+    segment into one valid group or leave it out with a reason, choose no group whose rewrite changes nothing, and
+    come to rest: planning on what the plan before would leave must end, each plan shortening the log or freeing
+    something. The logs are the same in each call.
+
+    Args:
+        policy: the policy, configured as it will be used.
+        max_examples: how many logs.
+        max_segments: how long they may be.
+
+    Raises:
+        AssertionError: it does not; Hypothesis shows the smallest log it found.
+        InvalidInput: the same, for a choice that `check_choice` refuses.
+    """
+    _check_identity(policy)
+
+    as_always = settings(max_examples=max_examples, deadline=None, database=None, derandomize=True,
+                         report_multiple_bugs=False, phases=(Phase.generate, Phase.shrink),
+                         suppress_health_check=list(HealthCheck))
+
+    @as_always
+    @given(segment_sequences(min_live=1, max_segments=max_segments), segment_limits())
+    def choices_are_valid(segments: tuple[SegmentStats, ...], limits: SegmentLimits) -> None:
+        _check_one_choice(policy, segments, limits)
+
+    @as_always
+    @given(compaction_views(max_segments=max_segments))
+    def plans_come_to_rest(view: CompactionView) -> None:
+        rounds_to_rest(policy, view)
+
+    choices_are_valid()
+    plans_come_to_rest()
+
+
+def rounds_to_rest(policy: CompactionPolicy, view: CompactionView) -> int:
+    """How many major plans follow one another, each on what the one before would leave, until one is empty.
+
+    Raises:
+        AssertionError: a plan neither shortens the log nor frees anything, so that it would never end.
+    """
+    rounds = 0
+    while not (plan := plan_major(view, policy)).is_empty:
+        after = plan.forecast(view)
+        assert _size(after) < _size(view), f"{policy.name}: {plan!r} makes no progress"
+        view = after
+        rounds += 1
+    return rounds
+
+
+def _size(view: CompactionView) -> tuple[int, int]:
+    return len(view.segments), sum(map(stored_dead_bytes, view.segments))
+
+
+def _check_identity(policy: CompactionPolicy) -> None:
+    assert type(policy.name) is str, f"a policy's name is text, found {policy.name!r}"
+    assert policy.name, "a policy needs a name"
+    for key, value in policy.config().items():
+        assert type(key) is str, f"{policy.name}: the name of a setting is text, found {key!r}"
+        assert value is None or type(value) in (int, float, str), \
+            f"{policy.name}: setting {key} is {value!r}; it must be an int, a float, a str or None"
+
+
+def _check_one_choice(policy: CompactionPolicy, segments: Sequence[SegmentStats], limits: SegmentLimits) -> None:
+    config, lent = policy.config(), list(segments)
+    choice = policy.choose(lent, limits)
+    note(f"{policy.name} chose {choice}")
+    assert lent == list(segments), f"{policy.name}: choose() changed the list it was given"
+    assert policy.choose(tuple(segments), attrs.evolve(limits)) == choice, f"{policy.name}: not a pure function"
+    assert policy.config() == config, f"{policy.name}: choose() changed the settings"
+    try:
+        check_choice(choice, segments, limits, policy=policy.name)
+    except InvalidInput as error:
+        error.add_note(f"segments: {segments}")
+        raise
+    by_number = {segment.number: segment for segment in segments}
+    for group in choice.groups:
+        assert is_worthwhile([by_number[number] for number in group]), \
+            f"{policy.name}: segment {group[0]} is wholly live, rewriting it alone changes nothing"
+    for left in choice.left_out:
+        assert left.reason, f"{policy.name}: segment {left.number} is left out without a reason"

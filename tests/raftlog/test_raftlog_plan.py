@@ -1,0 +1,358 @@
+"""Plans: stories in `tests/scenarios/raftlog/plan_*.txt`, and the rules that each plan keeps."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given, settings
+
+from compactlib.errors import InvalidInput
+from compactlib.raftlog.model import SegmentLimits, SegmentRef, SegmentStats
+from compactlib.raftlog.names import compacting_members, compacting_name
+from compactlib.raftlog.plan import (
+    MAX_GROUP_MEMBERS,
+    CompactionPlan,
+    CompactionView,
+    PlannedGroup,
+    plan_major,
+    plan_minor,
+)
+from compactlib.raftlog.policies import CostPolicy, RaPolicy, SeedPolicy
+from compactlib.raftlog.policy import Choice, CompactionPolicy, LeftOut, Setting
+from compactlib.testing.raftlog_strategies import compaction_views, segments_of
+
+SCENARIOS = Path(__file__).parent.parent / "scenarios" / "raftlog"
+POLICIES: dict[str, Callable[..., CompactionPolicy]] = {"seed": SeedPolicy, "ra": RaPolicy, "cost": CostPolicy}
+SEGMENTS = re.compile(r"segments (\d+)(?:-(\d+))? \{(\d+),(\d+)\} +live (\d+) of (\d+), bytes (\d+) of (\d+)")
+
+
+class Story:
+    """The little language of the scenario files.
+
+    `cap`, `segments` and `snapshot` describe the log; a line of segments after a plan begins a new log. `plan` prints
+    the plan, `apply` prints it and goes on with the log that it would leave.
+    """
+
+    def __init__(self) -> None:
+        self.limits = SegmentLimits()
+        self.segments: list[SegmentStats] = []
+        self.snapshot: int | None = None
+        self.planned = False
+
+    def run(self, line: str) -> list[str] | None:
+        """Carry out one line; the lines that a plan prints, or `None` for the others."""
+        word, *rest = line.split()
+        if word == "cap":
+            values = _settings(rest)
+            self.limits = SegmentLimits(max_entries=values["entries"], max_bytes=values["bytes"])
+        elif word == "snapshot":
+            self.snapshot = None if rest == ["none"] else int(rest[0])
+        elif word == "segments":
+            if self.planned:
+                self.segments, self.planned = [], False
+            self.segments.extend(_segments(line))
+        else:
+            assert word in ("plan", "apply"), line
+            view = CompactionView(segments=tuple(self.segments), snapshot_index=self.snapshot, limits=self.limits)
+            plan = (plan_minor(view) if rest[0] == "minor"
+                    else plan_major(view, POLICIES[rest[1]](**_settings(rest[2:]))))
+            self.planned = True
+            if word == "apply":
+                self.segments = list(plan.forecast(view).segments)
+            return told(plan)
+        return None
+
+
+def told(plan: CompactionPlan) -> list[str]:
+    """A plan as the scenarios tell it; neighbours that are kept for the same reason share a line."""
+    lines: list[str] = []
+    for (action, reason), same in groupby(plan.to_dicts(), key=lambda row: (row["action"], row["reason"])):
+        rows = list(same)
+        if action == "keep":
+            lines.append(f"keep {_span([number for row in rows for number in row['members']])}: {reason}")
+            continue
+        for row in rows:
+            copies = f", copies {row['copied_bytes']:,}" if action != "drop" else ""
+            lines.append(f"{action} {_span(row['members'])}: frees {row['freed_bytes']:,}{copies}")
+    return lines
+
+
+def _span(numbers: Sequence[int]) -> str:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def _settings(words: Sequence[str]) -> dict[str, Any]:
+    return {name: float(value) if "." in value else int(value) for name, value in (word.split("=") for word in words)}
+
+
+def _segments(line: str) -> list[SegmentStats]:
+    """One line is one segment, or several alike that share the range evenly."""
+    match = SEGMENTS.fullmatch(line)
+    assert match, f"not understood: {line}"
+    numbers = [int(group or match[1]) for group in match.groups()]
+    start, end, first, last, live, entries, live_bytes, data_bytes = numbers
+    width = (last - first + 1) // (end - start + 1)
+    return [SegmentStats(ref=SegmentRef(number, first + step * width, first + step * width + width - 1),
+                         entries=entries, data_bytes=data_bytes, live_entries=live, live_bytes=live_bytes)
+            for step, number in enumerate(range(start, end + 1))]
+
+
+def replay(text: str) -> str:
+    """The scenario with what the plans print in the place of what it expects under `----`."""
+    story, out, skipping = Story(), [], False
+    for line in text.splitlines():
+        skipping = skipping and bool(line)
+        if skipping:
+            continue
+        out.append(line)
+        printed = None if not line or line.startswith("#") else story.run(line)
+        if printed is not None:
+            out.extend(["----", *printed])
+            skipping = True
+    return "\n".join(out) + "\n"
+
+
+@pytest.mark.parametrize("path", sorted(SCENARIOS.glob("plan_*.txt")), ids=lambda path: path.stem)
+def test_scenario(path: Path) -> None:
+    text = path.read_text()
+    assert text.startswith("# "), "a scenario opens with what it tells"
+    assert "----\n" in text
+    assert replay(text) == text
+
+
+def view_of(*counts: tuple[int, int, int, int], newest: bool = True, limits: SegmentLimits | None = None,
+            ) -> CompactionView:
+    """A log of these segments with a snapshot above them, and a newest segment behind."""
+    rows = (*counts, (1, 1, 10, 10)) if newest else counts
+    segments = segments_of(*rows)
+    return CompactionView(segments=segments, snapshot_index=segments[-1].ref.last if segments else 0,
+                          limits=limits or SegmentLimits(max_entries=128))
+
+
+@attrs.frozen
+class Fixed:
+    """A policy that answers as it is told."""
+
+    choice: Choice
+
+    name: str = "fixed"
+
+    def config(self) -> dict[str, Setting]:
+        return {}
+
+    def choose(self, segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
+        return self.choice
+
+
+class Recording(SeedPolicy):
+    """The seed's policy, remembering what it was shown."""
+
+    shown: list[int]
+
+    def choose(self, segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
+        object.__setattr__(self, "shown", [segment.number for segment in segments])
+        return super().choose(segments, limits)
+
+
+def test_an_empty_log_and_a_single_segment_leave_nothing_to_do() -> None:
+    for view in (view_of(newest=False), view_of((16, 0, 160, 0), newest=False)):
+        assert plan_minor(view).is_empty
+        assert plan_major(view, SeedPolicy()).is_empty
+    assert [left.stats.number for left in plan_minor(view).left_out] == [1]
+
+
+def test_the_policy_sees_only_compactable_segments_with_something_alive() -> None:
+    segments = segments_of((10, 5, 100, 50), (10, 0, 100, 0), (10, 1, 100, 10), (10, 10, 100, 100), (10, 9, 100, 90))
+    policy = Recording()
+    plan_major(CompactionView(segments=segments, snapshot_index=35, limits=SegmentLimits()), policy)
+    assert policy.shown == [1, 3]
+    plan_major(CompactionView(segments=segments, snapshot_index=None, limits=SegmentLimits()), policy)
+    assert policy.shown == []
+
+
+def test_totals_count_drops_and_groups() -> None:
+    plan = plan_major(view_of((100, 0, 1000, 0), (100, 10, 1000, 100), (100, 20, 1000, 200), (128, 128, 1280, 1280)),
+                      SeedPolicy())
+    assert [drop.number for drop in plan.drops] == [1]
+    assert [group.numbers for group in plan.groups] == [(2, 3)]
+    assert (plan.groups[0].entries, plan.groups[0].live_entries) == (200, 30)
+    assert (plan.groups[0].data_bytes, plan.groups[0].live_bytes, plan.groups[0].freed_bytes) == (2000, 300, 1700)
+    assert (plan.freed_bytes, plan.freed_entries) == (2700, 270)
+    assert (plan.bytes_to_copy, plan.entries_to_copy) == (300, 30)
+    assert plan.segments_removed == 2
+    assert not plan.is_empty
+
+
+def test_a_minor_plan_names_no_policy_and_moves_nothing() -> None:
+    plan = plan_minor(view_of((100, 0, 1000, 0), (100, 1, 1000, 10)))
+    assert (plan.kind, plan.policy, plan.groups) == ("minor", None, ())
+    assert [drop.number for drop in plan.drops] == [1]
+    assert plan.bytes_to_copy == 0
+
+
+def test_the_policy_and_its_settings_are_recorded() -> None:
+    plan = plan_major(view_of(), CostPolicy(max_bytes_copied_per_byte_freed=0.5))
+    assert plan.policy is not None
+    assert dict(plan.policy.settings) == CostPolicy(max_bytes_copied_per_byte_freed=0.5).config()
+    assert str(plan_major(view_of(), SeedPolicy()).policy) == "seed(max_sources=8, reclaim_fraction=0.5)"
+
+
+def test_a_plan_prints_itself_in_one_line_as_a_table_as_html_and_as_data() -> None:
+    plan = plan_major(view_of((100, 0, 1000, 0), (100, 10, 1000, 100), (100, 20, 1000, 200), (128, 128, 1280, 1280)),
+                      SeedPolicy())
+    assert repr(plan) == ("<CompactionPlan: major compaction at snapshot 429 by seed(max_sources=8, "
+                          "reclaim_fraction=0.5): drop 1, rewrite 2 into 1, keep 2; frees 2,700 bytes, copies 300>")
+    rows = plan.to_dicts()
+    assert [(row["action"], row["members"]) for row in rows] == [
+        ("drop", [1]), ("merge", [2, 3]), ("keep", [4]), ("keep", [5])]
+    assert sum(row["freed_bytes"] for row in rows) == plan.freed_bytes
+    assert sum(row["copied_bytes"] for row in rows) == plan.bytes_to_copy
+    text = str(plan).splitlines()
+    assert len(text) == 3 + len(rows)
+    assert text[4].split()[:2] == ["merge", "2-3"]
+    assert text[6].endswith("the newest segment, still written to")
+    html = plan._repr_html_()
+    assert html.count("<tr>") == 1 + len(rows)
+    assert "the newest segment, still written to" in html
+
+
+def test_a_plan_is_a_value() -> None:
+    view = view_of((100, 0, 1000, 0), (100, 10, 1000, 100), (100, 20, 1000, 200))
+    plan = plan_major(view, SeedPolicy())
+    assert plan == plan_major(view, SeedPolicy())
+    assert hash(plan) == hash(plan_major(view, SeedPolicy()))
+    assert pickle.loads(pickle.dumps(plan)) == plan
+    assert pickle.loads(pickle.dumps(view)) == view
+
+
+@pytest.mark.parametrize(("count", "parts"), [(14, [14]), (15, [7, 8]), (28, [14, 14]), (40, [13, 13, 14])])
+def test_a_long_group_becomes_adjacent_parts_of_nearly_equal_size(count: int, parts: list[int]) -> None:
+    plan = plan_major(view_of(*[(1, 1, 10, 10)] * count), SeedPolicy(max_sources=100))
+    assert [len(group.members) for group in plan.groups] == parts
+    assert [number for group in plan.groups for number in group.numbers] == list(range(1, count + 1))
+
+
+def test_the_name_of_an_output_has_room_for_the_most_members_and_not_for_one_more() -> None:
+    largest = 10**16 - 1
+    longest = compacting_name(range(largest - MAX_GROUP_MEMBERS + 1, largest + 1))
+    assert len(longest) <= 255
+    assert len(compacting_members(longest) or ()) == MAX_GROUP_MEMBERS
+    assert len(compacting_name(range(largest - MAX_GROUP_MEMBERS, largest + 1))) > 255
+
+
+def test_a_wholly_live_segment_is_not_rewritten_alone_whatever_the_policy_says() -> None:
+    plan = plan_major(view_of((10, 10, 100, 100)), Fixed(Choice(((1,),), ())))
+    assert plan.is_empty
+    assert plan.left_out[0].reason == "all of it is live: the policy 'fixed' would rewrite it for nothing"
+
+
+A, B, C = (LeftOut(number, "so it was told") for number in (1, 2, 3))
+
+
+@pytest.mark.parametrize(("choice", "segment", "what"), [
+    (Choice((), (A, B)), 3, "neither in a group nor left out"),
+    (Choice(((1, 2),), (B, C)), 2, "named twice"),
+    (Choice(((1, 1),), (B, C)), 1, "named twice"),
+    (Choice(((4,),), (A, B, C)), 4, "not among those shown"),
+    (Choice(((2, 1),), (C,)), 1, "must ascend"),
+    (Choice(((2,), (1,)), (C,)), 1, "must ascend"),
+    (Choice(((1, 3),), (B,)), 3, "not adjacent"),
+    (Choice(((1, 2, 3),), ()), 1, "150 live entries"),
+    (Choice(((1, 2),), (C,)), 1, "1400 live bytes"),
+])
+def test_a_bad_choice_is_refused_with_the_policy_and_the_segment(choice: Choice, segment: int, what: str) -> None:
+    view = view_of((100, 50, 1000, 700), (100, 50, 1000, 700), (100, 50, 1000, 100),
+                   limits=SegmentLimits(max_entries=128, max_bytes=1000))
+    with pytest.raises(InvalidInput, match=rf"'fixed' made a bad choice: segment {segment} .*{what}"):
+        plan_major(view, Fixed(choice))
+
+
+def test_a_group_without_members_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="'fixed' made a bad choice: a group has no members"):
+        plan_major(view_of((10, 1, 100, 10)), Fixed(Choice(((),), (A,))))
+
+
+def test_an_exact_fit_and_an_oversize_single_are_accepted() -> None:
+    limits = SegmentLimits(max_entries=100, max_bytes=1400)
+    view = view_of((100, 50, 1000, 700), (100, 50, 1000, 700), (300, 150, 9000, 2000), limits=limits)
+    plan = plan_major(view, Fixed(Choice(((1, 2), (3,)), ())))
+    assert [group.numbers for group in plan.groups] == [(1, 2), (3,)]
+
+
+def segment(number: int, first: int, last: int, counts: tuple[int, int, int, int] = (1, 1, 1, 1)) -> SegmentStats:
+    entries, live_entries, data_bytes, live_bytes = counts
+    return SegmentStats(ref=SegmentRef(number, first, last), entries=entries, data_bytes=data_bytes,
+                        live_entries=live_entries, live_bytes=live_bytes)
+
+
+@pytest.mark.parametrize("segments", [
+    (segment(2, 1, 10), segment(1, 11, 20)),
+    (segment(1, 1, 10), segment(1, 11, 20)),
+    (segment(1, 1, 10), segment(2, 10, 20)),
+    (segment(1, 1, 10), segment(2, 11, 20, (1, 2, 10, 10))),
+    (segment(1, 1, 10), segment(2, 11, 20, (1, 1, 10, 11))),
+    (segment(1, 1, 10), segment(2, 11, 20, (1, -1, 10, 0))),
+    (segment(1, 1, 10), segment(2, 11, 20, (1, 0, 10, 1))),
+])
+def test_a_view_that_cannot_be_is_refused_with_the_segment(segments: tuple[SegmentStats, ...]) -> None:
+    with pytest.raises(InvalidInput, match=rf"segment {segments[1].number} "):
+        CompactionView(segments=segments, snapshot_index=20, limits=SegmentLimits())
+
+
+def test_a_forecast_puts_each_output_in_the_place_of_its_oldest_member() -> None:
+    view = view_of((100, 0, 1000, 0), (100, 10, 1000, 100), (100, 20, 1000, 200), (128, 128, 1280, 1280))
+    after = plan_major(view, SeedPolicy()).forecast(view)
+    assert [each.ref for each in after.segments] == [
+        SegmentRef(2, 101, 300), SegmentRef(4, 301, 428), SegmentRef(5, 429, 429)]
+    assert (after.segments[0].entries, after.segments[0].live_entries) == (30, 30)
+    assert (after.segments[0].data_bytes, after.segments[0].live_bytes) == (300, 300)
+    assert PlannedGroup(view.segments[1:3]).output == after.segments[0]
+
+
+def test_a_forecast_refuses_a_view_that_has_moved_on() -> None:
+    view = view_of((100, 10, 1000, 100), (100, 20, 1000, 200))
+    plan = plan_major(view, SeedPolicy())
+    with pytest.raises(InvalidInput, match="segment 1, which the view does not hold as planned"):
+        plan.forecast(plan.forecast(view))
+
+
+@settings(max_examples=150)
+@given(compaction_views())
+def test_each_segment_has_exactly_one_place_in_a_plan(view: CompactionView) -> None:
+    for plan in (plan_minor(view), *(plan_major(view, make()) for make in POLICIES.values())):
+        named = [number for row in plan.to_dicts() for number in row["members"]]
+        assert sorted(named) == [each.number for each in view.segments]
+        assert len(plan.to_dicts()) == len(plan.drops) + len(plan.groups) + len(plan.left_out)
+        touched = {*plan.drops, *(member for group in plan.groups for member in group.members)}
+        assert touched <= set(view.compactable)
+        assert all(len(group.members) <= MAX_GROUP_MEMBERS for group in plan.groups)
+        assert {drop.number for drop in plan.drops} == {drop.number for drop in plan_minor(view).drops}
+        assert all(left.reason for left in plan.left_out)
+
+
+@settings(max_examples=150)
+@given(compaction_views())
+def test_a_forecast_keeps_what_is_alive_and_loses_what_the_plan_frees(view: CompactionView) -> None:
+    for plan in (plan_minor(view), *(plan_major(view, make()) for make in POLICIES.values())):
+        after = plan.forecast(view)
+        assert len(after.segments) == len(view.segments) - plan.segments_removed
+        assert sum(each.live_bytes for each in after.segments) == sum(each.live_bytes for each in view.segments)
+        assert sum(each.live_entries for each in after.segments) == sum(each.live_entries for each in view.segments)
+        assert sum(each.data_bytes for each in after.segments) \
+            == sum(each.data_bytes for each in view.segments) - plan.freed_bytes
+        assert sum(each.entries for each in after.segments) \
+            == sum(each.entries for each in view.segments) - plan.freed_entries
+        assert plan_minor(after).is_empty

@@ -1,0 +1,179 @@
+"""`check_policy` must find what is planted: one wrong policy for each rule of the contract."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import attrs
+import pytest
+from hypothesis import Phase, given, settings
+
+from compactlib.errors import InvalidInput
+from compactlib.raftlog.model import SegmentLimits, SegmentRef, SegmentStats
+from compactlib.raftlog.plan import CompactionView
+from compactlib.raftlog.policies import SeedPolicy
+from compactlib.raftlog.policy import Choice, CompactionPolicy, LeftOut, Setting
+from compactlib.testing.raftlog_strategies import (
+    check_policy,
+    compaction_views,
+    rounds_to_rest,
+    segment_limits,
+    segment_sequences,
+    segments_of,
+)
+
+Chooses = Callable[[Sequence[SegmentStats], SegmentLimits], Choice]
+
+
+@attrs.frozen
+class Planted:
+    """A policy made of one function."""
+
+    how: Chooses
+    told: dict[str, Setting] = attrs.Factory(dict)
+    name: str = "planted"
+
+    def config(self) -> dict[str, Setting]:
+        return self.told
+
+    def choose(self, segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
+        return self.how(segments, limits)
+
+
+def keep(segments: Sequence[SegmentStats]) -> tuple[LeftOut, ...]:
+    return tuple(LeftOut(each.number, "kept") for each in segments)
+
+
+def nothing(segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
+    return Choice((), keep(segments))
+
+
+def forgets_the_last(segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
+    return Choice((), keep(segments[:-1]))
+
+
+def names_one_twice(segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
+    return Choice((), keep([*segments, *segments[:1]]))
+
+
+def makes_one_up(segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
+    return Choice(((10**6,),), keep(segments))
+
+
+def merges_all(segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
+    if len(segments) < 2:
+        return nothing(segments, limits)
+    return Choice((tuple(each.number for each in segments),), ())
+
+
+def skips_the_middle(segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
+    if len(segments) != 3 or sum(each.live_entries for each in segments) > limits.max_entries:
+        return nothing(segments, limits)
+    return Choice(((segments[0].number, segments[2].number),), keep(segments[1:2]))
+
+
+def newest_first(segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
+    return Choice(tuple((each.number,) for each in reversed(segments) if each.live_entries < each.entries),
+                  keep([each for each in segments if each.live_entries == each.entries]))
+
+
+def rewrites_for_nothing(segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
+    return Choice(tuple((each.number,) for each in segments), ())
+
+
+def gives_no_reason(segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
+    return Choice((), tuple(LeftOut(each.number, "") for each in segments))
+
+
+def empties_the_list(segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
+    choice = nothing(segments, limits)
+    if isinstance(segments, list):
+        segments.clear()
+    return choice
+
+
+def changes_its_mind() -> Chooses:
+    calls = itertools.count()
+
+    def choose(segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
+        return Choice((), tuple(LeftOut(each.number, f"call {next(calls)}") for each in segments))
+
+    return choose
+
+
+@pytest.mark.parametrize(("how", "error", "told"), [
+    (forgets_the_last, InvalidInput, "neither in a group nor left out"),
+    (names_one_twice, InvalidInput, "named twice"),
+    (makes_one_up, InvalidInput, "not among those shown"),
+    (merges_all, InvalidInput, "live entries and"),
+    (skips_the_middle, InvalidInput, "not adjacent"),
+    (newest_first, InvalidInput, "must ascend"),
+    (rewrites_for_nothing, AssertionError, "rewriting it alone changes nothing"),
+    (gives_no_reason, AssertionError, "without a reason"),
+    (empties_the_list, AssertionError, "changed the list"),
+    (changes_its_mind(), AssertionError, "not a pure function"),
+])
+def test_a_planted_mistake_is_found_and_named(how: Chooses, error: type[Exception], told: str) -> None:
+    with pytest.raises(error, match=f"planted.*{told}"):
+        check_policy(Planted(how))
+
+
+@pytest.mark.parametrize(("policy", "told"), [
+    (Planted(nothing, name=""), "needs a name"),
+    (Planted(nothing, told={"limits": [1, 2]}), "setting limits is"),  # type: ignore[dict-item]
+    (Planted(nothing, told={"on": True}), "setting on is True"),
+])
+def test_a_policy_that_cannot_be_recorded_is_named(policy: CompactionPolicy, told: str) -> None:
+    with pytest.raises(AssertionError, match=told):
+        check_policy(policy)
+
+
+def test_doing_nothing_keeps_the_contract() -> None:
+    check_policy(Planted(nothing), max_examples=20)
+
+
+def test_rounds_are_counted_until_a_plan_is_empty() -> None:
+    segments = segments_of(*[(1, 1, 10, 10)] * 10)
+    view = CompactionView(segments=segments, snapshot_index=10, limits=SegmentLimits())
+    assert rounds_to_rest(SeedPolicy(max_sources=3), view) == 2
+    assert rounds_to_rest(SeedPolicy(max_sources=9), view) == 1
+    assert rounds_to_rest(Planted(nothing), view) == 0
+
+
+def test_segments_of_counts_cover_the_log_without_gaps() -> None:
+    assert [each.ref for each in segments_of((100, 1, 9, 5), (28, 0, 3, 0))] == [
+        SegmentRef(1, 1, 100), SegmentRef(2, 101, 128)]
+    assert segments_of() == ()
+
+
+@given(segment_sequences(min_live=1), segment_limits())
+def test_what_a_policy_is_shown_is_alive(segments: tuple[SegmentStats, ...], limits: SegmentLimits) -> None:
+    assert all(each.live_entries >= 1 for each in segments)
+    CompactionView(segments=segments, snapshot_index=None, limits=limits)
+
+
+CASES: dict[str, Callable[[CompactionView], bool]] = {
+    "no snapshot yet": lambda view: view.snapshot_index is None,
+    "no segments": lambda view: not view.segments,
+    "many segments": lambda view: len(view.compactable) > 15,
+    "wholly dead": lambda view: any(not each.live_entries for each in view.compactable),
+    "wholly live": lambda view: any(each.live_entries == each.entries > 1 for each in view.compactable),
+    "no payload": lambda view: any(not each.data_bytes for each in view.compactable),
+    "too large for a segment": lambda view: any(each.live_bytes > view.limits.max_bytes for each in view.compactable),
+    "few entries live, but large": lambda view: any(
+        2 * each.live_entries < each.entries and 2 * each.live_bytes > each.data_bytes for each in view.compactable),
+    "some above the snapshot": lambda view: 0 < len(view.compactable) < len(view.segments) - 1,
+}
+
+
+def test_the_random_logs_reach_the_cases_that_policies_trip_over() -> None:
+    missing = set(CASES)
+
+    @settings(max_examples=200, derandomize=True, database=None, phases=[Phase.generate])
+    @given(compaction_views())
+    def look(view: CompactionView) -> None:
+        missing.difference_update([case for case in missing if CASES[case](view)])
+
+    look()
+    assert not missing
