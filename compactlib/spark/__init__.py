@@ -1,0 +1,19 @@
+"""compactlib on Spark: the heavy step as a DataFrame job, and logs as tables.
+
+    from compactlib.rewrite import LocalExecutor
+    from compactlib.spark import SparkExecutor, local_session, ship_library
+
+    spark = local_session(cores=2)           # or your own session, classic or Spark Connect
+    ship_library(spark)                      # not needed where compactlib is installed on the workers
+    executor = SparkExecutor(spark)          # goes wherever a LocalExecutor goes
+    for outcome in executor.run(tasks):      # each task once: a RewriteResult or a RewriteFailure
+        ...                                  # publishing the new files stays with this process
+
+Importing this package does not import PySpark; what needs it says so with `MissingDependency` (extra "spark").
+"""
+
+from compactlib.spark.executor import DEFAULT_MAX_TASKS_PER_JOB, SparkExecutor
+from compactlib.spark.library import ship_library
+from compactlib.spark.session import local_session
+
+__all__ = ["DEFAULT_MAX_TASKS_PER_JOB", "SparkExecutor", "local_session", "ship_library"]

@@ -1,0 +1,23 @@
+"""Says what to install when PySpark or the packages behind it are missing."""
+
+from __future__ import annotations
+
+import importlib
+
+from compactlib.errors import MissingDependency
+
+
+def require_spark(purpose: str) -> None:
+    """Return if PySpark, PyArrow and pandas (which PySpark asks for in `mapInArrow`) can be imported.
+
+    Args:
+        purpose: what needs them; opens the message.
+
+    Raises:
+        MissingDependency: one of them is not installed; names the extra "spark".
+    """
+    for package in ("pyspark", "pyarrow", "pandas"):
+        try:
+            importlib.import_module(package)
+        except ImportError:
+            raise MissingDependency(package=package, extra="spark", purpose=purpose) from None

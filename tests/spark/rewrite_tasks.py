@@ -1,0 +1,144 @@
+"""Rewrite tasks for the Spark tests: one that does its work, and others that die or misbehave in one way each."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import zlib
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from compactlib.errors import CompactlibError, CorruptData
+from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
+
+CHUNK_BYTES = 1000
+
+
+@attrs.frozen
+class CopyTask:
+    """Copies `source` into `folder` under a name of the attempt's, 1000 bytes at a time."""
+
+    name: str
+    source: str
+    folder: str
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        data = Path(self.source).read_bytes()
+        path = Path(self.folder) / f"{self.name}-{attempt.id}"
+        with path.open("xb") as out:
+            for start in range(0, len(data), CHUNK_BYTES):
+                chunk = data[start:start + CHUNK_BYTES]
+                attempt.budget.spend(len(chunk))
+                out.write(chunk)
+        attempt.observer.count("copied_bytes", len(data), {"kind": "test"})
+        attempt.observer.event("copied", {"task": self.name})
+        file = RewrittenFile(str(path), len(data), 1, zlib.crc32(data))
+        return RewriteResult(task=self.name, attempt=attempt.id, files=(file,), bytes_read=len(data),
+                             bytes_written=len(data), seconds=0.5)
+
+
+@attrs.frozen
+class KilledOnceTask(CopyTask):
+    """Dies in its first attempt, in the middle of its output; `marker` remembers that it did."""
+
+    marker: str
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        try:
+            os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return super().run(attempt)
+        (Path(self.folder) / f"{self.name}-{attempt.id}").write_bytes(b"half of")
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("a killed process goes no further")
+
+
+@attrs.frozen
+class AlwaysKilledTask:
+    """Dies in every attempt."""
+
+    name: str
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("a killed process goes no further")
+
+
+class LeafError(CompactlibError):
+    """An error of a user's own, with a field and a constructor that pickle's default would trip over."""
+
+    def __init__(self, message: str, *, place: int) -> None:
+        super().__init__(message)
+        self.place = place
+
+
+@attrs.frozen
+class FailingTask:
+    """Raises: `kind` says what."""
+
+    name: str
+    kind: str
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        if self.kind == "corrupt":
+            raise CorruptData(path="/a/b", offset=7, expected="crc 1", found="crc 2", index=9)
+        if self.kind == "leaf":
+            raise LeafError("a leaf", place=3)
+        if self.kind == "unpicklable":
+            error = CompactlibError("holds a lock")
+            error.lock = threading.Lock()  # type: ignore[attr-defined]
+            raise error
+        raise ZeroDivisionError("foreign")
+
+
+@attrs.frozen
+class ReturningTask:
+    """Returns `value` whatever it is, or (for `PARTITION`) the number of the partition it ran in."""
+
+    name: str
+    value: Any
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        if self.value != PARTITION:
+            return self.value  # type: ignore[no-any-return]
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        return described(self, attempt, f"partition://{context.partitionId()}")
+
+
+@attrs.frozen
+class LibraryPathTask:
+    """Reports where the worker imports compactlib from."""
+
+    name: str
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        import compactlib.errors
+
+        return described(self, attempt, f"module://{compactlib.errors.__file__}")
+
+
+@attrs.frozen
+class NamingTask:
+    """Claims to have written `size` bytes to `path`."""
+
+    name: str
+    path: str
+    size: int
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        return described(self, attempt, self.path, self.size)
+
+
+PARTITION = "partition"
+
+
+def described(task: Any, attempt: Attempt, path: str, size: int = 0) -> RewriteResult:
+    """A result with one file that is only a name."""
+    file = RewrittenFile(path, size, 0, 0)
+    return RewriteResult(task=task.name, attempt=attempt.id, files=(file,), bytes_read=0, bytes_written=0, seconds=0.0)

@@ -1,0 +1,300 @@
+"""SparkExecutor on a classic session."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from pyspark.sql import SparkSession
+
+from compactlib.budget import Budget
+from compactlib.errors import BudgetSpent, CompactlibError, CorruptData, InvalidInput, NotFound, TaskFailed
+from compactlib.observe import Progress, RecordingObserver
+from compactlib.rewrite import LocalExecutor, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
+from compactlib.spark import SparkExecutor
+from tests.spark.rewrite_tasks import (
+    PARTITION,
+    AlwaysKilledTask,
+    CopyTask,
+    FailingTask,
+    KilledOnceTask,
+    LeafError,
+    LibraryPathTask,
+    NamingTask,
+    ReturningTask,
+    described,
+)
+
+pytestmark = pytest.mark.spark
+
+
+class Job:
+    """A folder with sources and a private folder for outputs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.sources = folder / "sources"
+        self.private = folder / "private"
+        self.sources.mkdir()
+        self.private.mkdir()
+
+    def copy_task(self, number: int, size: int = 2500) -> CopyTask:
+        name = f"copy-{number}"
+        return CopyTask(name, self._source(name, number, size), str(self.private))
+
+    def killed_once_task(self, number: int) -> KilledOnceTask:
+        name = f"killed-{number}"
+        return KilledOnceTask(name, self._source(name, number, 2500), str(self.private), str(self.sources / "marker"))
+
+    def _source(self, name: str, number: int, size: int) -> str:
+        source = self.sources / name
+        source.write_bytes(bytes([number % 256]) * size)
+        return str(source)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+def by_name(outcomes: Sequence[RewriteOutcome]) -> dict[str, RewriteOutcome]:
+    named = {outcome.task: outcome for outcome in outcomes}
+    assert len(named) == len(outcomes), "an outcome came twice"
+    return named
+
+
+def results(outcomes: Sequence[RewriteOutcome]) -> dict[str, RewriteResult]:
+    found = {}
+    for name, outcome in by_name(outcomes).items():
+        assert isinstance(outcome, RewriteResult), outcome
+        found[name] = outcome
+    return found
+
+
+def failure(outcome: RewriteOutcome) -> CompactlibError:
+    assert isinstance(outcome, RewriteFailure), outcome
+    return outcome.error
+
+
+class TestResults:
+    def test_files_are_those_of_the_local_executor(self, spark: SparkSession, job: Job) -> None:
+        tasks = [job.copy_task(number) for number in range(3)]
+        ours = results(list(SparkExecutor(spark).run(tasks)))
+        theirs = results(list(LocalExecutor().run(tasks)))
+        assert ours.keys() == theirs.keys()
+        for name, result in ours.items():
+            local = theirs[name]
+            (our_file,), (their_file,) = result.files, local.files
+            assert Path(our_file.path).read_bytes() == Path(their_file.path).read_bytes()
+            assert our_file.path.endswith(result.attempt)
+            assert attrs.evolve(our_file, path=their_file.path) == their_file
+            assert attrs.evolve(result, attempt=local.attempt, files=local.files) == local
+
+    def test_each_task_has_a_partition_and_an_attempt_of_its_own(self, spark: SparkSession) -> None:
+        outcomes = results(list(SparkExecutor(spark).run([ReturningTask(f"t{n}", PARTITION) for n in range(6)])))
+        partitions = {outcome.files[0].path for outcome in outcomes.values()}
+        assert partitions == {f"partition://{number}" for number in range(6)}
+        assert len({outcome.attempt for outcome in outcomes.values()}) == 6
+
+    def test_no_tasks(self, spark: SparkSession) -> None:
+        assert list(SparkExecutor(spark).run([])) == []
+
+    def test_a_class_of_a_notebook(self, spark: SparkSession) -> None:
+        @attrs.frozen
+        class NotebookTask:
+            name: str
+
+            def run(self, attempt: Any) -> RewriteResult:
+                return described(self, attempt, "notebook://")
+
+        (result,) = results(list(SparkExecutor(spark).run([NotebookTask("from a cell")]))).values()
+        assert result.files[0].path == "notebook://"
+
+    def test_a_name_that_utf8_cannot_hold(self, spark: SparkSession) -> None:
+        name = "caf\udce9 \N{SNOWMAN}"
+        assert list(results(list(SparkExecutor(spark).run([ReturningTask(name, PARTITION)])))) == [name]
+
+    def test_workers_import_the_shipped_library(self, spark: SparkSession, shipped_archive: str) -> None:
+        (result,) = results(list(SparkExecutor(spark).run([LibraryPathTask("where")]))).values()
+        assert f"/{shipped_archive}/compactlib/" in result.files[0].path
+
+
+class TestJobs:
+    def test_progress_after_each_job(self, spark: SparkSession, job: Job) -> None:
+        observer = RecordingObserver()
+        tasks = [job.copy_task(number) for number in range(5)]
+        outcomes = list(SparkExecutor(spark, max_tasks_per_job=2).run(tasks, observer=observer))
+        assert results(outcomes).keys() == {task.name for task in tasks}
+        assert observer.progresses == [Progress("spark", done, 5, "tasks") for done in (2, 4, 5)]
+        assert observer.counters == {("copied_bytes", (("kind", "test"),)): 5 * 2500}
+        assert sorted(fields["task"] for _, fields in observer.events) == sorted(task.name for task in tasks)
+
+    def test_nothing_begins_before_it_is_asked_for_or_after_the_iterator_is_left(self, spark: SparkSession,
+                                                                                 job: Job) -> None:
+        outcomes = SparkExecutor(spark, max_tasks_per_job=1).run([job.copy_task(1), job.copy_task(2)])
+        assert list(job.private.iterdir()) == []
+        next(outcomes)
+        outcomes.close()  # type: ignore[attr-defined]
+        assert len(list(job.private.iterdir())) == 1
+
+    def test_names_must_differ(self, spark: SparkSession, job: Job) -> None:
+        with pytest.raises(InvalidInput, match="copy-1"):
+            SparkExecutor(spark).run([job.copy_task(1), job.copy_task(1)])
+
+    @pytest.mark.parametrize("numbers", [{"max_tasks_per_job": 0}, {"parallel_tasks": 0}])
+    def test_numbers_are_at_least_one(self, spark: SparkSession, numbers: dict[str, int]) -> None:
+        with pytest.raises(InvalidInput, match="0; a"):
+            SparkExecutor(spark, **numbers)  # type: ignore[arg-type]
+
+    def test_it_prints_itself(self, spark: SparkSession) -> None:
+        assert repr(SparkExecutor(spark)) == "SparkExecutor(max_tasks_per_job=64)"
+
+
+class TestFailures:
+    def test_each_task_has_its_own(self, spark: SparkSession, job: Job) -> None:
+        tasks: list[RewriteTask] = [
+            FailingTask("corrupt", "corrupt"), FailingTask("leaf", "leaf"), FailingTask("foreign", "foreign"),
+            FailingTask("unpicklable", "unpicklable"), ReturningTask("nothing", None),
+            ReturningTask("a lock", threading.Lock()), job.copy_task(1),
+        ]
+        named = by_name(list(SparkExecutor(spark).run(tasks)))
+        assert named.keys() == {task.name for task in tasks}
+
+        corrupt = failure(named["corrupt"])
+        assert isinstance(corrupt, CorruptData)
+        assert (corrupt.path, corrupt.offset, corrupt.expected, corrupt.found, corrupt.index) == (
+            "/a/b", 7, "crc 1", "crc 2", 9)
+        leaf = failure(named["leaf"])
+        assert isinstance(leaf, LeafError)
+        assert leaf.place == 3
+        foreign = failure(named["foreign"])
+        assert isinstance(foreign, TaskFailed)
+        assert (foreign.task, foreign.kind) == ("foreign", "ZeroDivisionError")
+        assert "in run" in foreign.detail
+        assert "cannot be pickled" in str(failure(named["unpicklable"]))
+        assert "'nothing' returned None" in str(failure(named["nothing"]))
+        unsent = failure(named["a lock"])
+        assert isinstance(unsent, InvalidInput)
+        assert "'a lock' cannot be pickled" in str(unsent)
+        assert isinstance(named["copy-1"], RewriteResult)
+
+    def test_a_class_that_the_workers_do_not_have(self, spark: SparkSession, job: Job) -> None:
+        named = by_name(list(SparkExecutor(spark).run([UnshippedTask("unshipped"), job.copy_task(1)])))
+        error = failure(named["unshipped"])
+        assert isinstance(error, TaskFailed)
+        assert error.kind == "ModuleNotFoundError"
+        assert "addArtifacts" in str(error)
+        assert isinstance(named["copy-1"], RewriteResult)
+
+    def test_files_that_the_driver_does_not_see(self, spark: SparkSession, tmp_path: Path) -> None:
+        here = tmp_path / "here"
+        here.write_bytes(b"1234")
+        tasks = [NamingTask("absent", str(tmp_path / "absent"), 4), NamingTask("short", str(here), 5),
+                 NamingTask("right", str(here), 4)]
+        named = by_name(list(SparkExecutor(spark).run(tasks)))
+        assert isinstance(failure(named["absent"]), NotFound)
+        assert "same path" in str(failure(named["absent"]))
+        short = failure(named["short"])
+        assert isinstance(short, CorruptData)
+        assert short.offset == 4
+        assert isinstance(named["right"], RewriteResult)
+        assert len(results(list(SparkExecutor(spark, check_files=False).run(tasks)))) == 3
+
+
+@attrs.frozen
+class UnshippedTask:
+    """Lives in this module, which the workers do not have."""
+
+    name: str
+
+    def run(self, attempt: Any) -> RewriteResult:
+        raise AssertionError("it cannot even be loaded")
+
+
+class TestKilledWorkers:
+    def test_a_killed_attempt_is_retried(self, spark: SparkSession, job: Job) -> None:
+        tasks = [job.killed_once_task(1), job.copy_task(2)]
+        outcomes = results(list(SparkExecutor(spark).run(tasks)))
+        assert outcomes.keys() == {"killed-1", "copy-2"}
+        (file,) = outcomes["killed-1"].files
+        assert Path(file.path).read_bytes() == Path(tasks[0].source).read_bytes()
+        strays = set(job.private.iterdir()) - {Path(result.files[0].path) for result in outcomes.values()}
+        half = [stray for stray in strays if stray.name.startswith("killed-1-")]
+        assert [stray.read_bytes() for stray in half] == [b"half of"]
+
+    def test_a_worker_killed_in_every_attempt_ends_its_job_alone(self, spark: SparkSession, job: Job) -> None:
+        observer = RecordingObserver()
+        tasks = [job.copy_task(1), AlwaysKilledTask("deadly"), job.copy_task(3)]
+        named = by_name(list(SparkExecutor(spark, max_tasks_per_job=1).run(tasks, observer=observer)))
+        assert results([named["copy-1"], named["copy-3"]])
+        error = failure(named["deadly"])
+        assert isinstance(error, TaskFailed)
+        assert error.task == "deadly"
+        assert "Job aborted due to stage failure" in str(error)
+        assert "failed 4 times" in str(error)
+        assert "the worker died in every attempt" in str(error)
+        assert len(str(error)) < 700
+        assert [fields["tasks"] for name, fields in observer.events if name == "spark_job_failed"] == [1]
+
+
+class TestBudget:
+    def test_what_tasks_spend_is_charged(self, spark: SparkSession, job: Job) -> None:
+        budget = Budget(total_bytes=1_000_000)
+        results(list(SparkExecutor(spark).run([job.copy_task(1), job.copy_task(2, size=700)], budget=budget)))
+        assert budget.spent_bytes == 2500 + 700
+
+    def test_a_total_is_never_exceeded(self, spark: SparkSession, job: Job) -> None:
+        budget = Budget(total_bytes=8000)
+        tasks = [job.copy_task(number) for number in range(5)]
+        outcomes = by_name(list(SparkExecutor(spark, parallel_tasks=2).run(tasks, budget=budget)))
+        done = [outcome for outcome in outcomes.values() if isinstance(outcome, RewriteResult)]
+        refused = [failure(outcome) for outcome in outcomes.values() if isinstance(outcome, RewriteFailure)]
+        # Two at a time: 4000 each, then 1500 each, then 0 or 1000 for the last; a chunk is 1000 bytes.
+        assert sorted(result.task for result in done) == ["copy-0", "copy-1"]
+        assert all(isinstance(error, BudgetSpent) and error.reason == "bytes" for error in refused)
+        assert len(refused) == 3
+        assert budget.spent_bytes == sum(file.stat().st_size for file in job.private.iterdir()) == 8000
+
+    def test_spark_is_asked_how_many_run_at_once(self, spark: SparkSession, job: Job) -> None:
+        # 2500 bytes for two of 1250 at once; were they shared by one, two or four, some chunk would be refused or left.
+        budget = Budget(total_bytes=5000)
+        tasks = [job.copy_task(number) for number in range(2)]
+        results(list(SparkExecutor(spark).run(tasks, budget=budget)))
+        assert budget.spent_bytes == 5000
+
+    def test_a_rate_is_divided_and_lets_everything_through(self, spark: SparkSession, job: Job) -> None:
+        budget = Budget(bytes_per_second=1e9)
+        tasks = [job.copy_task(number) for number in range(3)]
+        assert len(results(list(SparkExecutor(spark).run(tasks, budget=budget)))) == 3
+        assert budget.spent_bytes == 7500
+
+    def test_a_deadline_that_has_passed(self, spark: SparkSession, job: Job) -> None:
+        outcomes = list(SparkExecutor(spark).run([job.copy_task(1), job.copy_task(2)], budget=Budget(deadline=1.0)))
+        errors = [failure(outcome) for outcome in by_name(outcomes).values()]
+        assert [error.reason for error in errors if isinstance(error, BudgetSpent)] == ["deadline", "deadline"]
+        assert errors[0] is not errors[1]
+        assert list(job.private.iterdir()) == []
+
+    def test_cancel_acts_between_jobs(self, spark: SparkSession, job: Job) -> None:
+        budget = Budget()
+
+        class CancelAfterFirst(RecordingObserver):
+            def progress(self, progress: Progress) -> None:
+                budget.cancel()
+
+        tasks = [job.copy_task(number) for number in range(3)]
+        executor = SparkExecutor(spark, max_tasks_per_job=1)
+        outcomes = by_name(list(executor.run(tasks, budget=budget, observer=CancelAfterFirst())))
+        assert isinstance(outcomes["copy-0"], RewriteResult)
+        for name in ("copy-1", "copy-2"):
+            error = failure(outcomes[name])
+            assert isinstance(error, BudgetSpent)
+            assert error.reason == "cancelled"
+        assert len(list(job.private.iterdir())) == 1
+
+
+def test_starting_java_printed_next_to_nothing(startup_stderr: str) -> None:
+    assert [line for line in startup_stderr.splitlines() if "jdk.incubator.vector" not in line] == []
