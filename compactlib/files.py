@@ -51,7 +51,7 @@ class OutFile(Protocol):
         """Cut or extend (with zeros) to `size` bytes."""
 
     def sync(self) -> None:
-        """Make all bytes written so far durable (fsync). If it raises, give up the file: a second try proves nothing."""
+        """Make all bytes written so far durable (fsync). If it raises, give the file up: trying again is no proof."""
 
     def close(self) -> None:
         """Give up the descriptor; closing again does nothing. Does not sync. Any use afterwards is refused."""
@@ -249,7 +249,8 @@ def replace_with_symlink(files: Files, text: str, path: StrPath, *, temporary_su
 def replace_with_link(files: Files, source: StrPath, path: StrPath, *, temporary_suffix: str = ".swap") -> None:
     """Make `path` a second (hard) name of `source` in one step, replacing what it named.
 
-    Not durable before `sync_folder`. Changes nothing if `path` is one already, but still removes a temporary name left by an earlier crash.
+    Not durable before `sync_folder`. If `path` is one already, nothing changes, except that a temporary name left by
+    an earlier crash is removed.
 
     Raises:
         StorageError: the disk refused; `path` is as before and the temporary name is gone.

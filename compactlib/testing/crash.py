@@ -153,9 +153,9 @@ def explore_recovery(recording: Recording, recover: Recover, check: Check, *, rn
     with _scratch_folder(scratch) as base:
         for state in first_states:
             model.advance_to(state.point)
-            with (_rebuilt(model, state.choices(model.pending), base / "first") as folder,
+            with (_rebuilt(model, model.choices(state), base / "first") as folder,
                   _explained(recording, state)):
-                again = record(folder, recover)
+                again = record(folder, recover, ignore=recording.ignore)
             acknowledged = recording.acknowledged(state.point)
             for candidate in distinct_states(again, rng, limit_per_point, None, seen, tally, len(acknowledged)):
                 with (_rebuilt(candidate.model, candidate.choices, base / "second") as folder,
@@ -190,7 +190,7 @@ def replay(recording: Recording, state: str | CrashState, folder: StrPath, *,
             raise InvalidInput(f"the state {state} is that of a crashed recovery; give the recovery too")
         with _scratch_folder(None) as base:
             replay(recording, parsed, base / "first")
-            _write(record(base / "first", recover), CrashState.parse(second), folder)
+            _write(record(base / "first", recover, ignore=recording.ignore), CrashState.parse(second), folder)
     else:
         _write(recording, parsed, folder)
     return recording.acknowledged(parsed.point)
@@ -205,7 +205,7 @@ def explain(recording: Recording, state: str | CrashState) -> str:
     parsed = state if isinstance(state, CrashState) else CrashState.parse(state)
     model = CrashModel(recording)
     model.advance_to(parsed.point)
-    choices = parsed.choices(model.pending)
+    choices = model.choices(parsed)
     near = range(max(parsed.point - _SHOWN_BEFORE, 0), min(parsed.point + _SHOWN_AFTER, len(recording.operations)))
     pending = sorted({change_id.operation for change_id in choices})[-_SHOWN_PENDING:]
     lines: list[str] = []
@@ -276,7 +276,7 @@ def _rebuilt(model: CrashModel, choices: Choices, folder: Path) -> Iterator[Path
 def _write(recording: Recording, state: CrashState, folder: StrPath) -> None:
     model = CrashModel(recording)
     model.advance_to(state.point)
-    model.write(state.choices(model.pending), os.fspath(folder))
+    model.write(model.choices(state), os.fspath(folder))
 
 
 @contextlib.contextmanager

@@ -135,6 +135,21 @@ class CrashModel:
         while self.point < point:
             self.advance()
 
+    def choices(self, state: CrashState) -> Choices:
+        """What becomes of each pending change in a state of this point.
+
+        Raises:
+            InvalidInput: the state names a change that is not pending here, or tears what cannot be torn so.
+        """
+        choices = state.choices(self.pending)
+        for change_id, tear in state.torn:
+            change = self.pending[change_id]
+            if not isinstance(change, Write) or not _can_tear(change, tear):
+                torn = self._operations[change_id.operation]
+                raise InvalidInput(f"the crash state {state} does not fit the recording: operation "
+                                   f"{change_id.operation}, {torn}, cannot be torn at {tear}")
+        return choices
+
     def tree(self, choices: Choices) -> Tree:
         """The names after a crash here with these choices."""
         folders = dict(self._folders)
@@ -165,7 +180,7 @@ class CrashModel:
     def final_image(self) -> Image:
         """The folder after all operations, nothing lost."""
         self.advance_to(len(self._operations))
-        choices = CrashState(self.point).choices(self.pending)
+        choices = self.choices(CrashState(self.point))
         return Image(self.tree(choices), {inode: self.content(inode, choices) for inode in self._contents})
 
     def _sync(self, inode: int) -> None:
@@ -196,6 +211,13 @@ class CrashModel:
         return found
 
 
+def _can_tear(change: Write, tear: Cut | Hole) -> bool:
+    if isinstance(tear, Cut):
+        return 0 < tear.size < len(change.data)
+    start = tear.block * BLOCK_BYTES
+    return start < change.offset + len(change.data) and start + BLOCK_BYTES > change.offset
+
+
 def _rename(names: dict[str, int], change: NameChange) -> None:
     for name, inode in change.names:
         if inode is None:
@@ -219,7 +241,7 @@ def _applied(content: bytes, changes: Iterable[tuple[DataChange, Choice]]) -> by
             view = memoryview(change.data)
             _extend(result, change.offset + len(view))
             _put(result, change.offset, view[:max(start, 0)])
-            _put(result, change.offset + max(start + BLOCK_BYTES, 0), view[max(start + BLOCK_BYTES, 0):])
+            _put(result, change.offset + start + BLOCK_BYTES, view[start + BLOCK_BYTES:])
         else:
             _put(result, change.offset, memoryview(change.data))
     return bytes(result)

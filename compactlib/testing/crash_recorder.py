@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
@@ -37,6 +37,9 @@ from compactlib.testing.crash_tree import ROOT, read_image
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+LOCK_NAME = "LOCK"
+"""The file that `compactlib.folder_lock` locks; its content means nothing."""
+
 Parts: TypeAlias = tuple[str, ...]
 
 
@@ -55,17 +58,20 @@ class RecordingFiles:
     Args:
         folder: what may be changed; everything in it is read into memory, as it is the state before.
         files: what carries the operations out; the local disk if not given.
+        ignore: see `record`.
 
     Raises:
-        InvalidInput: on a path outside `folder`, or one that was made without this object.
+        InvalidInput: on a path outside `folder`, one that was made without this object, or an ignored name.
         Unsupported: on moving a folder into another folder, which the crash model leaves out; on pickling.
         StorageError: whatever `files` raises; bytes it had written by then are noted.
     """
 
-    def __init__(self, folder: StrPath, files: Files | None = None) -> None:
+    def __init__(self, folder: StrPath, files: Files | None = None, *,
+                 ignore: Iterable[str] = (LOCK_NAME,)) -> None:
         self._files: Files = LocalFiles() if files is None else files
         self._root = os.path.realpath(folder)
-        self._initial = read_image(self._root)
+        self._ignore = frozenset(ignore)
+        self._initial = read_image(self._root, self._ignore)
         self._folders = {number: dict(names) for number, names in self._initial.tree.folders.items()}
         self._next_inode = 1 + max([ROOT, *self._folders, *self._initial.tree.texts, *self._initial.contents])
         self._operations: list[Operation] = []
@@ -84,8 +90,8 @@ class RecordingFiles:
             InvalidInput: the folder is not what the noted operations made of it.
         """
         with self._lock:
-            recording = Recording(self._initial, tuple(self._operations), tuple(self._acknowledgements))
-            noted, found = CrashModel(recording).final_image(), read_image(self._root)
+            recording = Recording(self._initial, tuple(self._operations), tuple(self._acknowledgements), self._ignore)
+            noted, found = CrashModel(recording).final_image(), read_image(self._root, self._ignore)
         if noted.fingerprint() != found.fingerprint():
             raise InvalidInput(f"{self._root} was changed without the Files given to the function: "
                                f"{noted.first_difference(found)}; a crash could not be rebuilt from the recording")
@@ -189,6 +195,9 @@ class RecordingFiles:
         parts = tuple(relative.split(os.sep))
         if parts[0] == os.pardir or (relative == os.curdir and not root_too):
             raise InvalidInput(f"{os.fspath(path)} is not below {self._root}, the folder that is recorded")
+        if not self._ignore.isdisjoint(parts):
+            raise InvalidInput(f"{os.fspath(path)} is among the names to ignore ({', '.join(sorted(self._ignore))}), "
+                               "but the function changes it through its files; record with ignore=()")
         return () if relative == os.curdir else parts
 
     def _folder(self, parts: Parts) -> int:
@@ -293,7 +302,7 @@ def _written_part(descriptor: int, offset: int, data: bytes) -> bytes:
 
 
 def record(folder: StrPath, function: Callable[[Path, RecordingFiles], object], *,
-           files: Files | None = None) -> Recording:
+           files: Files | None = None, ignore: Iterable[str] = (LOCK_NAME,)) -> Recording:
     """Let `function` work on `folder` and record every change it makes through the `RecordingFiles` it is given.
 
     Args:
@@ -301,11 +310,14 @@ def record(folder: StrPath, function: Callable[[Path, RecordingFiles], object], 
         function: called once with the folder and the files; it calls `files.acknowledge(value)` when it promises
             something, for example that an entry is durable. What it returns is ignored.
         files: what carries the operations out, for example a `FailingFiles`; the local disk if not given.
+        ignore: names that the function may make in other ways than through its files, because they mean nothing after
+            a crash: they are not there in rebuilt folders. By default that of the library's own lock file.
 
     Raises:
-        InvalidInput: the function changed the folder in another way than through its files.
+        InvalidInput: the function changed the folder in another way than through its files, or changed an ignored
+            name through them.
         Exception: whatever the function raises.
     """
-    recorder = RecordingFiles(folder, files)
+    recorder = RecordingFiles(folder, files, ignore=ignore)
     function(Path(folder), recorder)
     return recorder.recording()

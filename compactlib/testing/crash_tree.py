@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TypeAlias
 
 import attrs
@@ -73,8 +73,12 @@ def digest(content: bytes | bytearray) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
-def read_image(folder: str) -> Image:
+def read_image(folder: str, ignore: Collection[str] = ()) -> Image:
     """Read a folder with everything below it. Numbers are given in the order of a walk by name, names of one file once.
+
+    Args:
+        folder: which.
+        ignore: names that are passed over wherever they are.
 
     Raises:
         InvalidInput: something below is neither a file nor a folder nor a symbolic link.
@@ -90,7 +94,7 @@ def read_image(folder: str) -> Image:
         number, path = waiting.pop()
         names = folders[number] = {}
         with os.scandir(path) as found:
-            entries = sorted(found, key=lambda entry: entry.name)
+            entries = sorted((entry for entry in found if entry.name not in ignore), key=lambda entry: entry.name)
         for entry in entries:
             status = entry.stat(follow_symlinks=False)
             known = files.get((status.st_dev, status.st_ino))
