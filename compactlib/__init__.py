@@ -29,6 +29,7 @@ from compactlib.errors import (
 )
 
 __version__ = "0.1.0"
+"""The release, `major.minor.patch`; CHANGELOG.md says what each part promises."""
 
 __all__ = [
     "BudgetSpent",

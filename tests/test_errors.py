@@ -1,0 +1,167 @@
+"""The tree of exceptions: one root, in one module, and every error arrives in another process as it was raised."""
+
+from __future__ import annotations
+
+import builtins
+import copy
+import errno
+import importlib
+import inspect
+import pickle
+import pkgutil
+from collections.abc import Iterator
+from typing import Any, get_type_hints
+
+import pytest
+
+import compactlib
+from compactlib import errors
+from compactlib.errors import (
+    BudgetSpent,
+    CompactlibError,
+    CorruptData,
+    DiskFull,
+    InvalidInput,
+    LiveAboveSnapshot,
+    MissingDependency,
+    NotFound,
+    ReadOnly,
+    StorageError,
+)
+
+CLASSES = [value for value in vars(errors).values()
+           if isinstance(value, type) and issubclass(value, BaseException) and value.__module__ == errors.__name__]
+SAMPLES: dict[Any, Any] = {str: "told", int: errno.ENOTDIR, int | None: 7}
+
+
+def sample(kind: type[BaseException]) -> BaseException:
+    """An error of this class, each argument filled in by its annotation."""
+    if kind.__init__ is Exception.__init__:
+        return kind("told")
+    hints = get_type_hints(kind.__init__)
+    positional, named = [], {}
+    for parameter in list(inspect.signature(kind.__init__).parameters.values())[1:]:
+        # A path may be given as a string, whatever else is accepted.
+        value = SAMPLES.get(hints[parameter.name], "/some/path")
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            named[parameter.name] = value
+        else:
+            positional.append(value)
+    return kind(*positional, **named)
+
+
+def builtin_fields(error: BaseException) -> dict[str, Any]:
+    """What a builtin base keeps outside of `__dict__`."""
+    return {name: getattr(error, name) for name in ("errno", "name", "path", "filename") if hasattr(error, name)}
+
+
+def subclasses(kind: type[BaseException]) -> Iterator[type[BaseException]]:
+    for below in kind.__subclasses__():
+        yield below
+        yield from subclasses(below)
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+def test_each_error_is_in_the_tree_documented_and_exported(kind: type[BaseException]) -> None:
+    assert issubclass(kind, CompactlibError)
+    assert kind.__doc__
+    assert kind.__doc__.strip()
+    assert getattr(compactlib, kind.__name__) is kind
+    assert kind.__name__ in compactlib.__all__
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+def test_each_error_survives_pickling_with_all_its_fields(kind: type[BaseException], protocol: int) -> None:
+    error = sample(kind)
+    error.add_note("seen by the driver")
+    again = pickle.loads(pickle.dumps(error, protocol))
+    assert type(again) is kind
+    assert str(again) == str(error)
+    assert again.args == error.args
+    assert vars(again) == vars(error)
+    assert builtin_fields(again) == builtin_fields(error)
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+def test_each_error_can_be_copied(kind: type[BaseException]) -> None:
+    error = sample(kind)
+    again = copy.deepcopy(error)
+    assert (type(again), str(again), vars(again)) == (kind, str(error), vars(error))
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+def test_each_argument_can_be_read_back(kind: type[BaseException]) -> None:
+    error = sample(kind)
+    for name, parameter in list(inspect.signature(kind.__init__).parameters.items())[1:]:
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            expected = SAMPLES.get(get_type_hints(kind.__init__)[name], "/some/path")
+            assert getattr(error, name) == expected
+
+
+def test_every_error_of_the_library_is_defined_in_errors() -> None:
+    for module in pkgutil.walk_packages(compactlib.__path__, "compactlib."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    elsewhere = {kind for kind in subclasses(CompactlibError) if kind.__module__.startswith("compactlib.")} - {*CLASSES}
+    assert not elsewhere
+
+
+@pytest.mark.parametrize(("kind", "builtin"), [
+    (InvalidInput, "ValueError"), (NotFound, "KeyError"), (MissingDependency, "ImportError"), (StorageError, "OSError"),
+])
+def test_errors_are_what_a_caller_would_already_catch(kind: type[CompactlibError], builtin: str) -> None:
+    assert issubclass(kind, getattr(builtins, builtin))
+
+
+def test_a_not_found_prints_its_message_and_not_its_repr() -> None:
+    assert str(NotFound("nothing at 'x'")) == "nothing at 'x'"
+
+
+def test_an_error_without_a_message_prints_its_name() -> None:
+    error = NotFound("gone")
+    error.args = ()
+    assert str(error) == "NotFound"
+
+
+def test_corrupt_data_names_the_place_and_what_was_found() -> None:
+    error = CorruptData(path="/log/1.segment", offset=4096, expected="CRC 1", found="CRC 2", index=12)
+    assert str(error) == ("corrupt data in /log/1.segment at offset 4096 (index 12): expected CRC 1, found CRC 2; "
+                          "restore the file from a copy")
+    without = CorruptData(path="/log/1.segment", offset=0, expected="a header", found="nothing")
+    assert "index" not in str(without)
+    assert without.index is None
+
+
+def test_a_live_index_above_the_snapshot_names_both() -> None:
+    error = LiveAboveSnapshot(index=8, snapshot_index=7)
+    assert (error.index, error.snapshot_index) == (8, 7)
+    assert "8" in str(error)
+    assert "<= 7" in str(error)
+
+
+def test_a_missing_dependency_says_what_to_install() -> None:
+    error = MissingDependency(package="tqdm", extra="progress", purpose="a progress bar")
+    assert str(error) == "a progress bar needs the package 'tqdm': pip install 'compactlib[progress]'"
+
+
+@pytest.mark.parametrize(("number", "kind"), [
+    (errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EFBIG, DiskFull),
+    (errno.EROFS, ReadOnly), (errno.EACCES, ReadOnly), (errno.EPERM, ReadOnly),
+    (errno.EIO, StorageError),
+])
+def test_an_error_of_the_operating_system_gets_a_name(number: int, kind: type[StorageError]) -> None:
+    error = StorageError.from_os(OSError(number, "told by the system"), "rename", "/log/1.segment")
+    assert type(error) is kind
+    assert (error.operation, error.path, error.errno) == ("rename", "/log/1.segment", number)
+    assert str(error).startswith("rename /log/1.segment: ")
+
+
+def test_an_error_of_the_operating_system_without_a_number_counts_as_an_io_error() -> None:
+    assert StorageError.from_os(OSError("odd"), "write", "/x").errno == errno.EIO
+
+
+def test_a_spent_budget_counts_as_busy_and_says_why() -> None:
+    error = BudgetSpent("the deadline has passed", reason="deadline", spent_bytes=10)
+    assert isinstance(error, errors.Busy)
+    assert (error.reason, error.spent_bytes) == ("deadline", 10)
