@@ -101,7 +101,8 @@ class CostPolicy:
                 worth = price.numerator * group.freed - price.denominator * group.copied
                 before = best[group.first]
                 candidate = (before[0] + worth, before[1] + group.freed)
-                if group.freed and worth >= 0 and candidate > score:
+                # A group dearer than the limit (one that frees nothing is) has negative worth: leaving out beats it.
+                if candidate > score:
                     score, chosen = candidate, group
             best.append(score)
             last.append(chosen)
