@@ -20,7 +20,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from compactlib.errors import InvalidInput, StorageError
+from compactlib.errors import Closed, InvalidInput, StorageError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -54,7 +54,7 @@ class OutFile(Protocol):
         """Make all bytes written so far durable (fsync). If it raises, give the file up: trying again is no proof."""
 
     def close(self) -> None:
-        """Give up the descriptor; closing again does nothing. Does not sync. Any use afterwards is refused."""
+        """Give up the descriptor; closing again does nothing. Does not sync. Use afterwards raises `Closed`."""
 
 
 class Files(Protocol):
@@ -112,6 +112,8 @@ class LocalOutFile:
         return self._path
 
     def fileno(self) -> int:
+        if self._fd < 0:
+            raise Closed(f"{self._path} was closed; open it again to change it")
         return self._fd
 
     def write_at(self, offset: int, pieces: Sequence[Buffer]) -> int:
@@ -123,7 +125,7 @@ class LocalOutFile:
 
     def _write_batch(self, offset: int, pieces: Sequence[Buffer]) -> int:
         wanted = sum(memoryview(piece).nbytes for piece in pieces)
-        written = os.pwritev(self._fd, pieces, offset) if wanted else 0
+        written = os.pwritev(self.fileno(), pieces, offset) if wanted else 0
         if written < wanted:
             # A short write is rare (a nearly full disk, more than 2 GiB at once): finish it piece by piece.
             start = offset
@@ -131,21 +133,21 @@ class LocalOutFile:
                 view = memoryview(piece)
                 done = max(offset + written - start, 0)
                 if done < view.nbytes:
-                    _write_all(self._fd, view.cast("B")[done:], start + done)
+                    _write_all(self.fileno(), view.cast("B")[done:], start + done)
                 start += view.nbytes
         return wanted
 
     def copy_from(self, source: int, source_offset: int, length: int, offset: int) -> None:
         with _named("copy", self._path):
-            copy_range(source, self._fd, source_offset, offset, length)
+            copy_range(source, self.fileno(), source_offset, offset, length)
 
     def truncate(self, size: int) -> None:
         with _named("truncate", self._path):
-            os.ftruncate(self._fd, size)
+            os.ftruncate(self.fileno(), size)
 
     def sync(self) -> None:
         with _named("sync", self._path):
-            os.fsync(self._fd)
+            os.fsync(self.fileno())
 
     def close(self) -> None:
         # Forgotten first: the system may give the number to another file at once, and it must not be written to.
