@@ -103,7 +103,8 @@ def _durable_region(descriptor: int, path: str, header: native.Header, seal: nat
     wanted = seal.entries * native.RECORD_BYTES
     region = read_exactly(descriptor, wanted, native.INDEX_START)
     size = os.fstat(descriptor).st_size
-    if len(region) < wanted or size < seal.data_end:
+    # Entries without payload leave the file shorter than where payloads would begin.
+    if len(region) < wanted or header.data_start < seal.data_end > size:
         raise CorruptData(path=path, offset=size, expected=f"{seal.entries} entries ending at {seal.data_end}",
                           found=f"the end of the file at {size}")
     found = crc32(region, 0)

@@ -367,8 +367,12 @@ class SegmentLog(LogReader):
             purged = self._compactor.reclaim()
             return Skipped(f"nothing to {'rewrite or drop' if plan.kind == 'major' else 'drop'} at snapshot "
                            f"{state.index}" + (f"; purged {len(purged)} old links" if purged else ""))
-        report = self._compactor.run(plan, state, why=why or "after a snapshot", limits=self._limits,
-                                     executor=executor, budget=budget)
+        try:
+            report = self._compactor.run(plan, state, why=why or "after a snapshot", limits=self._limits,
+                                         executor=executor, budget=budget)
+        finally:
+            with self._switch:
+                self._note_newest()
         return outcome_of(report)
 
     def _reason_for_major(self, view: CompactionView) -> str:
