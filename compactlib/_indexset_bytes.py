@@ -1,0 +1,94 @@
+"""The stored form of an `IndexSet`: `docs/formats/indexset.md` describes it to the byte.
+
+    0        magic CLINDSET, version u16, number of runs u64                    (18 bytes, little-endian)
+    18       one head per run, then one tail per run of two or more members     (varints)
+    end - 4  CRC-32 of everything before it
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from itertools import accumulate, compress, islice
+from operator import lt, sub
+
+from compactlib._indexset_runs import MAX_INDEX, Runs
+from compactlib._varints import decode_varints, encode_varints
+from compactlib.checksum import crc32
+from compactlib.errors import CorruptData, Unsupported
+
+MAGIC = b"CLINDSET"
+VERSION = 1
+
+_HEADER = struct.Struct("<8sHQ")
+_CRC = struct.Struct("<I")
+_MIN_BYTES = _HEADER.size + _CRC.size
+
+
+def encode(runs: Runs) -> bytes:
+    """The bytes of a canonical family; equal families give equal bytes."""
+    firsts, lasts = runs
+    # A head holds how many indexes the run's gap has beyond the one that must be there, doubled, plus 1 if a tail
+    # follows. The first run's gap has no index that must be there.
+    long = list(map(lt, firsts, lasts))
+    distances = [*firsts[:1], *[d - 2 for d in map(sub, islice(firsts, 1, None), lasts)]]
+    heads = [2 * gap + has_tail for gap, has_tail in zip(distances, long, strict=True)]
+    tails = [last - first - 1 for first, last in compress(zip(firsts, lasts, strict=True), long)]
+    body = _HEADER.pack(MAGIC, VERSION, len(firsts)) + encode_varints(heads + tails)
+    return body + _CRC.pack(crc32(body, 0))
+
+
+def decode(data: bytes | bytearray | memoryview, path: str, offset: int) -> Runs:
+    """The canonical family that `encode` was given.
+
+    Raises:
+        CorruptData: not what `encode` wrote.
+        Unsupported: written by a later release.
+    """
+    raw = bytes(data)
+    runs = _checked_header(raw, path, offset)
+    body = raw[_HEADER.size:-_CRC.size]
+    place = offset + _HEADER.size
+    try:
+        numbers = decode_varints(body)
+    except ValueError as error:
+        told, at = error.args
+        raise CorruptData(path=path, offset=place + at, expected="numbers in the fewest bytes", found=told) from None
+    long = [head & 1 for head in numbers[:runs]]
+    if len(long) != runs or len(numbers) - runs != sum(long):
+        raise CorruptData(path=path, offset=place, expected=f"{runs} heads and a tail for each that announces one",
+                          found=f"{len(numbers)} numbers, {sum(long)} tails announced")
+    tails = iter(numbers[runs:])
+    spans = [next(tails) + 1 if has_tail else 0 for has_tail in long]
+    steps = [(head >> 1) + span + 2 for head, span in zip(numbers, spans, strict=False)]
+    if steps:
+        steps[0] -= 2
+    lasts = list(accumulate(steps))
+    if lasts and lasts[-1] > MAX_INDEX:
+        raise CorruptData(path=path, offset=place, expected=f"indexes up to {MAX_INDEX}", found=str(lasts[-1]))
+    return array("Q", list(map(sub, lasts, spans))), array("Q", lasts)
+
+
+def _checked_header(raw: bytes, path: str, offset: int) -> int:
+    """The number of runs, once magic, CRC and version hold.
+
+    Every version keeps the magic, the version's place and the closing CRC, so damage is never taken for a version.
+    """
+    if len(raw) < _MIN_BYTES:
+        raise CorruptData(path=path, offset=offset, expected=f"an index set of at least {_MIN_BYTES} bytes",
+                          found=f"{len(raw)} bytes")
+    magic, version, runs = _HEADER.unpack_from(raw)
+    if magic != MAGIC:
+        raise CorruptData(path=path, offset=offset, expected=f"magic {MAGIC!r}", found=repr(magic))
+    (stored,) = _CRC.unpack_from(raw, len(raw) - _CRC.size)
+    actual = crc32(memoryview(raw)[:-_CRC.size], 0)
+    if stored != actual:
+        raise CorruptData(path=path, offset=offset + len(raw) - _CRC.size, expected=f"CRC {actual:#010x}",
+                          found=f"{stored:#010x}")
+    if version > VERSION:
+        raise Unsupported(f"{path or 'these bytes'}: index set format version {version}; this release reads up to "
+                          f"{VERSION}: upgrade")
+    if version < VERSION:
+        raise CorruptData(path=path, offset=offset + len(MAGIC), expected=f"version 1 to {VERSION}",
+                          found=f"version {version}")
+    return int(runs)
