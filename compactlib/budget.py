@@ -13,7 +13,7 @@ import threading
 import attrs
 
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import BudgetSpent, InvalidInput
+from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput
 from compactlib.throttle import Throttle
 
 _LOOK_AGAIN_SECONDS = 0.1
@@ -59,16 +59,22 @@ class BudgetLimits:
 
 
 class _Account:
-    """What a budget and those lent from it have in common. Every change is made under `changed`."""
+    """What a budget and those lent from it have in common. Every change is made under `lock`."""
 
     def __init__(self, limits: BudgetLimits, throttle: Throttle | None, clock: Clock) -> None:
         self.total_bytes = limits.total_bytes
         self.deadline = limits.deadline
         self.throttle = throttle
         self.clock = clock
-        self.spent_bytes = 0
+        self.granted_bytes = 0
+        self.charged_bytes = 0
         self.paused = False
-        self.changed = threading.Condition()
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+
+    @property
+    def spent_bytes(self) -> int:
+        return self.granted_bytes + self.charged_bytes
 
 
 class Budget:
@@ -162,11 +168,11 @@ class Budget:
             raise InvalidInput(f"{size} bytes cannot be spent; give 0 or more")
         self.check()
         account = self._account
-        with account.changed:
+        with account.lock:
             total = account.total_bytes
-            if total is not None and account.spent_bytes + size > total:
+            if total is not None and account.granted_bytes + account.charged_bytes + size > total:
                 raise self._too_many(size, total)
-            account.spent_bytes += size
+            account.granted_bytes += size
         if account.throttle is not None:
             self._await_rate(account.throttle, size)
 
@@ -179,18 +185,25 @@ class Budget:
                 self.check()
                 clock.sleep(min(left, _LOOK_AGAIN_SECONDS))
             self.check()
-        except BaseException:
+        except BaseException as error:
             throttle.give_back(size)
-            self.charge(-size)
+            with self._account.lock:
+                self._account.granted_bytes -= size
+            if isinstance(error, BudgetSpent):
+                # Told again, with a sum that does not count the bytes that were just given back.
+                raise (self.refusal or error) from None
             raise
 
     def charge(self, size: int) -> None:
-        """Book `size` bytes that a worker elsewhere has already written; never waits or refuses.
+        """Book `size` bytes that a worker elsewhere has already written; never waits and never refuses.
 
-        A negative `size` gives back what was granted and not used.
+        Raises:
+            InvalidInput: `size` is negative.
         """
-        with self._account.changed:
-            self._account.spent_bytes += size
+        if size < 0:
+            raise InvalidInput(f"{size} bytes cannot be charged; give 0 or more")
+        with self._account.lock:
+            self._account.charged_bytes += size
 
     def check(self) -> None:
         """Return if work may go on; waits while paused, though not beyond the deadline.
@@ -198,11 +211,14 @@ class Budget:
         Raises:
             BudgetSpent: the deadline has passed or the work was cancelled.
         """
-        if self._account.paused:
+        account = self._account
+        if account.paused:
             self._await_resume()
-        refusal = self.refusal
-        if refusal is not None:
-            raise refusal
+        # Asked before every chunk: a budget that nobody limits has to answer at once.
+        if self._cancelled or self._lender is not None or account.deadline is not None:
+            refusal = self.refusal
+            if refusal is not None:
+                raise refusal
 
     def _await_resume(self) -> None:
         account = self._account
@@ -229,7 +245,7 @@ class Budget:
 
     def pause(self) -> None:
         """Make work wait at its next `spend` or `check`, until `resume`, `cancel` or the deadline."""
-        with self._account.changed:
+        with self._account.lock:
             self._account.paused = True
 
     def resume(self) -> None:
@@ -243,6 +259,20 @@ class Budget:
         with self._account.changed:
             self._cancelled = True
             self._account.changed.notify_all()
+
+    def audit(self) -> None:
+        """Check the budget's own invariants.
+
+        Raises:
+            CompactlibError: more was granted than the total, or less than nothing; the message has the numbers.
+        """
+        account = self._account
+        with account.lock:
+            granted, charged, total = account.granted_bytes, account.charged_bytes, account.total_bytes
+        if granted < 0 or charged < 0 or (total is not None and granted > total):
+            raise CompactlibError(f"a budget of {total} bytes in all has granted {granted} and was charged {charged}")
+        if account.throttle is not None:
+            account.throttle.audit()
 
     def __repr__(self) -> str:
         limits = attrs.asdict(self.remaining, filter=lambda _, value: value is not None)

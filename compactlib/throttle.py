@@ -8,7 +8,7 @@ import threading
 import attrs
 
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import InvalidInput
+from compactlib.errors import CompactlibError, InvalidInput
 
 
 @attrs.frozen
@@ -116,6 +116,16 @@ class Throttle:
         while (left := due - self._clock.monotonic()) > 0:
             self._clock.sleep(left)
         return max(0.0, due - start)
+
+    def audit(self) -> None:
+        """Check the throttle's own invariant.
+
+        Raises:
+            CompactlibError: more is saved up than the burst; the message has the numbers.
+        """
+        bucket = self._bucket
+        if not bucket.level <= bucket.burst_bytes:
+            raise CompactlibError(f"{bucket.level} bytes are saved up for a burst of at most {bucket.burst_bytes}")
 
     def __repr__(self) -> str:
         return f"Throttle({self.bytes_per_second:g} B/s)"

@@ -1,0 +1,298 @@
+"""`observe`: every adapter shows what it is told, from any thread, and none is in the way of the work."""
+
+from __future__ import annotations
+
+import io
+import logging
+import pickle
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import prometheus_client
+import pytest
+
+from compactlib.errors import InvalidInput, MissingDependency
+from compactlib.observe import (
+    LoggingObserver,
+    Observer,
+    Observers,
+    Progress,
+    PrometheusObserver,
+    RecordingObserver,
+    TqdmObserver,
+)
+
+
+@pytest.fixture
+def eager_switching() -> Iterator[None]:
+    """Threads take turns as often as the interpreter can, so that an unguarded change loses updates."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def in_threads(observer: Observer, threads: int = 4, times: int = 500) -> None:
+    def work() -> None:
+        for _ in range(times):
+            observer.count("bytes", 2, {"log": "a"})
+
+    running = [threading.Thread(target=work) for _ in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+
+
+def test_an_observer_that_overrides_nothing_accepts_everything() -> None:
+    observer = Observer()
+    observer.progress(Progress("work", 1, 2))
+    observer.count("bytes")
+    observer.event("happened", {"number": 1})
+
+
+# -------------------------------------------------------------------------------------------------- several, recorded
+
+
+def test_several_observers_are_told_in_order() -> None:
+    first, second = RecordingObserver(), RecordingObserver()
+    both = Observers(first, second)
+    both.progress(Progress("work", 1, 2))
+    both.count("bytes", 3, {"log": "a"})
+    both.event("happened", {"number": 1})
+    for observer in (first, second):
+        assert observer.progresses == [Progress("work", 1, 2, "bytes")]
+        assert observer.counters == {("bytes", (("log", "a"),)): 3}
+        assert observer.events == [("happened", {"number": 1})]
+
+
+def test_counters_add_up_whatever_the_order_of_labels() -> None:
+    observer = RecordingObserver()
+    observer.count("bytes", 1, {"a": "1", "b": "2"})
+    observer.count("bytes", 2, {"b": "2", "a": "1"})
+    observer.count("bytes")
+    assert observer.counters == {("bytes", (("a", "1"), ("b", "2"))): 3, ("bytes", ()): 1}
+
+
+def test_recorded_events_do_not_change_with_their_source() -> None:
+    observer = RecordingObserver()
+    fields = {"number": 1}
+    observer.event("happened", fields)
+    fields["number"] = 2
+    assert observer.events == [("happened", {"number": 1})]
+
+
+def test_recording_stops_at_its_limit_and_says_how_much_it_missed() -> None:
+    observer = RecordingObserver(limit=2)
+    for number in range(5):
+        observer.progress(Progress("work", number, 5))
+        observer.event("happened", {"number": number})
+        observer.count(f"counter {number}")
+        observer.count("counter 0")
+    assert (len(observer.progresses), len(observer.events), len(observer.counters)) == (2, 2, 2)
+    assert observer.counters[("counter 0", ())] == 6
+    assert observer.dropped == 9
+
+
+def test_a_recording_travels_and_can_be_told_to_another() -> None:
+    observer = RecordingObserver()
+    observer.progress(Progress("work", 1, 2))
+    observer.count("bytes", 3, {"log": "a"})
+    observer.event("happened", {"number": 1})
+    copy: RecordingObserver = pickle.loads(pickle.dumps(observer))
+    told = RecordingObserver()
+    copy.replay(told)
+    copy.replay(told)
+    assert told.progresses == observer.progresses * 2
+    assert told.events == observer.events * 2
+    assert told.counters == {("bytes", (("log", "a"),)): 6}
+
+
+@pytest.mark.usefixtures("eager_switching")
+def test_no_count_is_lost_between_threads() -> None:
+    observer = RecordingObserver()
+    in_threads(observer)
+    assert observer.counters == {("bytes", (("log", "a"),)): 4000}
+
+
+# ------------------------------------------------------------------------------------------------------------- logging
+
+
+def test_events_are_logged_with_their_numbers(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "compactlib"):
+        LoggingObserver().event("segment_compacted", {"segment": 7, "bytes_freed": 1024})
+        LoggingObserver().count("bytes", 3)
+    (record,) = caplog.records
+    assert record.getMessage() == "segment_compacted: segment=7, bytes_freed=1024"
+    assert record.levelno == logging.INFO
+    assert vars(record)["event"] == "segment_compacted"
+    assert vars(record)["fields"] == {"segment": 7, "bytes_freed": 1024}
+
+
+def test_counters_are_logged_at_debug_with_their_labels(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("host.of.compactlib")
+    with caplog.at_level(logging.DEBUG, logger.name):
+        LoggingObserver(logger).count("bytes_freed", 3, {"log": "a"})
+        LoggingObserver(logger).count("runs")
+    labelled, plain = caplog.records
+    assert labelled.getMessage() == "bytes_freed{log=a} += 3"
+    told = {name: vars(labelled)[name] for name in ("counter", "value", "labels")}
+    assert told == {"counter": "bytes_freed", "value": 3, "labels": {"log": "a"}}
+    assert plain.getMessage() == "runs += 1"
+
+
+def test_long_values_are_shortened_in_the_message_only(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "compactlib"):
+        LoggingObserver().event("happened", {"payload": "x" * 10_000})
+    (record,) = caplog.records
+    assert len(record.getMessage()) < 300
+    assert vars(record)["fields"] == {"payload": "x" * 10_000}
+
+
+def test_any_field_name_can_be_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "compactlib"):
+        LoggingObserver().event("happened", {"name": "a", "msg": "b", "args": "c", "%s": "%d"})
+    assert caplog.records[0].getMessage() == "happened: name=a, msg=b, args=c, %s=%d"
+
+
+# ---------------------------------------------------------------------------------------------------------------- tqdm
+
+
+@pytest.fixture
+def screen() -> io.StringIO:
+    return io.StringIO()
+
+
+def bars(screen: io.StringIO) -> TqdmObserver:
+    return TqdmObserver(file=screen, mininterval=0, ascii=True, ncols=80)
+
+
+def test_a_bar_shows_the_work_until_it_is_complete(screen: io.StringIO) -> None:
+    observer = bars(screen)
+    for done in (0, 500, 1000):
+        observer.progress(Progress("compact 7", done, 1000))
+    shown = screen.getvalue()
+    assert "compact 7" in shown
+    assert "1.00k/1.00k" in shown
+    assert shown.endswith("\n")
+
+
+def test_other_units_are_named(screen: io.StringIO) -> None:
+    bars(screen).progress(Progress("rewrite", 3, 3, "groups"))
+    assert "3/3" in screen.getvalue()
+    assert "groups" in screen.getvalue()
+
+
+def test_empty_work_shows_a_bar_that_is_over_at_once(screen: io.StringIO) -> None:
+    observer = bars(screen)
+    observer.progress(Progress("nothing to do", 0, 0))
+    observer.progress(Progress("nothing to do", 0, 0))
+    assert screen.getvalue().count("\n") == 2
+
+
+def test_leaving_the_with_closes_the_bars_of_failed_work(screen: io.StringIO) -> None:
+    def doomed(observer: Observer) -> None:
+        observer.progress(Progress("doomed", 10, 1000))
+        observer.progress(Progress("doomed too", 20, 1000))
+        raise RuntimeError
+
+    observer = bars(screen)
+    with pytest.raises(RuntimeError), observer:
+        doomed(observer)
+    assert screen.getvalue().count("\n") >= 2
+    before = screen.getvalue()
+    observer.close()
+    assert screen.getvalue() == before
+
+
+def test_work_that_starts_over_moves_its_bar_back(screen: io.StringIO) -> None:
+    observer = bars(screen)
+    for done in (0, 900, 0, 400, 1000):
+        observer.progress(Progress("retried", done, 1000))
+    assert "1.00k/1.00k" in screen.getvalue().splitlines()[-1]
+
+
+def test_bars_left_open_are_bounded(screen: io.StringIO) -> None:
+    observer = TqdmObserver(file=screen, mininterval=0, ascii=True, ncols=80, position=0)
+    for number in range(100):
+        observer.progress(Progress(f"failing {number}", 1, 2))
+    # A bar ends its line when it is closed.
+    assert screen.getvalue().count("\n") == 80
+
+
+def test_options_of_the_caller_win(screen: io.StringIO) -> None:
+    TqdmObserver(file=screen, desc="mine", unit="X", disable=False).progress(Progress("ours", 1, 1))
+    assert "mine" in screen.getvalue()
+    assert "ours" not in screen.getvalue()
+    silent = TqdmObserver(file=screen, disable=True)
+    before = screen.getvalue()
+    silent.progress(Progress("quiet", 1, 2))
+    silent.progress(Progress("quiet", 2, 2))
+    assert screen.getvalue() == before
+
+
+# ---------------------------------------------------------------------------------------------------------- prometheus
+
+
+@pytest.fixture
+def registry() -> prometheus_client.CollectorRegistry:
+    return prometheus_client.CollectorRegistry()
+
+
+def test_counters_and_events_are_exported(registry: prometheus_client.CollectorRegistry) -> None:
+    observer = PrometheusObserver(registry)
+    observer.count("raftlog_bytes_freed", 5, {"log": "a"})
+    observer.count("raftlog_bytes_freed", 6, {"log": "a"})
+    observer.count("raftlog_runs")
+    observer.event("segment_compacted", {"segment": 1})
+    assert registry.get_sample_value("compactlib_raftlog_bytes_freed_total", {"log": "a"}) == 11
+    assert registry.get_sample_value("compactlib_raftlog_runs_total") == 1
+    assert registry.get_sample_value("compactlib_events_total", {"event": "segment_compacted"}) == 1
+
+
+def test_labels_are_those_of_the_first_use(registry: prometheus_client.CollectorRegistry) -> None:
+    observer = PrometheusObserver(registry)
+    observer.count("bytes", 1, {"log": "a", "disk": "x"})
+    observer.count("bytes", 2, {"log": "a"})
+    observer.count("bytes", 4)
+    observer.count("bytes", 8, {"log": "a", "disk": "x", "new": "y"})
+    samples = {tuple(sorted(sample.labels.items())): sample.value for family in registry.collect()
+               for sample in family.samples if sample.name == "compactlib_bytes_total"}
+    assert samples == {
+        (("disk", "x"), ("log", "a")): 9, (("disk", ""), ("log", "a")): 2, (("disk", ""), ("log", "")): 4,
+    }
+
+
+def test_names_and_labels_are_made_what_prometheus_allows(registry: prometheus_client.CollectorRegistry) -> None:
+    observer = PrometheusObserver(registry, prefix="my.host")
+    observer.count("bytes-freed", 1, {"log.name": "a"})
+    observer.count("bytes.freed", 2, {"log-name": "a"})
+    assert registry.get_sample_value("my_host_bytes_freed_total", {"log_name": "a"}) == 3
+
+
+def test_a_second_observer_on_a_registry_is_refused_at_once(registry: prometheus_client.CollectorRegistry) -> None:
+    PrometheusObserver(registry)
+    with pytest.raises(InvalidInput, match="share one observer"):
+        PrometheusObserver(registry)
+    PrometheusObserver(registry, prefix="other")
+
+
+def test_threads_share_a_prometheus_observer(registry: prometheus_client.CollectorRegistry) -> None:
+    observer = PrometheusObserver(registry)
+    in_threads(observer)
+    assert registry.get_sample_value("compactlib_bytes_total", {"log": "a"}) == 4000
+
+
+# ----------------------------------------------------------------------------------------------------- what is missing
+
+
+@pytest.mark.parametrize(("make", "hidden", "extra"), [
+    (TqdmObserver, "tqdm.auto", "progress"), (PrometheusObserver, "prometheus_client", "prometheus"),
+])
+def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, make: Any, hidden: str,
+                                                   extra: str) -> None:
+    monkeypatch.setitem(sys.modules, hidden, None)
+    with pytest.raises(MissingDependency, match=rf"compactlib\[{extra}\]"):
+        make()

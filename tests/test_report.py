@@ -1,0 +1,140 @@
+"""`report`: a table reads well in a terminal and in a notebook, and its data stays as it is."""
+
+from __future__ import annotations
+
+import math
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactlib.errors import InvalidInput
+from compactlib.report import MAX_ROWS, Table
+
+EXAMPLE = Table(
+    ("segment", "live", "ratio", "why"),
+    ((1, 1024, 0.25, "fits into its neighbour"), (12, None, None, "newest")),
+    "A plan",
+)
+
+
+class Cells(HTMLParser):
+    """Collects the texts of the body's cells, and checks that every tag that opens also closes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.cells: list[str] = []
+        self.open: list[str] = []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.open.append(tag)
+        if tag == "td":
+            self.cells.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1] == "td":
+            self.cells[-1] += data
+
+
+def test_numbers_stand_right_and_text_left_also_beside_gaps() -> None:
+    assert str(EXAMPLE).split("\n") == [
+        "A plan",
+        "segment   live  ratio  why",
+        "-------  -----  -----  -----------------------",
+        "      1  1,024  0.250  fits into its neighbour",
+        "     12                newest",
+    ]
+
+
+def test_truth_values_are_text_and_columns_of_gaps_are_too() -> None:
+    table = Table(("flag", "gap", "mixed"), ((True, None, 1), (False, None, "x")))
+    assert str(table).split("\n")[2:] == ["True        1", "False       x"]
+
+
+def test_small_numbers_are_not_shown_as_zero() -> None:
+    table = Table(("n",), ((0.0,), (0.00012345,), (-0.5,), (1e9,), (math.inf,), (math.nan,)))
+    shown = [line.strip() for line in str(table).split("\n")[2:]]
+    assert shown == ["0.000", "0.000123", "-0.500", "1,000,000,000.000", "inf", "nan"]
+
+
+def test_a_table_without_rows_says_so() -> None:
+    assert str(Table(("a", "bcd"), ())) == "a  bcd\n-  ---\n(no rows)"
+    assert str(Table.from_dicts([], title="Nothing")) == "Nothing\n(no rows)"
+    assert "(no rows)" in Table.from_dicts([])._repr_html_()
+    assert Table.from_dicts([]).to_dicts() == []
+
+
+def test_rows_and_columns_must_match() -> None:
+    with pytest.raises(InvalidInput, match=r"row 1 has 3 values for 2 columns \(a, b\)"):
+        Table(("a", "b"), ((1, 2), (1, 2, 3)))
+
+
+def test_dictionaries_come_back_as_they_went_in() -> None:
+    rows: list[dict[str, object]] = [{"a": 1, "b": [1, 2]}, {"a": None, "b": "x\ny"}]
+    assert Table.from_dicts(rows).to_dicts() == rows
+
+
+def test_dictionaries_may_leave_gaps() -> None:
+    rows: list[dict[str, int]] = [{"a": 1}, {"b": 2, "a": 3}]
+    table = Table.from_dicts(rows)
+    assert table.columns == ("a", "b")
+    assert table.rows == ((1, None), (3, 2))
+
+
+def test_long_values_are_cut_in_text_only() -> None:
+    table = Table(("path",), (("x" * 500,),))
+    assert str(table).split("\n")[2] == "x" * 59 + "…"
+    assert table.to_text(max_width=None).split("\n")[2] == "x" * 500
+    assert table.to_text(max_width=5).split("\n")[2] == "xxxx…"
+    assert "x" * 500 in table._repr_html_()
+
+
+def test_wide_and_combining_characters_keep_columns_straight() -> None:
+    table = Table(("name", "n"), (("日本", 1), ("e\u0301tude", 22), ("plain", 333)))
+    assert str(table).split("\n")[2:] == ["日本     1", "e\u0301tude   22", "plain  333"]
+    assert Table(("name",), (("日" * 50,),)).to_text(max_width=6).split("\n")[2] == "日日…"
+
+
+def test_a_value_stays_on_its_line_and_cannot_steer_the_terminal() -> None:
+    shown = str(Table(("text",), (("a\nb\x1b[31mred",),))).split("\n")
+    assert shown[2:] == [r"a\nb\x1b[31mred"]
+
+
+def test_many_rows_are_counted_rather_than_shown() -> None:
+    table = Table(("n",), tuple((number,) for number in range(MAX_ROWS + 1500)))
+    assert str(table).split("\n")[-1] == "(1,500 more rows)"
+    assert len(str(table).split("\n")) == MAX_ROWS + 3
+    assert table._repr_html_().count("<tr>") == MAX_ROWS + 1
+    assert "(1,500 more rows)" in table._repr_html_()
+    assert len(table.to_text(max_rows=None).split("\n")) == MAX_ROWS + 1502
+
+
+def test_the_notebook_gets_the_same_table_escaped() -> None:
+    page = Table(("<a>", "n"), (("<script>", 1), (None, 2000)), "<title>")._repr_html_()
+    assert "<script>" not in page
+    assert "<title>" not in page
+    assert Cells(page).cells == ["<script>", "1", "", "2,000"]
+    assert page.count("text-align: right") == 3
+
+
+def test_its_repr_is_one_line() -> None:
+    assert repr(EXAMPLE) == "Table('A plan', 2 rows of segment, live, ratio, why)"
+    assert repr(Table.from_dicts([])) == "Table('', 0 rows of no columns)"
+
+
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=100)
+
+
+@given(rows=st.lists(st.tuples(VALUES, VALUES, VALUES), max_size=8), width=st.integers(1, 80))
+def test_any_values_give_one_line_each(rows: list[tuple[object, ...]], width: int) -> None:
+    table = Table(("a", "b", "c"), tuple(rows))
+    text = table.to_text(max_width=width)
+    assert len(f"{text}.".splitlines()) == 2 + max(1, len(rows))
+    assert len(Cells(table._repr_html_()).cells) == 3 * len(rows)
+    assert str(table.to_dicts()) == str([dict(zip("abc", row, strict=True)) for row in rows])

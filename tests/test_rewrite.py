@@ -1,0 +1,337 @@
+"""`rewrite`: the local executor passes the conformance suite, and leaves nothing behind however it is left."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+import pytest
+
+from compactlib.budget import Budget
+from compactlib.clock import ManualClock
+from compactlib.errors import BudgetSpent, CorruptData, InvalidInput, TaskFailed
+from compactlib.observe import Observer, RecordingObserver
+from compactlib.rewrite import (
+    MAX_DETAIL_CHARS,
+    MAX_MESSAGE_CHARS,
+    MAX_NAME_CHARS,
+    Attempt,
+    Executor,
+    LocalExecutor,
+    RewriteFailure,
+    RewriteResult,
+    RewrittenFile,
+    attempt_task,
+    foreign_error,
+    portable,
+)
+from compactlib.testing.executor_conformance import (
+    ExecutorConformance,
+    UnpicklableLibraryError,
+    WriteTask,
+    error_of,
+    known_errors,
+    result_of,
+)
+
+
+class TestOneWorker(ExecutorConformance):
+    def make_executor(self) -> Executor:
+        return LocalExecutor()
+
+
+class TestThreads(ExecutorConformance):
+    def make_executor(self) -> Executor:
+        return LocalExecutor(workers=3)
+
+
+both_kinds = pytest.mark.parametrize("workers", [1, 2])
+
+
+def done(task: str, attempt: Attempt) -> RewriteResult:
+    return RewriteResult(task=task, attempt=attempt.id, files=(), bytes_read=0, bytes_written=0, seconds=0)
+
+
+@attrs.frozen
+class CallTask:
+    """Calls a function of this process; returns what a task should, unless the function returns something."""
+
+    name: str
+    call: Callable[[Attempt], object]
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        told = self.call(attempt)
+        return done(self.name, attempt) if told is None else told  # type: ignore[return-value]
+
+
+def endless(attempt: Attempt) -> None:
+    while True:
+        attempt.budget.spend(1)
+
+
+def rewriting_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("compactlib-rewrite")]
+
+
+# -------------------------------------------------------------------------------------------------------- what it lends
+
+
+@both_kinds
+def test_attempts_get_the_callers_observer_and_clock_and_a_budget_drawn_on_the_callers(workers: int) -> None:
+    numbers = itertools.count(1)
+    observer, clock, budget = RecordingObserver(), ManualClock(7), Budget(total_bytes=100)
+
+    def work(attempt: Attempt) -> None:
+        attempt.observer.count("seen")
+        attempt.budget.spend(30)
+        assert attempt.clock is clock
+
+    executor = LocalExecutor(workers, attempt_id=lambda: f"attempt-{next(numbers)}", clock=clock)
+    tasks = [CallTask("a", work), CallTask("b", work)]
+    results = [result_of(outcome) for outcome in executor.run(tasks, budget=budget, observer=observer)]
+    assert {result.attempt for result in results} == {"attempt-1", "attempt-2"}
+    assert observer.counters == {("seen", ()): 2}
+    assert budget.spent_bytes == 60
+
+
+def test_threads_run_at_the_same_time() -> None:
+    meeting = threading.Barrier(3, timeout=60)
+    outcomes = LocalExecutor(3).run(CallTask(name, lambda _: [meeting.wait(), None][1]) for name in "abc")
+    assert all(result_of(outcome) for outcome in outcomes)
+
+
+def test_one_worker_begins_a_task_when_its_outcome_is_asked_for() -> None:
+    begun: list[str] = []
+    run = LocalExecutor().run(CallTask(name, lambda attempt: begun.append(attempt.id)) for name in "abc")
+    assert begun == []
+    for number, _ in enumerate(run, 1):
+        assert len(begun) == number
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_threads_run_only_so_far_ahead_of_the_caller(workers: int) -> None:
+    begun: list[str] = []
+    run = LocalExecutor(workers).run(CallTask(f"{number}", lambda attempt: begun.append(attempt.id))
+                                     for number in range(50))
+    for consumed, _ in enumerate(run):
+        assert len(begun) <= consumed + 2 * workers
+    assert len(begun) == 50
+
+
+# ------------------------------------------------------------------------------------------------------- how tasks end
+
+
+@both_kinds
+def test_a_library_error_passes_through_as_it_is(workers: int) -> None:
+    error = CorruptData(path="/log/7", offset=1, expected="a", found="b")
+
+    def fail(attempt: Attempt) -> None:
+        raise error
+
+    (outcome,) = LocalExecutor(workers).run([CallTask("broken", fail)])
+    assert isinstance(outcome, RewriteFailure)
+    assert (outcome.task, outcome.error) == ("broken", error)
+    assert outcome.error is error
+
+
+@both_kinds
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_what_is_no_exception_ends_the_run_and_begins_nothing_more(workers: int,
+                                                                   interrupt: type[BaseException]) -> None:
+    begun: list[str] = []
+
+    def stop(attempt: Attempt) -> None:
+        raise interrupt
+
+    tasks = [CallTask("stop", stop), *(CallTask(f"{number}", lambda attempt: begun.append(attempt.id))
+                                       for number in range(50))]
+    run = LocalExecutor(workers).run(tasks)
+    with pytest.raises(interrupt):
+        list(run)
+    assert len(begun) <= 2 * workers + 1
+    assert list(run) == []
+    assert rewriting_threads() == []
+
+
+@pytest.mark.parametrize("returned", [
+    "done",
+    RewriteResult(task="another", attempt="1", files=(), bytes_read=0, bytes_written=0, seconds=0),
+    RewriteResult(task="odd", attempt="2", files=(), bytes_read=0, bytes_written=0, seconds=0),
+], ids=["no result", "another task's", "another attempt's"])
+def test_a_task_must_return_a_result_of_its_own(returned: object) -> None:
+    executor = LocalExecutor(attempt_id=lambda: "1")
+    (outcome,) = executor.run([CallTask("odd", lambda _: returned)])
+    error = error_of(outcome)
+    assert isinstance(error, InvalidInput)
+    assert "must return a RewriteResult" in str(error)
+
+
+@both_kinds
+def test_cancelling_in_the_middle_reports_every_task(workers: int, tmp_path: Path) -> None:
+    budget = Budget()
+    run = LocalExecutor(workers).run([WriteTask(f"{number}", str(tmp_path)) for number in range(20)], budget=budget)
+    outcomes = [next(run)]
+    budget.cancel()
+    outcomes.extend(run)
+    assert sorted(outcome.task for outcome in outcomes) == sorted(f"{number}" for number in range(20))
+    failures = [outcome for outcome in outcomes if isinstance(outcome, RewriteFailure)]
+    assert len(failures) >= 20 - 2 * workers - 1
+    assert {type(failure.error) for failure in failures} == {BudgetSpent}
+
+
+# ------------------------------------------------------------------------------------------------------------- leaving
+
+
+def test_leaving_one_worker_begins_nothing_more() -> None:
+    begun: list[str] = []
+    run = LocalExecutor().run(CallTask(name, lambda attempt: begun.append(attempt.id)) for name in "abc")
+    next(run)
+    run.close()
+    assert len(begun) == 1
+    assert list(run) == []
+
+
+def test_leaving_threads_ends_what_runs_and_begins_nothing_more() -> None:
+    begun: list[str] = []
+
+    def work(attempt: Attempt) -> None:
+        begun.append(attempt.id)
+        endless(attempt)
+
+    budget = Budget()
+    tasks = [CallTask("first", lambda _: None), *(CallTask(f"{number}", work) for number in range(50))]
+    run = LocalExecutor(2).run(tasks, budget=budget)
+    result_of(next(run))
+    run.close()
+    assert rewriting_threads() == []
+    assert len(begun) <= 4
+    assert not budget.cancelled
+    budget.check()
+
+
+def test_leaving_does_not_wait_for_a_paused_budget() -> None:
+    budget = Budget()
+    is_paused = threading.Event()
+
+    def pause(attempt: Attempt) -> None:
+        budget.pause()
+        is_paused.set()
+
+    def wait(attempt: Attempt) -> None:
+        assert is_paused.wait(60)
+        endless(attempt)
+
+    run = LocalExecutor(2).run([CallTask("pause", pause), CallTask("wait", wait)], budget=budget)
+    assert next(run).task == "pause"
+    run.close()
+    assert rewriting_threads() == []
+    assert budget.paused
+
+
+def test_an_iterator_that_was_never_asked_leaves_nothing() -> None:
+    begun: list[str] = []
+    run = LocalExecutor(4).run([CallTask("a", lambda attempt: begun.append(attempt.id))])
+    run.close()
+    assert begun == []
+    assert rewriting_threads() == []
+
+
+# ------------------------------------------------------------------------------------------------------ names and input
+
+
+@pytest.mark.parametrize("name", ["", "x" * (MAX_NAME_CHARS + 1)])
+@both_kinds
+def test_names_have_a_length(workers: int, name: str) -> None:
+    with pytest.raises(InvalidInput, match="1 to 1000 characters"):
+        LocalExecutor(workers).run([CallTask(name, lambda _: None)])
+
+
+def test_no_workers_no_executor() -> None:
+    with pytest.raises(InvalidInput, match="at least one worker"):
+        LocalExecutor(0)
+    assert repr(LocalExecutor(4)) == "LocalExecutor(workers=4)"
+
+
+# ---------------------------------------------------------------------------------------- for those who write executors
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def raised(error: Exception) -> Exception:
+    """The error with a traceback of its own."""
+    try:
+        raise error
+    except Exception as caught:
+        return caught
+
+
+def test_foreign_errors_are_told_in_bounded_text() -> None:
+    error = foreign_error("t", raised(ValueError("x" * 100_000)))
+    assert len(str(error)) < MAX_MESSAGE_CHARS + 200
+    assert str(error).startswith("task 't' failed: ValueError: xxx")
+    assert len(error.detail) < MAX_DETAIL_CHARS + 200
+    assert error.detail.startswith("Traceback")
+    assert "characters left out" in error.detail
+
+
+def test_foreign_errors_without_words_are_told_too() -> None:
+    error = foreign_error("t", raised(Mute()))
+    assert isinstance(error, TaskFailed)
+    assert error.kind == "Mute"
+    assert "Mute" in str(error)
+
+
+def test_an_outcome_that_can_travel_is_left_alone() -> None:
+    for outcome in (done("t", Attempt("1", Budget(), Observer())), RewriteFailure("t", known_corruption())):
+        assert portable(outcome) is outcome
+
+
+def test_an_outcome_that_cannot_travel_becomes_text() -> None:
+    outcome = portable(RewriteFailure("t", UnpicklableLibraryError("it holds a lock")))
+    error = error_of(pickle.loads(pickle.dumps(outcome)))
+    assert isinstance(error, TaskFailed)
+    assert (error.task, error.kind) == ("t", "UnpicklableLibraryError")
+    assert "it holds a lock" in str(error)
+
+
+def test_an_attempt_waits_for_its_budget_and_asks_it_before_it_begins() -> None:
+    begun: list[str] = []
+    budget = Budget()
+    budget.cancel()
+    outcome = attempt_task(CallTask("t", lambda attempt: begun.append(attempt.id)), Attempt("1", budget, Observer()))
+    assert isinstance(error_of(outcome), BudgetSpent)
+    assert begun == []
+
+
+# ------------------------------------------------------------------------------------------------------- how they print
+
+
+def known_corruption() -> CorruptData:
+    error = known_errors()["corrupt"]
+    assert isinstance(error, CorruptData)
+    return error
+
+
+RESULT = RewriteResult(task="<t>", attempt="1", files=(RewrittenFile("/a", 10, 3, 1), RewrittenFile("/b", 20, 4, 2)),
+                       bytes_read=50, bytes_written=30, seconds=0.5)
+FAILURE = RewriteFailure("<t>", known_corruption())
+
+
+def test_outcomes_are_rows() -> None:
+    assert RESULT.to_dicts() == [{"task": "<t>", "files": 2, "entries": 7, "bytes_read": 50, "bytes_written": 30,
+                                  "seconds": 0.5, "attempt": "1"}]
+    assert FAILURE.to_dicts() == [{"task": "<t>", "error": "CorruptData", "message": str(known_corruption())}]
+
+
+@pytest.mark.parametrize("outcome", [RESULT, FAILURE])
+def test_outcomes_have_one_line_and_a_table(outcome: RewriteResult | RewriteFailure) -> None:
+    assert "\n" not in repr(outcome)
+    assert "&lt;t&gt;" in outcome._repr_html_()
+    assert "<t>" not in outcome._repr_html_()
