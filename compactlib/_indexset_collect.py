@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from operator import index as as_int
 
-from compactlib._indexset_runs import Runs, column, split_pairs, unsorted
+from compactlib._indexset_runs import MAX_INDEX, Runs, split_pairs, unsorted
 
 
 class RunCollector:
@@ -23,20 +23,7 @@ class RunCollector:
             InvalidInput: no integer from 0 to 2**64 - 1; nothing was taken.
             Unsorted: not above the last one; nothing was taken.
         """
-        try:
-            index = as_int(index)
-            if index == self._next and self._lasts:
-                self._lasts[-1] = index
-            elif index >= self._next:
-                self._firsts.append(index)
-                self._lasts.append(index)
-            else:
-                column([index])
-                raise unsorted(self._next - 1, index)
-        except (TypeError, OverflowError):
-            column([index])
-            raise
-        self._next = index + 1
+        self.append_run(index, index)
 
     def append_run(self, first: int, last: int) -> None:
         """Take all indexes from `first` to `last`, both inclusive and above all taken before. Cost: O(1).
@@ -45,10 +32,20 @@ class RunCollector:
             InvalidInput: no indexes, or `first` exceeds `last`; nothing was taken.
             Unsorted: `first` is not above the last one; nothing was taken.
         """
-        split_pairs([(first, last)])
-        self.append(first)
-        self._lasts[-1] = last
-        self._next = self._lasts[-1] + 1
+        try:
+            first, last = as_int(first), as_int(last)
+        except TypeError:
+            split_pairs([(first, last)])
+            raise
+        if not self._next <= first <= last <= MAX_INDEX:
+            split_pairs([(first, last)])
+            raise unsorted(self._next - 1, first)
+        if first == self._next and self._lasts:
+            self._lasts[-1] = last
+        else:
+            self._firsts.append(first)
+            self._lasts.append(last)
+        self._next = last + 1
 
     def _runs(self) -> Runs:
         return self._firsts[:], self._lasts[:]
