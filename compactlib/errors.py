@@ -97,7 +97,7 @@ class CorruptData(CompactlibError):
                  index: int | None = None) -> None:
         place = f"{os.fspath(path)} at offset {offset}" + ("" if index is None else f" (index {index})")
         super().__init__(f"corrupt data in {place}: expected {expected}, found {found}; restore the file from a copy")
-        self.path = os.fspath(path)
+        self.path: str = os.fspath(path)
         self.offset = offset
         self.expected = expected
         self.found = found
@@ -175,7 +175,7 @@ class StorageError(CompactlibError, OSError):
 
     def __init__(self, *, operation: str, path: str | os.PathLike[str], errno: int) -> None:
         self.operation = operation
-        self.path = os.fspath(path)
+        self.path: str = os.fspath(path)
         super().__init__(f"{operation} {self.path}: {os.strerror(errno)}; {self._advice}")
         self.errno = errno
 
