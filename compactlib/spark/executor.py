@@ -8,14 +8,20 @@ caller commits, after the outcome has come back.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from compactlib.budget import Budget, BudgetLimits
 from compactlib.errors import BudgetSpent, InvalidInput
 from compactlib.observe import Observer, Progress
-from compactlib.rewrite import RewriteFailure, RewriteOutcome, RewriteTask, checked_names
+from compactlib.rewrite import (
+    RewriteFailure,
+    RewriteOutcome,
+    RewriteResult,
+    RewriteTask,
+    checked_names,
+    foreign_error,
+)
 from compactlib.spark.dependencies import require_spark
 from compactlib.spark.failure import condensed, job_failure
 from compactlib.spark.outcomes import Matched, match_outcomes
@@ -39,12 +45,17 @@ class SparkExecutor:
     module; such modules (compactlib among them) must be importable on the workers: see `ship_library`. Folders named
     in tasks must be reachable under the same path from every worker and from this process.
 
-    Tasks run in jobs of at most `max_tasks_per_job`, one after the other. Between jobs the budget is asked (so pause,
-    cancel and deadline act there, and the deadline also inside each task by the worker's own clock), and the observer
-    hears `Progress("spark", ..., unit="tasks")`; what tasks tell their observer arrives when their job ends. A byte
-    rate is divided among the tasks that run at once. A total is divided among the tasks of a job, which then holds no
-    more tasks than run at once: it is never exceeded by attempts that report, but a task larger than its part is
-    refused. What a killed attempt wrote is not known and not charged.
+    Tasks run in jobs of at most `max_tasks_per_job`, one after the other. What reaches the other side:
+
+    * **budget**: it is asked between jobs, so pause, cancel and deadline act there (the deadline also within tasks,
+      by the workers' system clocks). A byte rate is divided among the tasks that run at once. A total is divided
+      among the tasks of a job, which then holds no more than run at once: attempts that report never exceed it, but
+      a task larger than its part is refused. What tasks report as spent is charged, also by those that failed; what
+      a killed attempt wrote nobody knows.
+    * **observer**: counters and events of tasks are passed on when their job ends; progress within a task is not
+      visible. Instead, each finished task's written bytes are reported as done under its name, and `rewrite`
+      advances by groups, job by job.
+    * **errors** come back with all their fields; one that cannot be pickled comes as `TaskFailed` with its text.
 
     Args:
         spark: a classic or a Spark Connect session.
@@ -72,7 +83,7 @@ class SparkExecutor:
         self._check_files = check_files
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
-            observer: Observer | None = None) -> Iterator[RewriteOutcome]:
+            observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
         """See `Executor.run`. Nothing starts before the first outcome is asked for.
 
         A job that fails as a whole (a worker killed in every attempt, a session that was stopped) gives a failure for
@@ -83,14 +94,14 @@ class SparkExecutor:
                               Observer() if observer is None else observer)
 
     def _run_jobs(self, tasks: Sequence[RewriteTask], budget: Budget,
-                  observer: Observer) -> Iterator[RewriteOutcome]:
+                  observer: Observer) -> Generator[RewriteOutcome, None, None]:
         begun = 0
         while begun < len(tasks):
             try:
                 budget.check()
             except BudgetSpent as spent:
                 for task in tasks[begun:]:
-                    yield RewriteFailure(task.name, copy.copy(spent))
+                    yield RewriteFailure(task.name, budget.refusal or spent)
                 return
             size, limits = self._next_job(budget.remaining, len(tasks) - begun)
             outcomes = []
@@ -99,7 +110,7 @@ class SparkExecutor:
                 _tell(matched, observer)
                 outcomes.append(matched.outcome)
             begun += size
-            observer.progress(Progress("spark", begun, len(tasks), "tasks"))
+            observer.progress(Progress("rewrite", begun, len(tasks), "groups"))
             yield from outcomes
 
     def _next_job(self, remaining: BudgetLimits, waiting: int) -> tuple[int, BudgetLimits]:
@@ -129,10 +140,8 @@ class SparkExecutor:
         for task in tasks:
             try:
                 packed = packed_task(task)
-            except Exception as error:
-                told = (f"task {task.name!r} cannot be pickled ({type(error).__name__}: {error}); give it plain values "
-                        "and let run() open what it needs")
-                yield Matched(RewriteFailure(task.name, InvalidInput(told)))
+            except Exception as error:  # pickling runs foreign code, which may raise anything
+                yield Matched(RewriteFailure(task.name, foreign_error(task.name, error)))
                 continue
             names[len(plan)] = task.name
             plan.append(PlanRow(len(plan), printable(task.name), packed))
@@ -171,7 +180,12 @@ class SparkExecutor:
 
 
 def _tell(matched: Matched, observer: Observer) -> None:
-    if matched.observations is not None:
-        matched.observations.replay(observer)
+    outcome, told = matched.outcome, matched.told
+    if told is not None:
+        told.replay(observer)
+        if told.dropped:
+            observer.event("spark_observations_dropped", {"task": outcome.task, "dropped": told.dropped})
     if matched.extra_attempts:
-        observer.event("spark_extra_attempts", {"task": matched.outcome.task, "attempts": matched.extra_attempts})
+        observer.event("spark_extra_attempts", {"task": outcome.task, "attempts": matched.extra_attempts})
+    if isinstance(outcome, RewriteResult):
+        observer.progress(Progress(outcome.task, outcome.bytes_written, outcome.bytes_written))

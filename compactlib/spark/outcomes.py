@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 
 from compactlib.errors import CompactlibError, CorruptData, NotFound, TaskFailed
+from compactlib.observe import RecordingObserver
 from compactlib.rewrite import RewriteFailure, RewriteOutcome, RewriteResult
 from compactlib.spark.rows import ResultRow
-from compactlib.spark.worker import Observations, Report, read_report
+from compactlib.spark.worker import Report, read_report
 
 
 @attrs.frozen
@@ -20,13 +21,13 @@ class Matched:
     Attributes:
         outcome: its result or failure.
         spent_bytes: to be charged to the caller's budget.
-        observations: to be told to the caller's observer; `None` if nothing came back.
+        told: to be told to the caller's observer; `None` if nothing came back.
         extra_attempts: ids of attempts that also reported and were not used.
     """
 
     outcome: RewriteOutcome
     spent_bytes: int = 0
-    observations: Observations | None = None
+    told: RecordingObserver | None = None
     extra_attempts: tuple[str, ...] = ()
 
 
@@ -69,7 +70,7 @@ def _match_one(name: str, rows: Sequence[ResultRow], check_files: bool) -> Match
         outcome = outcome if problem is None else RewriteFailure(name, problem)
     spent = sum(report.spent_bytes for _, report in reports)
     extra = tuple(row.attempt for row, _ in reports if row is not chosen[0])
-    return Matched(outcome, spent, chosen[1].observations, extra)
+    return Matched(outcome, spent, chosen[1].told, extra)
 
 
 def _unreadable(name: str, why: str) -> Matched:

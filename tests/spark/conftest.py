@@ -34,9 +34,9 @@ def _started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Started]:
     session = _session_with_stderr(folder / "stderr", options)
     archive = ship_library(session)
     # The tests' own tasks are importable here only, so they travel by value, as a notebook's do.
-    cloudpickle.register_pickle_by_value(rewrite_tasks)
+    cloudpickle.register_pickle_by_value(rewrite_tasks)  # type: ignore[no-untyped-call]
     yield _Started(session, archive, (folder / "stderr").read_text())
-    cloudpickle.unregister_pickle_by_value(rewrite_tasks)
+    cloudpickle.unregister_pickle_by_value(rewrite_tasks)  # type: ignore[no-untyped-call]
     session.stop()
 
 

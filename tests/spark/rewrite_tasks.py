@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 
+import compactlib
 from compactlib.errors import CompactlibError, CorruptData
 from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
 
@@ -19,7 +20,7 @@ CHUNK_BYTES = 1000
 
 @attrs.frozen
 class CopyTask:
-    """Copies `source` into `folder` under a name of the attempt's, 1000 bytes at a time."""
+    """Copies `source` into `folder` under a name of the attempt's, 1000 bytes at a time, and tells where it runs."""
 
     name: str
     source: str
@@ -34,7 +35,7 @@ class CopyTask:
                 attempt.budget.spend(len(chunk))
                 out.write(chunk)
         attempt.observer.count("copied_bytes", len(data), {"kind": "test"})
-        attempt.observer.event("copied", {"task": self.name})
+        attempt.observer.event("copied", {"task": self.name, "folder": os.getcwd(), "library": compactlib.__file__})
         file = RewrittenFile(str(path), len(data), 1, zlib.crc32(data))
         return RewriteResult(task=self.name, attempt=attempt.id, files=(file,), bytes_read=len(data),
                              bytes_written=len(data), seconds=0.5)
@@ -109,18 +110,6 @@ class ReturningTask:
         context = TaskContext.get()
         assert context is not None
         return described(self, attempt, f"partition://{context.partitionId()}")
-
-
-@attrs.frozen
-class LibraryPathTask:
-    """Reports where the worker imports compactlib from."""
-
-    name: str
-
-    def run(self, attempt: Attempt) -> RewriteResult:
-        import compactlib.errors
-
-        return described(self, attempt, f"module://{compactlib.errors.__file__}")
 
 
 @attrs.frozen

@@ -1,0 +1,62 @@
+"""Run by test_spark_connect.py in a process of its own: the executor over Spark Connect. Prints what it found as JSON.
+
+    python -m tests.spark.connect_job EMPTY_FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from compactlib.observe import RecordingObserver
+from compactlib.rewrite import RewriteFailure
+from compactlib.spark import SparkExecutor, ship_library
+from compactlib.testing.executor_conformance import check_executor
+from tests.spark import rewrite_tasks
+from tests.spark.jvm import QUICK_JAVA
+from tests.spark.rewrite_tasks import AlwaysKilledTask, CopyTask
+
+
+def session() -> SparkSession:
+    """A Connect client with a server beside it, on loopback and a free port, for workers that run this Python."""
+    # Read by the server, which is this process's child; with the last one it takes any free port and we learn which.
+    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_TESTING": "1"}
+    options: dict[str, bool | float | int | str | None] = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.driver.extraJavaOptions": QUICK_JAVA,
+        "spark.executorEnv.PYTHONSAFEPATH": "1",
+        "spark.log.level": "OFF",
+        "spark.sql.shuffle.partitions": 2,
+        "spark.ui.enabled": False,
+    }
+    return SparkSession.builder.remote("local[2]").config(map=options).getOrCreate()
+
+
+def found(folder: Path) -> dict[str, Any]:
+    """Everything the test asks about."""
+    spark = session()
+    answers: dict[str, Any] = {"session": type(spark).__module__, "archive": ship_library(spark)}
+    cloudpickle.register_pickle_by_value(rewrite_tasks)  # type: ignore[no-untyped-call]
+    # Files of the conformance suite exist in name only; local[2] does not retry, so nothing may die in it.
+    answers["passed"] = check_executor(lambda: SparkExecutor(spark, check_files=False), folder)
+    observer = RecordingObserver()
+    list(SparkExecutor(spark).run([CopyTask("where", __file__, str(folder))], observer=observer))
+    answers["library"] = observer.events[0][1]["library"]
+    (killed,) = SparkExecutor(spark).run([AlwaysKilledTask("deadly")])
+    assert isinstance(killed, RewriteFailure)
+    answers["killed"] = [type(killed.error).__name__, str(killed.error)]
+    spark.stop()
+    (stopped,) = SparkExecutor(spark).run([AlwaysKilledTask("late")])
+    assert isinstance(stopped, RewriteFailure)
+    answers["stopped"] = [type(stopped.error).__name__, str(stopped.error)]
+    return answers
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(found(Path(sys.argv[1]))))

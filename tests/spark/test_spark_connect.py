@@ -1,0 +1,54 @@
+"""SparkExecutor over Spark Connect, in a process of its own: one process has classic sessions or Connect ones."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactlib.testing.executor_conformance import ExecutorConformance
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("connect")
+    script = subprocess.run([sys.executable, "-m", "tests.spark.connect_job", str(folder)], cwd=ROOT,
+                            capture_output=True, text=True, timeout=240, check=False)
+    assert script.returncode == 0, script.stderr[-4000:]
+    found: dict[str, Any] = json.loads(script.stdout.splitlines()[-1])
+    return found
+
+
+def test_it_is_a_connect_session(answers: dict[str, Any]) -> None:
+    assert answers["session"] == "pyspark.sql.connect.session"
+
+
+def test_the_executor_conforms(answers: dict[str, Any]) -> None:
+    assert answers["passed"] == sorted(name for name in dir(ExecutorConformance) if name.startswith("test_"))
+
+
+def test_workers_import_the_shipped_library(answers: dict[str, Any]) -> None:
+    assert f"/{answers['archive']}/compactlib/" in answers["library"]
+
+
+def test_a_master_that_never_retries_is_named(answers: dict[str, Any]) -> None:
+    kind, message = answers["killed"]
+    assert kind == "TaskFailed"
+    assert "'deadly'" in message
+    assert "master 'local[2]' never retries" in message
+    assert "local[N,4]" in message
+
+
+def test_a_stopped_session_gives_a_failure(answers: dict[str, Any]) -> None:
+    kind, message = answers["stopped"]
+    assert kind == "TaskFailed"
+    assert "'late'" in message
+    assert "repair the session" in message
