@@ -177,7 +177,7 @@ class StorageError(CompactlibError, OSError):
         self.operation = operation
         self.path: str = os.fspath(path)
         super().__init__(f"{operation} {self.path}: {os.strerror(errno)}; {self._advice}")
-        self.errno = errno
+        self.errno: int | None = errno
 
     _advice = "see the operating system's error"
 
