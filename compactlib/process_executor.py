@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 _LOOK_AGAIN_SECONDS = 0.1
 """How soon a pause or a cancel reaches the workers while the caller waits for an outcome."""
-_GRACE_SECONDS = 5.0
-"""How long a worker that is told to stop may take before it is killed."""
+_EXIT_SECONDS = 5.0
+"""How long a worker that has hung up may take to exit."""
 
 
 class ProcessExecutor:
@@ -64,20 +64,25 @@ class ProcessExecutor:
     Args:
         workers: how many processes run at once, >= 1.
         max_attempts: how many workers a task may cost before it is given up, >= 1.
+        grace_seconds: how long workers may take to end by themselves when the run is left, >= 0; then they are
+            killed.
         attempt_id: gives each attempt its id; for tests that need names to repeat.
 
     Raises:
-        InvalidInput: `workers` or `max_attempts` is less than 1.
+        InvalidInput: `workers` or `max_attempts` is less than 1, or `grace_seconds` is negative.
     """
 
-    def __init__(self, workers: int, *, max_attempts: int = 3,
+    def __init__(self, workers: int, *, max_attempts: int = 3, grace_seconds: float = 5.0,
                  attempt_id: Callable[[], str] = new_attempt_id) -> None:
         if workers < 1:
             raise InvalidInput(f"an executor needs at least one worker, found {workers}")
         if max_attempts < 1:
             raise InvalidInput(f"a task needs at least one attempt, found {max_attempts}")
+        if not grace_seconds >= 0:
+            raise InvalidInput(f"grace_seconds is {grace_seconds}; give 0 or more")
         self._workers = workers
         self._max_attempts = max_attempts
+        self._grace_seconds = grace_seconds
         self._attempt_id = attempt_id
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
@@ -86,7 +91,7 @@ class ProcessExecutor:
 
         While the caller deals with one outcome, each worker does at most one further task. The iterator is a
         generator; closing it, or leaving a `for` over it, cancels the running tasks, kills what does not end within
-        five seconds, and returns when no worker is left.
+        `grace_seconds`, and returns when no worker is left.
 
         A task that ends its process (a signal, `sys.exit`, a `KeyboardInterrupt` of its own) counts as a worker
         that died. After `max_attempts` of those its outcome is a `TaskFailed` of kind `WorkerDied`. If no worker
@@ -95,9 +100,9 @@ class ProcessExecutor:
         listed = checked_names(tasks)
         lent_budget = Budget() if budget is None else budget
         lent_observer = Observer() if observer is None else observer
-        run = _Run(listed, min(self._workers, max(1, len(listed))), self._max_attempts, self._attempt_id,
-                   lent_budget, lent_observer)
-        return run.outcomes()
+        parallel = min(self._workers, max(1, len(listed)))
+        return _Run(listed, parallel, self._max_attempts, self._grace_seconds, self._attempt_id, lent_budget,
+                    lent_observer).outcomes()
 
     def __repr__(self) -> str:
         return f"ProcessExecutor(workers={self._workers}, max_attempts={self._max_attempts})"
@@ -153,7 +158,7 @@ class _Worker:
             return self.pipe.recv() if self.pipe.poll() else None
         except (EOFError, OSError):
             # Its end of the pipe is gone; the process follows at once, or is as good as dead.
-            self.process.join(_GRACE_SECONDS)
+            self.process.join(_EXIT_SECONDS)
             self.process.kill()
             self.process.join()
             return None
@@ -172,7 +177,7 @@ class _Worker:
 class _Run:
     """One call of `ProcessExecutor.run`: hands out tasks, listens to workers, and collects outcomes."""
 
-    def __init__(self, tasks: Sequence[RewriteTask], parallel: int, max_attempts: int,
+    def __init__(self, tasks: Sequence[RewriteTask], parallel: int, max_attempts: int, grace_seconds: float,
                  attempt_id: Callable[[], str], budget: Budget, observer: Observer) -> None:
         self._context = multiprocessing.get_context("spawn")
         self._waiting = deque(_Job(task) for task in tasks)
@@ -180,6 +185,7 @@ class _Run:
         self._workers: list[_Worker] = []
         self._parallel = parallel
         self._max_attempts = max_attempts
+        self._grace_seconds = grace_seconds
         self._attempt_id = attempt_id
         self._budget = budget
         self._observer = observer
@@ -338,7 +344,7 @@ class _Run:
         """Stop every worker at once; those that do not stop in time are killed."""
         for worker in self._workers:
             worker.pipe.close()
-        patience = _GRACE_SECONDS
+        patience = self._grace_seconds
         for worker in self._workers:
             if not worker.end(patience):
                 patience = 0.0

@@ -1,0 +1,337 @@
+"""`process_executor`: real worker processes, really killed; the same promises as in this process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from compactlib.budget import Budget
+from compactlib.clock import SystemClock
+from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, TaskFailed
+from compactlib.observe import Observer, Progress, RecordingObserver
+from compactlib.process_executor import ProcessExecutor
+from compactlib.rewrite import Executor, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask, RewrittenFile
+from compactlib.testing.executor_conformance import (
+    DieTask,
+    ExecutorConformance,
+    FixedTask,
+    WriteTask,
+    by_name,
+    error_of,
+    result_of,
+)
+from tests.process_tasks import (
+    EndlessTask,
+    EndTask,
+    HeldTask,
+    InterruptedTask,
+    LostTask,
+    MeetingTask,
+    PausedTask,
+    StubbornTask,
+    TellingTask,
+    wait_for,
+)
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def workers_without_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers import the main module anew; this one's is pytest, which costs more than the rest and helps nobody."""
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(main, "__spec__", None)
+    monkeypatch.delattr(main, "__file__", raising=False)
+
+
+class TestTwoProcesses(ExecutorConformance):
+    isolates_tasks = True
+
+    def make_executor(self) -> Executor:
+        return ProcessExecutor(2)
+
+
+def ran(executor: Executor, tasks: Iterable[RewriteTask], budget: Budget | None = None,
+        observer: Observer | None = None) -> dict[str, RewriteOutcome]:
+    listed = list(tasks)
+    return by_name(listed, executor.run(listed, budget=budget, observer=observer))
+
+
+def workers_alive() -> list[str]:
+    return [child.name for child in multiprocessing.active_children() if child.name == "compactlib-rewrite"]
+
+
+def meanwhile(work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def failed_task(outcome: RewriteOutcome) -> TaskFailed:
+    error = error_of(outcome)
+    assert isinstance(error, TaskFailed), repr(error)
+    return error
+
+
+# -------------------------------------------------------------------------------------------------- workers that die
+
+
+def test_a_task_that_kills_every_worker_is_given_up_and_costs_nobody_else_an_attempt(tmp_path: Path) -> None:
+    tasks: list[RewriteTask] = [
+        *(WriteTask(f"before {number}", str(tmp_path), 200_000) for number in range(3)),
+        DieTask("killer", str(tmp_path), 99, os.getpid()),
+        *(WriteTask(f"after {number}", str(tmp_path), 200_000) for number in range(3)),
+    ]
+    outcomes = ran(ProcessExecutor(2), tasks)
+    error = failed_task(outcomes.pop("killer"))
+    assert (error.task, error.kind) == ("killer", "WorkerDied")
+    assert "'killer'" in str(error)
+    assert "3 times" in str(error)
+    assert "SIGKILL" in str(error)
+    marks = {path.name.removeprefix("killer.died.") for path in tmp_path.glob("killer.died.*")}
+    assert len(marks) == 3
+    assert all(f"attempt {mark}: signal SIGKILL" in error.detail for mark in marks)
+    for name, outcome in outcomes.items():
+        (file,) = tmp_path.glob(f"{name}.*")
+        assert result_of(outcome).files[0].path == str(file)
+
+
+@pytest.mark.parametrize(("allowed", "deaths", "survives"), [(1, 1, False), (4, 3, True)])
+def test_the_number_of_attempts_is_the_callers(tmp_path: Path, allowed: int, deaths: int, survives: bool) -> None:
+    task = DieTask("mortal", str(tmp_path), deaths, os.getpid())
+    outcome = ran(ProcessExecutor(1, max_attempts=allowed), [task])["mortal"]
+    assert isinstance(outcome, RewriteResult if survives else RewriteFailure)
+    assert len(list(tmp_path.glob("mortal.died.*"))) == min(deaths, allowed)
+
+
+def test_a_task_that_leaves_its_process_is_told_with_the_exit_code() -> None:
+    tasks = [EndTask("exits", "exit"), EndTask("interrupts", "interrupt")]
+    outcomes = ran(ProcessExecutor(2, max_attempts=1), tasks)
+    assert "exit code 3" in str(failed_task(outcomes["exits"]))
+    assert failed_task(outcomes["interrupts"]).kind == "WorkerDied"
+
+
+def test_control_c_is_left_to_the_parent() -> None:
+    result_of(ran(ProcessExecutor(1), [InterruptedTask("interrupted")])["interrupted"])
+
+
+def test_a_main_module_that_cannot_be_imported_is_told(tmp_path: Path) -> None:
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        "from compactlib.process_executor import ProcessExecutor\n"
+        "from compactlib.testing.executor_conformance import WriteTask\n"
+        f"for outcome in ProcessExecutor(2).run([WriteTask('a', {str(tmp_path)!r}), WriteTask('b', 'x')]):\n"
+        "    print(outcome.task, outcome.error.kind, '__main__' in str(outcome.error))\n")
+    told = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, cwd=ROOT,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert sorted(told.stdout.splitlines()) == ["a WorkerNotStarted True", "b WorkerNotStarted True"]
+
+
+def test_workers_stop_when_their_parent_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "from compactlib.process_executor import ProcessExecutor\n"
+        "from tests.process_tasks import EndlessTask\n"
+        "if __name__ == '__main__':\n"
+        f"    list(ProcessExecutor(1).run([EndlessTask('endless', {str(tmp_path)!r})]))\n")
+    with subprocess.Popen([sys.executable, script], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}) as parent:
+        wait_for(tmp_path / "endless.began")
+        parent.send_signal(signal.SIGKILL)
+    wait_for(tmp_path / "endless.cancelled")
+
+
+# --------------------------------------------------------------------------------------------------------- to and fro
+
+
+def test_workers_run_at_the_same_time(tmp_path: Path) -> None:
+    tasks = [MeetingTask("a", str(tmp_path), "b"), MeetingTask("b", str(tmp_path), "a")]
+    assert all(result_of(outcome) for outcome in ran(ProcessExecutor(2), tasks).values())
+
+
+def test_tasks_that_do_not_survive_the_way_are_failures_of_their_own(tmp_path: Path) -> None:
+    tasks: list[RewriteTask] = [HeldTask("held", threading.Lock()), LostTask("lost"), WriteTask("sound", str(tmp_path))]
+    outcomes = ran(ProcessExecutor(1), tasks)
+    held, lost = failed_task(outcomes["held"]), failed_task(outcomes["lost"])
+    assert (held.task, held.kind) == ("held", "TypeError")
+    assert (lost.task, lost.kind) == ("lost", "LookupError")
+    assert "nobody here knows lost" in str(lost)
+    result_of(outcomes["sound"])
+
+
+def test_tasks_and_results_larger_than_a_pipe_come_through() -> None:
+    files = tuple(RewrittenFile(f"/a/rather/long/path/{number}", number, number, number) for number in range(4000))
+    outcomes = ran(ProcessExecutor(2), [FixedTask(name, files, 1, 1.0) for name in "abc"])
+    assert all(result_of(outcome).files == files for outcome in outcomes.values())
+
+
+def test_the_caller_is_at_most_one_task_behind_each_worker(tmp_path: Path) -> None:
+    run = ProcessExecutor(1).run(WriteTask(f"{number}", str(tmp_path)) for number in range(10))
+    for consumed, _ in enumerate(run, 1):
+        assert len(list(tmp_path.iterdir())) <= consumed + 1
+
+
+# ---------------------------------------------------------------------------------------------------------- observers
+
+
+def test_counters_and_events_arrive_and_progress_is_told_per_task(tmp_path: Path) -> None:
+    observer = RecordingObserver()
+    ran(ProcessExecutor(2), [TellingTask("told"), WriteTask("written", str(tmp_path), 1500)], observer=observer)
+    assert observer.counters == {("told", (("task", "told"),)): 2, ("conformance_files", ()): 1}
+    assert observer.events == [("limits", {"bytes_per_second": None, "total_bytes": None, "deadline": None})]
+    assert sorted(observer.progresses, key=str) == [
+        Progress("rewrite", 1, 2, "groups"), Progress("rewrite", 2, 2, "groups"),
+        Progress("told", 0, 0), Progress("written", 1500, 1500),
+    ]
+
+
+def test_an_event_that_cannot_travel_fails_its_task_where_it_was_told() -> None:
+    observer = RecordingObserver()
+    error = failed_task(ran(ProcessExecutor(1), [TellingTask("told", True)], observer=observer)["told"])
+    assert error.kind == "TypeError"
+    assert "attempt.observer.event" in error.detail
+    assert [name for name, _ in observer.events] == ["limits"]
+
+
+# ------------------------------------------------------------------------------------------------------------- budgets
+
+
+def limits_told(count: int, budget: Budget) -> list[dict[str, object]]:
+    observer = RecordingObserver()
+    ran(ProcessExecutor(2), [TellingTask(f"{number}") for number in range(count)], budget, observer)
+    return [dict(fields) for _, fields in observer.events]
+
+
+def test_running_tasks_share_the_limits_and_a_lone_one_has_them_all() -> None:
+    budget = Budget(bytes_per_second=1000, total_bytes=600, deadline=1e12)
+    assert limits_told(1, budget) == [{"bytes_per_second": 1000, "total_bytes": 600, "deadline": 1e12}]
+    assert limits_told(2, budget) == [{"bytes_per_second": 500, "total_bytes": 300, "deadline": 1e12}] * 2
+
+
+def test_all_workers_together_stay_within_the_total(tmp_path: Path) -> None:
+    budget = Budget(total_bytes=10_000)
+    outcomes = ran(ProcessExecutor(2), [WriteTask(f"{number}", str(tmp_path), 3000) for number in range(8)], budget)
+    results = [outcome for outcome in outcomes.values() if isinstance(outcome, RewriteResult)]
+    errors = [outcome.error for outcome in outcomes.values() if isinstance(outcome, RewriteFailure)]
+    assert results
+    assert errors
+    assert all(isinstance(error, BudgetSpent) and error.reason == "bytes" for error in errors)
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= budget.spent_bytes <= 10_000
+
+
+def test_a_deadline_ends_running_tasks(tmp_path: Path) -> None:
+    budget = Budget(deadline=SystemClock().now() + 0.5)
+    error = error_of(ran(ProcessExecutor(1), [EndlessTask("endless", str(tmp_path))], budget)["endless"])
+    assert isinstance(error, BudgetSpent)
+    assert error.reason == "deadline"
+
+
+def test_cancelling_reaches_running_tasks_and_refuses_the_others(tmp_path: Path) -> None:
+    budget = Budget()
+
+    def cancel() -> None:
+        wait_for(tmp_path / "0.began")
+        budget.cancel()
+
+    thread = meanwhile(cancel)
+    outcomes = ran(ProcessExecutor(1), [EndlessTask(f"{number}", str(tmp_path)) for number in range(3)], budget)
+    thread.join()
+    errors: list[CompactlibError] = [error_of(outcome) for outcome in outcomes.values()]
+    assert [isinstance(error, BudgetSpent) and error.reason for error in errors] == ["cancelled"] * 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.began", "0.cancelled"]
+
+
+def test_pausing_and_resuming_reach_running_tasks(tmp_path: Path) -> None:
+    budget = Budget()
+
+    def pause_and_resume() -> None:
+        wait_for(tmp_path / "task.began")
+        budget.pause()
+        wait_for(tmp_path / "task.paused")
+        budget.resume()
+
+    thread = meanwhile(pause_and_resume)
+    result_of(ran(ProcessExecutor(1), [PausedTask("task", str(tmp_path))], budget)["task"])
+    thread.join()
+
+
+def test_a_paused_budget_holds_tasks_back(tmp_path: Path) -> None:
+    seen: list[list[Path]] = []
+    asked = threading.Event()
+    budget = Budget()
+    budget.pause()
+
+    def resume() -> None:
+        asked.wait()
+        seen.append(list(tmp_path.iterdir()))
+        budget.resume()
+
+    thread = meanwhile(resume)
+    run = ProcessExecutor(2).run([WriteTask("a", str(tmp_path)), WriteTask("b", str(tmp_path))], budget=budget)
+    asked.set()
+    assert len([result_of(outcome) for outcome in run]) == 2
+    thread.join()
+    assert seen == [[]]
+
+
+# ------------------------------------------------------------------------------------------------------------- leaving
+
+
+def test_leaving_ends_running_tasks_and_leaves_no_process(tmp_path: Path) -> None:
+    budget = Budget()
+    tasks: list[RewriteTask] = [MeetingTask("first", str(tmp_path), "endless.began"),
+                                EndlessTask("endless", str(tmp_path)),
+                                *(EndlessTask(f"{number}", str(tmp_path)) for number in range(5))]
+    run = ProcessExecutor(2).run(tasks, budget=budget)
+    assert next(run).task == "first"
+    run.close()
+    assert workers_alive() == []
+    assert (tmp_path / "endless.cancelled").exists()
+    assert not budget.cancelled
+    assert len(list(tmp_path.glob("*.began"))) <= 2
+    assert list(run) == []
+
+
+def test_leaving_kills_what_does_not_listen(tmp_path: Path) -> None:
+    tasks: list[RewriteTask] = [MeetingTask("first", str(tmp_path), "stubborn.began"),
+                                StubbornTask("stubborn", str(tmp_path))]
+    run = ProcessExecutor(2, grace_seconds=0).run(tasks)
+    assert next(run).task == "first"
+    run.close()
+    assert workers_alive() == []
+
+
+def test_a_finished_run_leaves_no_process(tmp_path: Path) -> None:
+    ran(ProcessExecutor(2), [WriteTask("a", str(tmp_path)), WriteTask("b", str(tmp_path))])
+    assert workers_alive() == []
+
+
+def test_an_observer_that_raises_ends_the_run_and_its_workers(tmp_path: Path) -> None:
+    class Objecting(Observer):
+        def progress(self, progress: Progress) -> None:
+            raise RuntimeError("no")
+
+    run = ProcessExecutor(2).run([WriteTask("a", str(tmp_path)), EndlessTask("b", str(tmp_path))], observer=Objecting())
+    with pytest.raises(RuntimeError, match="no"):
+        list(run)
+    assert workers_alive() == []
+
+
+# --------------------------------------------------------------------------------------------------------------- input
+
+
+def test_impossible_numbers_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="at least one worker"):
+        ProcessExecutor(0)
+    with pytest.raises(InvalidInput, match="at least one attempt"):
+        ProcessExecutor(1, max_attempts=0)
+    with pytest.raises(InvalidInput, match="grace_seconds"):
+        ProcessExecutor(1, grace_seconds=-1)
+    assert repr(ProcessExecutor(2)) == "ProcessExecutor(workers=2, max_attempts=3)"
