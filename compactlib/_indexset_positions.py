@@ -13,7 +13,8 @@ from compactlib.errors import InvalidInput, Unsorted
 def merge_positions(column: Sequence[int], members: Sequence[int]) -> list[int]:
     """The positions in `column` of all of `members`.
 
-    The answer is checked against the column before it is given, so unsorted input never yields a wrong one.
+    The answer is checked against the column before it is given, so input out of order never yields a wrong one: it
+    is refused, unless the answer is right all the same.
 
     >>> merge_positions([5, 6, 9, 12, 40], [6, 12])
     [1, 3]
@@ -27,7 +28,7 @@ def merge_positions(column: Sequence[int], members: Sequence[int]) -> list[int]:
 
     Raises:
         InvalidInput: a member is not in the column; names the first.
-        Unsorted: one of the two does not ascend strictly.
+        Unsorted: one of the two does not ascend strictly, and the positions cannot be told.
 
     Cost: O(column + members) in C; O(members) where the column is dense (its members consecutive).
     """
