@@ -1,0 +1,39 @@
+"""local_session: quiet, on loopback, retrying."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from pyspark.sql import SparkSession
+
+from compactlib.errors import InvalidInput
+from compactlib.spark import local_session
+
+
+@pytest.mark.spark
+def test_it_retries_and_listens_on_loopback_only(spark: SparkSession) -> None:
+    settings = {name: spark.conf.get(name) for name in (
+        "spark.master", "spark.driver.host", "spark.driver.bindAddress", "spark.ui.enabled")}
+    assert settings == {"spark.master": "local[2,4]", "spark.driver.host": "127.0.0.1",
+                        "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false"}
+
+
+@pytest.mark.spark
+def test_a_running_session_is_returned_as_it_is(spark: SparkSession) -> None:
+    assert local_session("another", cores=1) is spark
+
+
+def test_at_least_one_core() -> None:
+    with pytest.raises(InvalidInput, match="found 0"):
+        local_session(cores=0)
+
+
+def test_without_java_it_says_what_to_install() -> None:
+    script = ("from compactlib.spark import local_session; from compactlib.errors import Unsupported\n"
+              "try:\n    local_session()\nexcept Unsupported as error:\n    print(error)")
+    answer = subprocess.run([sys.executable, "-c", script], env={**os.environ, "JAVA_HOME": "/nonexistent"},
+                            capture_output=True, text=True, check=True)
+    assert "install a Java 17" in answer.stdout
