@@ -11,51 +11,111 @@ For members 1, 2 and 3, of which 1 is the leader, with the new file written and 
 Each sync is a wall: no member may lose its own file before the leader's new one is durable (2 before 3), and the
 `.compacting` name, by which recovery knows what to finish, may not go before the links are durable (3 before 4).
 Steps 3 and 4 are repeated by recovery (`recover.py`) if a crash comes between.
+
+The new segment's range reaches from its first to its last member, and a newer segment cuts an older one. So no other
+segment's file may lie between the members: its range would hide what was merged from behind it (step 1 looks). And
+until step 3 is complete, members that still are files do not count: the `.compacting` name says so to everyone who
+lists the folder (`superseded`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+import stat
+from collections.abc import Iterable, Sequence
 
-from compactlib.errors import CorruptData
-from compactlib.files import Files, StrPath, replace_with_link, replace_with_symlink
-from compactlib.raftlog.names import LINK_SUFFIX, SWAP_SUFFIX, compacting_name, segment_name
+from compactlib.errors import Busy, CorruptData, DiskFull, StorageError
+from compactlib.files import Files, StrPath, list_folder, replace_with_link, replace_with_symlink
+from compactlib.raftlog.names import (
+    LINK_SUFFIX,
+    SWAP_SUFFIX,
+    compacting_members,
+    compacting_name,
+    segment_name,
+    segment_number,
+)
 from compactlib.raftlog.segment import SegmentReader
 from compactlib.rewrite import RewrittenFile
 
 
 def commit_group(files: Files, folder: StrPath, members: Sequence[int], rewritten: RewrittenFile) -> None:
-    """Put `rewritten` in place of `members` (segment numbers, ascending), durably.
+    """Put `rewritten` in place of `members` (segment numbers, ascending), durably: all four steps.
 
     Two folder syncs, whatever the number of members. After an error before step 2 the sources are as before; after
     a later one the leader already holds everything. Opening the log finishes or undoes it in either case.
 
     Raises:
         CorruptData: the file is not what its attempt reported; nothing was changed.
+        Busy: the file of another segment lies between the members; nothing was changed.
         StorageError: the disk refused a step.
     """
+    place_leader(files, folder, members, rewritten)
+    finish_group(files, folder, members)
+
+
+def place_leader(files: Files, folder: StrPath, members: Sequence[int], rewritten: RewrittenFile) -> None:
+    """Steps 1 and 2: the commit. See `commit_group`; `finish_group` does the rest, at any later time."""
     _check_rewritten(rewritten, members)
-    compacting = os.path.join(folder, compacting_name(members))
-    leader = os.path.join(folder, segment_name(members[0]))
+    _check_nothing_between(folder, members)
+    name = compacting_name(members)
+    compacting = os.path.join(folder, name)
     files.rename(rewritten.path, compacting)
-    replace_with_link(files, compacting, leader, temporary_suffix=SWAP_SUFFIX)
+    try:
+        replace_with_link(files, compacting, os.path.join(folder, segment_name(members[0])),
+                          temporary_suffix=SWAP_SUFFIX)
+    except BaseException:
+        # On a full disk a large file must not wait for the next run to be removed.
+        if not is_committed(folder, name):
+            with contextlib.suppress(StorageError):
+                files.unlink(compacting)
+        raise
     files.sync_folder(folder)
-    link_members(files, folder, members)
-    files.unlink(compacting)
 
 
-def link_members(files: Files, folder: StrPath, members: Sequence[int]) -> None:
-    """Make every member but the first a symbolic link to the first, durably; links that are there stay."""
+def finish_group(files: Files, folder: StrPath, members: Sequence[int]) -> None:
+    """Steps 3 and 4, for a group whose leader is in place durably; what was done before is not done again.
+
+    On a full disk a member's name is removed instead of becoming a link: what is superseded must not keep its space.
+
+    Raises:
+        StorageError: the disk refused; call again.
+    """
     leader = segment_name(members[0])
     changed = False
     for member in members[1:]:
         path = os.path.join(folder, segment_name(member))
         if not (os.path.islink(path) and os.readlink(path) == leader):
-            replace_with_symlink(files, leader, path, temporary_suffix=LINK_SUFFIX)
+            try:
+                replace_with_symlink(files, leader, path, temporary_suffix=LINK_SUFFIX)
+            except DiskFull:
+                if os.path.lexists(path):
+                    files.unlink(path)
             changed = True
     if changed:
         files.sync_folder(folder)
+    files.unlink(os.path.join(folder, compacting_name(members)))
+
+
+def is_committed(folder: StrPath, compacting: str) -> bool:
+    """Whether the leader's own name (not a link) leads to the file of the `.compacting` name.
+
+    A link count of 2 alone says nothing: the second name may be `1.segment.swap`, or the private one.
+    """
+    members = compacting_members(compacting)
+    if members is None:
+        return False
+    try:
+        new = os.lstat(os.path.join(folder, compacting))
+        old = os.lstat(os.path.join(folder, segment_name(members[0])))
+    except FileNotFoundError:
+        return False
+    return new.st_nlink >= 2 and stat.S_ISREG(old.st_mode) and os.path.samestat(new, old)
+
+
+def superseded(folder: StrPath, names: Iterable[str]) -> set[int]:
+    """The members, leaders aside, of groups that are committed but not finished; their own files no longer count."""
+    return {member for name in names if is_committed(folder, name) for member in (compacting_members(name) or ())[1:]}
 
 
 def _check_rewritten(rewritten: RewrittenFile, members: Sequence[int]) -> None:
@@ -68,3 +128,12 @@ def _check_rewritten(rewritten: RewrittenFile, members: Sequence[int]) -> None:
     if found != wanted or size != rewritten.size_bytes:
         raise CorruptData(path=rewritten.path, offset=0, expected=f"(size, entries, index CRC) {wanted} as reported",
                           found=f"{found} in a file of {size} bytes")
+
+
+def _check_nothing_between(folder: StrPath, members: Sequence[int]) -> None:
+    for name in list_folder(folder):
+        number = segment_number(name)
+        if (number is not None and members[0] < number < members[-1] and number not in members
+                and not os.path.islink(os.path.join(folder, name))):
+            raise Busy(f"segments {', '.join(map(str, members))} cannot become one while the file of segment {number} "
+                       f"lies between them; it goes when the last lease on it ends, compact again then")

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import attrs
 
-from compactlib.errors import CorruptData, NotALog
+from compactlib.errors import CorruptData, NotALog, NotFound
 from compactlib.files import Files, StrPath, list_folder
 from compactlib.raftlog.names import (
     LOCK_NAME,
     SNAPSHOT_NAME,
     compacting_members,
-    is_leftover,
+    is_temporary,
     segment_name,
     segment_number,
 )
 from compactlib.raftlog.segment import SegmentReader
 from compactlib.raftlog.segment_set import KnownSegment, know_segment, list_segments, open_segment
+
+_MAX_LOOKS = 100
 
 
 @attrs.frozen
@@ -63,10 +66,20 @@ def require_log(folder: StrPath, *, may_create: bool) -> bool:
 def read_folder(folder: StrPath) -> FolderContents:
     """Open every segment and learn what it holds. Costs one read of each segment's index.
 
+    A file that a compaction in another process removes meanwhile is no error: the folder is looked at anew.
+
     Raises:
         CorruptData, Unsupported: a segment is damaged or of an unknown version.
+        NotFound: files kept vanishing while they were opened.
         StorageError: one cannot be read.
     """
+    for _ in range(_MAX_LOOKS - 1):
+        with contextlib.suppress(NotFound):
+            return _look_into(folder)
+    return _look_into(folder)
+
+
+def _look_into(folder: StrPath) -> FolderContents:
     numbers = list_segments(folder)
     known: list[KnownSegment] = []
     empty: list[int] = []
@@ -115,5 +128,6 @@ def damage_in(folder: StrPath) -> list[CorruptData]:
 
 
 def _belongs_to_log(name: str) -> bool:
-    return (segment_number(name) is not None or compacting_members(name) is not None or is_leftover(name)
+    # Names such as `rewrite-…` are not enough: what is taken for a log's leftovers is removed.
+    return (segment_number(name) is not None or compacting_members(name) is not None or is_temporary(name)
             or name == SNAPSHOT_NAME)

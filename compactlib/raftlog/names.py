@@ -15,17 +15,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from operator import lt
 
 SNAPSHOT_NAME = "SNAPSHOT"
 LOCK_NAME = "LOCK"
 LINK_SUFFIX = ".link"
 SWAP_SUFFIX = ".swap"
 TEMPORARY_SUFFIX = ".tmp"
+COMPACTING_SUFFIX = ".compacting"
 REWRITE_PREFIX = "rewrite-"
 
 _SEGMENT = re.compile(r"(\d{16})\.segment")
 _COMPACTING = re.compile(r"(\d{16}(?:-\d{16})*)\.compacting")
-_LEFTOVER = re.compile(r"\d{16}\.segment\.(?:link|swap|tmp)|SNAPSHOT\.tmp")
+_TEMPORARY = re.compile(r"\d{16}\.segment\.(?:link|swap|tmp)|SNAPSHOT\.tmp")
 
 
 def segment_name(number: int) -> str:
@@ -41,15 +43,31 @@ def segment_number(name: str) -> int | None:
 
 def compacting_name(members: Sequence[int]) -> str:
     """The file name of the finished output that replaces `members` (ascending)."""
-    return "-".join(f"{number:016d}" for number in members) + ".compacting"
+    return "-".join(f"{number:016d}" for number in members) + COMPACTING_SUFFIX
 
 
 def compacting_members(name: str) -> tuple[int, ...] | None:
-    """The members in a `.compacting` name, or `None` for any other name."""
+    """The members in a `.compacting` name, or `None` for any other name, one whose members do not ascend included."""
     match = _COMPACTING.fullmatch(name)
-    return tuple(map(int, match[1].split("-"))) if match else None
+    if match is None:
+        return None
+    members = tuple(map(int, match[1].split("-")))
+    return members if all(map(lt, members, members[1:])) else None
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a name is one of those under which this library makes files before it renames them into place."""
+    return _TEMPORARY.fullmatch(name) is not None
 
 
 def is_leftover(name: str) -> bool:
-    """Whether a name belongs to a step that a crash interrupted, and can be removed when nobody writes."""
-    return _LEFTOVER.fullmatch(name) is not None or name.startswith(REWRITE_PREFIX)
+    """Whether a file in the folder of a log belongs to an interrupted step, and can be removed when nobody writes.
+
+    Any `.compacting` name that says no members is one: nothing could ever be done with it.
+    """
+    return is_temporary(name) or (name.endswith(COMPACTING_SUFFIX) and compacting_members(name) is None)
+
+
+def is_private_folder(name: str) -> bool:
+    """Whether a folder in the folder of a log belongs to one compaction run, and can be removed when none is on."""
+    return name.startswith(REWRITE_PREFIX)

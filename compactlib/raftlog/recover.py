@@ -13,13 +13,13 @@ folders, is removed as well. Running this again changes nothing.
 from __future__ import annotations
 
 import os
-import stat
 
 import attrs
 
 from compactlib.files import Files, StrPath, list_folder
-from compactlib.raftlog.commit import link_members
-from compactlib.raftlog.names import REWRITE_PREFIX, compacting_members, is_leftover, segment_name
+from compactlib.raftlog.commit import finish_group, is_committed
+from compactlib.raftlog.names import compacting_members, is_leftover, is_private_folder, segment_name
+from compactlib.raftlog.segment import SegmentReader
 
 
 @attrs.frozen
@@ -44,40 +44,26 @@ def recover_folder(files: Files, folder: StrPath) -> RecoveryReport:
     """Bring the folder of a log into a state with no compaction under way. The caller holds the log's lock.
 
     Raises:
+        CorruptData: the new segment of a group is damaged; its members that still have files of their own keep them.
         StorageError: the disk refused; call again.
     """
     finished: list[tuple[int, ...]] = []
     undone: list[tuple[int, ...]] = []
-    removed: list[str] = []
-    names = list_folder(folder)
-    for name in names:
+    for name in list_folder(folder):
         members = compacting_members(name)
         if members is None:
             continue
-        if is_committed(folder, name, members[0]):
-            # The rename that committed may not have been synced yet; the links must not overtake it.
-            files.sync_folder(folder)
-            link_members(files, folder, members)
+        if is_committed(folder, name):
+            _finish(files, folder, members)
             finished.append(members)
         else:
+            files.unlink(os.path.join(folder, name))
             undone.append(members)
-        files.unlink(os.path.join(folder, name))
-    for name in filter(is_leftover, names):
-        _remove(files, os.path.join(folder, name))
-        removed.append(name)
+    # Listed anew: finishing a group has used up temporary names that were there.
+    removed = [name for name in list_folder(folder) if _remove_leftover(files, folder, name)]
     if finished or undone or removed:
         files.sync_folder(folder)
     return RecoveryReport(tuple(finished), tuple(undone), tuple(removed))
-
-
-def is_committed(folder: StrPath, compacting: str, leader: int) -> bool:
-    """Whether the leader's own name (not a link) leads to the file of the `.compacting` name."""
-    new = os.lstat(os.path.join(folder, compacting))
-    try:
-        old = os.lstat(os.path.join(folder, segment_name(leader)))
-    except FileNotFoundError:
-        return False
-    return new.st_nlink >= 2 and stat.S_ISREG(old.st_mode) and (old.st_dev, old.st_ino) == (new.st_dev, new.st_ino)
 
 
 def remove_private_folder(files: Files, folder: StrPath) -> None:
@@ -87,8 +73,21 @@ def remove_private_folder(files: Files, folder: StrPath) -> None:
     files.remove_folder(folder)
 
 
-def _remove(files: Files, path: str) -> None:
-    if os.path.basename(path).startswith(REWRITE_PREFIX) and os.path.isdir(path) and not os.path.islink(path):
+def _finish(files: Files, folder: StrPath, members: tuple[int, ...]) -> None:
+    # Nothing may be taken from the members for a leader that cannot be read.
+    SegmentReader(os.path.join(folder, segment_name(members[0])), tail="refuse", number=members[0]).close()
+    # The rename that committed may not have been synced yet; the links must not overtake it.
+    files.sync_folder(folder)
+    finish_group(files, folder, members)
+
+
+def _remove_leftover(files: Files, folder: StrPath, name: str) -> bool:
+    path = os.path.join(folder, name)
+    is_folder = os.path.isdir(path) and not os.path.islink(path)
+    if is_folder and is_private_folder(name):
         remove_private_folder(files, path)
-    else:
+    elif not is_folder and is_leftover(name):
         files.unlink(path)
+    else:
+        return False
+    return True

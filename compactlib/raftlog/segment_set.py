@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 import os
-import stat
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 import attrs
 
-from compactlib.errors import CompactlibError, NotFound, StorageError
+from compactlib.errors import CompactlibError, CorruptData, NotFound, StorageError
 from compactlib.files import StrPath, list_folder
+from compactlib.raftlog.commit import superseded
 from compactlib.raftlog.model import Entry, SegmentRef
 from compactlib.raftlog.names import segment_name, segment_number
 from compactlib.raftlog.refs import audit_refs, merge_refs
@@ -246,19 +246,24 @@ def open_segment(folder: StrPath, number: int, *, newest: bool = False) -> Segme
         CorruptData, Unsupported, StorageError: it cannot be opened.
     """
     path = os.path.join(folder, segment_name(number))
+    merged = os.path.islink(path)
     try:
-        merged = stat.S_ISLNK(os.lstat(path).st_mode)
         return SegmentReader(path, tail="cut" if newest else "refuse", number=None if merged else number)
-    except (FileNotFoundError, StorageError) as error:
-        if os.path.exists(path):
+    except (CorruptData, StorageError) as error:
+        if not merged and os.path.islink(path):
+            # It became a link between the look and the opening.
+            return open_segment(folder, number)
+        if isinstance(error, CorruptData) or os.path.exists(path):
             raise
         raise NotFound(f"segment {path} is gone; look the index up again") from error
 
 
 def list_segments(folder: StrPath) -> list[int]:
-    """The numbers of the segment files in a folder, ascending; links to merged segments are left out."""
-    numbers = [number for name in list_folder(folder) if (number := segment_number(name)) is not None]
-    return [number for number in numbers if not os.path.islink(os.path.join(folder, segment_name(number)))]
+    """The numbers of the segments in a folder, ascending; those merged into others are left out, linked yet or not."""
+    names = list_folder(folder)
+    merged = superseded(folder, names)
+    return [number for name in names if (number := segment_number(name)) is not None and number not in merged
+            and not os.path.islink(os.path.join(folder, name))]
 
 
 def know_segment(number: int, reader: SegmentReader) -> KnownSegment | None:
