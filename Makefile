@@ -52,7 +52,9 @@ mypy: setup
 verifytypes: setup
 	@rm -rf $(TYPING)
 	$(call step,verifytypes,uv pip install --quiet --no-cache --python $(BIN)/python --no-deps --no-build-isolation \
-	  --target $(TYPING) . && cd $(TYPING) && PYTHONPATH=. pyright --verifytypes compactlib --ignoreexternal)
+	    --target $(TYPING) . && cd $(TYPING) && \
+	  { told=$$(PYTHONPATH=. pyright --verifytypes compactlib --ignoreexternal) || { echo "$$told"; false; }; } && \
+	  echo "$$told" | grep score)
 
 pytest: setup
 	$(call step,pytest,$(with_java) && python -m pytest $(PYTEST_ARGS))
