@@ -216,22 +216,20 @@ def explain(recording: Recording, state: str | CrashState) -> str:
         if index >= parsed.point > previous:
             lines.append("     -- crash --")
         previous = index
-        lines.append(f"{index:4} {recording.operations[index]}".ljust(60) + "  " + _fate(recording, index, parsed.point,
-                                                                                         choices))
+        fate = _fate(recording, index, model, choices) if index < parsed.point else "not reached"
+        lines.append(f"{index:4} {recording.operations[index]}".ljust(60) + "  " + fate)
     if previous < parsed.point:
         lines.append("     -- crash --")
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _fate(recording: Recording, index: int, point: int, choices: Choices) -> str:
-    if index >= point:
-        return "not reached"
+def _fate(recording: Recording, index: int, model: CrashModel, choices: Choices) -> str:
     words = []
-    for change_id, _ in changes_of(index, recording.operations[index]):
+    for change_id, change in changes_of(index, recording.operations[index]):
         half = {"new": "new name ", "old": "removal of old name "}.get(change_id.half, "")
         match choices.get(change_id):
             case None:
-                words.append(f"{half}durable")
+                words.append(f"{half}durable" if model.reaches(change) else f"{half}gone for good")
             case Fate.KEPT:
                 words.append(f"{half}there")
             case Fate.LOST:

@@ -33,7 +33,7 @@ from compactlib.testing.crash_operations import (
     Write,
 )
 from compactlib.testing.crash_state import ChangeId, Choice, Choices, CrashState, Cut, Fate, Hole
-from compactlib.testing.crash_tree import Image, Tree, digest, fingerprint, write_tree
+from compactlib.testing.crash_tree import ROOT, Image, Tree, digest, fingerprint, write_tree
 
 BLOCK_BYTES = 4096
 """The unit in which a part of a write may be missing."""
@@ -87,7 +87,8 @@ class CrashModel:
 
     Attributes:
         point: how many operations have been done.
-        pending: the changes that a crash here may undo, in the order they were made.
+        pending: the changes that a crash here may undo, in the order they were made. Those to files and folders that
+            no crash could bring back under any name are left out.
     """
 
     def __init__(self, recording: Recording) -> None:
@@ -119,8 +120,10 @@ class CrashModel:
             case SyncFolder(_, inode):
                 self._sync_folder(inode)
         for change_id, change in changes_of(index, operation):
-            self.pending[change_id] = change
-            if not isinstance(change, NameChange):
+            if isinstance(change, NameChange):
+                self.pending[change_id] = change
+            elif self.reaches(change):
+                self.pending[change_id] = change
                 self._pending_data.setdefault(change.inode, []).append((change_id, change))
 
     def advance_to(self, point: int) -> None:
@@ -177,6 +180,10 @@ class CrashModel:
         """Build the folder as it stands after a crash here with these choices, in an empty one."""
         write_tree(self.tree(choices), lambda inode: self.content(inode, choices), folder)
 
+    def reaches(self, change: Change) -> bool:
+        """Whether a crash here could leave a name that leads to what the change concerns."""
+        return change.folder in self._folders if isinstance(change, NameChange) else change.inode in self._contents
+
     def final_image(self) -> Image:
         """The folder after all operations, nothing lost."""
         self.advance_to(len(self._operations))
@@ -198,6 +205,25 @@ class CrashModel:
             self._folders[folder] = dict(self._folders[folder])
             for change_id, change in done:
                 _rename(self._folders[folder], change)
+                del self.pending[change_id]
+            self._forget_unreachable()
+
+    def _forget_unreachable(self) -> None:
+        """Forget files and folders that neither a durable nor a pending name leads to, and what is pending in them."""
+        leads = {number: set(names.values()) for number, names in self._folders.items()}
+        for change in self.pending.values():
+            if isinstance(change, NameChange):
+                leads[change.folder].update(inode for _, inode in change.names if inode is not None)
+        reached, waiting = {ROOT}, [ROOT]
+        while waiting:
+            new = leads.get(waiting.pop(), set()) - reached
+            reached |= new
+            waiting.extend(new)
+        for known in (self._folders, self._texts, self._contents, self._pending_data):
+            for number in known.keys() - reached:
+                del known[number]
+        for change_id, change in list(self.pending.items()):
+            if (change.folder if isinstance(change, NameChange) else change.inode) not in reached:
                 del self.pending[change_id]
 
     def _digest(self, inode: int, choices: Choices) -> bytes:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compactlib.errors import InvalidInput, StorageError
+from compactlib.errors import InvalidInput, StorageError, Unsupported
 from compactlib.files import Files, write_durably
-from compactlib.testing import CrashState, RecordingFiles, record, replay
+from compactlib.testing import CrashState, RecordingFiles, explain, explore, record, replay
 from tests.testing.pictures import Picture, after_crash, after_last, picture, same_pictures
 
 
@@ -66,6 +66,23 @@ def test_a_sync_covers_what_was_written_before_it_and_nothing_after(tmp_path: Pa
         out.close()
 
     assert contents(after_last(tmp_path, work), "a") == {b"x", b"xy", b"x\0"}
+
+
+def test_a_sync_covers_all_that_was_written_before_it_under_any_name(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1234")
+    os.link(tmp_path / "a", tmp_path / "b")
+
+    def work(folder: Path, files: Files) -> None:
+        out, other = files.open(folder / "a"), files.open(folder / "b")
+        out.write_at(0, [b"x"])
+        other.write_at(1, [b"y"])
+        out.truncate(3)
+        other.write_at(3, [b"z"])
+        out.sync()
+        out.close()
+        other.close()
+
+    assert contents(after_last(tmp_path, work), "a") == {b"xy3z"}
 
 
 def test_writes_are_lost_independently_and_holes_read_as_zeros(tmp_path: Path) -> None:
@@ -245,6 +262,33 @@ def test_symbolic_links_are_there_or_not(tmp_path: Path) -> None:
     assert same_pictures(after_last(tmp_path, work), [{}, {"s": "nowhere/at all"}])
 
 
+def test_what_no_name_can_lead_to_any_more_does_not_count(tmp_path: Path) -> None:
+    """Else a dozen lost writes to a removed file would make thousands of states, all alike."""
+    def work(folder: Path, files: Files) -> None:
+        files.make_folder(folder / "private")
+        out = files.create(folder / "private/a")
+        other = files.create(folder / "private/b")
+        for place in range(12):
+            out.write_at(place, [b"x"])
+            other.write_at(place, [b"x"])
+        files.rename(folder / "private/b", folder / "b")
+        other.sync()
+        files.unlink(folder / "private/a")
+        files.remove_folder(folder / "private")
+        files.sync_folder(folder)
+        out.write_at(0, [b"y"])
+        out.truncate(1)
+        out.close()
+        other.close()
+
+    recording = record(tmp_path, work)
+    last = len(recording.operations)
+    states: list[Picture] = []
+    report = explore(recording, lambda folder, acknowledged: states.append(picture(folder)), points=[last])
+    assert (report.states_checked, states) == (1, [{"b": b"x" * 12}])
+    assert explain(recording, str(last)).count("gone for good") >= 5
+
+
 def test_a_symbolic_link_can_be_linked_itself(tmp_path: Path) -> None:
     (tmp_path / "s").symlink_to("text")
 
@@ -339,8 +383,16 @@ CHANGES = st.one_of(
 )
 
 
+def furnish(folder: Path) -> None:
+    """Something to change: two files, one of them with two names, in two folders."""
+    (folder / "sub").mkdir(parents=True)
+    (folder / "a").write_bytes(b"aaaa")
+    (folder / "sub/a").write_bytes(b"bbbb")
+    os.link(folder / "sub/a", folder / "b")
+
+
 def carry_out(folder: Path, files: Files, change: tuple[object, ...]) -> None:
-    """One change; what the disk refuses is refused."""
+    """One change; what the disk or the recorder refuses is refused."""
     kind, *arguments = change
     paths = [folder / each if isinstance(each, str) else each for each in arguments]
     if kind == "create":
@@ -367,12 +419,12 @@ def carry_out(folder: Path, files: Files, change: tuple[object, ...]) -> None:
 def test_with_nothing_lost_the_model_is_the_real_disk(tmp_path_factory: pytest.TempPathFactory,
                                                       changes: list[tuple[object, ...]]) -> None:
     base = tmp_path_factory.mktemp("model")
-    (base / "real").mkdir()
-    stood: dict[int, Picture] = {0: {}}
+    furnish(base / "real")
+    stood = {0: picture(base / "real")}
 
     def work(folder: Path, files: RecordingFiles) -> None:
         for change in changes:
-            with contextlib.suppress(StorageError):
+            with contextlib.suppress(StorageError, Unsupported):
                 carry_out(folder, files, change)
                 stood[len(files.recording().operations)] = picture(folder)
 
@@ -386,11 +438,12 @@ def test_with_nothing_lost_the_model_is_the_real_disk(tmp_path_factory: pytest.T
 @given(st.lists(CHANGES, max_size=25))
 def test_with_everything_synced_nothing_can_be_lost(tmp_path_factory: pytest.TempPathFactory,
                                                     changes: list[tuple[object, ...]]) -> None:
-    folder = tmp_path_factory.mktemp("synced")
+    folder = tmp_path_factory.mktemp("synced") / "real"
+    furnish(folder)
 
     def work(folder: Path, files: Files) -> None:
         for change in changes:
-            with contextlib.suppress(StorageError):
+            with contextlib.suppress(StorageError, Unsupported):
                 carry_out(folder, files, change)
         for base, _, names in os.walk(folder):
             for name in names:
