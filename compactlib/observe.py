@@ -94,7 +94,7 @@ class RecordingObserver(Observer):
         self.progresses: list[Progress] = []
         self.counters: dict[tuple[str, tuple[tuple[str, str], ...]], int] = {}
         self.events: list[tuple[str, dict[str, Any]]] = []
-        self.dropped = 0
+        self.dropped: int = 0
         self._limit = limit
         self._lock = threading.Lock()
 

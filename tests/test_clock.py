@@ -90,6 +90,7 @@ def test_a_pickled_manual_clock_stands_where_it_stood_and_moves_alone() -> None:
 
 @pytest.mark.usefixtures("eager_switching")
 def test_no_advance_is_lost_between_threads() -> None:
+    # An interpreter with one global lock happens to keep this even unguarded; a free-threaded one does not.
     clock = ManualClock()
 
     def move() -> None:

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 
 from compactlib.budget import Budget
-from compactlib.clock import SystemClock
+from compactlib.clock import ManualClock, SystemClock
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, TaskFailed
 from compactlib.observe import Observer, Progress, RecordingObserver
 from compactlib.process_executor import ProcessExecutor
@@ -65,8 +66,8 @@ def ran(executor: Executor, tasks: Iterable[RewriteTask], budget: Budget | None 
     return by_name(listed, executor.run(listed, budget=budget, observer=observer))
 
 
-def workers_alive() -> list[str]:
-    return [child.name for child in multiprocessing.active_children() if child.name == "compactlib-rewrite"]
+def workers_alive() -> list[BaseProcess]:
+    return [child for child in multiprocessing.active_children() if child.name == "compactlib-rewrite"]
 
 
 def meanwhile(work: Callable[[], None]) -> threading.Thread:
@@ -110,6 +111,23 @@ def test_the_number_of_attempts_is_the_callers(tmp_path: Path, allowed: int, dea
     outcome = ran(ProcessExecutor(1, max_attempts=allowed), [task])["mortal"]
     assert isinstance(outcome, RewriteResult if survives else RewriteFailure)
     assert len(list(tmp_path.glob("mortal.died.*"))) == min(deaths, allowed)
+
+
+def test_a_worker_that_dies_idle_costs_no_attempt(tmp_path: Path) -> None:
+    class Pausing(Observer):
+        def progress(self, progress: Progress) -> None:
+            budget.pause()
+
+    budget = Budget()
+    tasks = [WriteTask("first", str(tmp_path)), WriteTask("second", str(tmp_path))]
+    run = ProcessExecutor(1, max_attempts=1).run(tasks, budget=budget, observer=Pausing())
+    result_of(next(run))
+    (idle,) = workers_alive()
+    idle.kill()
+    idle.join()
+    budget.resume()
+    assert result_of(next(run)).task == "second"
+    assert list(run) == []
 
 
 def test_a_task_that_leaves_its_process_is_told_with_the_exit_code() -> None:
@@ -263,22 +281,26 @@ def test_pausing_and_resuming_reach_running_tasks(tmp_path: Path) -> None:
 
 
 def test_a_paused_budget_holds_tasks_back(tmp_path: Path) -> None:
-    seen: list[list[Path]] = []
-    asked = threading.Event()
-    budget = Budget()
+    class Patient(ManualClock):
+        """Asked while the run waits under its deadline; resumes it at the third question."""
+
+        questions = 0
+
+        def now(self) -> float:
+            self.questions += 1
+            if self.questions == 3:
+                seen.extend([*workers_alive(), *tmp_path.iterdir()])
+                budget.resume()
+            return super().now()
+
+    seen: list[object] = []
+    clock = Patient()
+    budget = Budget(deadline=1e12, clock=clock)
     budget.pause()
-
-    def resume() -> None:
-        asked.wait()
-        seen.append(list(tmp_path.iterdir()))
-        budget.resume()
-
-    thread = meanwhile(resume)
-    run = ProcessExecutor(2).run([WriteTask("a", str(tmp_path)), WriteTask("b", str(tmp_path))], budget=budget)
-    asked.set()
-    assert len([result_of(outcome) for outcome in run]) == 2
-    thread.join()
-    assert seen == [[]]
+    outcomes = ran(ProcessExecutor(2), [WriteTask("a", str(tmp_path)), WriteTask("b", str(tmp_path))], budget)
+    assert len([result_of(outcome) for outcome in outcomes.values()]) == 2
+    assert clock.questions >= 3
+    assert seen == []
 
 
 # ------------------------------------------------------------------------------------------------------------- leaving

@@ -100,6 +100,8 @@ def test_a_reservation_tells_when_and_can_be_given_back() -> None:
     clock = ManualClock()
     throttle = Throttle(100, burst_bytes=10, clock=clock)
     assert throttle.reserve(110) == pytest.approx(1)
+    assert throttle.reserve(100) == pytest.approx(2)
+    throttle.give_back(100)
     throttle.give_back(110)
     assert throttle.reserve(10) == 0
     assert clock.monotonic() == 0

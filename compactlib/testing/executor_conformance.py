@@ -21,6 +21,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -44,7 +45,7 @@ class UnpicklableError(Exception):
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
 
 
 class UnrevivableError(Exception):
@@ -59,7 +60,14 @@ class UnpicklableLibraryError(CompactlibError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
+
+
+class UnrevivableLibraryError(CompactlibError):
+    """An error of the library's tree that pickles, but whose pickle cannot be loaded."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UnrevivableError, (str(self),)
 
 
 @attrs.frozen
@@ -142,6 +150,7 @@ def known_errors() -> dict[str, Exception]:
         "unpicklable": UnpicklableError("the flux holds a lock"),
         "unrevivable": UnrevivableError(7, "the flux wants two arguments"),
         "unpicklable-library": UnpicklableLibraryError("the library's flux holds a lock"),
+        "unrevivable-library": UnrevivableLibraryError("the library's flux does not come back"),
     }
 
 
@@ -266,12 +275,12 @@ class ExecutorConformance:
 
     def test_errors_that_cannot_be_pickled_do_no_harm(self, tmp_path: Path) -> None:
         """What comes back can be pickled and tells of the error in text; the other tasks are not concerned."""
-        kinds = ["unpicklable", "unrevivable", "unpicklable-library"]
+        kinds = ["unpicklable", "unrevivable", "unpicklable-library", "unrevivable-library"]
         outcomes = self.run([*(RaiseTask(kind, kind) for kind in kinds), WriteTask("sound", str(tmp_path))])
         for kind in kinds:
             error = error_of(outcomes[kind])
             assert str(known_errors()[kind]) in str(error), str(error)
-            if kind != "unpicklable-library" or self.isolates_tasks:
+            if self.isolates_tasks or not kind.endswith("-library"):
                 assert isinstance(error, TaskFailed), repr(error)
                 assert error.kind == type(known_errors()[kind]).__name__, error.kind
                 assert str(pickle.loads(pickle.dumps(error))) == str(error)
