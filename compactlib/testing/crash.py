@@ -49,6 +49,7 @@ Recover: TypeAlias = Callable[[Path, Files], object]
 """Brings a folder back into order after a crash, changing it through the files alone."""
 
 _SHARED_MEMORY = "/dev/shm"
+_PREFIX = "compactlib-crash-"
 _SHOWN_BEFORE = 10
 _SHOWN_AFTER = 3
 _SHOWN_PENDING = 50
@@ -279,10 +280,17 @@ def _write(recording: Recording, state: CrashState, folder: StrPath) -> None:
 
 @contextlib.contextmanager
 def _scratch_folder(parent: StrPath | None) -> Iterator[Path]:
-    if parent is None and os.path.isdir(_SHARED_MEMORY) and os.access(_SHARED_MEMORY, os.W_OK):
-        parent = _SHARED_MEMORY
-    with tempfile.TemporaryDirectory(prefix="compactlib-crash-", dir=parent) as name:
+    name = None
+    if parent is None:
+        # There may be no shared memory, or no room left in it; then the ordinary place for temporary files will do.
+        with contextlib.suppress(OSError):
+            name = tempfile.mkdtemp(prefix=_PREFIX, dir=_SHARED_MEMORY)
+    if name is None:
+        name = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
+    try:
         yield Path(name)
+    finally:
+        shutil.rmtree(name)
 
 
 def _report(tally: Tally, recoveries: int = 0) -> CrashReport:

@@ -244,6 +244,21 @@ def test_a_state_is_told_the_short_way(tmp_path: Path, worst: int, state: str) -
     replay(recording, state, tmp_path / "again")
 
 
+def test_the_failure_reported_is_the_one_with_least_lost(tmp_path: Path) -> None:
+    def work(folder: Path, files: Files) -> None:
+        for name in "abc":
+            files.make_folder(folder / name)
+
+    def check(folder: Path, acknowledged: Sequence[Any]) -> None:
+        there = os.listdir(folder)
+        assert "a" in there
+        assert "b" in there or "c" in there
+
+    with pytest.raises(CrashFailure) as caught:
+        explore(record(tmp_path, work), check, points=[3])
+    assert caught.value.state == "3:-0"
+
+
 def test_pytest_failures_in_a_check_are_reported_with_their_state(tmp_path: Path) -> None:
     def check(folder: Path, acknowledged: Sequence[Any]) -> None:
         if (folder / "a").exists():
