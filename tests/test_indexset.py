@@ -91,6 +91,7 @@ def test_vectors_3_and_4_between() -> None:
     assert runs(S.between(3, 8)) == [(3, 3), (5, 8)]
     assert runs(S.between(4, 4)) == []
     assert runs(S.between(8, 3)) == []
+    assert runs(S.between(8, 6)) == []  # both in one run
     assert S.between(0, MAX_INDEX) is S
 
 
@@ -295,10 +296,10 @@ def test_its_repr_is_short() -> None:
 
 
 @pytest.mark.parametrize("damage", [
-    {"_firsts": [5, 1], "_lasts": [6, 2]},
-    {"_firsts": [1, 3], "_lasts": [2, 4]},
-    {"_firsts": [4], "_lasts": [3]},
-    {"_firsts": [1, 5], "_lasts": [2]},
+    {"_firsts": [5, 1], "_lasts": [6, 2], "_count": 4},
+    {"_firsts": [1, 3], "_lasts": [2, 4], "_count": 4},
+    {"_firsts": [4], "_lasts": [2], "_count": -1},
+    {"_firsts": [1, 5], "_lasts": [2], "_count": 2},
     {"_count": 8},
 ])
 def test_the_audit_finds_what_no_operation_makes(damage: dict[str, Any]) -> None:

@@ -142,6 +142,12 @@ def test_an_error_names_the_file_and_the_place_in_it() -> None:
     assert "/log/SNAPSHOT at offset 52" in str(caught.value)
 
 
+def test_bytes_of_another_kind_are_told_from_damage() -> None:
+    other = b"CLRAFSEG" + EXAMPLE.to_bytes()[8:]
+    with pytest.raises(CorruptData, match=r"expected magic b'CLINDSET', found b'CLRAFSEG'"):
+        IndexSet.from_bytes(other)
+
+
 def test_a_later_version_is_no_damage() -> None:
     with pytest.raises(Unsupported, match="version 2"):
         IndexSet.from_bytes(sealed(2, 0, b"whatever that may hold"), path="/log/SNAPSHOT")
