@@ -27,6 +27,7 @@ from collections.abc import Iterable, Sequence
 
 from compactlib.errors import Busy, CorruptData, DiskFull, StorageError
 from compactlib.files import Files, StrPath, list_folder, replace_with_link, replace_with_symlink
+from compactlib.raftlog.known import KnownSegment, know_segment
 from compactlib.raftlog.names import (
     LINK_SUFFIX,
     SWAP_SUFFIX,
@@ -39,8 +40,10 @@ from compactlib.raftlog.segment import SegmentReader
 from compactlib.rewrite import RewrittenFile
 
 
-def commit_group(files: Files, folder: StrPath, members: Sequence[int], rewritten: RewrittenFile) -> None:
+def commit_group(files: Files, folder: StrPath, members: Sequence[int], rewritten: RewrittenFile) -> KnownSegment:
     """Put `rewritten` in place of `members` (segment numbers, ascending), durably: all four steps.
+
+    Returns what the new segment holds.
 
     Two folder syncs, whatever the number of members. After an error before step 2 the sources are as before; after
     a later one the leader already holds everything. Opening the log finishes or undoes it in either case.
@@ -50,13 +53,14 @@ def commit_group(files: Files, folder: StrPath, members: Sequence[int], rewritte
         Busy: the file of another segment lies between the members; nothing was changed.
         StorageError: the disk refused a step.
     """
-    place_leader(files, folder, members, rewritten)
+    merged = place_leader(files, folder, members, rewritten)
     finish_group(files, folder, members)
+    return merged
 
 
-def place_leader(files: Files, folder: StrPath, members: Sequence[int], rewritten: RewrittenFile) -> None:
+def place_leader(files: Files, folder: StrPath, members: Sequence[int], rewritten: RewrittenFile) -> KnownSegment:
     """Steps 1 and 2: the commit. See `commit_group`; `finish_group` does the rest, at any later time."""
-    _check_rewritten(rewritten, members)
+    merged = _check_rewritten(rewritten, members)
     _check_nothing_between(folder, members)
     name = compacting_name(members)
     compacting = os.path.join(folder, name)
@@ -71,6 +75,7 @@ def place_leader(files: Files, folder: StrPath, members: Sequence[int], rewritte
                 files.unlink(compacting)
         raise
     files.sync_folder(folder)
+    return merged
 
 
 def finish_group(files: Files, folder: StrPath, members: Sequence[int]) -> None:
@@ -118,16 +123,18 @@ def superseded(folder: StrPath, names: Iterable[str]) -> set[int]:
     return {member for name in names if is_committed(folder, name) for member in (compacting_members(name) or ())[1:]}
 
 
-def _check_rewritten(rewritten: RewrittenFile, members: Sequence[int]) -> None:
+def _check_rewritten(rewritten: RewrittenFile, members: Sequence[int]) -> KnownSegment:
     # What an attempt reported came through a pickle from another process; what counts is what lies on the disk.
     with SegmentReader(rewritten.path, tail="refuse", number=members[0]) as reader:
         loaded = reader.loaded
         found = (loaded.data_end, loaded.durable_entries, loaded.index_crc)
         size = os.fstat(reader.fileno()).st_size
+        merged = know_segment(members[0], reader)
     wanted = (rewritten.size_bytes, rewritten.entries, rewritten.crc32)
-    if found != wanted or size != rewritten.size_bytes:
+    if found != wanted or size != rewritten.size_bytes or merged is None:
         raise CorruptData(path=rewritten.path, offset=0, expected=f"(size, entries, index CRC) {wanted} as reported",
                           found=f"{found} in a file of {size} bytes")
+    return merged
 
 
 def _check_nothing_between(folder: StrPath, members: Sequence[int]) -> None:

@@ -9,25 +9,26 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
 from compactlib.budget import Budget
 from compactlib.clock import Clock
 from compactlib.errors import CompactlibError, StorageError
-from compactlib.files import Files
+from compactlib.files import Files, list_folder
 from compactlib.observe import Observer, Progress
-from compactlib.raftlog.commit import commit_group
-from compactlib.raftlog.model import SegmentLimits, SegmentRef
-from compactlib.raftlog.names import REWRITE_PREFIX, segment_name
+from compactlib.raftlog.commit import finish_group, is_committed, place_leader
+from compactlib.raftlog.feasible import without_blocked
+from compactlib.raftlog.known import KnownSegment, know_segment
+from compactlib.raftlog.model import SegmentLimits
+from compactlib.raftlog.names import REWRITE_PREFIX, compacting_members, segment_name
 from compactlib.raftlog.plan import CompactionPlan, PlannedGroup
 from compactlib.raftlog.reclaim import purge_links, remove_segments
 from compactlib.raftlog.recover import recover_folder, remove_private_folder
 from compactlib.raftlog.result import CompactionReport, GroupFailed, GroupOutcome, GroupStats
 from compactlib.raftlog.rewrite import CompactSegments, SegmentSource
-from compactlib.raftlog.segment_set import SegmentSet, know_segment, open_segment
+from compactlib.raftlog.segment_set import SegmentSet, open_segment
 from compactlib.raftlog.snapshot_state import SnapshotState
 from compactlib.rewrite import Executor, RewriteResult
 
@@ -44,15 +45,16 @@ class Compactor:
     Args:
         folder: the log's folder, locked by this process.
         segments: the log's segments.
-        switch: held while the list of segments is changed.
+        switch: held while the list of segments is changed, and by everyone who makes files in the folder.
         files: the disk.
         clock: where time comes from.
         observer: told of progress and of what was freed.
         keep_links_seconds: how long the names of merged segments stay readable.
+        run_id: gives each run's private folder its name.
     """
 
     def __init__(self, folder: str, segments: SegmentSet, switch: threading.RLock, *, files: Files, clock: Clock,
-                 observer: Observer, keep_links_seconds: float) -> None:
+                 observer: Observer, keep_links_seconds: float, run_id: Callable[[], str]) -> None:
         self._folder = folder
         self._segments = segments
         self._switch = switch
@@ -60,24 +62,33 @@ class Compactor:
         self._clock = clock
         self._observer = observer
         self._keep_links_seconds = keep_links_seconds
+        self._run_id = run_id
         self._garbage: list[_Garbage] = []
         self._link_epochs: dict[int, int] = {}
+        # Guards the two above, and the removal of files: a `sync` that discards may meet a compaction that reclaims.
+        self._reclaiming = threading.RLock()
 
     def run(self, plan: CompactionPlan, state: SnapshotState, *, why: str, limits: SegmentLimits, executor: Executor,
-            budget: Budget) -> CompactionReport:
+            budget: Budget, set_aside: Sequence[GroupFailed] = ()) -> CompactionReport:
         """Carry out `plan`, which was made of this log's segments and `state`.
 
-        Raises:
-            StorageError: the disk refused something that concerns no single group.
+        Args:
+            plan: what to do.
+            state: the snapshot that the plan relies on.
+            why: for the report.
+            limits: of the segments to be written.
+            executor: who copies.
+            budget: what the copying may use up.
+            set_aside: what was found damaged while planning, for the report.
         """
         began = self._clock.monotonic()
         dropped_bytes = self._drop([stats.number for stats in plan.drops])
         groups = list(self._rewrite(plan, state, limits, executor, budget)) if plan.groups else []
-        purged = self.reclaim()
+        purged, unreclaimed = self._try_to_reclaim()
         report = CompactionReport(
             kind=plan.kind, why=why, snapshot_index=state.index, dropped=tuple(stats.number for stats in plan.drops),
-            dropped_bytes=dropped_bytes, groups=tuple(groups), left_out=plan.left_out, purged_links=purged,
-            seconds=self._clock.monotonic() - began)
+            dropped_bytes=dropped_bytes, groups=(*set_aside, *groups), left_out=plan.left_out, purged_links=purged,
+            unreclaimed=unreclaimed, seconds=self._clock.monotonic() - began)
         self._tell(report)
         return report
 
@@ -87,12 +98,32 @@ class Compactor:
         Raises:
             StorageError: the disk still refuses; nothing is lost, try again later.
         """
-        for members in recover_folder(self._files, self._folder).finished:
-            self._adopt(members)
+        with self._switch:
+            # Nobody else is making files now whose temporary names could be taken for leftovers.
+            for name in list_folder(self._folder):
+                members = compacting_members(name)
+                if members is not None and is_committed(self._folder, name):
+                    self._adopt_from_disk(members)
+            recover_folder(self._files, self._folder)
+
+    def feasible(self, plan: CompactionPlan) -> CompactionPlan:
+        """The plan without the groups that would reach across a segment whose file a lease holds in place."""
+        with self._reclaiming:
+            kept = {garbage.number for garbage in self._garbage if self._segments.is_leased(garbage.epoch)}
+        if self._segments.is_leased(self._segments.epoch + 1):
+            kept.update(stats.number for stats in plan.drops)
+        return without_blocked(plan, kept)
+
+    @property
+    def doomed(self) -> frozenset[int]:
+        """Segments that are not listed any more, but whose files are still there."""
+        with self._reclaiming:
+            return frozenset(garbage.number for garbage in self._garbage)
 
     def discard(self, numbers: Sequence[int]) -> None:
-        """Remove the files of segments that are no longer listed, now or when the last lease on them ends."""
-        self._garbage.extend(_Garbage(number, self._segments.epoch) for number in numbers)
+        """Remove the files of segments that are no longer listed, at the next `reclaim` that no lease prevents."""
+        with self._reclaiming:
+            self._garbage.extend(_Garbage(number, self._segments.epoch) for number in numbers)
 
     def reclaim(self) -> tuple[int, ...]:
         """Remove what nobody can still read; returns the merged segments whose old names are gone.
@@ -100,33 +131,45 @@ class Compactor:
         Raises:
             StorageError: the disk refused; what is left is tried again the next time.
         """
-        free = [garbage for garbage in self._garbage if not self._segments.is_leased(garbage.epoch)]
-        remove_segments(self._files, self._folder, [garbage.number for garbage in free])
-        self._garbage = [garbage for garbage in self._garbage if garbage not in free]
-        purged = purge_links(
-            self._files, self._folder, now=self._clock.now(), keep_seconds=self._keep_links_seconds,
-            is_leased=lambda number: self._segments.is_leased(self._link_epochs.get(number, 0)))
-        for number in purged:
-            self._link_epochs.pop(number, None)
+        with self._reclaiming:
+            for garbage in list(self._garbage):
+                if not self._segments.is_leased(garbage.epoch):
+                    remove_segments(self._files, self._folder, [garbage.number])
+                    self._garbage.remove(garbage)
+            purged = purge_links(
+                self._files, self._folder, now=self._clock.now(), keep_seconds=self._keep_links_seconds,
+                is_leased=lambda number: self._segments.is_leased(self._link_epochs.get(number, 0)))
+            for number in purged:
+                self._link_epochs.pop(number, None)
         return purged
+
+    def _try_to_reclaim(self) -> tuple[tuple[int, ...], StorageError | None]:
+        try:
+            return self.reclaim(), None
+        except StorageError as error:
+            return (), error
 
     def _drop(self, numbers: Sequence[int]) -> int:
         if not numbers:
             return 0
+        size = sum(map(self._size, numbers))
         with self._switch:
-            self._segments.replace(numbers)
-        size = sum(self._size(number) for number in numbers)
-        self.discard(numbers)
-        # Before the rewrite, so that it finds the room.
-        self.reclaim()
+            self._segments.drop(numbers)
+            self.discard(numbers)
+        # Before the rewrite, so that it finds the room. If the disk refuses, the end of the run tries again.
+        self._try_to_reclaim()
         return size
 
     def _rewrite(self, plan: CompactionPlan, state: SnapshotState, limits: SegmentLimits, executor: Executor,
                  budget: Budget) -> Iterator[GroupOutcome]:
-        private = os.path.join(self._folder, f"{REWRITE_PREFIX}{uuid.uuid4().hex}")
+        private = os.path.join(self._folder, f"{REWRITE_PREFIX}{self._run_id()}")
         planned = {segment_name(group.members[0].number): group for group in plan.groups}
         tasks = [self._task(name, group, private, state, limits) for name, group in planned.items()]
-        self._files.make_folder(private)
+        try:
+            self._files.make_folder(private)
+        except StorageError as error:
+            yield from (GroupFailed(group.numbers, error) for group in plan.groups)
+            return
         try:
             self._observer.progress(Progress("compact", 0, len(tasks), "groups"))
             for count, outcome in enumerate(executor.run(tasks, budget=budget, observer=self._observer), 1):
@@ -134,7 +177,7 @@ class Compactor:
                 if isinstance(outcome, RewriteResult):
                     yield self._commit(group, outcome)
                 else:
-                    yield GroupFailed(_numbers(group), outcome.error)
+                    yield GroupFailed(group.numbers, outcome.error)
                 self._observer.progress(Progress("compact", count, len(tasks), "groups"))
         finally:
             # An attempt that outlives its run finds no folder to create its file in.
@@ -151,33 +194,39 @@ class Compactor:
                                files=self._files)
 
     def _commit(self, group: PlannedGroup, result: RewriteResult) -> GroupOutcome:
-        members = _numbers(group)
-        sizes = sum(map(self._size, members))
-        try:
-            commit_group(self._files, self._folder, members, result.files[0])
-            self._adopt(members)
-        except CompactlibError as error:
-            # The old list still answers: if the leader was replaced, it holds all that was live in it, and the
-            # members' names lead either to their own files or to the leader. The next run settles it.
-            self._segments.forget_readers(members)
-            return GroupFailed(members, error)
+        members = group.numbers
         file = result.files[0]
+        try:
+            sizes = sum(map(self._size, members))
+            merged = place_leader(self._files, self._folder, members, file)
+            # The list is switched before the members lose their files.
+            self._adopt(members, merged)
+            finish_group(self._files, self._folder, members)
+        except CompactlibError as error:
+            # Whichever list is in force answers: if the leader was replaced it holds all that was live, and the
+            # members' names lead either to their own files or to the leader. The next run settles it.
+            return GroupFailed(members, error)
         return GroupStats(members=members, entries_before=sum(stats.entries for stats in group.members),
                           entries_after=file.entries, bytes_read=result.bytes_read, bytes_written=file.size_bytes,
                           bytes_freed=sizes - file.size_bytes, seconds=result.seconds)
 
-    def _adopt(self, members: Sequence[int]) -> None:
-        reader = open_segment(self._folder, members[0])
-        merged = know_segment(members[0], reader)
-        if merged is None:
-            raise CompactlibError(f"segment {members[0]} was merged from {members}, but is empty")
-        with self._switch:
-            self._segments.replace(members, merged)
+    def _adopt(self, members: Sequence[int], merged: KnownSegment) -> None:
+        with self._switch, self._reclaiming:
+            self._segments.merge(members, merged)
             self._link_epochs.update(dict.fromkeys(members[1:], self._segments.epoch))
-        self._segments.keep_open(members[0], reader)
+
+    def _adopt_from_disk(self, members: Sequence[int]) -> None:
+        with open_segment(self._folder, members[0]) as reader:
+            merged = know_segment(members[0], reader)
+        assert merged is not None, "a group has a live entry"
+        self._adopt(members, merged)
 
     def _size(self, number: int) -> int:
-        return os.stat(os.path.join(self._folder, segment_name(number))).st_size
+        try:
+            return os.lstat(os.path.join(self._folder, segment_name(number))).st_size
+        except FileNotFoundError:
+            # Somebody has removed it by hand. Dropping it is still right; copying from it fails by name.
+            return 0
 
     def _tell(self, report: CompactionReport) -> None:
         kind = {"kind": report.kind}
@@ -187,7 +236,5 @@ class Compactor:
             self._observer.count(name, value, kind)
         for failed in report.failed:
             self._observer.event("raftlog_group_failed", {"members": failed.members, "error": str(failed.error)})
-
-
-def _numbers(group: PlannedGroup) -> tuple[int, ...]:
-    return tuple(stats.number for stats in group.members)
+        if report.unreclaimed is not None:
+            self._observer.event("raftlog_unreclaimed", {"error": str(report.unreclaimed)})

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import deque
 
 import attrs
 
 from compactlib.errors import CorruptData, NotALog, NotFound
 from compactlib.files import Files, StrPath, list_folder
+from compactlib.raftlog.known import KnownSegment, know_segment
 from compactlib.raftlog.names import (
     LOCK_NAME,
     SNAPSHOT_NAME,
@@ -18,7 +20,7 @@ from compactlib.raftlog.names import (
     segment_number,
 )
 from compactlib.raftlog.segment import SegmentReader
-from compactlib.raftlog.segment_set import KnownSegment, know_segment, list_segments, open_segment
+from compactlib.raftlog.segment_set import list_segments, open_segment
 
 _MAX_LOOKS = 100
 
@@ -31,11 +33,13 @@ class FolderContents:
         known: those that hold entries, oldest first, with the ranges in their files.
         empty: numbers of those that hold none.
         newest: the newest one's number and open reader, `None` if there is no segment.
+        readers: numbers and open readers of the newest few, itself included.
     """
 
     known: tuple[KnownSegment, ...]
     empty: tuple[int, ...]
     newest: tuple[int, SegmentReader] | None
+    readers: tuple[tuple[int, SegmentReader], ...]
 
 
 def require_log(folder: StrPath, *, may_create: bool) -> bool:
@@ -63,8 +67,8 @@ def require_log(folder: StrPath, *, may_create: bool) -> bool:
     return False
 
 
-def read_folder(folder: StrPath) -> FolderContents:
-    """Open every segment and learn what it holds. Costs one read of each segment's index.
+def read_folder(folder: StrPath, *, keep_open: int = 1) -> FolderContents:
+    """Open every segment and learn what it holds; `keep_open` readers stay. Costs one read of each segment's index.
 
     A file that a compaction in another process removes meanwhile is no error: the folder is looked at anew.
 
@@ -75,15 +79,15 @@ def read_folder(folder: StrPath) -> FolderContents:
     """
     for _ in range(_MAX_LOOKS - 1):
         with contextlib.suppress(NotFound):
-            return _look_into(folder)
-    return _look_into(folder)
+            return _look_into(folder, keep_open)
+    return _look_into(folder, keep_open)
 
 
-def _look_into(folder: StrPath) -> FolderContents:
+def _look_into(folder: StrPath, keep_open: int) -> FolderContents:
     numbers = list_segments(folder)
     known: list[KnownSegment] = []
     empty: list[int] = []
-    newest: tuple[int, SegmentReader] | None = None
+    readers: deque[tuple[int, SegmentReader]] = deque(maxlen=max(keep_open, 1))
     for number in numbers:
         reader = open_segment(folder, number, newest=number == numbers[-1])
         segment = know_segment(number, reader)
@@ -91,9 +95,8 @@ def _look_into(folder: StrPath) -> FolderContents:
             empty.append(number)
         else:
             known.append(segment)
-        if number == numbers[-1]:
-            newest = number, reader
-    return FolderContents(tuple(known), tuple(empty), newest)
+        readers.append((number, reader))
+    return FolderContents(tuple(known), tuple(empty), readers[-1] if readers else None, tuple(readers))
 
 
 def discard_headless_newest(files: Files, folder: StrPath) -> int | None:

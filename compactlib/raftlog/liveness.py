@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from compactlib.errors import LiveIndexMissing
 from compactlib.indexset import IndexSet, merge_positions
 from compactlib.raftlog.model import SegmentRef, SegmentStats
-from compactlib.raftlog.segment_index import SegmentIndex, picked
+from compactlib.raftlog.segment_index import SegmentIndex, is_dense, is_uniform, picked
 from compactlib.raftlog.snapshot_state import SnapshotState
 
 
@@ -20,14 +20,13 @@ def live_positions(index: SegmentIndex, live: IndexSet, ref: SegmentRef) -> Sequ
     here = live.between(ref.first, ref.last)
     if not here:
         return range(0)
-    inside = index.positions_between(ref.first, ref.last)
-    if here.run_count == 1 and len(here) == len(inside):
-        return inside
     indexes = index.columns.indexes
-    if len(inside) and indexes[inside[-1]] - indexes[inside[0]] + 1 == len(inside):
-        if here.first >= ref.first and here.last <= indexes[inside[-1]] and here.first >= indexes[inside[0]]:
-            shift = inside.start - indexes[inside[0]]
-            return [member + shift for member in here.members()]
+    inside = index.positions_between(ref.first, ref.last)
+    if is_dense(indexes, inside) and indexes[inside[0]] <= here.first and here.last <= indexes[inside[-1]]:
+        shift = inside.start - indexes[inside[0]]
+        if here.run_count == 1:
+            return range(here.first + shift, here.last + shift + 1)
+        return list(map(shift.__add__, here.members()))
     held = IndexSet.from_sorted(picked(indexes, inside))
     missing = here - held
     if missing:
@@ -61,6 +60,20 @@ def segment_stats(index: SegmentIndex, ref: SegmentRef, state: SnapshotState | N
     Raises:
         LiveIndexMissing: a live index within the range is not in the segment.
     """
-    kept = kept_positions(index, ref, state)
-    return SegmentStats(ref=ref, entries=index.entries, data_bytes=index.data_bytes, live_entries=len(kept),
-                        live_bytes=sum(picked(index.columns.lengths, kept)), format=segment_format)
+    entries, size = _kept(index, ref, state)
+    return SegmentStats(ref=ref, entries=index.entries, data_bytes=index.data_bytes, live_entries=entries,
+                        live_bytes=size, format=segment_format)
+
+
+def _kept(index: SegmentIndex, ref: SegmentRef, state: SnapshotState | None) -> tuple[int, int]:
+    columns = index.columns
+    inside = index.positions_between(ref.first, ref.last)
+    if len(inside) and state is not None and is_dense(columns.indexes, inside) and is_uniform(columns.lengths):
+        # Without gaps, and with payloads of one size, counting is enough.
+        first, last = columns.indexes[inside[0]], columns.indexes[inside[-1]]
+        below = state.live.between(ref.first, min(ref.last, state.index))
+        if not below or (first <= below.first and below.last <= last):
+            kept = len(below) + max(0, last - max(first - 1, state.index))
+            return kept, kept * columns.lengths[0]
+    positions = kept_positions(index, ref, state)
+    return len(positions), sum(picked(columns.lengths, positions))

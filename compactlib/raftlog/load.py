@@ -87,11 +87,11 @@ def _load_native(descriptor: int, path: str, header: native.Header, seal: native
         raise CorruptData(path=path, offset=native.HEADER_BYTES, expected="a sealed segment, since newer ones exist",
                           found="a damaged seal" if seal is None else "one left open")
     if seal is None:
-        seal = native.Seal(0, header.data_start, 0, False)
+        seal = native.Seal(0, header.data_start, 0, False, False)
     region = _durable_region(descriptor, path, header, seal)
     records = native.decode_records(region)
     if seal.sealed:
-        index = SegmentIndex.from_records(records)
+        index = SegmentIndex.from_records(records, ascending=seal.ascending)
         return LoadedSegment("native", index, header, seal.data_end, seal.entries, seal.index_crc, True)
     return _with_tail(descriptor, header, seal, region)
 

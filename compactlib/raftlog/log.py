@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import attrs
@@ -25,6 +25,7 @@ from compactlib.indexset import IndexSet
 from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.compaction import Compactor
+from compactlib.raftlog.feasible import without_damaged
 from compactlib.raftlog.folder import discard_headless_newest, read_folder, require_log
 from compactlib.raftlog.log_reader import LogReader
 from compactlib.raftlog.model import MAX_INDEX, Dead, Entry, Missing, SegmentLimits, SegmentRef
@@ -39,7 +40,7 @@ from compactlib.raftlog.segment import SegmentReader
 from compactlib.raftlog.segment_set import DEFAULT_MAX_OPEN, Lease, SegmentSet
 from compactlib.raftlog.snapshot_state import SnapshotState, read_snapshot_state, write_snapshot_state
 from compactlib.raftlog.trigger import CompactionState, EveryNMinors, Trigger
-from compactlib.rewrite import Executor, LocalExecutor
+from compactlib.rewrite import Executor, LocalExecutor, new_attempt_id
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -62,6 +63,7 @@ class LogOptions:
         files: the disk.
         clock: where time comes from.
         observer: told of progress, counters and events.
+        run_id: gives each compaction run an id of its own, for tests that need names to repeat.
     """
 
     limits: SegmentLimits = attrs.field(factory=SegmentLimits)
@@ -72,6 +74,7 @@ class LogOptions:
     files: Files = attrs.field(factory=LocalFiles)
     clock: Clock = attrs.field(factory=SystemClock)
     observer: Observer = attrs.field(factory=Observer)
+    run_id: Callable[[], str] = new_attempt_id
 
 
 class SegmentLog(LogReader):
@@ -102,6 +105,7 @@ class SegmentLog(LogReader):
         self._newest_first = _BEYOND
         self._minors_since_major = 0
         self._to_discard: list[int] = []
+        self._must_recover = False
         self._recovery = RecoveryReport()
         with contextlib.ExitStack() as stack:
             self._open_stack = stack
@@ -119,8 +123,10 @@ class SegmentLog(LogReader):
         self._state = read_snapshot_state(folder)
         self._recovery = recover_folder(self._files, folder)
         discard_headless_newest(self._files, folder)
-        contents = read_folder(folder)
+        contents = read_folder(folder, keep_open=self._max_open)
         self._segments = SegmentSet(folder, contents.known, max_open=self._max_open)
+        for place, reader in contents.readers[:-1]:
+            self._segments.keep_open(place, reader)
         number, newest = contents.newest or (0, None)
         resume = newest is not None and newest.format == "native" and not newest.loaded.sealed
         self._newest = NewestSegment(self._files, folder, self._limits, number=number, resume=resume)
@@ -129,7 +135,8 @@ class SegmentLog(LogReader):
             self._newest.create_first()
         self._compactor = Compactor(folder, self._segments, self._switch, files=self._files, clock=self._options.clock,
                                     observer=self._options.observer,
-                                    keep_links_seconds=self._options.keep_links_seconds)
+                                    keep_links_seconds=self._options.keep_links_seconds,
+                                    run_id=self._options.run_id)
         empty = [segment for segment in contents.empty if segment != self._newest.number]
         self._compactor.discard([*self._segments.covered, *empty])
         self._compactor.reclaim()
@@ -188,17 +195,20 @@ class SegmentLog(LogReader):
         if state is not None and index <= state.index:
             raise InvalidInput(f"index {index} lies at or below the snapshot {state.index}; what a snapshot covers is "
                                f"committed and cannot be written again, append from {state.index + 1}")
-        try:
-            ended = self._newest.append(index, term, payload)
-        except StorageError:
+        if self._must_recover:
             self._recover_newest()
+        try:
+            ended = self._newest.make_room()
+            if ended is not None:
+                self._segments.put(ended)
+                self._older_last, self._newest_first = ended.ref.last, _BEYOND
+            self._newest.append(index, term, payload)
+        except StorageError:
+            self._lose_unsynced()
             raise
-        if ended is not None:
-            self._segments.put(ended)
-            self._older_last = ended.ref.last
         if index <= self._older_last:
             self._overwrite_older()
-        elif index < self._newest_first or ended is not None:
+        elif index < self._newest_first:
             self._newest_first = index
 
     def _overwrite_older(self) -> None:
@@ -217,41 +227,61 @@ class SegmentLog(LogReader):
         """
         with self._switch:
             self._require_open()
+            if self._must_recover:
+                self._recover_newest()
             try:
                 self._newest.sync()
             except StorageError:
-                self._recover_newest()
+                self._lose_unsynced()
                 raise
             if self._to_discard:
                 self._compactor.discard(self._to_discard)
                 self._to_discard = []
-                self._compactor.reclaim()
+                # The entries are durable; what the disk refuses to remove is tried again by the next compaction.
+                with contextlib.suppress(StorageError):
+                    self._compactor.reclaim()
+
+    def _lose_unsynced(self) -> None:
+        """After a `StorageError`: go on from what is durable now, or with the next call if the disk refuses that too."""
+        self._must_recover = True
+        with contextlib.suppress(CompactlibError):
+            self._recover_newest()
 
     def _recover_newest(self) -> None:
-        self._to_discard = []
-        with contextlib.suppress(StorageError):
-            self._newest.recover()
-        contents = read_folder(self._folder)
-        self._segments.reset(contents.known)
+        self._newest.recover()
+        known = read_folder(self._folder).known
+        self._segments.reset(segment for segment in known if segment.ref.number not in self._compactor.doomed)
+        self._to_discard = list(self._segments.covered)
         self._note_newest()
+        self._must_recover = False
 
     def _note_newest(self) -> None:
         newest = self._newest.known()
-        older = [ref.last for ref in self._segments.refs if ref.number != self._newest.number]
-        self._older_last = older[-1] if older else -1
-        self._newest_first = _BEYOND if newest is None else newest.ref.first
         if newest is not None:
             self._segments.put(newest)
+        self._older_last, self._newest_first = self._ends()
+
+    def _ends(self) -> tuple[int, int]:
+        """The last index of the older segments (-1 if none), and the first of the one that is written to."""
+        newest, refs = self._newest.known(), self._segments.refs
+        if newest is None:
+            return (refs[-1].last if refs else -1), _BEYOND
+        return (refs[-2].last if len(refs) > 1 else -1), newest.ref.first
 
     def _publish_newest(self) -> None:
         """Let the list of segments, and readers of whole segments, see what was appended last."""
         with self._switch:
+            if self._must_recover:
+                self._recover_newest()
             newest = self._newest.known()
             if newest is None or self._closed:
                 return
-            self._newest.flush()
-            ref = next((ref for ref in reversed(self._segments.refs) if ref.number == newest.ref.number), None)
-            if ref is None or self._segments.known(ref) != newest or not self._segments.is_open(newest.ref.number):
+            try:
+                self._newest.flush()
+            except StorageError:
+                self._lose_unsynced()
+                raise
+            if self._segments.known_of(self._newest.number) != newest or not self._segments.is_open(self._newest.number):
                 self._segments.put(newest)
                 self._segments.keep_open(newest.ref.number, SegmentReader(self._newest.path))
 
@@ -265,13 +295,23 @@ class SegmentLog(LogReader):
 
     def read(self, index: int) -> Entry | Dead | Missing:
         """See `LogReader.read`."""
-        if index >= self._newest_first:
-            with self._switch:
-                self._require_open()
+        state = self._state
+        if index < self._newest_first or (state is not None and state.is_dead(index)):
+            return super().read(index)
+        with self._switch:
+            self._require_open()
+            if self._must_recover:
+                self._recover_newest()
+            if index < self._newest_first:
+                # It moved on while this thread waited.
+                return super().read(index)
+            try:
                 entry = self._newest.read(index)
-            if entry is not None:
-                return entry
-        return super().read(index)
+            except StorageError:
+                self._lose_unsynced()
+                raise
+        # What an older segment holds from here on was taken back.
+        return self._absent(index) if entry is None else entry
 
     # -- snapshots and compaction
 
@@ -356,20 +396,24 @@ class SegmentLog(LogReader):
         if state is None:
             return Skipped("no snapshot was recorded yet, so nothing is dead")
         self._compactor.settle()
-        view = self.view()
+        damaged: dict[int, CompactlibError] = {}
+        # Of this state, whatever is recorded meanwhile: what is copied must be what was counted.
+        view = self._view_of(state, damaged)
         why = "asked for" if kind != "auto" else self._reason_for_major(view)
         plan = self._plan(view, state, "major" if kind == "major" or (kind == "auto" and why) else "minor", policy)
+        plan, set_aside = without_damaged(plan, damaged)
+        plan = self._compactor.feasible(plan)
         if plan.kind == "major":
             self._minors_since_major, self._last_major_at = 0, self._options.clock.now()
         elif view.compactable:
             self._minors_since_major += 1
-        if plan.is_empty:
+        if plan.is_empty and not set_aside:
             purged = self._compactor.reclaim()
             return Skipped(f"nothing to {'rewrite or drop' if plan.kind == 'major' else 'drop'} at snapshot "
                            f"{state.index}" + (f"; purged {len(purged)} old links" if purged else ""))
         try:
             report = self._compactor.run(plan, state, why=why or "after a snapshot", limits=self._limits,
-                                         executor=executor, budget=budget)
+                                         executor=executor, budget=budget, set_aside=set_aside)
         finally:
             with self._switch:
                 self._note_newest()
@@ -409,12 +453,9 @@ class SegmentLog(LogReader):
     def audit(self) -> None:
         """See `LogReader.audit`; also checks what the writer remembers of its newest segment."""
         with self._switch:
+            self._publish_newest()
             super().audit()
-            refs = self.refs
-            newest = self._newest.known()
-            older = [ref.last for ref in refs if ref.number != self._newest.number]
-            found = (self._older_last, self._newest_first)
-            wanted = (older[-1] if older else -1, _BEYOND if newest is None else newest.ref.first)
+            found, wanted = (self._older_last, self._newest_first), self._ends()
             if found != wanted:
                 raise CompactlibError(f"(end of the older segments, start of the newest) is {found}, expected {wanted}")
 

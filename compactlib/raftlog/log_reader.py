@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 
-from compactlib.errors import Closed, CorruptData, NotFound
+from compactlib.errors import Closed, CompactlibError, CorruptData, LiveIndexMissing, NotFound
 from compactlib.files import StrPath
 from compactlib.raftlog.folder import damage_in, read_folder, require_log
 from compactlib.raftlog.liveness import kept_positions
-from compactlib.raftlog.model import MAX_INDEX, Answer, Damaged, Dead, Entry, Missing, SegmentLimits, SegmentRef, SegmentStats
+from compactlib.raftlog.model import (
+    MAX_INDEX,
+    Answer,
+    Damaged,
+    Dead,
+    Entry,
+    Missing,
+    SegmentLimits,
+    SegmentRef,
+    SegmentStats,
+)
 from compactlib.raftlog.plan import CompactionPlan, CompactionView, plan_major, plan_minor
 from compactlib.raftlog.policies import SeedPolicy
 from compactlib.raftlog.policy import CompactionPolicy
 from compactlib.raftlog.read_plan import ReadPlan, plan_parts
-from compactlib.raftlog.refs import overlapping_refs
+from compactlib.raftlog.refs import next_ref
 from compactlib.raftlog.segment import SegmentReader
 from compactlib.raftlog.segment_set import DEFAULT_MAX_OPEN, Lease, SegmentSet
 from compactlib.raftlog.sense import StatsCache
 from compactlib.raftlog.snapshot_state import SnapshotState, read_snapshot_state
+
+_MAX_LOOKS = 100
 
 
 class LogReader:
@@ -54,11 +67,11 @@ class LogReader:
 
     def refresh(self) -> None:
         """Look at the folder again: new segments, compactions, a new snapshot."""
-        contents = read_folder(self._folder)
+        contents = read_folder(self._folder, keep_open=self._max_open)
         # The state last: a snapshot newer than the list only says of more entries that they may be gone.
         self._segments = SegmentSet(self._folder, contents.known, max_open=self._max_open)
-        if contents.newest is not None:
-            self._segments.keep_open(*contents.newest)
+        for number, reader in contents.readers:
+            self._segments.keep_open(number, reader)
         self._state = read_snapshot_state(self._folder)
 
     @property
@@ -100,20 +113,31 @@ class LogReader:
         try:
             entry = self._segments.read(index)
         except NotFound:
-            entry = self._reread(index)
+            return self._look_again(index)
         return entry if entry is not None else self._absent(index)
 
-    def _reread(self, index: int) -> Entry | None:
-        self._require_open()
-        self.refresh()
-        return self._segments.read(index)
-
-    def _absent(self, index: int) -> Missing:
+    def _absent(self, index: int) -> Entry | Dead | Missing:
         self._require_open()
         state = self._state
-        if state is not None and index <= state.index and index in state.live:
-            raise _lost(self._folder, index)
-        return Missing(index)
+        return Missing(index) if state is None or index > state.index else self._look_again(index)
+
+    def _look_again(self, index: int) -> Entry | Dead | Missing:
+        """What to answer for an index that a snapshot and a compaction may have overtaken while it was looked up."""
+        for _ in range(_MAX_LOOKS):
+            self._require_open()
+            self.refresh()
+            state = self._state
+            if state is not None and state.is_dead(index):
+                return Dead(index, state.index)
+            with contextlib.suppress(NotFound):
+                entry = self._segments.read(index)
+                if entry is not None:
+                    return entry
+                if state is None or index > state.index:
+                    return Missing(index)
+                if state is self._state:
+                    break
+        raise _lost(self._folder, index)
 
     def read_many(self, indexes: Sequence[int]) -> Iterator[Answer]:
         """One answer for each of `indexes` (strictly ascending), in order; physical neighbours are read together.
@@ -134,8 +158,14 @@ class LogReader:
             Unsorted: the indexes do not ascend strictly.
         """
         self._require_open()
-        return ReadPlan(plan_parts(self.refs, indexes), self.lease(), reader=self._reader, state=lambda: self._state,
-                        lost=lambda index: _lost(self._folder, index))
+        # Before the list is looked at, so that everything it leads to stays.
+        lease = self.lease()
+        try:
+            parts = plan_parts(self.refs, indexes)
+        except BaseException:
+            lease.release()
+            raise
+        return ReadPlan(parts, lease, reader=self._reader, state=lambda: self._state, again=self.read)
 
     def entries(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry]:
         """Every entry from `first` to `last` that is not dead, ascending; physical neighbours are read together.
@@ -150,14 +180,30 @@ class LogReader:
             yield answer
 
     def scan(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry | Damaged]:
-        """As `entries`, but goes on behind damage, which it answers as `Damaged`."""
+        """As `entries`, but goes on behind damage, which it answers as `Damaged`.
+
+        Goes by the list of segments as it is when each is reached, so that compactions may run meanwhile: an entry that
+        dies before is left out. What is appended meanwhile is left out too.
+        """
         self._require_open()
         with self.lease():
-            state = self._state
-            for ref in overlapping_refs(self.refs, first, last):
-                reader = self._reader(ref.number)
+            end = self.last_index
+            last = -1 if end is None else min(last, end)
+            outdated: SegmentRef | None = None
+            while first <= last and (ref := next_ref(self.refs, first)) is not None:
                 part = SegmentRef(ref.number, max(ref.first, first), min(ref.last, last))
-                yield from reader.answers_at(kept_positions(reader.index, part, state))
+                try:
+                    reader = self._reader(ref.number)
+                    # Only now: a state older than the file would look for what was left out of it.
+                    kept = kept_positions(reader.index, part, self._state)
+                except (NotFound, LiveIndexMissing):
+                    if ref == outdated:
+                        raise
+                    outdated = ref
+                    self.refresh()
+                    continue
+                yield from reader.answers_at(kept)
+                first = part.last + 1
 
     def lease(self) -> Lease:
         """Keep every file that can be read now from being removed by this process until the lease is released."""
@@ -170,13 +216,17 @@ class LogReader:
             LiveIndexMissing: a live index is not in the segment whose range covers it.
             CorruptData: a segment's index is damaged.
         """
-        self._require_open()
-        return self._stats.gather(self._segments, self._state) if self.refs else ()
+        return self.view().segments
 
     def view(self) -> CompactionView:
-        """The log as a plan sees it now."""
-        return CompactionView(segments=self.stats(), limits=self._limits,
-                              snapshot_index=None if self._state is None else self._state.index)
+        """The log as a plan sees it now; raises what `stats` does."""
+        return self._view_of(self._state)
+
+    def _view_of(self, state: SnapshotState | None, damaged: dict[int, CompactlibError] | None = None
+                 ) -> CompactionView:
+        self._require_open()
+        stats = self._stats.gather(self._segments, state, damaged=damaged) if self.refs else ()
+        return CompactionView(segments=stats, limits=self._limits, snapshot_index=None if state is None else state.index)
 
     def plan(self, kind: str = "major", policy: CompactionPolicy | None = None) -> CompactionPlan:
         """What a compaction would do now, and why it would leave the rest: a dry run that changes nothing.

@@ -38,7 +38,7 @@ _ENTRY_HEAD = struct.Struct("<QQI")
 _RECORD = struct.Struct("<QQIIQII")
 _CRC = struct.Struct("<I")
 
-_OPEN, _SEALED = 1, 2
+_OPEN, _SEALED, _ASCENDING = 1, 2, 4
 _WORDS = RECORD_BYTES // 8
 _HALVES = RECORD_BYTES // 4
 _BIG_ENDIAN = sys.byteorder == "big"
@@ -71,12 +71,14 @@ class Seal:
         data_end: end of their payloads, an offset in the file.
         index_crc: CRC-32 of those records' bytes.
         sealed: nothing will be appended any more; the file holds exactly these entries.
+        ascending: no record was overwritten by a later one, so that a reader need not look for such.
     """
 
     entries: int
     data_end: int
     index_crc: int
     sealed: bool
+    ascending: bool = False
 
 
 def encode_header(header: Header) -> bytes:
@@ -88,7 +90,8 @@ def encode_header(header: Header) -> bytes:
 
 def encode_seal(seal: Seal) -> bytes:
     """The 24 seal bytes."""
-    body = _SEAL.pack(seal.entries, _SEALED if seal.sealed else _OPEN, seal.data_end, seal.index_crc)
+    state = (_SEALED if seal.sealed else _OPEN) | (_ASCENDING if seal.ascending else 0)
+    body = _SEAL.pack(seal.entries, state, seal.data_end, seal.index_crc)
     return body + _CRC.pack(crc32(body, 0))
 
 
@@ -129,9 +132,9 @@ def decode_seal(data: bytes) -> Seal | None:
         return None
     entries, state, data_end, index_crc = _SEAL.unpack_from(place)
     (stored,) = _CRC.unpack_from(place, SEAL_BYTES - 4)
-    if stored != crc32(place[:SEAL_BYTES - 4], 0) or state not in (_OPEN, _SEALED):
+    if stored != crc32(place[:SEAL_BYTES - 4], 0) or state & ~_ASCENDING not in (_OPEN, _SEALED):
         return None
-    return Seal(entries, data_end, index_crc, state == _SEALED)
+    return Seal(entries, data_end, index_crc, bool(state & _SEALED), bool(state & _ASCENDING))
 
 
 def head_crc(index: int, term: int, length: int) -> int:

@@ -6,10 +6,10 @@ import os
 from typing import TYPE_CHECKING
 
 from compactlib.files import Files
+from compactlib.raftlog.known import KnownSegment
 from compactlib.raftlog.model import Entry, SegmentLimits, SegmentRef
 from compactlib.raftlog.names import segment_name
 from compactlib.raftlog.segment import SegmentReader
-from compactlib.raftlog.segment_set import KnownSegment
 from compactlib.raftlog.writer import SegmentWriter
 
 if TYPE_CHECKING:
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 class NewestSegment:
     """Appends to the newest segment and starts the next one when it is full. Not for several threads at once.
 
-    After the disk has refused something, what was not synced is lost; the segment is opened again from the disk by
-    the next call, so that the log goes on with what is really there.
+    After a `StorageError` what was not synced is lost: call `recover` before anything else.
 
     Args:
         files: the disk.
@@ -37,6 +36,7 @@ class NewestSegment:
         self._number = number
         self._reader: SegmentReader | None = None
         self._writer: SegmentWriter | None = None
+        self._failed: SegmentWriter | None = None
         if resume:
             self._use(SegmentWriter.open(files, folder, number))
 
@@ -64,31 +64,43 @@ class NewestSegment:
         """
         self._begin_next()
 
-    def append(self, index: int, term: int, payload: Buffer) -> KnownSegment | None:
-        """Append one entry; returns the segment that it ended if it began the next one.
+    def make_room(self) -> KnownSegment | None:
+        """Begin the next segment if this one takes no more entries; returns the one that this ended, if any.
 
         Raises:
             StorageError: the disk refused; entries that were not synced are lost, see `recover`.
-            InvalidInput: see `SegmentWriter.append`.
         """
-        writer = self._writer
-        ended = None
-        if writer is None or writer.is_full:
-            ended = self.known()
-            writer = self._begin_next()
-        writer.append(index, term, payload)
+        if self._writer is not None and not self._writer.is_full:
+            return None
+        ended = self.known()
+        self._begin_next()
         return ended
 
-    def _begin_next(self) -> SegmentWriter:
+    def append(self, index: int, term: int, payload: Buffer) -> None:
+        """Append one entry, after `make_room`.
+
+        Raises:
+            StorageError: as `make_room`.
+            InvalidInput: see `SegmentWriter.append`.
+        """
+        assert self._writer is not None, "make_room comes first"
+        self._writer.append(index, term, payload)
+
+    def _begin_next(self) -> None:
         if self._writer is not None:
             # Sealed durably before its successor exists: a segment that is not the newest is never torn.
             self._writer.seal()
             self._writer.close()
             self._writer = None
-        writer = SegmentWriter.create(self._files, self._folder, self._number + 1, self._limits)
-        self._number += 1
+        number = self._number + 1
+        if os.path.lexists(os.path.join(self._folder, segment_name(number))):
+            # An earlier try created it, and the disk refused only the last sync.
+            self._files.sync_folder(self._folder)
+            writer = SegmentWriter.open(self._files, self._folder, number)
+        else:
+            writer = SegmentWriter.create(self._files, self._folder, number, self._limits)
+        self._number = number
         self._use(writer)
-        return writer
 
     def _use(self, writer: SegmentWriter) -> None:
         self._writer = writer
@@ -109,18 +121,16 @@ class NewestSegment:
             self._writer.flush()
 
     def recover(self) -> None:
-        """After a `StorageError`: give up the writer and go on from what the disk holds.
+        """After a `StorageError`: go on from what was durable before; until this succeeds the segment holds nothing.
 
         Raises:
             StorageError: not even that is possible now; call again.
         """
-        if self._writer is not None:
-            writer, self._writer = self._writer, None
-            self._reader = None
-            try:
-                writer.abandon()
-            finally:
-                self._use(SegmentWriter.open(self._files, self._folder, self._number))
+        failed = self._writer or self._failed
+        if failed is not None:
+            self._failed, self._writer, self._reader = failed, None, None
+            self._use(SegmentWriter.reopen(self._files, self._folder, failed))
+            self._failed = None
 
     def read(self, index: int) -> Entry | None:
         """The entry of `index` if this segment holds it.

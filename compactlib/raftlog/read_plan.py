@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
-from compactlib.errors import CorruptData, Unsorted
-from compactlib.raftlog.model import Answer, Damaged, Dead, Missing, SegmentRef
+from compactlib.errors import CorruptData, NotFound, Unsorted
+from compactlib.raftlog.model import Answer, Damaged, Dead, Entry, Missing, SegmentRef
 from compactlib.raftlog.segment import SegmentReader
 from compactlib.raftlog.segment_set import Lease
 from compactlib.raftlog.snapshot_state import SnapshotState
@@ -56,12 +56,12 @@ class ReadPlan:
     """
 
     def __init__(self, parts: Sequence[ReadPart], lease: Lease, *, reader: Callable[[int], SegmentReader],
-                 state: Callable[[], SnapshotState | None], lost: Callable[[int], CorruptData]) -> None:
+                 state: Callable[[], SnapshotState | None], again: Callable[[int], Entry | Dead | Missing]) -> None:
         self._parts = tuple(parts)
         self._lease = lease
         self._reader = reader
         self._state = state
-        self._lost = lost
+        self._again = again
 
     @property
     def parts(self) -> tuple[ReadPart, ...]:
@@ -77,10 +77,7 @@ class ReadPlan:
         for part in self._parts:
             state = self._state()
             alive = [index for index in part.indexes if state is None or not state.is_dead(index)]
-            if part.number is None or not alive:
-                found: Iterator[Answer] = map(Missing, alive)
-            else:
-                found = self._reader(part.number).read_many(alive)
+            found = self._found(part.number, alive)
             if state is None:
                 yield from found
                 continue
@@ -89,9 +86,23 @@ class ReadPlan:
                     yield Dead(index, state.index)
                     continue
                 answer = next(found)
-                if isinstance(answer, Missing) and index <= state.index:
-                    answer = Damaged(index, self._lost(index))
-                yield answer
+                # It is alive by a state that may be older than the file: see what is true by now.
+                yield self._look_again(index) if isinstance(answer, Missing) and index <= state.index else answer
+
+    def _found(self, number: int | None, alive: Sequence[int]) -> Iterator[Answer]:
+        if number is None or not alive:
+            return map(Missing, alive)
+        try:
+            return self._reader(number).read_many(alive)
+        except NotFound:
+            # Another process has compacted, or links could not be made on a full disk.
+            return map(self._look_again, alive)
+
+    def _look_again(self, index: int) -> Answer:
+        try:
+            return self._again(index)
+        except CorruptData as error:
+            return Damaged(index, error)
 
     def close(self) -> None:
         """Give the lease back; closing again does nothing."""

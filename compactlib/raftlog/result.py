@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from compactlib.errors import CompactlibError
+from compactlib.errors import CompactlibError, StorageError
 from compactlib.outcome import Done, Failed
 from compactlib.raftlog.plan import LeftOutSegment
 from compactlib.report import Table
@@ -37,11 +37,14 @@ class GroupStats:
 
 @attrs.frozen
 class GroupFailed:
-    """A group that stays as it was, and why.
+    """A group that did not become one segment, and why; or a single segment that could not be judged.
+
+    Nothing that is live is lost. If the error came after the new segment was in place, the next run, or opening the
+    log, finishes the group; before that, its sources are untouched.
 
     Attributes:
         members: numbers of the segments that were to become one.
-        error: what stopped it; its sources are untouched.
+        error: what stopped it.
     """
 
     members: tuple[int, ...]
@@ -66,6 +69,8 @@ class CompactionReport:
         groups: each group's outcome.
         left_out: segments that were left alone, with the reason.
         purged_links: numbers of merged segments whose old names are gone now.
+        unreclaimed: why files that nobody can read any more are still there, if the disk refused to remove them; the
+            next run tries again.
         seconds: how long everything took.
     """
 
@@ -77,6 +82,7 @@ class CompactionReport:
     groups: tuple[GroupOutcome, ...]
     left_out: tuple[LeftOutSegment, ...]
     purged_links: tuple[int, ...]
+    unreclaimed: StorageError | None
     seconds: float
 
     @property
@@ -123,6 +129,8 @@ class CompactionReport:
 
     def _summary(self) -> str:
         trouble = f", {len(self.failed)} groups FAILED" if self.failed else ""
+        if self.unreclaimed is not None:
+            trouble += ", files left to be removed"
         return (f"{self.kind} compaction at snapshot {self.snapshot_index} ({self.why}): dropped {len(self.dropped)}, "
                 f"rewrote {sum(len(group.members) for group in self.done)} segments into {len(self.done)}, kept "
                 f"{len(self.left_out)}{trouble}; read {self.bytes_read:,}, wrote {self.bytes_written:,}, freed "

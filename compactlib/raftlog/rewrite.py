@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain
-from operator import sub
 
 import attrs
 
@@ -23,9 +22,8 @@ from compactlib.observe import Progress
 from compactlib.raftlog import native
 from compactlib.raftlog.liveness import live_positions
 from compactlib.raftlog.model import SegmentLimits, SegmentRef
-from compactlib.raftlog.segment import SegmentReader, Span, read_payloads
+from compactlib.raftlog.segment import PickedPayloads, SegmentReader, Span, read_payloads
 from compactlib.raftlog.segment_index import picked
-from compactlib.raftlog.spans import adjacent_runs
 from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
 
 
@@ -89,22 +87,22 @@ class CompactSegments:
                              bytes_written=file.size_bytes, seconds=attempt.clock.monotonic() - began)
 
     def _write(self, out: OutFile, parts: Sequence[_Part], attempt: Attempt) -> tuple[RewrittenFile, int]:
-        count = sum(len(part.positions) for part in parts)
+        count = sum(len(part.picked.positions) for part in parts)
         if not count:
             raise InvalidInput(f"task {self.name!r} has no live entry to copy; drop its segments instead")
         limits = SegmentLimits(max_entries=count, max_bytes=self.max_bytes)
         header = native.Header(self.sources[0].ref.number, limits)
-        work, total = f"compact {self.name}", sum(part.live_bytes for part in parts)
+        work, total = f"compact {self.name}", sum(sum(part.picked.lengths) for part in parts)
         attempt.observer.progress(Progress(work, 0, total))
         end, bytes_read = header.data_start, 0
         for span in chain.from_iterable(part.copied() for part in parts):
-            attempt.budget.spend(sum(map(sub, span.ends, span.starts)))
-            end += out.write_at(end, [span.buffer[span.starts[first]:span.ends[stop - 1]]
-                                      for first, stop in adjacent_runs(span.starts, span.ends)])
+            attempt.budget.spend(sum(map(len, span.payloads)))
+            # One piece per entry: joining neighbours in Python costs more than the longer list costs the kernel.
+            end += out.write_at(end, span.payloads)
             bytes_read += len(span.buffer)
             attempt.observer.progress(Progress(work, end - header.data_start, total))
         records = _encode_index(parts, header.data_start)
-        seal = native.Seal(count, end, crc32(records, 0), True)
+        seal = native.Seal(count, end, crc32(records, 0), sealed=True, ascending=True)
         out.write_at(0, [native.encode_header(header), native.encode_seal(seal), records])
         out.sync()
         return RewrittenFile(out.path, end, count, seal.index_crc), bytes_read
@@ -115,27 +113,20 @@ class _Part:
     """What one source contributes: which positions are copied, and the checksums they get in the new file."""
 
     reader: SegmentReader
-    positions: Sequence[int]
+    picked: PickedPayloads
     heads: list[int] = attrs.field(factory=list)
     crcs: list[int] = attrs.field(factory=list)
 
     @classmethod
     def open(cls, source: SegmentSource, stack: contextlib.ExitStack) -> _Part:
         reader = stack.enter_context(SegmentReader(source.path))
-        return cls(reader, live_positions(reader.index, source.live, source.ref))
-
-    @property
-    def live_bytes(self) -> int:
-        return sum(self.column("lengths"))
-
-    def column(self, name: str) -> Sequence[int]:
-        return picked(getattr(self.reader.index.columns, name), self.positions)
+        return cls(reader, PickedPayloads.of(reader.index, live_positions(reader.index, source.live, source.ref)))
 
     def copied(self) -> Iterator[Span]:
         if self.reader.format == "native":
-            self.heads.extend(self.column("heads"))
-            self.crcs.extend(self.column("crcs"))
-        for span in read_payloads(self.reader.fileno(), self.reader.index, self.positions):
+            self.heads.extend(self.picked.heads)
+            self.crcs.extend(self.picked.crcs)
+        for span in read_payloads(self.reader.fileno(), self.picked):
             if span.damaged:
                 raise self.reader.damage_at(span.damaged[0])
             if self.reader.format != "native":
@@ -151,11 +142,12 @@ class _Part:
 
 
 def _encode_index(parts: Sequence[_Part], data_start: int) -> bytes:
-    def joined(name: str) -> list[int]:
-        return list(chain.from_iterable(part.column(name) for part in parts))
+    def joined(columns: Iterable[Sequence[int]]) -> list[int]:
+        return list(chain.from_iterable(columns))
 
-    lengths = joined("lengths")
+    lengths = joined(part.picked.lengths for part in parts)
     offsets = list(accumulate(lengths[:-1], initial=data_start))
-    return native.encode_records(joined("indexes"), joined("terms"), lengths,
-                                 list(chain.from_iterable(part.heads for part in parts)), offsets,
-                                 list(chain.from_iterable(part.crcs for part in parts)))
+    return native.encode_records(
+        joined(picked(part.reader.index.columns.indexes, part.picked.positions) for part in parts),
+        joined(picked(part.reader.index.columns.terms, part.picked.positions) for part in parts),
+        lengths, joined(part.heads for part in parts), offsets, joined(part.crcs for part in parts))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from itertools import compress
+from itertools import compress, repeat
 from operator import add, ne, sub
 
 import attrs
@@ -25,54 +25,80 @@ class Span:
 
     Attributes:
         positions: their positions in the segment's index, ascending.
-        starts: where each payload begins in `buffer`.
-        ends: where each payload ends in `buffer`.
         buffer: the bytes read, gaps included.
         payloads: one view of `buffer` per entry.
         damaged: positions (of the above) whose checksum fails.
     """
 
     positions: Sequence[int]
-    starts: Sequence[int]
-    ends: Sequence[int]
     buffer: memoryview
     payloads: Sequence[memoryview]
     damaged: Sequence[int]
 
 
-def read_payloads(descriptor: int, index: SegmentIndex, positions: Sequence[int]) -> Iterator[Span]:
-    """Read and check the payloads at `positions` (ascending), physical neighbours together.
+@attrs.frozen
+class PickedPayloads:
+    """Which payloads of a segment to read: columns of equal length, ascending by offset.
+
+    Attributes:
+        positions: their positions in the segment's index.
+        offsets: where each begins in the file.
+        lengths: their sizes.
+        heads: the CRC of each entry's index, term and length.
+        crcs: the CRC that each entry must have.
+        zero_means_unchecked: see `SegmentIndex`.
+    """
+
+    positions: Sequence[int]
+    offsets: Sequence[int]
+    lengths: Sequence[int]
+    heads: Sequence[int]
+    crcs: Sequence[int]
+    zero_means_unchecked: bool
+
+    @classmethod
+    def of(cls, index: SegmentIndex, positions: Sequence[int]) -> PickedPayloads:
+        """The payloads at `positions` (ascending) of an index."""
+        columns = index.columns
+        return cls(positions, picked(columns.offsets, positions), picked(columns.lengths, positions),
+                   picked(columns.heads, positions), picked(columns.crcs, positions), index.zero_means_unchecked)
+
+
+def read_payloads(descriptor: int, wanted: PickedPayloads) -> Iterator[Span]:
+    """Read and check payloads, physical neighbours together.
 
     One system call per span of up to 1 MiB; memory is one span, or the largest entry if that is larger.
     """
-    columns = index.columns
-    offsets = picked(columns.offsets, positions)
-    ends = list(map(add, offsets, picked(columns.lengths, positions)))
-    heads, crcs = picked(columns.heads, positions), picked(columns.crcs, positions)
+    offsets = wanted.offsets
+    ends = list(map(add, offsets, wanted.lengths))
     scratch = bytearray(min(MAX_SPAN_BYTES, ends[-1] - offsets[0]) if ends else 0)
     for first, stop in read_spans(offsets, ends):
         base, size = offsets[first], ends[stop - 1] - offsets[first]
         if size > len(scratch):
             scratch = bytearray(size)
         buffer = memoryview(scratch)[:size]
-        got = os.preadv(descriptor, [buffer], base)
-        if got < size:
-            rest = read_exactly(descriptor, size - got, base + got)
-            buffer[got:got + len(rest)] = rest
-            # Past the end of the file there is nothing: what an earlier span left there must not be taken for it.
-            buffer[got + len(rest):] = bytes(size - got - len(rest))
-        bases = [base] * (stop - first)
-        here = list(map(sub, offsets[first:stop], bases))
-        there = list(map(sub, ends[first:stop], bases))
+        _read_into(descriptor, buffer, base)
+        here = map(sub, offsets[first:stop], repeat(base))
+        there = map(sub, ends[first:stop], repeat(base))
         payloads = list(map(buffer.__getitem__, map(slice, here, there)))
-        found = list(map(crc32, payloads, heads[first:stop]))
-        wanted = list(crcs[first:stop])
+        found = list(map(crc32, payloads, wanted.heads[first:stop]))
+        expected = list(wanted.crcs[first:stop])
+        positions = wanted.positions[first:stop]
         damaged: list[int] = []
-        if found != wanted:
-            unchecked = 0 if index.zero_means_unchecked else -1
-            damaged = [position for position, crc in compress(zip(positions[first:stop], wanted, strict=True),
-                                                              map(ne, found, wanted)) if crc != unchecked]
-        yield Span(positions[first:stop], here, there, buffer, payloads, damaged)
+        if found != expected:
+            unchecked = 0 if wanted.zero_means_unchecked else -1
+            pairs = compress(zip(positions, expected, strict=True), map(ne, found, expected))
+            damaged = [position for position, crc in pairs if crc != unchecked]
+        yield Span(positions, buffer, payloads, damaged)
+
+
+def _read_into(descriptor: int, buffer: memoryview, offset: int) -> None:
+    got = os.preadv(descriptor, [buffer], offset)
+    if got < len(buffer):
+        rest = read_exactly(descriptor, len(buffer) - got, offset + got)
+        buffer[got:got + len(rest)] = rest
+        # Past the end of the file there is nothing: what an earlier span left there must not be taken for it.
+        buffer[got + len(rest):] = bytes(len(buffer) - got - len(rest))
 
 
 class SegmentReader:
@@ -199,7 +225,7 @@ class SegmentReader:
     def answers_at(self, positions: Sequence[int]) -> Iterator[Entry | Damaged]:
         """The entries at ascending positions of the index, read in spans."""
         columns = self._loaded.index.columns
-        for span in read_payloads(self.fileno(), self._loaded.index, positions):
+        for span in read_payloads(self.fileno(), PickedPayloads.of(self._loaded.index, positions)):
             entries = map(Entry, picked(columns.indexes, span.positions), picked(columns.terms, span.positions),
                           map(bytes, span.payloads))
             if not span.damaged:
@@ -211,8 +237,8 @@ class SegmentReader:
 
     def damaged_entries(self) -> list[CorruptData]:
         """Read everything and list what fails its checksum."""
-        every = range(len(self._loaded.index))
-        return [self.damage_at(position) for span in read_payloads(self.fileno(), self._loaded.index, every)
+        every = PickedPayloads.of(self._loaded.index, range(len(self._loaded.index)))
+        return [self.damage_at(position) for span in read_payloads(self.fileno(), every)
                 for position in span.damaged]
 
     def is_outdated(self) -> bool:

@@ -39,11 +39,18 @@ class SegmentIndex:
         return cls(Columns(array("Q"), array("Q"), array("Q"), array("I"), array("I"), array("I")), 0, 0)
 
     @classmethod
-    def from_records(cls, records: Columns, *, zero_means_unchecked: bool = False) -> SegmentIndex:
-        """The index that results from writing `records` in order. O(records), almost free when they ascend."""
+    def from_records(cls, records: Columns, *, zero_means_unchecked: bool = False,
+                     ascending: bool = False) -> SegmentIndex:
+        """The index that results from writing `records` in order. O(records), almost free when they ascend.
+
+        Args:
+            records: every record of the file.
+            zero_means_unchecked: see the class.
+            ascending: the caller knows that no record overwrites another.
+        """
         indexes = records.indexes
         total = sum(records.lengths)
-        if not all(map(lt, indexes, islice(indexes, 1, None))):
+        if not ascending and not all(map(lt, indexes, islice(indexes, 1, None))):
             records = _selected(records, _winners(indexes))
         return cls(records, len(indexes), total, zero_means_unchecked)
 
@@ -102,14 +109,27 @@ class SegmentIndex:
         return IndexSet.from_sorted(indexes)
 
 
-def picked(column: Sequence[int], positions: Sequence[int]) -> Sequence[int]:
+def picked(column: array[int], positions: Sequence[int]) -> Sequence[int]:
     """The values of `column` at `positions`, at C speed."""
     if isinstance(positions, range) and positions.step == 1:
         return column[positions.start:positions.stop]
     if len(positions) < 2:
         return [column[position] for position in positions]
+    if is_uniform(column):
+        return [column[0]] * len(positions)
     values: tuple[int, ...] = itemgetter(*positions)(column)
     return values
+
+
+def is_uniform(column: array[int]) -> bool:
+    """Whether all values are the same (terms and lengths often are); a comparison of memory."""
+    raw = column.tobytes()
+    return raw[column.itemsize:] == raw[:-column.itemsize]
+
+
+def is_dense(indexes: array[int], positions: range) -> bool:
+    """Whether the ascending `indexes` at consecutive `positions` have no gap; not for no positions at all."""
+    return len(positions) > 0 and indexes[positions[-1]] - indexes[positions[0]] + 1 == len(positions)
 
 
 def _winners(indexes: Sequence[int]) -> list[int]:

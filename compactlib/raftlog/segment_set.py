@@ -6,13 +6,14 @@ import itertools
 import os
 import threading
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
 from compactlib.errors import CompactlibError, CorruptData, NotFound, StorageError
 from compactlib.files import StrPath, list_folder
 from compactlib.raftlog.commit import superseded
+from compactlib.raftlog.known import KnownSegment
 from compactlib.raftlog.model import Entry, SegmentRef
 from compactlib.raftlog.names import segment_name, segment_number
 from compactlib.raftlog.refs import audit_refs, merge_refs
@@ -23,26 +24,12 @@ _MAX_OPEN_INDEX_ENTRIES = 2_000_000
 
 
 @attrs.frozen
-class KnownSegment:
-    """What is remembered of a segment without reading it again.
-
-    Attributes:
-        ref: its number and the range that counts.
-        entries: index records in the file, overwritten ones included.
-        data_bytes: payload bytes in the file, overwritten ones included.
-        format: `"native"`, `"ra1"` or `"ra2"`.
-    """
-
-    ref: SegmentRef
-    entries: int
-    data_bytes: int
-    format: str
-
-
-@attrs.frozen
 class _View:
+    """The list at one moment; replaced as a whole, so that a thread never sees half a change."""
+
     refs: tuple[SegmentRef, ...]
     firsts: tuple[int, ...]
+    known: Mapping[int, KnownSegment]
 
 
 class SegmentSet:
@@ -65,9 +52,9 @@ class SegmentSet:
         self._lock = threading.Lock()
         self._epochs = itertools.count(1)
         self._epoch = 0
+        self._replacements = 0
         self._leases: set[Lease] = set()
-        self._known: dict[int, KnownSegment] = {}
-        self._view = _view_of(())
+        self._view = _view_of((), {})
         self._covered: tuple[int, ...] = ()
         self.reset(known)
 
@@ -88,19 +75,26 @@ class SegmentSet:
 
     def reset(self, known: Iterable[KnownSegment]) -> None:
         """Start over with these segments, as they are on the disk; leases stay."""
-        self._known = {segment.ref.number: segment for segment in known}
-        merged = merge_refs(sorted(segment.ref for segment in self._known.values()))
+        listed = {segment.ref.number: segment for segment in known}
+        merged = merge_refs(sorted(segment.ref for segment in listed.values()))
         self._covered = merged.covered
-        self._switch(merged.refs)
+        with self._lock:
+            self._replacements += 1
+        self._switch(merged.refs, listed)
         self.forget_readers(list(self._readers))
 
     def is_open(self, number: int) -> bool:
         """Whether a segment has an open reader."""
         return number in self._readers
 
-    def known(self, ref: SegmentRef) -> KnownSegment:
-        """What is remembered of a segment, with its present range."""
-        return attrs.evolve(self._known[ref.number], ref=ref)
+    def known(self) -> tuple[KnownSegment, ...]:
+        """What is remembered of each segment, oldest first, with the range that counts now."""
+        view = self._view
+        return tuple(attrs.evolve(view.known[ref.number], ref=ref) for ref in view.refs)
+
+    def known_of(self, number: int) -> KnownSegment | None:
+        """What is remembered of one segment, as it was put in; `None` if it is not listed."""
+        return self._view.known.get(number)
 
     def find(self, index: int) -> SegmentRef | None:
         """The segment to ask for `index`, if a range covers it. O(log segments)."""
@@ -133,20 +127,29 @@ class SegmentSet:
             NotFound: the file is gone; the list has changed meanwhile.
             CorruptData, Unsupported, StorageError: it cannot be opened.
         """
-        reader = self._readers.get(number)
-        if reader is None:
+        while True:
+            reader = self._readers.get(number)
+            if reader is not None:
+                return reader
+            replacements = self._replacements
             reader = open_segment(self._folder, number)
-            self.keep_open(number, reader)
-        return reader
+            with self._lock:
+                # After a replacement the name may lead elsewhere: what was opened before it must not be kept.
+                if replacements == self._replacements:
+                    self._keep(number, reader)
+                    return reader
 
     def keep_open(self, number: int, reader: SegmentReader) -> None:
         """Take `reader` as the open one of a segment; readers are closed when nobody holds them any more."""
         with self._lock:
-            self._readers[number] = reader
-            entries = sum(len(kept.index) for kept in self._readers.values()) if len(self._readers) > 1 else 0
-            while len(self._readers) > self._max_open or (entries > _MAX_OPEN_INDEX_ENTRIES and len(self._readers) > 1):
-                oldest = next(iter(self._readers))
-                entries -= len(self._readers.pop(oldest).index)
+            self._keep(number, reader)
+
+    def _keep(self, number: int, reader: SegmentReader) -> None:
+        self._readers[number] = reader
+        entries = sum(len(kept.index) for kept in self._readers.values()) if len(self._readers) > 1 else 0
+        while len(self._readers) > self._max_open or (entries > _MAX_OPEN_INDEX_ENTRIES and len(self._readers) > 1):
+            oldest = next(iter(self._readers))
+            entries -= len(self._readers.pop(oldest).index)
 
     def forget_readers(self, numbers: Iterable[int]) -> None:
         """Open these segments anew when they are asked for again."""
@@ -157,26 +160,32 @@ class SegmentSet:
     def put(self, segment: KnownSegment) -> tuple[int, ...]:
         """Add a newest segment, or update the range of the newest; returns the segments that are now covered."""
         merged = merge_refs(self._view.refs, [segment.ref])
-        self._known[segment.ref.number] = segment
-        self._switch(merged.refs)
+        self._switch(merged.refs, {**self._view.known, segment.ref.number: segment})
         return merged.covered
 
-    def replace(self, numbers: Iterable[int], by: KnownSegment | None = None) -> None:
-        """Take segments out of the list, and put the one that holds what was live in them in their place."""
+    def drop(self, numbers: Iterable[int]) -> None:
+        """Take segments out of the list."""
         gone = set(numbers)
-        refs = [ref for ref in self._view.refs if ref.number not in gone]
-        if by is not None:
-            refs.append(by.ref)
-            refs.sort()
-            self._known[by.ref.number] = by
-        self._switch(refs)
+        with self._lock:
+            self._replacements += 1
+        self._switch([ref for ref in self._view.refs if ref.number not in gone], self._view.known)
         self.forget_readers(gone)
 
-    def _switch(self, refs: Sequence[SegmentRef]) -> None:
-        self._view = _view_of(refs)
-        listed = {ref.number for ref in refs}
-        for number in self._known.keys() - listed:
-            del self._known[number]
+    def merge(self, numbers: Iterable[int], by: KnownSegment) -> None:
+        """Put the segment that holds what was live in others in their place; its name leads to its new file already."""
+        number, gone = by.ref.number, set(numbers)
+        with self._lock:
+            # Before the list says that it holds more than the old file did. Whoever goes by the list before finds
+            # everything that is live in the new file too.
+            self._replacements += 1
+            self._readers.pop(number, None)
+        refs = [ref for ref in self._view.refs if ref.number not in gone]
+        self._switch(sorted([*refs, by.ref]), {**self._view.known, number: by})
+        self.forget_readers(gone - {number})
+
+    def _switch(self, refs: Sequence[SegmentRef], known: Mapping[int, KnownSegment]) -> None:
+        # The list before its number: a lease taken between the two holds more than it must, never less.
+        self._view = _view_of(refs, known)
         self._epoch = next(self._epochs)
 
     @property
@@ -206,10 +215,10 @@ class SegmentSet:
         Raises:
             CompactlibError: they do not.
         """
-        refs = self._view.refs
-        audit_refs(refs)
-        if {ref.number for ref in refs} != set(self._known) or self._view.firsts != tuple(ref.first for ref in refs):
-            raise CompactlibError(f"segments known {sorted(self._known)} differ from those listed {refs}")
+        view = self._view
+        audit_refs(view.refs)
+        if {ref.number for ref in view.refs} != set(view.known) or view.firsts != tuple(map(_first, view.refs)):
+            raise CompactlibError(f"segments known {sorted(view.known)} differ from those listed {view.refs}")
 
     def close(self) -> None:
         """Let all readers go."""
@@ -266,15 +275,10 @@ def list_segments(folder: StrPath) -> list[int]:
             and not os.path.islink(os.path.join(folder, name))]
 
 
-def know_segment(number: int, reader: SegmentReader) -> KnownSegment | None:
-    """What to remember of an open segment; `None` if it holds nothing."""
-    index = reader.index
-    if not len(index):
-        return None
-    ref = SegmentRef(number, index.first, index.last)
-    return KnownSegment(ref, index.entries, index.data_bytes, reader.format)
-
-
-def _view_of(refs: Iterable[SegmentRef]) -> _View:
+def _view_of(refs: Iterable[SegmentRef], known: Mapping[int, KnownSegment]) -> _View:
     listed = tuple(refs)
-    return _View(listed, tuple(ref.first for ref in listed))
+    return _View(listed, tuple(map(_first, listed)), {ref.number: known[ref.number] for ref in listed})
+
+
+def _first(ref: SegmentRef) -> int:
+    return ref.first

@@ -6,7 +6,9 @@ import threading
 
 import attrs
 
+from compactlib.errors import CompactlibError
 from compactlib.indexset import IndexSet
+from compactlib.raftlog.known import KnownSegment
 from compactlib.raftlog.liveness import segment_stats
 from compactlib.raftlog.model import SegmentRef, SegmentStats
 from compactlib.raftlog.segment_set import SegmentSet
@@ -31,25 +33,43 @@ class StatsCache:
         self._remembered: dict[int, _Remembered] = {}
         self._lock = threading.Lock()
 
-    def gather(self, segments: SegmentSet, state: SnapshotState | None) -> tuple[SegmentStats, ...]:
+    def gather(self, segments: SegmentSet, state: SnapshotState | None, *,
+               damaged: dict[int, CompactlibError] | None = None) -> tuple[SegmentStats, ...]:
         """Statistics of every segment, oldest to newest.
 
         Cost: nothing is read for a segment above the snapshot, without a live index, or unchanged; the index
         otherwise, and then one merge of two sorted sequences.
 
+        Args:
+            segments: the log's segments.
+            state: which of their entries are alive.
+            damaged: if given, takes what stands in the way of judging a segment, by number, instead of an exception;
+                such a segment counts as wholly live.
+
         Raises:
             LiveIndexMissing: a live index is not in the segment whose range covers it.
             CorruptData, StorageError: an index cannot be read.
         """
-        refs = segments.refs
+        known = segments.known()
         with self._lock:
-            gathered = tuple(self._stats(segments, ref, state) for ref in refs)
-            for number in self._remembered.keys() - {ref.number for ref in refs}:
+            gathered = tuple(self._judged(segments, each, state, damaged) for each in known)
+            for number in self._remembered.keys() - {each.ref.number for each in known}:
                 del self._remembered[number]
         return gathered
 
-    def _stats(self, segments: SegmentSet, ref: SegmentRef, state: SnapshotState | None) -> SegmentStats:
-        known = segments.known(ref)
+    def _judged(self, segments: SegmentSet, known: KnownSegment, state: SnapshotState | None,
+                damaged: dict[int, CompactlibError] | None) -> SegmentStats:
+        try:
+            return self._stats(segments, known, state)
+        except CompactlibError as error:
+            if damaged is None:
+                raise
+            damaged[known.ref.number] = error
+            return SegmentStats(ref=known.ref, entries=known.entries, data_bytes=known.data_bytes,
+                                live_entries=known.entries, live_bytes=known.data_bytes, format=known.format)
+
+    def _stats(self, segments: SegmentSet, known: KnownSegment, state: SnapshotState | None) -> SegmentStats:
+        ref = known.ref
         if state is not None and state.index >= ref.last:
             live = state.live.between(ref.first, ref.last)
             if not live:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import attrs
+
 from compactlib.checksum import crc32
 from compactlib.errors import Busy, Closed, InvalidInput
 from compactlib.files import Files, OutFile, StrPath, write_durably
@@ -43,7 +45,8 @@ class SegmentWriter:
         self._torn_tail = torn_tail
         self._payloads: list[Buffer] = []
         self._records: list[bytes] = []
-        self._synced_entries = 0
+        # What the last sync covered, as a seal would say it; an entry found when the file was opened is not part of it.
+        self._synced = native.Seal(0, header.data_start, 0, sealed=False, ascending=True)
         self._state = "open"
 
     @classmethod
@@ -58,7 +61,7 @@ class SegmentWriter:
         if os.path.lexists(path):
             raise Busy(f"{path} exists already; segments are created once, use the next number")
         header = native.Header(number, SegmentLimits() if limits is None else limits)
-        seal = native.Seal(0, header.data_start, 0, False)
+        seal = native.Seal(0, header.data_start, 0, sealed=False, ascending=True)
         write_durably(files, path, [native.encode_header(header), native.encode_seal(seal)],
                       temporary_suffix=TEMPORARY_SUFFIX)
         return cls(files.open(path), header, SegmentIndex.empty(), data_end=header.data_start, index_crc=0,
@@ -89,6 +92,29 @@ class SegmentWriter:
             out.close()
             raise
         return writer
+
+    @classmethod
+    def reopen(cls, files: Files, folder: StrPath, failed: SegmentWriter) -> SegmentWriter:
+        """Go on after `failed` met an error, from what it had made durable; all that came later is taken back.
+
+        What was written but not synced may read back whole and be lost in a crash all the same, because a sync that
+        failed promises nothing: so it is removed, durably, and so is a seal whose sync failed.
+
+        Raises:
+            StorageError: the disk refused; call again.
+        """
+        failed.abandon()
+        synced = failed._synced
+        out = files.open(failed.path)
+        try:
+            out.truncate(max(synced.data_end, native.INDEX_START))
+            behind = (failed._index_records - synced.entries) * native.RECORD_BYTES
+            out.write_at(native.INDEX_START + synced.entries * native.RECORD_BYTES, [bytes(behind)])
+            out.write_at(native.HEADER_BYTES, [native.encode_seal(synced)])
+            out.sync()
+        finally:
+            out.close()
+        return cls.open(files, folder, failed.number)
 
     def _clear_tail(self, torn: TornTail | None) -> None:
         if torn is not None:
@@ -135,7 +161,11 @@ class SegmentWriter:
     @property
     def unsynced_entries(self) -> int:
         """Entries that are not durable yet, in memory or only written."""
-        return len(self._records) + self._flushed_entries - self._synced_entries
+        return self._index_records - self._synced.entries
+
+    @property
+    def _index_records(self) -> int:
+        return self._flushed_entries + len(self._records)
 
     def append(self, index: int, term: int, payload: Buffer) -> None:
         """Add one entry; one with the same or a lower index takes everything from there on back (overwrite).
@@ -197,7 +227,7 @@ class SegmentWriter:
         if self._state != "open":
             self._refuse()
         self.flush()
-        if self._synced_entries < self._flushed_entries:
+        if self._synced.entries < self._flushed_entries:
             self._state = "failed"
             self._out.sync()
             # Not synced in turn: an older seal only means that more is checked when the segment is opened.
@@ -220,9 +250,10 @@ class SegmentWriter:
         self._state = "sealed"
 
     def _write_seal(self, *, sealed: bool) -> None:
-        seal = native.Seal(self._flushed_entries, self._flushed_end, self._index_crc, sealed)
+        ascending = len(self._index) == self._index.entries
+        seal = native.Seal(self._flushed_entries, self._flushed_end, self._index_crc, sealed, ascending)
+        self._synced = attrs.evolve(seal, sealed=False)
         self._out.write_at(native.HEADER_BYTES, [native.encode_seal(seal)])
-        self._synced_entries = self._flushed_entries
 
     def close(self) -> None:
         """Sync what can be synced and give up the file; closing again does nothing.
