@@ -86,7 +86,7 @@ def _checked_header(raw: bytes, path: str, offset: int) -> int:
         raise CorruptData(path=path, offset=offset + len(raw) - _CRC.size, expected=f"CRC {actual:#010x}",
                           found=f"{stored:#010x}")
     if version > VERSION:
-        raise Unsupported(f"{path or 'these bytes'}: index set format version {version}; this release reads up to "
+        raise Unsupported(f"{path}: index set format version {version}; this release reads up to "
                           f"{VERSION}: upgrade")
     if version < VERSION:
         raise CorruptData(path=path, offset=offset + len(MAGIC), expected=f"version 1 to {VERSION}",

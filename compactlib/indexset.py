@@ -151,7 +151,7 @@ class IndexSet:
 
         Cost: O(runs).
         """
-        return cls._of(_indexset_bytes.decode(data, path, offset))
+        return cls._of(_indexset_bytes.decode(data, path or "<bytes>", offset))
 
     @classmethod
     def from_roaring(cls, bitmap: AbstractBitMap64) -> IndexSet:
