@@ -281,9 +281,10 @@ class SegmentLog(LogReader):
             except StorageError:
                 self._lose_unsynced()
                 raise
-            if self._segments.known_of(self._newest.number) != newest or not self._segments.is_open(self._newest.number):
+            number = self._newest.number
+            if self._segments.known_of(number) != newest or self._segments.open_entries(number) != newest.entries:
                 self._segments.put(newest)
-                self._segments.keep_open(newest.ref.number, SegmentReader(self._newest.path))
+                self._segments.keep_open(number, SegmentReader(self._newest.path))
 
     # -- reading
 
@@ -416,7 +417,8 @@ class SegmentLog(LogReader):
                                          executor=executor, budget=budget, set_aside=set_aside)
         finally:
             with self._switch:
-                self._note_newest()
+                if not self._must_recover:
+                    self._note_newest()
         return outcome_of(report)
 
     def _reason_for_major(self, view: CompactionView) -> str:

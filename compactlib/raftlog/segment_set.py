@@ -83,9 +83,10 @@ class SegmentSet:
         self._switch(merged.refs, listed)
         self.forget_readers(list(self._readers))
 
-    def is_open(self, number: int) -> bool:
-        """Whether a segment has an open reader."""
-        return number in self._readers
+    def open_entries(self, number: int) -> int:
+        """How many index records the open reader of a segment knows of, -1 if none is open."""
+        reader = self._readers.get(number)
+        return -1 if reader is None else reader.index.entries
 
     def known(self) -> tuple[KnownSegment, ...]:
         """What is remembered of each segment, oldest first, with the range that counts now."""
@@ -160,6 +161,10 @@ class SegmentSet:
     def put(self, segment: KnownSegment) -> tuple[int, ...]:
         """Add a newest segment, or update the range of the newest; returns the segments that are now covered."""
         merged = merge_refs(self._view.refs, [segment.ref])
+        with self._lock:
+            # An open reader does not know what was appended since.
+            self._replacements += 1
+            self._readers.pop(segment.ref.number, None)
         self._switch(merged.refs, {**self._view.known, segment.ref.number: segment})
         return merged.covered
 
