@@ -5,9 +5,10 @@ task it died of and takes no other task with it. (A `ProcessPoolExecutor` would 
 dies it ends them all, and the pool cannot say whose fault it was; nor can it be stopped in mid-task.)
 
 Workers are *spawned*, not forked: hosts of this library have threads, locks and sockets (a JVM gateway among them)
-that a fork copies in whatever state they are in. A spawned worker costs some 50 to 100 ms once per run. Therefore a
-script that uses this executor keeps its own start under `if __name__ == "__main__":`, and the classes of its tasks
-live in modules that workers can import.
+that a fork copies in whatever state they are in. A fork server would start workers faster, but is one for the whole
+host process, with the environment of its first use. So each run pays the start of one interpreter a worker; a script
+that uses this executor keeps its own start under `if __name__ == "__main__":`, and the classes of its tasks live in
+modules that workers can import.
 """
 
 from __future__ import annotations
