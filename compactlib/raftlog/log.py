@@ -13,6 +13,8 @@ import attrs
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import (
+    Busy,
+    Closed,
     CompactlibError,
     InvalidInput,
     LiveIndexMissing,
@@ -101,6 +103,7 @@ class SegmentLog(LogReader):
         self._files = self._options.files
         self._switch = threading.RLock()
         self._compacting = threading.Lock()
+        self._running: tuple[Budget, int] | None = None
         self._older_last = -1
         self._newest_first = _BEYOND
         self._minors_since_major = 0
@@ -385,10 +388,17 @@ class SegmentLog(LogReader):
         if not self._compacting.acquire(blocking=False):
             return Skipped("a compaction is running; ask again when it has ended")
         try:
-            return self._compact(kind, policy or self._options.policy, executor or LocalExecutor(), budget or Budget())
+            lent = (budget or Budget()).lend()
+            self._running = lent, threading.get_ident()
+            # Again: `close` either sees what runs, or is seen here.
+            self._require_open()
+            return self._compact(kind, policy or self._options.policy, executor or LocalExecutor(), lent)
         except CompactlibError as error:
+            if self._closed and isinstance(error, Closed):
+                raise
             return Failed(error)
         finally:
+            self._running = None
             self._compacting.release()
 
     def _compact(self, kind: CompactionKind, policy: CompactionPolicy, executor: Executor,
@@ -462,15 +472,26 @@ class SegmentLog(LogReader):
                 raise CompactlibError(f"(end of the older segments, start of the newest) is {found}, expected {wanted}")
 
     def close(self) -> None:
-        """Sync, and let the log go; closing again does nothing.
+        """Sync, and let the log go; closing again does nothing. A compaction that runs is cancelled and waited for.
 
         Raises:
+            Busy: called from within a compaction, by an observer for example; nothing was done.
             StorageError: the disk refused the last sync; the log is closed all the same.
         """
         if self._closed:
             return
-        super().close()
-        self._open_stack.close()
+        running = self._running
+        if running is not None and running[1] == threading.get_ident():
+            raise Busy(f"the log in {self._folder} cannot be closed from within its own compaction; cancel the budget, "
+                       f"and close it when compact() has returned")
+        self._closed = True
+        running = self._running
+        if running is not None:
+            running[0].cancel()
+        # The folder must not be given to another process while groups are still committed in it.
+        with self._compacting, self._switch:
+            super().close()
+            self._open_stack.close()
 
     def __enter__(self) -> SegmentLog:
         return self

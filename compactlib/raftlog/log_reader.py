@@ -32,6 +32,7 @@ from compactlib.raftlog.sense import StatsCache
 from compactlib.raftlog.snapshot_state import SnapshotState, read_snapshot_state
 
 _MAX_LOOKS = 100
+_MAX_VIEWS = 3
 
 
 class LogReader:
@@ -220,6 +221,11 @@ class LogReader:
 
     def view(self) -> CompactionView:
         """The log as a plan sees it now; raises what `stats` does."""
+        for _ in range(_MAX_VIEWS - 1):
+            # A compaction that runs meanwhile may remove or replace what is looked at.
+            with contextlib.suppress(NotFound, LiveIndexMissing):
+                return self._view_of(self._state)
+            self.refresh()
         return self._view_of(self._state)
 
     def _view_of(self, state: SnapshotState | None, damaged: dict[int, CompactlibError] | None = None

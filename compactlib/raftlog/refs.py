@@ -50,6 +50,14 @@ def find_ref(refs: Sequence[SegmentRef], index: int) -> SegmentRef | None:
     return refs[place] if place >= 0 and refs[place].last >= index else None
 
 
+def overlapping_refs(refs: Sequence[SegmentRef], first: int, last: int) -> Sequence[SegmentRef]:
+    """The segments whose range meets `first..last`, oldest first. O(log n + matches)."""
+    start = bisect_right(refs, first, key=_first)
+    if start and refs[start - 1].last >= first:
+        start -= 1
+    return refs[start:bisect_right(refs, last, key=_first)]
+
+
 def next_ref(refs: Sequence[SegmentRef], index: int) -> SegmentRef | None:
     """The oldest segment that reaches `index` or above, `None` if none does. O(log n)."""
     place = bisect_right(refs, index, key=_first)
