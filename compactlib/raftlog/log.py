@@ -38,7 +38,6 @@ from compactlib.raftlog.policies import SeedPolicy
 from compactlib.raftlog.policy import CompactionPolicy
 from compactlib.raftlog.recover import RecoveryReport, recover_folder
 from compactlib.raftlog.result import CompactionReport, outcome_of
-from compactlib.raftlog.segment import SegmentReader
 from compactlib.raftlog.segment_set import DEFAULT_MAX_OPEN, Lease, SegmentSet
 from compactlib.raftlog.snapshot_state import SnapshotState, read_snapshot_state, write_snapshot_state
 from compactlib.raftlog.trigger import CompactionState, EveryNMinors, Trigger
@@ -272,7 +271,7 @@ class SegmentLog(LogReader):
         return (refs[-2].last if len(refs) > 1 else -1), newest.ref.first
 
     def _publish_newest(self) -> None:
-        """Let the list of segments, and readers of whole segments, see what was appended last."""
+        """Let the list of segments, and those who open the newest one, see what was appended last."""
         with self._switch:
             if self._must_recover:
                 self._recover_newest()
@@ -285,9 +284,8 @@ class SegmentLog(LogReader):
                 self._lose_unsynced()
                 raise
             number = self._newest.number
-            if self._segments.known_of(number) != newest or self._segments.open_entries(number) != newest.entries:
+            if self._segments.known_of(number) != newest or self._segments.open_entries(number) not in (-1, newest.entries):
                 self._segments.put(newest)
-                self._segments.keep_open(number, SegmentReader(self._newest.path))
 
     # -- reading
 
@@ -296,6 +294,15 @@ class SegmentLog(LogReader):
         """The segments, oldest first, with the range of indexes each answers for."""
         self._publish_newest()
         return self._segments.refs
+
+    @property
+    def last_index(self) -> int | None:
+        """The highest index in the log, `None` if it is empty. O(1)."""
+        with self._switch:
+            if self._must_recover:
+                self._recover_newest()
+            newest = self._newest.known()
+        return super().last_index if newest is None else newest.ref.last
 
     def read(self, index: int) -> Entry | Dead | Missing:
         """See `LogReader.read`."""
