@@ -133,7 +133,8 @@ class SegmentSet:
             if reader is not None:
                 return reader
             replacements = self._replacements
-            reader = open_segment(self._folder, number)
+            refs = self._view.refs
+            reader = open_segment(self._folder, number, newest=bool(refs) and refs[-1].number == number)
             with self._lock:
                 # After a replacement the name may lead elsewhere: what was opened before it must not be kept.
                 if replacements == self._replacements:
