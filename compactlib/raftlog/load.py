@@ -16,6 +16,8 @@ from compactlib.raftlog.segment_index import SegmentIndex
 TailRule = Literal["cut", "refuse"]
 SegmentFormat = Literal["native", "ra1", "ra2"]
 
+_CHUNK_BYTES = 1 << 20
+
 
 @attrs.frozen
 class TornTail:
@@ -75,6 +77,9 @@ def load_segment(descriptor: int, path: str, *, tail: TailRule = "cut", number: 
     if start[:len(ra_format.MAGIC)] == ra_format.MAGIC:
         return _load_ra(descriptor, path, start)
     header = native.decode_header(start, path)
+    if len(start) < native.INDEX_START:
+        raise CorruptData(path=path, offset=len(start), found="the end of the file",
+                          expected=f"a header and a seal of {native.INDEX_START} bytes, which a segment begins as")
     if number is not None and header.number != number:
         raise CorruptData(path=path, offset=24, expected=f"segment number {number} as in the file name",
                           found=str(header.number))
@@ -118,11 +123,8 @@ def _durable_region(descriptor: int, path: str, header: native.Header, seal: nat
 
 
 def _with_tail(descriptor: int, header: native.Header, seal: native.Seal, durable: bytes) -> LoadedSegment:
-    capacity = header.limits.max_entries - seal.entries
-    behind = read_exactly(descriptor, capacity * native.RECORD_BYTES, native.INDEX_START + len(durable))
-    behind = behind[:len(behind) // native.RECORD_BYTES * native.RECORD_BYTES].rstrip(b"\0")
-    listed = -(-len(behind) // native.RECORD_BYTES)
-    behind = behind.ljust(listed * native.RECORD_BYTES, b"\0")
+    behind = _records_behind(descriptor, native.INDEX_START + len(durable), header.data_start)
+    listed = len(behind) // native.RECORD_BYTES
     records = native.decode_records(behind)
     whole, data_end = 0, seal.data_end
     while whole < listed and _is_whole(descriptor, records, whole, data_end):
@@ -133,6 +135,21 @@ def _with_tail(descriptor: int, header: native.Header, seal: native.Seal, durabl
     torn = TornTail(seal.entries + whole, listed - whole, data_end) if listed > whole or loose_bytes else None
     index = SegmentIndex.from_records(native.decode_records(kept))
     return LoadedSegment("native", index, header, data_end, seal.entries, crc32(kept, 0), False, torn)
+
+
+def _records_behind(descriptor: int, start: int, end: int) -> bytes:
+    """The index region from `start` to the last record that is not all zeros. A crash may leave zeros in between."""
+    found = bytearray()
+    for offset in range(start, end, _CHUNK_BYTES):
+        chunk = read_exactly(descriptor, min(_CHUNK_BYTES, end - offset), offset)
+        if not chunk:
+            break
+        written = chunk.rstrip(b"\0")
+        if written:
+            found.extend(bytes(offset - start - len(found)))
+            found.extend(written)
+    found.extend(bytes(-len(found) % native.RECORD_BYTES))
+    return bytes(found)
 
 
 def _is_whole(descriptor: int, records: native.Columns, position: int, expected_offset: int) -> bool:

@@ -125,7 +125,10 @@ class SegmentReader:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise StorageError.from_os(error, "open", path) from error
-        self._loaded = load_segment(self._descriptor, self._path, tail=tail, number=number)
+        try:
+            self._loaded = load_segment(self._descriptor, self._path, tail=tail, number=number)
+        except OSError as error:
+            raise self._refused(error) from error
 
     @classmethod
     def following(cls, path: StrPath, index: SegmentIndex) -> SegmentReader:
@@ -178,7 +181,10 @@ class SegmentReader:
         """The entry at a position of the index; as `read`."""
         columns = self._loaded.index.columns
         length = columns.lengths[position]
-        payload = os.pread(self._descriptor, length, columns.offsets[position])
+        try:
+            payload = os.pread(self._descriptor, length, columns.offsets[position])
+        except OSError as error:
+            raise self._refused(error) from error
         if crc32(payload, columns.heads[position]) != columns.crcs[position] or len(payload) != length:
             payload = self._second_look(position)
         return Entry(columns.indexes[position], columns.terms[position], payload)
@@ -192,6 +198,10 @@ class SegmentReader:
                 unchecked or crc32(payload, columns.heads[position]) == wanted):
             return payload
         raise self.damage_at(position)
+
+    def _refused(self, error: OSError) -> StorageError:
+        self.fileno()
+        return StorageError.from_os(error, "read", self._path)
 
     def damage_at(self, position: int) -> CorruptData:
         """The error that describes a damaged entry, read anew."""
@@ -224,6 +234,12 @@ class SegmentReader:
 
     def answers_at(self, positions: Sequence[int]) -> Iterator[Entry | Damaged]:
         """The entries at ascending positions of the index, read in spans."""
+        try:
+            yield from self._answers_at(positions)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _answers_at(self, positions: Sequence[int]) -> Iterator[Entry | Damaged]:
         columns = self._loaded.index.columns
         for span in read_payloads(self.fileno(), PickedPayloads.of(self._loaded.index, positions)):
             entries = map(Entry, picked(columns.indexes, span.positions), picked(columns.terms, span.positions),
@@ -238,8 +254,11 @@ class SegmentReader:
     def damaged_entries(self) -> list[CorruptData]:
         """Read everything and list what fails its checksum."""
         every = PickedPayloads.of(self._loaded.index, range(len(self._loaded.index)))
-        return [self.damage_at(position) for span in read_payloads(self.fileno(), every)
-                for position in span.damaged]
+        try:
+            return [self.damage_at(position) for span in read_payloads(self.fileno(), every)
+                    for position in span.damaged]
+        except OSError as error:
+            raise self._refused(error) from error
 
     def is_outdated(self) -> bool:
         """Whether somebody has appended since this reader was opened; a sealed segment never changes."""
