@@ -166,14 +166,12 @@ def _load_ra(descriptor: int, path: str, start: bytes) -> LoadedSegment:
     version, max_count = ra_format.decode_header(start, path)
     data_start = ra_format.data_start(version, max_count)
     region = read_exactly(descriptor, data_start - ra_format.HEADER_BYTES, ra_format.HEADER_BYTES)
-    if 0 < len(region) < data_start - ra_format.HEADER_BYTES:
-        raise CorruptData(path=path, offset=ra_format.HEADER_BYTES + len(region), found="the end of the file",
-                          expected=f"an index region up to offset {data_start}")
-    records = ra_format.decode_records(region, version, path)
+    records = ra_format.decode_records(region, version, path, data_start)
     index = SegmentIndex.from_records(records, zero_means_unchecked=True)
-    data_end = max(map(int.__add__, records.offsets, records.lengths), default=data_start)
+    data_end = records.offsets[-1] + records.lengths[-1] if len(records) else data_start
     size = os.fstat(descriptor).st_size
-    if len(records) and size < data_end:
+    # Entries without payload leave the file shorter than where payloads would begin.
+    if data_start < data_end > size:
         raise CorruptData(path=path, offset=size, expected=f"payloads up to offset {data_end}",
                           found=f"the end of the file at {size}")
     return LoadedSegment("ra1" if version == 1 else "ra2", index, None, data_end, len(records), 0, False)

@@ -49,11 +49,18 @@ def data_start(version: int, max_count: int) -> int:
     return HEADER_BYTES + max_count * _RECORDS[version].size
 
 
-def decode_records(region: bytes, version: int, path: str) -> Columns:
+def decode_records(region: bytes, version: int, path: str, start: int) -> Columns:
     """The index records up to the first all-zero one, as columns; `heads` are zeros.
 
+    Args:
+        region: the index region, or as much of it as there is.
+        version: 1 or 2.
+        path: the file, for messages.
+        start: where the payloads begin.
+
     Raises:
-        CorruptData: a record's payload would lie inside the header, or a record is cut off.
+        CorruptData: the payloads do not lie in the order of the records behind the index region, or a record is cut
+            off.
     """
     record = _RECORDS[version]
     if len(region) % record.size:
@@ -63,9 +70,11 @@ def decode_records(region: bytes, version: int, path: str) -> Columns:
     zero = (0,) * 5
     count = rows.index(zero) if zero in rows else len(rows)
     indexes, terms, offsets, lengths, crcs = zip(*rows[:count], strict=True) if count else ((),) * 5
+    end = start
     for position, offset in enumerate(offsets):
-        if offset < HEADER_BYTES + len(region):
+        if offset < end:
             raise CorruptData(path=path, offset=HEADER_BYTES + position * record.size, index=indexes[position],
-                              expected=f"a payload offset from {HEADER_BYTES + len(region)}", found=str(offset))
+                              expected=f"a payload offset from {end}", found=str(offset))
+        end = offset + lengths[position]
     return Columns(array("Q", indexes), array("Q", terms), array("Q", offsets), array("I", lengths),
                    array("I", bytes(4 * count)), array("I", crcs))
