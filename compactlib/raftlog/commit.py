@@ -13,7 +13,8 @@ Each sync is a wall: no member may lose its own file before the leader's new one
 Steps 3 and 4 are repeated by recovery (`recover.py`) if a crash comes between.
 
 The new segment's range reaches from its first to its last member, and a newer segment cuts an older one. So no other
-segment's file may lie between the members: its range would hide what was merged from behind it (step 1 looks). And
+segment's file may lie between the members: its range would hide what was merged from behind it. Before step 1 the folder
+is searched for one, and synced if numbers are missing between the members, lest a removal comes undone in a crash. And
 until step 3 is complete, members that still are files do not count: the `.compacting` name says so to everyone who
 lists the folder (`superseded`).
 """
@@ -45,7 +46,7 @@ def commit_group(files: Files, folder: StrPath, members: Sequence[int], rewritte
 
     Returns what the new segment holds.
 
-    Two folder syncs, whatever the number of members. After an error before step 2 the sources are as before; after
+    Two folder syncs, whatever the number of members, and a third if their numbers have gaps. After an error before step 2 the sources are as before; after
     a later one the leader already holds everything. Opening the log finishes or undoes it in either case.
 
     Raises:
@@ -62,6 +63,8 @@ def place_leader(files: Files, folder: StrPath, members: Sequence[int], rewritte
     """Steps 1 and 2: the commit. See `commit_group`; `finish_group` does the rest, at any later time."""
     merged = _check_rewritten(rewritten, members)
     _check_nothing_between(folder, members)
+    if members[-1] - members[0] >= len(members):
+        files.sync_folder(folder)
     name = compacting_name(members)
     compacting = os.path.join(folder, name)
     files.rename(rewritten.path, compacting)
