@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 from typing import Literal
 
 import attrs
@@ -140,7 +142,8 @@ def _with_tail(descriptor: int, header: native.Header, seal: native.Seal, durabl
 def _records_behind(descriptor: int, start: int, end: int) -> bytes:
     """The index region from `start` to the last record that is not all zeros. A crash may leave zeros in between."""
     found = bytearray()
-    for offset in range(start, end, _CHUNK_BYTES):
+    offset = start
+    while (offset := _next_data(descriptor, offset)) < end:
         chunk = read_exactly(descriptor, min(_CHUNK_BYTES, end - offset), offset)
         if not chunk:
             break
@@ -148,8 +151,19 @@ def _records_behind(descriptor: int, start: int, end: int) -> bytes:
         if written:
             found.extend(bytes(offset - start - len(found)))
             found.extend(written)
+        offset += len(chunk)
     found.extend(bytes(-len(found) % native.RECORD_BYTES))
     return bytes(found)
+
+
+def _next_data(descriptor: int, offset: int) -> int:
+    """Where the file goes on behind a hole at `offset`, as far as the system can tell holes from zeros."""
+    if not hasattr(os, "SEEK_DATA"):
+        return offset
+    try:
+        return os.lseek(descriptor, offset, os.SEEK_DATA)
+    except OSError as error:
+        return sys.maxsize if error.errno == errno.ENXIO else offset
 
 
 def _is_whole(descriptor: int, records: native.Columns, position: int, expected_offset: int) -> bool:
