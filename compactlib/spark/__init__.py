@@ -8,12 +8,15 @@
     executor = SparkExecutor(spark)          # goes wherever a LocalExecutor goes
     for outcome in executor.run(tasks):      # each task once: a RewriteResult or a RewriteFailure
         ...                                  # publishing the new files stays with this process
+    register(spark)
+    entries = spark.read.format("compactlib.raftlog").load(folder)
 
 Importing this package does not import PySpark; what needs it says so with `MissingDependency` (extra "spark").
 """
 
 from compactlib.spark.executor import DEFAULT_MAX_TASKS_PER_JOB, SparkExecutor
 from compactlib.spark.library import ship_library
+from compactlib.spark.register import register
 from compactlib.spark.session import local_session
 
-__all__ = ["DEFAULT_MAX_TASKS_PER_JOB", "SparkExecutor", "local_session", "ship_library"]
+__all__ = ["DEFAULT_MAX_TASKS_PER_JOB", "SparkExecutor", "local_session", "register", "ship_library"]

@@ -16,10 +16,11 @@ from pyspark.sql import SparkSession
 
 from compactlib.observe import RecordingObserver
 from compactlib.rewrite import RewriteFailure
-from compactlib.spark import SparkExecutor, ship_library
+from compactlib.spark import SparkExecutor, register, ship_library
 from compactlib.testing.executor_conformance import check_executor
 from tests.spark import rewrite_tasks
 from tests.spark.jvm import QUICK_JAVA
+from tests.spark.raftlogs import build_log, expected_rows
 from tests.spark.rewrite_tasks import AlwaysKilledTask, CopyTask
 
 
@@ -48,6 +49,11 @@ def found(folder: Path) -> dict[str, Any]:
     observer = RecordingObserver()
     list(SparkExecutor(spark).run([CopyTask("where", __file__, str(folder))], observer=observer))
     answers["library"] = observer.events[0][1]["library"]
+    register(spark)
+    log = build_log(folder / "log")
+    frame = spark.read.format("compactlib.raftlog").load(str(log))
+    answers["rows equal"] = sorted(tuple(row) for row in frame.collect()) == [
+        tuple(row.values()) for row in expected_rows(log)]
     (killed,) = SparkExecutor(spark).run([AlwaysKilledTask("deadly")])
     assert isinstance(killed, RewriteFailure)
     answers["killed"] = [type(killed.error).__name__, str(killed.error)]

@@ -58,6 +58,24 @@ class KilledOnceTask(CopyTask):
 
 
 @attrs.frozen
+class DiesFirstTask:
+    """Runs another task, and in its first attempt dies when that is done; `marker` remembers that it did."""
+
+    name: str
+    task: Any
+    marker: str
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        result: RewriteResult = self.task.run(attempt)
+        try:
+            os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return result
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("a killed process goes no further")
+
+
+@attrs.frozen
 class AlwaysKilledTask:
     """Dies in every attempt."""
 

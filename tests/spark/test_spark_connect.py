@@ -39,6 +39,10 @@ def test_workers_import_the_shipped_library(answers: dict[str, Any]) -> None:
     assert f"/{answers['archive']}/compactlib/" in answers["library"]
 
 
+def test_the_data_source_gives_the_logs_rows(answers: dict[str, Any]) -> None:
+    assert answers["rows equal"] is True
+
+
 def test_a_master_that_never_retries_is_named(answers: dict[str, Any]) -> None:
     kind, message = answers["killed"]
     assert kind == "TaskFailed"

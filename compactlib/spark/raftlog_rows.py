@@ -1,0 +1,282 @@
+"""The rows of a Raft log as Arrow batches: which segments are read for a range, and what each gives.
+
+Planning happens once, in one process; each slice is then read in any process that sees the folder. Payload bytes go
+from the file into the batch's buffer with one copy and no work per row but the checksum.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from compactlib.errors import InvalidInput, LiveIndexMissing, NotFound, Stale, Unsupported
+from compactlib.indexset import IndexSet
+from compactlib.raftlog.liveness import live_positions
+from compactlib.raftlog.log_reader import LogReader
+from compactlib.raftlog.model import MAX_INDEX, SegmentRef
+from compactlib.raftlog.names import segment_name
+from compactlib.raftlog.refs import overlapping_refs
+from compactlib.raftlog.segment import PickedPayloads, SegmentReader, read_payloads
+from compactlib.raftlog.segment_index import SegmentIndex, picked
+from compactlib.raftlog.segment_set import open_segment
+from compactlib.raftlog.snapshot_state import SnapshotState, read_snapshot_state
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAX_BATCH_ROWS = 16_384
+"""Rows in one batch. A batch also ends where a read does, which is after 1 MiB of payload or one larger entry."""
+
+_LARGEST_LONG = (1 << 63) - 1
+_LARGEST_BINARY = (1 << 31) - 1
+_OPTIONS = {"path", "payload", "first", "last", "damaged"}
+
+
+@attrs.frozen(kw_only=True)
+class SourceOptions:
+    """What a reader of the source may ask for.
+
+    Attributes:
+        folder: the log's folder.
+        payload: give the payloads; without, payload bytes are not even read (unless `errors`).
+        errors: give damaged entries with the error in a column of its own, instead of failing.
+        first: lowest index.
+        last: highest index (inclusive).
+    """
+
+    folder: str
+    payload: bool = True
+    errors: bool = False
+    first: int = 0
+    last: int = MAX_INDEX
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
+        """The options of `spark.read`, checked.
+
+        Raises:
+            InvalidInput: one is unknown, or has a value that it cannot have.
+        """
+        given = {name.lower(): value for name, value in options.items()}
+        unknown = sorted(given.keys() - _OPTIONS)
+        if unknown:
+            raise InvalidInput(f"unknown option {unknown[0]!r}; this source has {', '.join(sorted(_OPTIONS))}")
+        if not given.get("path"):
+            raise InvalidInput("which log? Give its folder: spark.read.format('compactlib.raftlog').load(folder)")
+        first, last = _index(given, "first", 0), _index(given, "last", MAX_INDEX)
+        if first > last:
+            raise InvalidInput(f"first is {first}, which lies above last, {last}")
+        return cls(folder=os.path.abspath(given["path"].removeprefix("file://")),
+                   payload=_one_of(given, "payload", {"true": True, "false": False}),
+                   errors=_one_of(given, "damaged", {"fail": False, "column": True}), first=first, last=last)
+
+    @property
+    def columns(self) -> tuple[tuple[str, str], ...]:
+        """Names and Spark SQL types of the columns, in order."""
+        payload = (("payload", "binary"),) if self.payload else ()
+        error = (("error", "string"),) if self.errors else ()
+        longs = [(name, "bigint") for name in ("segment", "index", "term", "offset", "length")]
+        return (*longs, ("live", "boolean"), *payload, *error)
+
+
+def _index(options: Mapping[str, str], name: str, default: int) -> int:
+    text = options.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit()) or int(text) > MAX_INDEX:
+        raise InvalidInput(f"option {name!r} is {text!r}; it takes a log index, 0 to 2**64 - 1")
+    return int(text)
+
+
+def _one_of(options: Mapping[str, str], name: str, meanings: Mapping[str, bool]) -> bool:
+    text = options.get(name, next(iter(meanings)))
+    if text.lower() not in meanings:
+        raise InvalidInput(f"option {name!r} is {text!r}; it takes {' or '.join(meanings)}")
+    return meanings[text.lower()]
+
+
+@attrs.frozen(kw_only=True)
+class SegmentSlice:
+    """What one partition reads: a range of one segment, as planned.
+
+    Attributes:
+        folder: the log's folder.
+        ref: the segment, and the range to read.
+        newest: whether it is the log's newest, whose end may still grow.
+        inode: which file it was.
+        snapshot: the snapshot in force, with the live indexes of this range only; `None` if there was none.
+    """
+
+    folder: str
+    ref: SegmentRef
+    newest: bool
+    inode: int
+    snapshot: SnapshotState | None
+
+
+def plan_slices(options: SourceOptions) -> list[SegmentSlice]:
+    """The segments to read for the range of `options`, oldest first. Reads each segment's index, and no payload.
+
+    Raises:
+        NotALog, CorruptData, Unsupported, StorageError: as for `LogReader`.
+        LiveIndexMissing: a live index of the range lies between the segments.
+    """
+    with LogReader(options.folder) as log:
+        state = log.snapshot
+        _require_covered(log, state, options)
+        slices = []
+        for ref in overlapping_refs(log.refs, options.first, options.last):
+            part = SegmentRef(ref.number, max(ref.first, options.first), min(ref.last, options.last))
+            here = None if state is None else SnapshotState(state.index, state.live.between(part.first, part.last))
+            inode = os.stat(os.path.join(options.folder, segment_name(ref.number))).st_ino
+            slices.append(SegmentSlice(folder=options.folder, ref=part, newest=ref == log.refs[-1], inode=inode,
+                                       snapshot=here))
+        return slices
+
+
+def _require_covered(log: LogReader, state: SnapshotState | None, options: SourceOptions) -> None:
+    lost = IndexSet() if state is None else state.live.between(options.first, options.last)
+    for ref in log.refs:
+        lost = lost - IndexSet.range(ref.first, ref.last)
+    if lost:
+        raise LiveIndexMissing(f"{len(lost)} live indexes of {options.folder} are in no segment, the first of them "
+                               f"{lost.first}; restore the segments from a copy", missing=len(lost), first=lost.first)
+
+
+def read_slice(part: SegmentSlice, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    """The entries of a slice, ascending by index, each checked against its CRC if its payload is read.
+
+    Raises:
+        CorruptData: an entry is damaged and `options.errors` is off, or the segment's index is damaged.
+        Stale: the log went on to a later snapshot and was compacted since the slice was planned.
+        LiveIndexMissing: the segment lacks an entry that is live.
+        Unsupported: an index or a term is 2**63 or more, or a payload 2 GiB or more, which Spark's types cannot hold.
+    """
+    try:
+        reader = open_segment(part.folder, part.ref.number, newest=part.newest)
+    except NotFound as error:
+        raise _stale(part) from error
+    with reader:
+        if os.fstat(reader.fileno()).st_ino != part.inode and _is_superseded(part):
+            raise _stale(part)
+        positions = reader.index.positions_between(part.ref.first, part.ref.last)
+        _require_representable(reader, positions, options)
+        rows = _Rows(reader, part.ref.number, positions, _live_mask(reader.index, part, positions), options)
+        for start in range(0, len(positions), MAX_BATCH_ROWS):
+            yield from rows.batches(positions[start:start + MAX_BATCH_ROWS])
+
+
+def _is_superseded(part: SegmentSlice) -> bool:
+    now = read_snapshot_state(part.folder)
+    return now is not None and (part.snapshot is None or now.index > part.snapshot.index)
+
+
+def _stale(part: SegmentSlice) -> Stale:
+    return Stale(f"segment {part.ref.number} of {part.folder} was compacted away after this read was planned; "
+                 "load the log again to see it as it is now")
+
+
+def _live_mask(index: SegmentIndex, part: SegmentSlice, positions: range) -> bytearray:
+    """One byte per position: whether its entry is live."""
+    state = part.snapshot
+    if state is None or part.ref.first > state.index:
+        return bytearray(b"\1") * len(positions)
+    below = SegmentRef(part.ref.number, part.ref.first, min(part.ref.last, state.index))
+    dead_or_live = len(index.positions_between(below.first, below.last))
+    mask = bytearray(dead_or_live) + bytearray(b"\1") * (len(positions) - dead_or_live)
+    for position in live_positions(index, state.live, below):
+        mask[position - positions.start] = 1
+    return mask
+
+
+def _require_representable(reader: SegmentReader, positions: range, options: SourceOptions) -> None:
+    columns = reader.index.columns
+    checks = [("index", columns.indexes, _LARGEST_LONG), ("term", columns.terms, _LARGEST_LONG)]
+    if options.payload:
+        checks.append(("payload length", columns.lengths, _LARGEST_BINARY))
+    for name, column, largest in checks:
+        found = max(picked(column, positions), default=0)
+        if found > largest:
+            raise Unsupported(f"{reader.path}: {name} {found} is larger than Spark's type holds ({largest}); read a "
+                              "range without it (options first and last), or use compactlib.raftlog.LogReader")
+
+
+@attrs.frozen(eq=False)
+class _Rows:
+    """Turns positions of one segment's index into batches."""
+
+    reader: SegmentReader
+    number: int
+    positions: range
+    live: bytearray
+    options: SourceOptions
+
+    def batches(self, positions: range) -> Iterator[pa.RecordBatch]:
+        if not (self.options.payload or self.options.errors):
+            yield self._batch(positions, [], {})
+            return
+        for span in read_payloads(self.reader.fileno(), PickedPayloads.of(self.reader.index, positions)):
+            if span.damaged and not self.options.errors:
+                raise self.reader.damage_at(span.damaged[0])
+            errors = {position: str(self.reader.damage_at(position)) for position in span.damaged}
+            here = range(span.positions[0], span.positions[-1] + 1)
+            yield self._batch(here, span.payloads, errors)
+
+    def _batch(self, positions: range, payloads: Sequence[memoryview], errors: Mapping[int, str]) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        columns = self.reader.index.columns
+        mask = self.live[positions.start - self.positions.start:positions.stop - self.positions.start]
+        arrays: list[pa.Array[Any]] = [
+            pa.repeat(pa.scalar(self.number, pa.int64()), len(positions)),
+            *(_longs(column[positions.start:positions.stop])
+              for column in (columns.indexes, columns.terms, columns.offsets, columns.lengths)),
+            _flags(mask),
+        ]
+        if self.options.payload:
+            arrays.append(_binaries(positions, payloads, errors))
+        if self.options.errors:
+            arrays.append(pa.array([errors.get(position) for position in positions], pa.string()))
+        return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(self.options))
+
+
+def arrow_schema(options: SourceOptions) -> pa.Schema:
+    """The one schema of all batches."""
+    import pyarrow as pa
+
+    types: dict[str, pa.DataType] = {
+        "bigint": pa.int64(), "boolean": pa.bool_(), "binary": pa.binary(), "string": pa.string(),
+    }
+    return pa.schema([pa.field(name, types[kind]) for name, kind in options.columns])
+
+
+def _longs(column: array[int]) -> pa.Array[Any]:
+    import pyarrow as pa
+
+    # Checked before: no value needs the 64th bit.
+    unsigned: pa.DataType = pa.uint64() if column.itemsize == 8 else pa.uint32()
+    return pa.Array.from_buffers(unsigned, len(column), [None, pa.py_buffer(column)]).cast(pa.int64())
+
+
+def _flags(mask: bytearray) -> pa.Array[Any]:
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(pa.uint8(), len(mask), [None, pa.py_buffer(bytes(mask))]).cast(pa.bool_())
+
+
+def _binaries(positions: range, payloads: Sequence[memoryview], errors: Mapping[int, str]) -> pa.Array[Any]:
+    import pyarrow as pa
+
+    if errors:
+        values = [None if position in errors else bytes(payload)
+                  for position, payload in zip(positions, payloads, strict=True)]
+        return pa.array(values, pa.binary())
+    # Never pa.array() of memoryviews: it keeps their buffers for good (notes, 8.2).
+    offsets = array("i", accumulate(map(len, payloads), initial=0))
+    return pa.Array.from_buffers(pa.binary(), len(payloads), [None, pa.py_buffer(offsets),
+                                                              pa.py_buffer(b"".join(payloads))])

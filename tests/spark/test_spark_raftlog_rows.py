@@ -1,0 +1,229 @@
+"""What the data source plans and reads, without a session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactlib.errors import CorruptData, InvalidInput, LiveIndexMissing, NotALog, Stale, Unsupported
+from compactlib.files import LocalFiles
+from compactlib.indexset import IndexSet
+from compactlib.outcome import Done
+from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog, SnapshotState, write_snapshot_state
+from compactlib.spark.raftlog_rows import MAX_BATCH_ROWS, SegmentSlice, SourceOptions, plan_slices, read_slice
+from tests.spark.raftlogs import RA_SEGMENTS, build_log, expected_rows, flip_byte
+
+LIMIT = 1 << 63
+LIMITS = SegmentLimits(max_entries=50)
+
+
+def options(folder: Path, **given: str) -> SourceOptions:
+    return SourceOptions.parse({"path": str(folder), **given})
+
+
+def rows(wanted: SourceOptions, slices: list[SegmentSlice] | None = None) -> list[dict[str, Any]]:
+    planned = plan_slices(wanted) if slices is None else slices
+    return [row for part in planned for batch in read_slice(part, wanted) for row in batch.to_pylist()]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return build_log(tmp_path / "log")
+
+
+class TestRows:
+    def test_they_are_what_the_log_reads(self, log: Path) -> None:
+        found = rows(options(log))
+        assert found == expected_rows(log)
+        assert {row["live"] for row in found} == {True, False}
+
+    def test_live_rows_are_the_log(self, log: Path) -> None:
+        live = [(row["index"], row["term"], row["payload"]) for row in rows(options(log)) if row["live"]]
+        with LogReader(log) as reader:
+            assert live == [(entry.index, entry.term, entry.payload) for entry in reader.entries()]
+
+    def test_without_a_snapshot_all_is_live(self, tmp_path: Path) -> None:
+        log = build_log(tmp_path / "log", snapshot=None)
+        found = rows(options(log))
+        assert found == expected_rows(log)
+        assert all(row["live"] for row in found)
+
+    def test_one_slice_per_segment(self, log: Path) -> None:
+        with LogReader(log) as reader:
+            assert [part.ref for part in plan_slices(options(log))] == list(reader.refs)
+
+    def test_without_payload(self, log: Path) -> None:
+        wanted = [{name: value for name, value in row.items() if name != "payload"} for row in expected_rows(log)]
+        assert rows(options(log, payload="false")) == wanted
+
+    def test_large_segments_come_in_many_batches(self, tmp_path: Path) -> None:
+        count = 2 * MAX_BATCH_ROWS + 5
+        with SegmentLog(tmp_path, LogOptions(limits=SegmentLimits(max_entries=count))) as log:
+            log.extend((index, 1, b"") for index in range(count - 1))
+            log.append(count - 1, 1, bytes(3 << 20))
+        wanted = options(tmp_path)
+        sizes = [batch.num_rows for part in plan_slices(wanted) for batch in read_slice(part, wanted)]
+        assert sum(sizes) == count
+        assert max(sizes) == MAX_BATCH_ROWS
+
+    def test_an_empty_log(self, tmp_path: Path) -> None:
+        SegmentLog(tmp_path).close()
+        assert plan_slices(options(tmp_path)) == []
+
+    @pytest.mark.skipif(not RA_SEGMENTS.is_dir(), reason="needs the real Ra segments in ../shared/data")
+    def test_files_written_by_ra(self) -> None:
+        found = rows(options(RA_SEGMENTS))
+        assert found == expected_rows(RA_SEGMENTS)
+        assert [row["index"] for row in found] == [*range(1, 55), *range(60, 201, 7), *range(201, 211)]
+        assert {row["payload"][:len(b"entry-31-term-2-")] for row in found if row["index"] == 31} == {
+            b"entry-31-term-2-"}
+
+
+class TestRange:
+    @pytest.mark.parametrize(("first", "last"), [(1, 1), (50, 51), (60, 140), (100, 101), (150, 190), (190, 5000)])
+    def test_rows_of_a_range(self, log: Path, first: int, last: int) -> None:
+        assert rows(options(log, first=str(first), last=str(last))) == expected_rows(log, first, last)
+
+    def test_segments_outside_are_not_planned(self, log: Path) -> None:
+        assert [part.ref.number for part in plan_slices(options(log, first="60", last="90"))] == [2]
+        assert plan_slices(options(log, first="5000")) == []
+        assert plan_slices(options(log, first="300", last="400")) == []
+
+    def test_damage_outside_is_not_read(self, log: Path) -> None:
+        outside = next(row for row in expected_rows(log) if row["segment"] == 1 and row["length"])
+        wanted = expected_rows(log, 51)
+        flip_byte(log / "0000000000000001.segment", outside["offset"])
+        assert rows(options(log, first="51")) == wanted
+        with pytest.raises(CorruptData):
+            rows(options(log, last="51"))
+
+
+class TestDamage:
+    @pytest.fixture
+    def damaged(self, log: Path) -> dict[str, Any]:
+        """The row whose payload is damaged after this."""
+        row = next(row for row in expected_rows(log) if row["index"] == 60)
+        flip_byte(log / "0000000000000002.segment", row["offset"] + 1)
+        return row
+
+    def test_it_fails_the_read_with_file_and_offset(self, log: Path, damaged: dict[str, Any]) -> None:
+        with pytest.raises(CorruptData) as caught:
+            rows(options(log))
+        error = caught.value
+        assert (error.path, error.offset, error.index) == (
+            str(log / "0000000000000002.segment"), damaged["offset"], 60)
+
+    def test_or_comes_in_a_column(self, log: Path, damaged: dict[str, Any]) -> None:
+        wanted = expected_rows_with_error(log, damaged)
+        found = rows(options(log, damaged="column"))
+        (broken,) = [row for row in found if row["error"] is not None]
+        assert f"0000000000000002.segment at offset {damaged['offset']} (index 60)" in broken["error"]
+        assert [{**row, "error": None} for row in found] == wanted
+
+    def test_it_can_be_looked_for_without_payloads(self, log: Path, damaged: dict[str, Any]) -> None:
+        found = rows(options(log, damaged="column", payload="false"))
+        assert "payload" not in found[0]
+        assert [row["index"] for row in found if row["error"] is not None] == [60]
+
+    def test_it_is_not_noticed_where_payloads_are_not_read(self, log: Path, damaged: dict[str, Any]) -> None:
+        assert [row["index"] for row in rows(options(log, payload="false"))] == [*range(1, 191), 1180]
+
+    def test_a_damaged_index_fails_in_any_case(self, log: Path) -> None:
+        flip_byte(log / "0000000000000002.segment", 70)
+        with pytest.raises(CorruptData):
+            rows(options(log, damaged="column"))
+
+    def test_a_live_entry_that_no_segment_holds(self, log: Path) -> None:
+        write_snapshot_state(LocalFiles(), log, SnapshotState(1000, IndexSet.from_iterable([5, 195, 300])))
+        with pytest.raises(LiveIndexMissing) as caught:
+            rows(options(log))
+        assert (caught.value.missing, caught.value.first) == (2, 195)
+        assert len(rows(options(log, last="100"))) == 100
+
+
+def expected_rows_with_error(log: Path, damaged: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the sound log had, but for the payload of the damaged row."""
+    with LogReader(log) as reader:
+        state = reader.snapshot
+    assert state is not None
+    flip_byte(log / "0000000000000002.segment", damaged["offset"] + 1)
+    sound = expected_rows(log)
+    flip_byte(log / "0000000000000002.segment", damaged["offset"] + 1)
+    return [{**row, "payload": None if row["index"] == damaged["index"] else row["payload"], "error": None}
+            for row in sound]
+
+
+class TestLimits:
+    @pytest.mark.parametrize(("index", "term", "name"), [(LIMIT, 1, "index"), (7, LIMIT, "term")])
+    def test_numbers_beyond_a_long(self, tmp_path: Path, index: int, term: int, name: str) -> None:
+        with SegmentLog(tmp_path) as log:
+            log.append(5, 1, b"small")
+            log.append(index, term, b"large")
+        with pytest.raises(Unsupported, match=f"{name} {LIMIT} is larger"):
+            rows(options(tmp_path))
+        assert [row["payload"] for row in rows(options(tmp_path, last="5"))] == [b"small"]
+
+    def test_the_largest_long(self, tmp_path: Path) -> None:
+        with SegmentLog(tmp_path) as log:
+            log.append(LIMIT - 1, LIMIT - 1, b"")
+        (row,) = rows(options(tmp_path))
+        assert (row["index"], row["term"]) == (LIMIT - 1, LIMIT - 1)
+
+
+class TestBesideACompaction:
+    def test_at_the_same_snapshot_nothing_alive_is_lost(self, log: Path) -> None:
+        wanted = options(log)
+        planned = plan_slices(wanted)
+        live = [(row["index"], row["payload"]) for row in expected_rows(log) if row["live"]]
+        with SegmentLog(log, LogOptions(limits=LIMITS)) as writer:
+            assert isinstance(writer.compact("major"), Done)
+            assert len(writer.refs) < len(planned)
+            found = [(row["index"], row["payload"]) for row in rows(wanted, planned) if row["live"]]
+        assert found == live
+        assert rows(wanted) == expected_rows(log)
+
+    @pytest.mark.parametrize("keep_links_seconds", [0.0, 60.0])
+    def test_at_a_later_snapshot_the_plan_is_stale(self, log: Path, keep_links_seconds: float) -> None:
+        wanted = options(log)
+        planned = plan_slices(wanted)
+        still_live = [row["index"] for row in rows(wanted, planned) if row["live"] and row["index"] <= 150][::5]
+        with SegmentLog(log, LogOptions(limits=LIMITS, keep_links_seconds=keep_links_seconds)) as writer:
+            writer.record_snapshot(150, live=still_live)
+            assert isinstance(writer.compact("major"), Done)
+            for part in planned[:3]:
+                with pytest.raises(Stale, match="load the log again"):
+                    rows(wanted, [part])
+        assert rows(wanted) == expected_rows(log)
+
+    def test_a_log_that_grows_is_read_as_planned(self, log: Path) -> None:
+        wanted = options(log)
+        planned, before = plan_slices(wanted), expected_rows(log)
+        with SegmentLog(log) as writer:
+            writer.append(5000, 4, b"later")
+        assert rows(wanted, planned) == before
+
+
+class TestOptions:
+    @pytest.mark.parametrize(("given", "told"), [
+        ({"paylod": "false"}, "unknown option 'paylod'"),
+        ({"payload": "no"}, "takes true or false"),
+        ({"damaged": "skip"}, "takes fail or column"),
+        ({"first": "-1"}, "takes a log index"),
+        ({"last": str(1 << 64)}, "takes a log index"),
+        ({"first": "٣"}, "takes a log index"),
+        ({"first": "9", "last": "8"}, "first is 9"),
+        ({"path": ""}, "which log"),
+    ])
+    def test_what_cannot_be_is_refused(self, given: dict[str, str], told: str) -> None:
+        with pytest.raises(InvalidInput, match=told):
+            SourceOptions.parse({"path": "/log", **given})
+
+    def test_names_and_words_may_be_in_capitals(self) -> None:
+        assert SourceOptions.parse({"PATH": "file:///log", "Payload": "FALSE", "damaged": "Column"}) == SourceOptions(
+            folder="/log", payload=False, errors=True)
+
+    def test_a_folder_that_is_no_log(self, tmp_path: Path) -> None:
+        with pytest.raises(NotALog):
+            plan_slices(options(tmp_path))
