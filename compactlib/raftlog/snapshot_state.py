@@ -17,9 +17,10 @@ import struct
 import attrs
 
 from compactlib.checksum import crc32
-from compactlib.errors import CorruptData, LiveAboveSnapshot, StorageError, Unsupported
+from compactlib.errors import CorruptData, InvalidInput, LiveAboveSnapshot, StorageError, Unsupported
 from compactlib.files import Files, StrPath, write_durably
 from compactlib.indexset import IndexSet
+from compactlib.raftlog.model import MAX_INDEX
 from compactlib.raftlog.names import SNAPSHOT_NAME, TEMPORARY_SUFFIX
 
 MAGIC = b"CLRAFSNP"
@@ -43,6 +44,8 @@ class SnapshotState:
     live: IndexSet
 
     def __attrs_post_init__(self) -> None:
+        if not 0 <= self.index <= MAX_INDEX:
+            raise InvalidInput(f"snapshot index {self.index}; it must be between 0 and {MAX_INDEX}")
         if self.live and self.live.last > self.index:
             raise LiveAboveSnapshot(index=self.live.last, snapshot_index=self.index)
 
