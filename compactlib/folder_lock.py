@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from compactlib.errors import Busy, StorageError, Unsupported
@@ -42,7 +43,9 @@ class FolderLock:
         except OSError as error:
             self.release()
             raise StorageError.from_os(error, "lock", self._path) from error
-        os.write(self._descriptor, f"process {os.getpid()}".ljust(_HOLDER_BYTES).encode())
+        # Only for the message that others get: a full disk does not matter.
+        with contextlib.suppress(OSError):
+            os.write(self._descriptor, f"process {os.getpid()}".ljust(_HOLDER_BYTES).encode())
 
     def release(self) -> None:
         """Let others in; releasing again does nothing."""
