@@ -130,8 +130,7 @@ class SegmentLog(LogReader):
         for place, reader in contents.readers[:-1]:
             self._segments.keep_open(place, reader)
         number, newest = contents.newest or (0, None)
-        resume = newest is not None and newest.format == "native" and not newest.loaded.sealed
-        self._newest = NewestSegment(self._files, folder, self._limits, number=number, resume=resume)
+        self._newest = NewestSegment(self._files, folder, self._limits, number=number, found=newest)
         self._open_stack.callback(self._newest.close)
         if not number:
             self._newest.create_first()

@@ -26,10 +26,11 @@ class NewestSegment:
         folder: the log's folder.
         limits: for segments to be created.
         number: of the newest segment there is, 0 if there is none.
-        resume: whether that one can be appended to.
+        found: that segment, opened for reading; it is appended to unless it is sealed or not native.
     """
 
-    def __init__(self, files: Files, folder: str, limits: SegmentLimits, *, number: int, resume: bool) -> None:
+    def __init__(self, files: Files, folder: str, limits: SegmentLimits, *, number: int,
+                 found: SegmentReader | None) -> None:
         self._files = files
         self._folder = folder
         self._limits = limits
@@ -37,8 +38,19 @@ class NewestSegment:
         self._reader: SegmentReader | None = None
         self._writer: SegmentWriter | None = None
         self._failed: SegmentWriter | None = None
-        if resume:
-            self._use(SegmentWriter.open(files, folder, number))
+        if found is not None and found.format == "native":
+            if found.loaded.sealed:
+                self._sync_seal()
+            else:
+                self._use(SegmentWriter.open(files, folder, number))
+
+    def _sync_seal(self) -> None:
+        # The process that wrote it may have ended before it was synced.
+        out = self._files.open(self.path)
+        try:
+            out.sync()
+        finally:
+            out.close()
 
     @property
     def number(self) -> int:
