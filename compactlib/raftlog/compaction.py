@@ -19,7 +19,7 @@ from compactlib.errors import CompactlibError, StorageError
 from compactlib.files import Files, list_folder
 from compactlib.observe import Observer, Progress
 from compactlib.raftlog.commit import finish_group, is_committed, place_leader
-from compactlib.raftlog.feasible import without_blocked
+from compactlib.raftlog.feasible import without_blocked, without_drops
 from compactlib.raftlog.known import KnownSegment, know_segment
 from compactlib.raftlog.model import SegmentLimits
 from compactlib.raftlog.names import REWRITE_PREFIX, compacting_members, segment_name
@@ -107,12 +107,19 @@ class Compactor:
             recover_folder(self._files, self._folder)
 
     def feasible(self, plan: CompactionPlan) -> CompactionPlan:
-        """The plan without the groups that would reach across a segment whose file a lease holds in place."""
+        """The plan without what must wait.
+
+        That is a drop that would uncover entries which were taken back, and a group that would reach across a segment
+        whose file stays, for this reason or because of a lease.
+        """
+        drops = {stats.number for stats in plan.drops}
+        hiding = self._segments.hiding(drops, -1 if plan.snapshot_index is None else plan.snapshot_index)
+        plan = without_drops(plan, hiding)
         with self._reclaiming:
             kept = {garbage.number for garbage in self._garbage if self._segments.is_leased(garbage.epoch)}
         if self._segments.is_leased(self._segments.epoch + 1):
-            kept.update(stats.number for stats in plan.drops)
-        return without_blocked(plan, kept)
+            kept.update(drops)
+        return without_blocked(plan, kept | hiding)
 
     @property
     def doomed(self) -> frozenset[int]:

@@ -33,6 +33,22 @@ def without_damaged(plan: CompactionPlan, damaged: Mapping[int, CompactlibError]
     return plan, tuple(GroupFailed(*each) for each in failed.items())
 
 
+def without_drops(plan: CompactionPlan, needed: Collection[int]) -> CompactionPlan:
+    """The plan without the drops of segments that are still needed.
+
+    Args:
+        plan: what was planned.
+        needed: segments that hide entries of an older one which were taken back.
+    """
+    if not needed:
+        return plan
+    kept = [LeftOutSegment(stats, "holds nothing alive, but hides entries above the snapshot that were taken back; it "
+                                  "goes when the snapshot has passed them")
+            for stats in plan.drops if stats.number in needed]
+    return attrs.evolve(plan, drops=tuple(stats for stats in plan.drops if stats.number not in needed),
+                        left_out=tuple(sorted([*plan.left_out, *kept], key=lambda left: left.stats.number)))
+
+
 def without_blocked(plan: CompactionPlan, kept: Collection[int]) -> CompactionPlan:
     """The plan without the groups between whose members lies a segment whose file cannot go yet.
 

@@ -6,7 +6,7 @@ import itertools
 import os
 import threading
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -168,6 +168,25 @@ class SegmentSet:
             self._readers.pop(segment.ref.number, None)
         self._switch(merged.refs, {**self._view.known, segment.ref.number: segment})
         return merged.covered
+
+    def hiding(self, drops: Collection[int], above: int) -> frozenset[int]:
+        """Which of `drops` must stay, since without them entries above index `above` would count again.
+
+        A segment that a newer one cut still holds in its file what was taken back, and when the log is opened anew
+        only the next segment's first index tells. O(segments).
+        """
+        view = self._view
+        needed: set[int] = set()
+        dropped: int | None = None
+        last_in_file = -1
+        for ref in view.refs:
+            if ref.number in drops:
+                dropped = ref.number
+                continue
+            if dropped is not None and min(last_in_file, ref.first - 1) > above:
+                needed.add(dropped)
+            dropped, last_in_file = None, view.known[ref.number].ref.last
+        return frozenset(needed)
 
     def drop(self, numbers: Iterable[int]) -> None:
         """Take segments out of the list."""
