@@ -85,6 +85,8 @@ def read_folder(folder: StrPath, *, keep_open: int = 1) -> FolderContents:
 
 def _look_into(folder: StrPath, keep_open: int) -> FolderContents:
     numbers = list_segments(folder)
+    if numbers and is_headless(folder, numbers[-1]):
+        numbers.pop()
     known: list[KnownSegment] = []
     empty: list[int] = []
     readers: deque[tuple[int, SegmentReader]] = deque(maxlen=max(keep_open, 1))
@@ -102,14 +104,19 @@ def _look_into(folder: StrPath, keep_open: int) -> FolderContents:
 def discard_headless_newest(files: Files, folder: StrPath) -> int | None:
     """Remove a newest segment file of no bytes, which a crash of another writer can leave (notes 1.1); its number."""
     numbers = list_segments(folder)
-    if not numbers:
+    if not numbers or not is_headless(folder, numbers[-1]):
         return None
-    path = os.path.join(folder, segment_name(numbers[-1]))
-    if os.path.getsize(path):
-        return None
-    files.unlink(path)
+    files.unlink(os.path.join(folder, segment_name(numbers[-1])))
     files.sync_folder(folder)
     return numbers[-1]
+
+
+def is_headless(folder: StrPath, number: int) -> bool:
+    """Whether a segment's file has no bytes; only the newest may be found so, and then it holds nothing."""
+    try:
+        return os.path.getsize(os.path.join(folder, segment_name(number))) == 0
+    except OSError:
+        return False
 
 
 def damage_in(folder: StrPath) -> list[CorruptData]:
@@ -121,6 +128,8 @@ def damage_in(folder: StrPath) -> list[CorruptData]:
     """
     damaged: list[CorruptData] = []
     numbers = list_segments(folder)
+    if numbers and is_headless(folder, numbers[-1]):
+        numbers.pop()
     for number in numbers:
         try:
             with open_segment(folder, number, newest=number == numbers[-1]) as reader:

@@ -58,6 +58,7 @@ class LogReader:
         self._limits = SegmentLimits()
         self._stats = StatsCache()
         self._closed = False
+        self._refreshing = threading.Lock()
         self._state: SnapshotState | None = None
         self._segments = SegmentSet(self._folder)
         self._load()
@@ -67,13 +68,25 @@ class LogReader:
         self.refresh()
 
     def refresh(self) -> None:
-        """Look at the folder again: new segments, compactions, a new snapshot."""
-        contents = read_folder(self._folder, keep_open=self._max_open)
-        # The state last: a snapshot newer than the list only says of more entries that they may be gone.
-        self._segments = SegmentSet(self._folder, contents.known, max_open=self._max_open)
-        for number, reader in contents.readers:
-            self._segments.keep_open(number, reader)
-        self._state = read_snapshot_state(self._folder)
+        """Look at the folder again: new segments, compactions, a new snapshot.
+
+        Raises:
+            Busy: snapshots are recorded faster than the folder can be looked at.
+            CorruptData, Unsupported, StorageError: as when it was opened.
+        """
+        with self._refreshing:
+            for _ in range(_MAX_LOOKS):
+                state = read_snapshot_state(self._folder)
+                contents = read_folder(self._folder, keep_open=self._max_open)
+                # A list older than the state may lack entries that are live by it, a newer one those that died since.
+                if read_snapshot_state(self._folder) == state:
+                    break
+            else:
+                raise Busy(f"{self._folder} changed {_MAX_LOOKS} times while it was looked at; try again")
+            segments = SegmentSet(self._folder, contents.known, max_open=self._max_open)
+            for number, reader in contents.readers:
+                segments.keep_open(number, reader)
+            self._segments, self._state = segments, state
 
     @property
     def folder(self) -> str:
