@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator, Sequence
 
-from compactlib.errors import Closed, CompactlibError, CorruptData, LiveIndexMissing, NotFound
+from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, LiveIndexMissing, NotFound
 from compactlib.files import StrPath
 from compactlib.raftlog.folder import damage_in, read_folder, require_log
 from compactlib.raftlog.liveness import kept_positions
@@ -121,6 +122,8 @@ class LogReader:
         Raises:
             CorruptData: the entry is damaged, or it is live and no segment holds it.
         """
+        if self._closed:
+            self._require_open()
         state = self._state
         if state is not None and index <= state.index and index not in state.live:
             return Dead(index, state.index)
@@ -267,7 +270,11 @@ class LogReader:
         if self._state is not None:
             lost = self._state.live
             for ref in self.refs:
-                lost = lost - self._reader(ref.number).index.index_set().between(ref.first, ref.last)
+                try:
+                    lost = lost - self._reader(ref.number).index.index_set().between(ref.first, ref.last)
+                except CorruptData:
+                    # Listed already, once for all its entries.
+                    lost = lost - lost.between(ref.first, ref.last)
             damaged.extend(_lost(self._folder, index) for index in lost)
         return damaged
 
