@@ -24,6 +24,7 @@ from compactlib.raftlog.liveness import live_positions
 from compactlib.raftlog.model import SegmentLimits, SegmentRef
 from compactlib.raftlog.segment import PickedPayloads, SegmentReader, Span, read_payloads
 from compactlib.raftlog.segment_index import picked
+from compactlib.raftlog.spans import MAX_SPAN_BYTES
 from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
 
 
@@ -95,8 +96,9 @@ class CompactSegments:
         work, total = f"compact {self.name}", sum(sum(part.picked.lengths) for part in parts)
         attempt.observer.progress(Progress(work, 0, total))
         end, bytes_read = header.data_start, 0
-        for span in chain.from_iterable(part.copied() for part in parts):
-            attempt.budget.spend(sum(map(len, span.payloads)))
+        scratch = bytearray(MAX_SPAN_BYTES)
+        for span in chain.from_iterable(part.copied(scratch) for part in parts):
+            attempt.budget.spend(span.live_bytes)
             # One piece per entry: joining neighbours in Python costs more than the longer list costs the kernel.
             end += out.write_at(end, span.payloads)
             bytes_read += len(span.buffer)
@@ -122,11 +124,11 @@ class _Part:
         reader = stack.enter_context(SegmentReader(source.path))
         return cls(reader, PickedPayloads.of(reader.index, live_positions(reader.index, source.live, source.ref)))
 
-    def copied(self) -> Iterator[Span]:
+    def copied(self, scratch: bytearray) -> Iterator[Span]:
         if self.reader.format == "native":
             self.heads.extend(self.picked.heads)
             self.crcs.extend(self.picked.crcs)
-        for span in read_payloads(self.reader.fileno(), self.picked):
+        for span in read_payloads(self.reader.fileno(), self.picked, scratch):
             if span.damaged:
                 raise self.reader.damage_at(span.damaged[0])
             if self.reader.format != "native":

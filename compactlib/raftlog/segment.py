@@ -27,12 +27,14 @@ class Span:
         positions: their positions in the segment's index, ascending.
         buffer: the bytes read, gaps included.
         payloads: one view of `buffer` per entry.
+        live_bytes: their sizes together.
         damaged: positions (of the above) whose checksum fails.
     """
 
     positions: Sequence[int]
     buffer: memoryview
     payloads: Sequence[memoryview]
+    live_bytes: int
     damaged: Sequence[int]
 
 
@@ -64,14 +66,21 @@ class PickedPayloads:
                    picked(columns.heads, positions), picked(columns.crcs, positions), index.zero_means_unchecked)
 
 
-def read_payloads(descriptor: int, wanted: PickedPayloads) -> Iterator[Span]:
+def read_payloads(descriptor: int, wanted: PickedPayloads, scratch: bytearray | None = None) -> Iterator[Span]:
     """Read and check payloads, physical neighbours together.
 
-    One system call per span of up to 1 MiB; memory is one span, or the largest entry if that is larger.
+    One system call per span of up to 256 KiB (so that it is still in the processor's cache when it is used); memory is
+    one span, or the largest entry if that is larger.
+
+    Args:
+        descriptor: the file.
+        wanted: what to read.
+        scratch: where to read to, if the caller has it; fresh memory costs as much as the reading.
     """
     offsets = wanted.offsets
     ends = list(map(add, offsets, wanted.lengths))
-    scratch = bytearray(min(MAX_SPAN_BYTES, ends[-1] - offsets[0]) if ends else 0)
+    if scratch is None:
+        scratch = bytearray(min(MAX_SPAN_BYTES, ends[-1] - offsets[0]) if ends else 0)
     for first, stop in read_spans(offsets, ends):
         base, size = offsets[first], ends[stop - 1] - offsets[first]
         if size > len(scratch):
@@ -89,7 +98,7 @@ def read_payloads(descriptor: int, wanted: PickedPayloads) -> Iterator[Span]:
             unchecked = 0 if wanted.zero_means_unchecked else -1
             pairs = compress(zip(positions, expected, strict=True), map(ne, found, expected))
             damaged = [position for position, crc in pairs if crc != unchecked]
-        yield Span(positions, buffer, payloads, damaged)
+        yield Span(positions, buffer, payloads, sum(wanted.lengths[first:stop]), damaged)
 
 
 def _read_into(descriptor: int, buffer: memoryview, offset: int) -> None:
@@ -127,6 +136,7 @@ class SegmentReader:
             raise StorageError.from_os(error, "open", path) from error
         try:
             self._loaded = load_segment(self._descriptor, self._path, tail=tail, number=number)
+            self._columns = attrs.astuple(self._loaded.index.columns, recurse=False)
         except OSError as error:
             raise self._refused(error) from error
 
@@ -135,6 +145,7 @@ class SegmentReader:
         """A reader that answers from the `index` of the segment's writer, so that it sees what was just flushed."""
         reader = cls(path)
         reader._loaded = attrs.evolve(reader._loaded, index=index)
+        reader._columns = attrs.astuple(index.columns, recurse=False)
         return reader
 
     @property
@@ -174,20 +185,21 @@ class SegmentReader:
             CorruptData: the entry's checksum fails.
             Closed: the reader was closed.
         """
-        position = self._loaded.index.find(index)
-        return None if position < 0 else self.entry_at(position)
-
-    def entry_at(self, position: int) -> Entry:
-        """The entry at a position of the index; as `read`."""
-        columns = self._loaded.index.columns
-        length = columns.lengths[position]
+        indexes, terms, offsets, lengths, heads, crcs = self._columns
+        # The guess of `SegmentIndex.find`, written out: this is the path of every random read.
+        position = index - indexes[0] if indexes else 0
+        if not (0 <= position < len(indexes) and indexes[position] == index):
+            position = self._loaded.index.find(index)
+            if position < 0:
+                return None
+        length = lengths[position]
         try:
-            payload = os.pread(self._descriptor, length, columns.offsets[position])
+            payload = os.pread(self._descriptor, length, offsets[position])
         except OSError as error:
             raise self._refused(error) from error
-        if crc32(payload, columns.heads[position]) != columns.crcs[position] or len(payload) != length:
+        if crc32(payload, heads[position]) != crcs[position] or len(payload) != length:
             payload = self._second_look(position)
-        return Entry(columns.indexes[position], columns.terms[position], payload)
+        return Entry(index, terms[position], payload)
 
     def _second_look(self, position: int) -> bytes:
         columns = self._loaded.index.columns

@@ -48,8 +48,8 @@ class SegmentIndex:
             zero_means_unchecked: see the class.
             ascending: the caller knows that no record overwrites another.
         """
-        indexes = records.indexes
-        total = sum(records.lengths)
+        indexes, lengths = records.indexes, records.lengths
+        total = len(lengths) * lengths[0] if lengths and is_uniform(lengths) else sum(lengths)
         if not ascending and not all(map(lt, indexes, islice(indexes, 1, None))):
             records = _selected(records, _winners(indexes))
         return cls(records, len(indexes), total, zero_means_unchecked)
