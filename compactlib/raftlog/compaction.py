@@ -83,6 +83,9 @@ class Compactor:
         """
         began = self._clock.monotonic()
         dropped_bytes = self._drop([stats.number for stats in plan.drops])
+        # Before the rewrite, so that it finds the room, and no file between the members of a group. If the disk
+        # refuses, the end of the run tries again.
+        self._try_to_reclaim()
         groups = list(self._rewrite(plan, state, limits, executor, budget)) if plan.groups else []
         purged, unreclaimed = self._try_to_reclaim()
         report = CompactionReport(
@@ -157,14 +160,10 @@ class Compactor:
             return (), error
 
     def _drop(self, numbers: Sequence[int]) -> int:
-        if not numbers:
-            return 0
         size = sum(map(self._size, numbers))
         with self._switch:
             self._segments.drop(numbers)
             self.discard(numbers)
-        # Before the rewrite, so that it finds the room. If the disk refuses, the end of the run tries again.
-        self._try_to_reclaim()
         return size
 
     def _rewrite(self, plan: CompactionPlan, state: SnapshotState, limits: SegmentLimits, executor: Executor,
