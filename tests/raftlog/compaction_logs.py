@@ -1,0 +1,240 @@
+"""Logs for the tests of compaction: how they are built, what must be readable in them, and Ra's own format by hand."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from compactlib.files import Files
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.raftlog import (
+    CompactionReport,
+    Dead,
+    Entry,
+    LogOptions,
+    LogReader,
+    Missing,
+    SeedPolicy,
+    SegmentLimits,
+    SegmentLog,
+    SegmentReader,
+)
+from compactlib.raftlog.names import is_leftover, is_private_folder, segment_name, segment_number
+
+SMALL = SegmentLimits(max_entries=16)
+
+
+def payload_of(index: int, term: int = 1) -> bytes:
+    """A payload whose length and bytes tell which entry it belongs to; each fifth is empty."""
+    return b"" if index % 5 == 0 else b"%d in %d, " % (index, term) * (1 + index % 3)
+
+
+def entry_of(index: int, term: int = 1) -> Entry:
+    """The entry that these tests write for an index."""
+    return Entry(index, term, payload_of(index, term))
+
+
+def entries_of(first: int, last: int, term: int = 1) -> list[Entry]:
+    """The entries of a range of indexes."""
+    return [entry_of(index, term) for index in range(first, last + 1)]
+
+
+def counted(word: str = "run") -> Callable[[], str]:
+    """Ids that repeat from test to test: `run-1`, `run-2`, ..."""
+    numbers = itertools.count(1)
+    return lambda: f"{word}-{next(numbers)}"
+
+
+def options(files: Files | None = None, **changes: Any) -> LogOptions:
+    """Small segments, and run ids that repeat."""
+    chosen: dict[str, Any] = {"limits": SMALL, "run_id": counted(), **changes}
+    if files is not None:
+        chosen["files"] = files
+    return LogOptions(**chosen)
+
+
+def done(outcome: Done[CompactionReport] | Skipped | Failed) -> CompactionReport:
+    """The report of a compaction that did something, each group of it."""
+    assert isinstance(outcome, Done), outcome
+    assert not outcome.stats.failed, outcome.stats.failed
+    assert outcome.stats.unreclaimed is None
+    return outcome.stats
+
+
+def compact_to_rest(log: SegmentLog) -> int:
+    """Major compactions until there is nothing to do; how many did something."""
+    for count in range(10):
+        outcome = log.compact("major")
+        if isinstance(outcome, Skipped):
+            return count
+        done(outcome)
+    raise AssertionError("compaction does not come to rest")
+
+
+@attrs.frozen
+class Expected:
+    """What a log must answer.
+
+    Attributes:
+        entries: all that must be readable, by index.
+        snapshot: at or below it everything else is dead; -1 before the first.
+    """
+
+    entries: Mapping[int, Entry]
+    snapshot: int = -1
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry], snapshot: int = -1, live: Iterable[int] = ()) -> Expected:
+        """What is left of `entries` (later ones win) after a snapshot."""
+        kept = set(live)
+        written = {entry.index: entry for entry in entries}
+        return cls({index: entry for index, entry in sorted(written.items()) if index > snapshot or index in kept},
+                   snapshot)
+
+    def answer(self, index: int) -> Entry | Dead | Missing:
+        """What a read of `index` must say."""
+        if index in self.entries:
+            return self.entries[index]
+        return Dead(index, self.snapshot) if index <= self.snapshot else Missing(index)
+
+    def check(self, log: LogReader) -> None:
+        """Every way of reading gives the right answer for every index, dead and missing ones included."""
+        end = max([self.snapshot, *self.entries]) + 2
+        for index in range(end + 1):
+            assert log.read(index) == self.answer(index), index
+        assert list(log.read_many(range(end + 1))) == [self.answer(index) for index in range(end + 1)]
+        assert list(log.entries()) == list(self.entries.values())
+        assert log.verify() == []
+        log.audit()
+
+    def check_live(self, log: LogReader) -> None:
+        """As `check`, but cheaper: single reads only."""
+        for index in range(max([self.snapshot, *self.entries]) + 2):
+            assert log.read(index) == self.answer(index), index
+        log.audit()
+
+
+def vector_45(folder: Path, live: Sequence[int] = (1, 2, 20, 40)) -> Expected:
+    """Three segments of 16 entries and a newest with one; the snapshot is at 48 (notes, vectors 45 and 49 to 51)."""
+    return filled(folder, last=49, snapshot=48, live=live)
+
+
+def filled(folder: Path, *, last: int, snapshot: int, live: Sequence[int], **changes: Any) -> Expected:
+    """A log of segments of 16 entries, 1 to `last`, with a snapshot."""
+    with SegmentLog(folder, options(**changes)) as log:
+        log.extend(entries_of(1, last))
+        log.record_snapshot(snapshot, live)
+    return Expected.of(entries_of(1, last), snapshot, live)
+
+
+def chained(folder: Path) -> Expected:
+    """Segments 1 and 3, each merged from two before, with links 2 and 4 from then, and three more that died since.
+
+    A major compaction now merges 1, 3 and more: its leader is an earlier leader, and 4 leads to 1 by way of 3.
+    """
+    with SegmentLog(folder, options(policy=SeedPolicy(max_sources=2))) as log:
+        log.extend(entries_of(1, 65))
+        log.record_snapshot(64, [1, 2, 20, 40, 41, 60])
+        done(log.compact("major"))
+        assert [ref.number for ref in log.refs] == [1, 3, 5]
+        log.extend(entries_of(66, 97))
+        log.record_snapshot(96, [2, 40, 60, 70, 96])
+    return Expected.of(entries_of(1, 97), 96, [2, 40, 60, 70, 96])
+
+
+def dead_leader(folder: Path) -> Expected:
+    """Segment 1, merged from three, has died with its links 2 and 3; something lives in 4 and 6, nothing in 5."""
+    with SegmentLog(folder, options(policy=SeedPolicy(max_sources=3))) as log:
+        log.extend(entries_of(1, 64))
+        log.record_snapshot(48, [1, 20, 40])
+        done(log.compact("major"))
+        assert [ref.number for ref in log.refs] == [1, 4]
+        log.extend(entries_of(65, 113))
+        log.record_snapshot(112, [50, 51, 90, 112])
+    return Expected.of(entries_of(1, 113), 112, [50, 51, 90, 112])
+
+
+def overwritten(folder: Path) -> Expected:
+    """Segments in which a new leader took entries back, within a segment and across two, before all was committed."""
+    with SegmentLog(folder, options()) as log:
+        log.extend(entries_of(1, 40))
+        log.extend(entries_of(28, 60, term=2))
+        log.extend(entries_of(55, 81, term=3))
+        log.sync()
+        log.record_snapshot(80, [3, 28, 30, 54, 55, 80])
+    written = [*entries_of(1, 27), *entries_of(28, 54, 2), *entries_of(55, 81, 3)]
+    return Expected.of(written, 80, [3, 28, 30, 54, 55, 80])
+
+
+def ra_segment(entries: Iterable[Entry], *, max_count: int = 16, version: int = 2) -> bytes:
+    """A segment file as RabbitMQ Ra writes it (notes 1.1)."""
+    record = struct.Struct(">QQIII" if version == 1 else ">QQQII")
+    listed = list(entries)
+    offset = 8 + max_count * record.size
+    records, payloads = b"", b""
+    for entry in listed:
+        crc = zlib.crc32(entry.payload)
+        records += record.pack(entry.index, entry.term, offset + len(payloads), len(entry.payload), crc)
+        payloads += entry.payload
+    head = struct.pack(">4sHH", b"RASG", version, max_count)
+    return head + records.ljust(max_count * record.size, b"\0") + payloads
+
+
+def ra_log(folder: Path) -> Expected:
+    """Two segments by Ra, one in each version, a third by us, and a newest one."""
+    (folder / segment_name(1)).write_bytes(ra_segment(entries_of(1, 16)))
+    (folder / segment_name(2)).write_bytes(ra_segment(entries_of(17, 32), version=1))
+    with SegmentLog(folder, options()) as log:
+        log.extend(entries_of(33, 49))
+        log.record_snapshot(48, [1, 2, 20, 40])
+    return Expected.of(entries_of(1, 49), 48, [1, 2, 20, 40])
+
+
+def strays(folder: Path) -> list[str]:
+    """Names that no log at rest has."""
+    return [name for name in sorted(os.listdir(folder))
+            if is_leftover(name) or is_private_folder(name) or name.endswith(".compacting")]
+
+
+def picture(folder: Path) -> dict[str, bytes | str]:
+    """Every name in the folder: the bytes of a file, the text of a link. The lock file aside."""
+    names = sorted(set(os.listdir(folder)) - {"LOCK"})
+    return {name: os.readlink(folder / name) if os.path.islink(folder / name) else (folder / name).read_bytes()
+            for name in names}
+
+
+def resolved(folder: Path) -> dict[str, bytes | str]:
+    """As `picture`, but a link is told by the file it leads to in the end, over however many other links."""
+    return {name: os.path.relpath(os.path.realpath(folder / name), os.path.realpath(folder)) if isinstance(content, str)
+            else content for name, content in picture(folder).items()}
+
+
+def links(folder: Path) -> dict[int, str]:
+    """The links in a folder: number to what it says."""
+    return {number: os.readlink(folder / name) for name in sorted(os.listdir(folder))
+            if (number := segment_number(name)) is not None and os.path.islink(folder / name)}
+
+
+def payload_place(folder: Path, number: int, index: int) -> int:
+    """Where in the file of a segment the first payload byte of an entry lies."""
+    with SegmentReader(folder / segment_name(number)) as reader:
+        return reader.index.columns.offsets[reader.index.find(index)]
+
+
+def flip_byte(path: Path, place: int) -> None:
+    """Damage one byte."""
+    data = bytearray(path.read_bytes())
+    data[place] ^= 0xFF
+    path.write_bytes(data)
+
+
+def answers(log: LogReader, indexes: Iterable[int]) -> list[type]:
+    """What kind of answer each index gets."""
+    return [type(answer) for answer in log.read_many(list(indexes))]

@@ -1,0 +1,221 @@
+"""Compactions are crashed after every operation, under every loss of what was not synced; nothing may be gone.
+
+Each story is checked in five ways after each crash: a reader of the folder as the crash left it, the log opened for
+writing, no stray files, a further major compaction that ends as it would have without a crash, and opening again.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import attrs
+import pytest
+
+from compactlib.errors import StorageError
+from compactlib.files import Files
+from compactlib.outcome import Failed, Skipped
+from compactlib.raftlog import LogReader, SeedPolicy, SegmentLog
+from compactlib.testing import CrashReport, FailingFiles, Recording, RecordingFiles, explore, explore_recovery, record
+from tests.raftlog.compaction_logs import (
+    Expected,
+    chained,
+    compact_to_rest,
+    dead_leader,
+    done,
+    filled,
+    options,
+    overwritten,
+    ra_log,
+    resolved,
+    strays,
+    vector_45,
+)
+from tests.raftlog.journal import Journal, Life
+
+PAIRS = SeedPolicy(max_sources=2)
+
+
+@attrs.frozen
+class Story:
+    """A log, and the compaction that is crashed on it.
+
+    Attributes:
+        build: makes the log in an empty folder and says what must stay readable.
+        kind: which compaction.
+        policy: of the log, also when it is opened after the crash.
+    """
+
+    build: Callable[[Path], Expected]
+    kind: Literal["minor", "major"] = "major"
+    policy: SeedPolicy = attrs.field(factory=SeedPolicy)
+
+    def compact(self, folder: Path, files: Files) -> None:
+        """What is crashed."""
+        with SegmentLog(folder, options(files, policy=self.policy)) as log:
+            done(log.compact(self.kind))
+
+    def recover(self, folder: Path, files: Files) -> None:
+        """What is crashed after that: opening the log, and compacting again."""
+        with SegmentLog(folder, options(files, policy=self.policy)) as log:
+            log.compact("major")
+
+    def finish(self, folder: Path, expected: Expected) -> dict[str, bytes | str]:
+        """Open the log, see that all is well, and compact it; what the folder holds then."""
+        with SegmentLog(folder, options(policy=self.policy)) as log:
+            assert strays(folder) == []
+            expected.check(log)
+            compact_to_rest(log)
+            expected.check_live(log)
+        assert strays(folder) == []
+        with SegmentLog(folder, options(policy=self.policy)) as log:
+            assert not log.recovery
+            expected.check_live(log)
+        return resolved(folder)
+
+
+def two_groups_and_a_drop(folder: Path) -> Expected:
+    """Segments 1 and 3 merge across 2, which holds nothing alive; 4 and 5 merge; 6 is the newest."""
+    return filled(folder, last=81, snapshot=80, live=[1, 2, 40, 50, 51, 70], policy=PAIRS)
+
+
+def one_sparse(folder: Path) -> Expected:
+    """One segment of which most is dead, and the newest."""
+    return filled(folder, last=17, snapshot=16, live=[3, 4, 11])
+
+
+STORIES = {
+    "three segments": Story(vector_45),
+    "two groups and a drop": Story(two_groups_and_a_drop, policy=PAIRS),
+    "one segment": Story(one_sparse),
+    "chained links": Story(chained),
+    "overwritten tails": Story(overwritten),
+    "drops and dangling links": Story(dead_leader, kind="minor"),
+    "drops, links and a group": Story(dead_leader),
+    "ra's format": Story(ra_log),
+}
+
+
+def recorded(story: Story, folder: Path) -> tuple[Recording, Expected, dict[str, bytes | str]]:
+    """The compaction of a story, what must be readable, and the folder after it and one more compaction."""
+    expected = story.build(folder)
+    recording = record(folder, story.compact)
+    return recording, expected, story.finish(folder, expected)
+
+
+def checker(story: Story, expected: Expected, final: dict[str, bytes | str]) -> Callable[[Path, Sequence[Any]], None]:
+    """What must hold after each crash."""
+    def check(folder: Path, _: Sequence[Any]) -> None:
+        with LogReader(folder) as reader:
+            expected.check(reader)
+        assert story.finish(folder, expected) == final
+    return check
+
+
+def crash_everywhere(story: Story, folder: Path, *, seed: int = 0, limit_per_point: int = 128) -> CrashReport:
+    """Crash the compaction of a story at every point."""
+    recording, expected, final = recorded(story, folder)
+    return explore(recording, checker(story, expected, final), rng=random.Random(seed),
+                   limit_per_point=limit_per_point)
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_crash_at_any_operation_loses_nothing(name: str, tmp_path: Path) -> None:
+    report = crash_everywhere(STORIES[name], tmp_path, limit_per_point=256)
+    assert report.points > 5
+    assert report.distinct > 10
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_crash_of_the_recovery_loses_nothing(name: str, tmp_path: Path) -> None:
+    story = STORIES[name]
+    recording, expected, final = recorded(story, tmp_path)
+    report = explore_recovery(recording, story.recover, checker(story, expected, final), rng=random.Random(1),
+                              recoveries=8, limit_per_point=12)
+    assert report.recoveries == 8
+
+
+def leased(folder: Path, files: Files) -> None:
+    """Compactions while somebody reads, so that dropped files stay; then what they had to leave."""
+    with SegmentLog(folder, options(files)) as log:
+        with log.lease():
+            done(log.compact("major"))
+            log.compact("major")
+        compact_to_rest(log)
+
+
+def test_a_crash_while_a_lease_keeps_dropped_files_loses_nothing(tmp_path: Path) -> None:
+    """The files of dropped segments lie between those that are to be merged, and are there again after the crash."""
+    expected = two_groups_and_a_drop(tmp_path)
+    recording = record(tmp_path, leased)
+    story = STORIES["three segments"]
+    explore(recording, checker(story, expected, story.finish(tmp_path, expected)))
+
+
+def stubborn(folder: Path, files: Files) -> None:
+    """Open the log and compact until it has worked, whatever the disk refuses on the way."""
+    for _ in range(5):
+        try:
+            with SegmentLog(folder, options(files)) as log:
+                for _ in range(4):
+                    if isinstance(log.compact("major"), Skipped):
+                        return
+        except StorageError:
+            continue
+    raise AssertionError("the disk refused once, but five tries failed")
+
+
+def crash_after_failure(folder: Path, fail_at: int, *, limit_per_point: int) -> int:
+    """Let the disk refuse one operation, try again in the same process, and crash that everywhere."""
+    expected = vector_45(folder)
+    files = FailingFiles(fail_at=fail_at, errno=errno.EIO)
+    recording = record(folder, stubborn, files=files)
+    story = STORIES["three segments"]
+    explore(recording, checker(story, expected, story.finish(folder, expected)), limit_per_point=limit_per_point)
+    return files.count
+
+
+@pytest.mark.parametrize("fail_at", range(1, 21))
+def test_a_crash_after_a_failure_and_a_second_try_loses_nothing(fail_at: int, tmp_path: Path) -> None:
+    assert crash_after_failure(tmp_path, fail_at, limit_per_point=8) >= fail_at
+
+
+def live_a_life(seed: int, count: int) -> Callable[[Path, RecordingFiles], None]:
+    """What `record` is given: a log that lives through `count` random steps."""
+    def work(folder: Path, files: RecordingFiles) -> None:
+        with SegmentLog(folder, options(files, keep_links_seconds=0.0)) as log:
+            life = Life(log, random.Random(seed), files.acknowledge)
+            for _ in life.steps(count):
+                pass
+    return work
+
+
+def judged(folder: Path, lines: Sequence[Any]) -> None:
+    """The judgement of a crashed life: before recovery, after it, and after a compaction."""
+    journal = Journal.read(lines)
+    with LogReader(folder) as reader:
+        journal.judge(reader)
+    with SegmentLog(folder, options()) as log:
+        assert strays(folder) == []
+        journal.judge(log)
+        outcome = log.compact("major")
+        assert not isinstance(outcome, Failed), outcome
+        journal.judge(log)
+
+
+def crash_a_life(folder: Path, seed: int, *, steps: int, points: int, limit_per_point: int) -> None:
+    """Crash a random life at some points."""
+    SegmentLog(folder, options()).close()
+    recording = record(folder, live_a_life(seed, steps))
+    rng = random.Random(seed)
+    every = range(len(recording.operations) + 1)
+    explore(recording, judged, rng=rng, limit_per_point=limit_per_point,
+            points=rng.sample(every, min(points, len(every))))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_random_life_survives_a_crash(seed: int, tmp_path: Path) -> None:
+    crash_a_life(tmp_path, seed, steps=40, points=25, limit_per_point=8)
