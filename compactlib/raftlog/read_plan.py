@@ -75,9 +75,11 @@ class ReadPlan:
             CorruptData: a whole segment is damaged.
         """
         for part in self._parts:
+            reader = self._opened(part)
+            # Only now: what is alive by a later state is in the file of an earlier one too.
             state = self._state()
             alive = [index for index in part.indexes if state is None or not state.is_dead(index)]
-            found = self._found(part.number, alive)
+            found = self._found(part, reader, alive)
             if state is None:
                 yield from found
                 continue
@@ -89,14 +91,20 @@ class ReadPlan:
                 # It is alive by a state that may be older than the file: see what is true by now.
                 yield self._look_again(index) if isinstance(answer, Missing) and index <= state.index else answer
 
-    def _found(self, number: int | None, alive: Sequence[int]) -> Iterator[Answer]:
-        if number is None or not alive:
-            return map(Missing, alive)
+    def _opened(self, part: ReadPart) -> SegmentReader | None:
+        state = self._state()
+        if part.number is None or (state is not None and all(map(state.is_dead, part.indexes))):
+            return None
         try:
-            return self._reader(number).read_many(alive)
+            return self._reader(part.number)
         except NotFound:
             # Another process has compacted, or links could not be made on a full disk.
-            return map(self._look_again, alive)
+            return None
+
+    def _found(self, part: ReadPart, reader: SegmentReader | None, alive: Sequence[int]) -> Iterator[Answer]:
+        if reader is not None:
+            return reader.read_many(alive)
+        return map(Missing if part.number is None else self._look_again, alive)
 
     def _look_again(self, index: int) -> Answer:
         try:
