@@ -31,6 +31,9 @@ def _started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Started]:
         # The folder pytest was started in holds the library too; workers must not find it there.
         "spark.executorEnv.PYTHONSAFEPATH": "1",
     }
+    # An example in the docs may have started one of its own before.
+    if (other := SparkSession.getActiveSession()) is not None:
+        other.stop()
     session = _session_with_stderr(folder / "stderr", options)
     archive = ship_library(session)
     # The tests' own tasks are importable here only, so they travel by value, as a notebook's do.
