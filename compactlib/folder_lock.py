@@ -39,13 +39,15 @@ class FolderLock:
         except BlockingIOError:
             holder = os.pread(self._descriptor, _HOLDER_BYTES, 0).decode("ascii", "replace").strip() or "a process"
             self.release()
-            raise Busy(f"{os.fspath(folder)} is open for writing by {holder}; close it there, or open read-only") from None
+            raise Busy(f"{os.fspath(folder)} is open for writing by {holder}; close it there, or open it "
+                       f"read-only") from None
         except OSError as error:
             self.release()
             raise StorageError.from_os(error, "lock", self._path) from error
         # Only for the message that others get: a full disk does not matter.
         with contextlib.suppress(OSError):
-            os.write(self._descriptor, f"process {os.getpid()}".ljust(_HOLDER_BYTES).encode())
+                # Not through `Files`: the name is for whoever is refused, and means nothing after a crash.
+            os.write(self._descriptor, f"process {os.getpid()}".ljust(_HOLDER_BYTES).encode())  # noqa: TID251
 
     def release(self) -> None:
         """Let others in; releasing again does nothing."""

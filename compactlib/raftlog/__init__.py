@@ -1,7 +1,7 @@
 """A Raft log in segments, compacted by live indexes (RabbitMQ Ra; `seeds/raftlog.md`).
 
-A snapshot leaves a list of live indexes in the log; everything else below it is dead. Compaction drops segments that are
-wholly dead and merges those that are mostly dead, while appends and reads go on.
+A snapshot leaves a list of live indexes in the log; everything else below it is dead. Compaction drops segments that
+are wholly dead and merges those that are mostly dead, while appends and reads go on.
 
 >>> import tempfile
 >>> folder = tempfile.mkdtemp()

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 CompactionKind: TypeAlias = Literal["auto", "minor", "major"]
+"""What `SegmentLog.compact` is asked for; `"auto"` leaves it to the log's trigger."""
 
 _BEYOND = MAX_INDEX + 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 
 import attrs
 
@@ -28,7 +29,7 @@ def plan_parts(refs: Sequence[SegmentRef], indexes: Sequence[int]) -> tuple[Read
     Raises:
         Unsorted: the indexes do not ascend strictly.
     """
-    for previous, index in zip(indexes, indexes[1:], strict=False):
+    for previous, index in pairwise(indexes):
         if index <= previous:
             raise Unsorted(f"index {index} follows {previous}; sort the indexes and drop duplicates",
                            previous=previous, found=index)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import attrs
 
@@ -72,7 +73,7 @@ def audit_refs(refs: Sequence[SegmentRef]) -> None:
     Raises:
         CompactlibError: they do not; names the two.
     """
-    for older, newer in zip(refs, refs[1:], strict=False):
+    for older, newer in pairwise(refs):
         if older.number >= newer.number or older.last >= newer.first or older.first > older.last:
             raise CompactlibError(f"segment references out of order: {older} before {newer}")
 

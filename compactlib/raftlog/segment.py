@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from itertools import compress, repeat
+from itertools import compress, pairwise, repeat
 from operator import add, ne, sub
 
 import attrs
@@ -232,7 +232,7 @@ class SegmentReader:
         Raises:
             InvalidInput: the indexes do not ascend.
         """
-        if any(first >= second for first, second in zip(indexes, indexes[1:], strict=False)):
+        if any(first >= second for first, second in pairwise(indexes)):
             raise InvalidInput("read_many wants strictly ascending indexes; sort them and drop duplicates")
         positions = list(map(self._loaded.index.find, indexes))
         held = [position for position in positions if position >= 0]

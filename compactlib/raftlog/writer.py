@@ -181,8 +181,8 @@ class SegmentWriter:
             self._refuse()
         length = len(payload) if isinstance(payload, bytes) else memoryview(payload).nbytes
         if not 0 <= index <= MAX_INDEX or not 0 <= term <= MAX_INDEX or length > native.MAX_PAYLOAD_BYTES:
-            raise InvalidInput(f"entry {index} in term {term} with {length} bytes: index and term are 0 to {MAX_INDEX}, "
-                               f"a payload at most {native.MAX_PAYLOAD_BYTES} bytes")
+            raise InvalidInput(f"entry {index} in term {term} with {length} bytes: index and term are 0 to "
+                               f"{MAX_INDEX}, a payload at most {native.MAX_PAYLOAD_BYTES} bytes")
         if self.is_full:
             raise Busy(f"{self.path} is full ({self._index.entries} entries); seal it and append to segment "
                        f"{self.number + 1}")
