@@ -46,7 +46,7 @@ class FolderLock:
             raise StorageError.from_os(error, "lock", self._path) from error
         # Only for the message that others get: a full disk does not matter.
         with contextlib.suppress(OSError):
-                # Not through `Files`: the name is for whoever is refused, and means nothing after a crash.
+            # Not through `Files`: the name is for whoever is refused, and means nothing after a crash.
             os.write(self._descriptor, f"process {os.getpid()}".ljust(_HOLDER_BYTES).encode())  # noqa: TID251
 
     def release(self) -> None:
