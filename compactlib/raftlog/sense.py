@@ -16,11 +16,13 @@ from compactlib.raftlog.snapshot_state import SnapshotState
 
 
 @attrs.frozen
-class _Remembered:
+class _Key:
+    """What the statistics of a segment follow from."""
+
     ref: SegmentRef
-    live: IndexSet
     entries: int
-    stats: SegmentStats
+    covered: int
+    live: IndexSet
 
 
 class StatsCache:
@@ -30,7 +32,7 @@ class StatsCache:
     """
 
     def __init__(self) -> None:
-        self._remembered: dict[int, _Remembered] = {}
+        self._remembered: dict[int, tuple[_Key, SegmentStats]] = {}
         self._lock = threading.Lock()
 
     def gather(self, segments: SegmentSet, state: SnapshotState | None, *,
@@ -70,17 +72,16 @@ class StatsCache:
 
     def _stats(self, segments: SegmentSet, known: KnownSegment, state: SnapshotState | None) -> SegmentStats:
         ref = known.ref
-        if state is not None and state.index >= ref.last:
-            live = state.live.between(ref.first, ref.last)
-            if not live:
-                return SegmentStats(ref=ref, entries=known.entries, data_bytes=known.data_bytes, live_entries=0,
-                                    live_bytes=0, format=known.format)
-        else:
-            # Compared only: what lies above the snapshot is alive whatever the live set says.
-            live = IndexSet() if state is None else state.live.between(ref.first, state.index)
+        # How far the snapshot reaches into the segment: what lies above it is alive whatever the live set says.
+        covered = -1 if state is None or state.index < ref.first else min(state.index, ref.last)
+        live = IndexSet() if state is None else state.live.between(ref.first, covered)
+        if covered == ref.last and not live:
+            return SegmentStats(ref=ref, entries=known.entries, data_bytes=known.data_bytes, live_entries=0,
+                                live_bytes=0, format=known.format)
+        key = _Key(ref, known.entries, covered, live)
         before = self._remembered.get(ref.number)
-        if before is not None and (before.ref, before.entries) == (ref, known.entries) and before.live == live:
-            return before.stats
+        if before is not None and before[0] == key:
+            return before[1]
         stats = segment_stats(segments.reader(ref.number).index, ref, state, segment_format=known.format)
-        self._remembered[ref.number] = _Remembered(ref, live, known.entries, stats)
+        self._remembered[ref.number] = key, stats
         return stats
