@@ -1,0 +1,10 @@
+"""`python -m compactlib.app`: the same as the console script, where that is not on the path."""
+
+from __future__ import annotations
+
+import sys
+
+from compactlib.app.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""The executors that a command line can name."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile  # noqa: TID251 - scratch for what Java says, no data of the library
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING
+
+import attrs
+
+from compactlib.errors import InvalidInput
+from compactlib.process_executor import ProcessExecutor
+from compactlib.rewrite import Attempt, Executor, LocalExecutor, RewriteFailure, RewriteResult
+from compactlib.spark import SparkExecutor, local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Short-lived Java processes come up in half the time with the quick compiler and the small collector.
+_QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_SAID_AT_EVERY_START = (b"WARNING: Using incubator modules", b"NOTE: Picked up JDK_JAVA_OPTIONS")
+
+EXECUTORS = ("local", "process", "spark")
+"""The names that `opened_executor` knows."""
+
+
+@contextlib.contextmanager
+def opened_executor(name: str, workers: int | None = None) -> Iterator[Executor]:
+    """An executor by name, ready for work, for as long as the context lasts.
+
+    Args:
+        name: `"local"` (threads of this process), `"process"` (processes of this machine), `"spark"` (a session of
+            this process; a running one is used and left running).
+        workers: how many tasks run at once; default 1 for `"local"`, else the machine's processors.
+
+    Raises:
+        InvalidInput: there is no such executor, or `workers` is less than 1.
+        MissingDependency: Spark or one of its packages is not installed.
+        Unsupported: there is no Java for Spark.
+    """
+    processors = os.cpu_count() or 1
+    if name == "local":
+        yield LocalExecutor(1 if workers is None else workers)
+    elif name == "process":
+        yield ProcessExecutor(processors if workers is None else workers)
+    elif name == "spark":
+        with _session(processors if workers is None else workers) as spark:
+            executor = SparkExecutor(spark)
+            warm_up(executor, processors if workers is None else workers)
+            yield executor
+    else:
+        raise InvalidInput(f"there is no executor {name!r}; choose one of {', '.join(EXECUTORS)}")
+
+
+@contextlib.contextmanager
+def _session(cores: int) -> Iterator[SparkSession]:
+    # A session that was running before has another name, and belongs to somebody else.
+    name = f"compactlib-{os.getpid()}"
+    with tempfile.TemporaryFile() as held:
+        try:
+            with _stderr_into(held):
+                spark = local_session(name, cores=cores, java_options=_QUICK_JAVA)
+            try:
+                yield spark
+            finally:
+                if spark.conf.get("spark.app.name") == name:
+                    spark.stop()
+        finally:
+            _pass_on(held)
+
+
+@contextlib.contextmanager
+def _stderr_into(held: IO[bytes]) -> Iterator[None]:
+    """Have the processes that are started meanwhile write their stderr to a file instead of into our lines."""
+    stderr = os.dup(2)
+    os.dup2(held.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+
+
+def _pass_on(held: IO[bytes]) -> None:
+    """Write to stderr what Java wrote to the file, except what it says whenever it starts."""
+    # Java goes on writing at the file's position, which must therefore stay.
+    said = os.pread(held.fileno(), os.fstat(held.fileno()).st_size, 0)
+    lines = [line for line in said.splitlines(keepends=True) if not line.startswith(_SAID_AT_EVERY_START)]
+    sys.stderr.write(b"".join(lines).decode("utf-8", "replace"))
+
+
+@attrs.frozen
+class _NoWork:
+    """A task that only has a worker started, and the library loaded there."""
+
+    name: str
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        return RewriteResult(task=self.name, attempt=attempt.id, files=(), bytes_read=0, bytes_written=0, seconds=0.0)
+
+
+def warm_up(executor: Executor, workers: int) -> None:
+    """Have the executor start its workers now, and find out whether they can do anything at all.
+
+    Raises:
+        CompactlibError: they cannot; says why.
+    """
+    for outcome in executor.run([_NoWork(f"warm-up {number}") for number in range(workers)]):
+        if isinstance(outcome, RewriteFailure):
+            raise outcome.error

@@ -1,0 +1,136 @@
+"""What lies in the folder of a log, for a person to look at; changes nothing, and others may be writing."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import attrs
+
+from compactlib.files import list_folder
+from compactlib.raftlog import CompactionView, LogReader, SegmentLimits, SegmentReader, SnapshotState
+from compactlib.raftlog.commit import is_committed
+from compactlib.raftlog.names import (
+    LOCK_NAME,
+    SNAPSHOT_NAME,
+    compacting_members,
+    is_leftover,
+    is_private_folder,
+    segment_name,
+    segment_number,
+)
+from compactlib.report import Table
+
+
+@attrs.frozen
+class OtherName:
+    """A name in the folder that is no segment with entries of its own.
+
+    Attributes:
+        name: the name.
+        meaning: what it is.
+    """
+
+    name: str
+    meaning: str
+
+
+@attrs.frozen(kw_only=True)
+class Inspection:
+    """A log's folder at one moment.
+
+    Attributes:
+        folder: which one.
+        view: statistics of every segment.
+        file_bytes: size of each segment's file, in the same order; `None` if a compaction has just removed it.
+        snapshot: what the last snapshot left in the log.
+        others: every other name in the folder.
+    """
+
+    folder: str
+    view: CompactionView
+    file_bytes: tuple[int | None, ...]
+    snapshot: SnapshotState | None
+    others: tuple[OtherName, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data: `folder`, `snapshot`, `segments` (one dictionary each) and `others`."""
+        state = self.snapshot
+        told = None if state is None else {"index": state.index, "live_indexes": len(state.live)}
+        return {"folder": self.folder, "snapshot": told, "segments": self._rows(),
+                "others": [attrs.asdict(other) for other in self.others]}
+
+    def tables(self) -> list[Table]:
+        """One table of the segments, and one of the other names if there are any."""
+        tables = [Table.from_dicts(self._rows(), title=self._summary())]
+        if self.others:
+            tables.append(Table.from_dicts([attrs.asdict(other) for other in self.others], title="Other names"))
+        return tables
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [{"segment": stats.number, "format": stats.format, "first": stats.ref.first, "last": stats.ref.last,
+                 "entries": stats.entries, "live": stats.live_entries, "dead": stats.entries - stats.live_entries,
+                 "payload_bytes": stats.data_bytes, "live_bytes": stats.live_bytes, "file_bytes": size}
+                for stats, size in zip(self.view.segments, self.file_bytes, strict=True)]
+
+    def _summary(self) -> str:
+        segments, state = self.view.segments, self.snapshot
+        entries, live = sum(stats.entries for stats in segments), sum(stats.live_entries for stats in segments)
+        snapshot = ("no snapshot yet, so everything is live" if state is None
+                    else f"snapshot at {state.index:,} with {len(state.live):,} live indexes")
+        return (f"{self.folder}: {len(segments):,} segments, {entries:,} entries ({live:,} live), "
+                f"{sum(size or 0 for size in self.file_bytes):,} bytes; {snapshot}")
+
+
+def inspect_log(reader: LogReader) -> Inspection:
+    """Look at everything in the folder of an open log.
+
+    Raises:
+        CorruptData, LiveIndexMissing: a segment cannot be judged.
+    """
+    view = reader.view()
+    listed = {segment_name(stats.number) for stats in view.segments}
+    others = [OtherName(name, _meaning(reader.folder, name)) for name in list_folder(reader.folder)
+              if name not in listed and name not in (LOCK_NAME, SNAPSHOT_NAME)]
+    sizes = tuple(_size(os.path.join(reader.folder, segment_name(stats.number))) for stats in view.segments)
+    return Inspection(folder=reader.folder, view=view, file_bytes=sizes, snapshot=reader.snapshot, others=tuple(others))
+
+
+def limits_of(reader: LogReader) -> SegmentLimits:
+    """The limits under which the log's newest segment was begun: those to plan with when nobody gives others."""
+    refs = reader.refs
+    if not refs:
+        return SegmentLimits()
+    with SegmentReader(os.path.join(reader.folder, segment_name(refs[-1].number))) as newest:
+        header = newest.loaded.header
+    return SegmentLimits() if header is None else header.limits
+
+
+def _meaning(folder: str, name: str) -> str:
+    path = os.path.join(folder, name)
+    if segment_number(name) is not None:
+        return _meaning_of_segment(path)
+    members = compacting_members(name)
+    if members is not None:
+        numbers = ", ".join(map(str, members))
+        return (f"segments {numbers} merged, being put in place" if is_committed(folder, name)
+                else f"segments {numbers} merged, not yet in place")
+    if is_private_folder(name) and os.path.isdir(path):
+        return "what a compaction is writing, or was when it was interrupted"
+    if is_leftover(name):
+        return "left by an interrupted step; opening the log for writing removes it"
+    return "does not belong to the log"
+
+
+def _meaning_of_segment(path: str) -> str:
+    try:
+        return f"merged into {os.readlink(path)}; goes when nobody can be reading through it any more"
+    except OSError:
+        return "a segment without an entry that counts"
+
+
+def _size(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return None

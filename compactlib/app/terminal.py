@@ -1,0 +1,107 @@
+"""How the commands talk: lines and tables on stdout, a progress bar on stderr if a person is watching."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import TextIO
+
+from compactlib.errors import MissingDependency
+from compactlib.observe import Observer, Progress, TqdmObserver
+from compactlib.report import Table
+
+_SHORT = {"live_entries": "live", "live_bytes": "live B", "data_bytes": "data B", "payload_bytes": "payload B",
+          "file_bytes": "file B", "freed_bytes": "freed B", "copied_bytes": "copied B", "bytes_read": "read B",
+          "bytes_written": "written B", "bytes_freed": "freed B", "entries_before": "entries", "entries_after": "after"}
+_FEWEST_SHOWN = 24
+"""Characters of a last column that are shown however narrow the terminal is."""
+_GROUPS_BAR = "{desc} {percentage:3.0f}% |{bar:32}| {n_fmt} of {total_fmt}{unit}, {elapsed}"
+_BYTES_BAR = "{desc} {percentage:3.0f}% |{bar:32}| {n_fmt} of {total_fmt}{unit}, {rate_fmt}"
+
+
+def show_table(table: Table) -> None:
+    """Print a table: as it is where it goes to a file; on a terminal with short headings, its last column cut to fit."""
+    columns = _columns(sys.stdout)
+    if columns is None:
+        print(table.to_text(max_rows=None, max_width=None))
+        return
+    if table.title:
+        print(textwrap.fill(table.title, columns))
+    fitted = Table(tuple(_SHORT.get(name, name) for name in table.columns), table.rows)
+    print(_last_cut(fitted, columns).to_text(max_rows=None, max_width=None))
+
+
+def _last_cut(table: Table, columns: int) -> Table:
+    """The table with the values of its last column, if they are text, cut to what the columns before it leave."""
+    if not table.rows:
+        return table
+    before = Table(table.columns[:-1], tuple(row[:-1] for row in table.rows)).to_text(max_rows=None, max_width=None)
+    room = max(columns - max(map(len, before.splitlines())) - 2, _FEWEST_SHOWN)
+    rows = tuple((*row[:-1], textwrap.shorten(row[-1], room, placeholder=" …") if isinstance(row[-1], str) else row[-1])
+                 for row in table.rows)
+    return Table(table.columns, rows)
+
+
+@contextlib.contextmanager
+def progress_bar(label: str) -> Iterator[Observer]:
+    """An observer that draws the progress of one compaction, named `label`, while the context lasts.
+
+    It does nothing if stderr is no terminal, or tqdm (extra "progress") is not installed.
+    """
+    if not sys.stderr.isatty():
+        yield Observer()
+        return
+    try:
+        bars = _CompactionBars(label)
+    except MissingDependency:
+        yield Observer()
+        return
+    with bars.groups, bars.bytes:
+        yield bars
+
+
+class _CompactionBars(Observer):
+    """One bar that stays, for the groups; below it one that goes, for the bytes of the group being copied."""
+
+    def __init__(self, label: str) -> None:
+        # `mininterval=0`: a group is a large step, and none should wait to be shown.
+        self.groups = TqdmObserver(desc=f"{label:<9}", bar_format=_GROUPS_BAR, mininterval=0)
+        self.bytes = TqdmObserver(desc="  copying", bar_format=_BYTES_BAR, leave=False)
+
+    def progress(self, progress: Progress) -> None:
+        """Draw groups of the compaction, and the bytes of a task; what executors say of all tasks is the same again."""
+        if progress.work == "compact":
+            self.groups.progress(progress)
+        elif progress.unit == "bytes":
+            self.bytes.progress(progress)
+
+
+@contextlib.contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Say on a terminal what is being waited for, and take it back when it is over."""
+    shown = sys.stderr.isatty()
+    if shown:
+        print(f"{what} ...", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def megabytes(size: float) -> str:
+    """A size as text, in MB (10**6 bytes)."""
+    return f"{size / 1e6:,.1f} MB"
+
+
+def _columns(stream: TextIO) -> int | None:
+    """How wide the terminal is, or `None` if the stream is none."""
+    if not stream.isatty():
+        return None
+    try:
+        return max(os.get_terminal_size(stream.fileno()).columns, 40)
+    except OSError:
+        return 80

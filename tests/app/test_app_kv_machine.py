@@ -1,0 +1,186 @@
+"""The demo's state machine: its commands, and that its live indexes are exactly what the log must keep."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from compactlib.app import Command, Delete, KvMachine, Put, decode_command, encode_command
+from compactlib.errors import CompactlibError, InvalidInput, Unsorted
+from compactlib.indexset import IndexSet
+from compactlib.outcome import Failed
+from compactlib.raftlog import Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
+
+keys = st.sampled_from("abcde")
+commands = st.one_of(st.builds(Put, keys, st.binary(max_size=8)), st.builds(Delete, keys))
+
+
+def state_of(history: list[Command]) -> dict[str, bytes]:
+    """The plain model: what a dictionary holds in the end."""
+    state: dict[str, bytes] = {}
+    for command in history:
+        if isinstance(command, Put):
+            state[command.key] = command.value
+        else:
+            state.pop(command.key, None)
+    return state
+
+
+def values_of(machine: KvMachine, entries: dict[int, bytes]) -> dict[str, bytes]:
+    """What the machine says that its keys are, read from a log."""
+    found: dict[str, bytes] = {}
+    for key, index in machine.places.items():
+        command = decode_command(entries[index])
+        assert isinstance(command, Put)
+        assert command.key == key
+        found[key] = command.value
+    return found
+
+
+def machine_of(entries: dict[int, bytes]) -> KvMachine:
+    return KvMachine.rebuilt(Entry(index, 1, payload) for index, payload in sorted(entries.items()))
+
+
+@given(st.lists(commands), st.data())
+def test_the_live_entries_of_a_snapshot_and_what_follows_it_rebuild_the_store(history: list[Command],
+                                                                             data: st.DataObject) -> None:
+    entries = {index: encode_command(command) for index, command in enumerate(history, 1)}
+    snapshot = data.draw(st.integers(0, len(history)))
+    live = machine_of({index: payload for index, payload in entries.items() if index <= snapshot}).live_indexes()
+    kept = {index: payload for index, payload in entries.items() if index in live or index > snapshot}
+    assert machine_of(kept) == machine_of(entries)
+    assert values_of(machine_of(kept), kept) == state_of(history)
+
+
+@given(st.lists(commands))
+def test_no_live_entry_can_be_spared(history: list[Command]) -> None:
+    entries = {index: encode_command(command) for index, command in enumerate(history, 1)}
+    machine = machine_of(entries)
+    live = machine.live_indexes()
+    assert len(live) == len(machine) == len(state_of(history))
+    for spared in live:
+        assert machine_of({index: entries[index] for index in live if index != spared}) != machine
+
+
+@given(commands)
+def test_a_command_survives_the_log(command: Command) -> None:
+    assert decode_command(encode_command(command)) == command
+
+
+def test_the_encoding_is_the_documented_one() -> None:
+    assert encode_command(Put("käse", b"\0x")) == b"\x01\x05\0\0\0k\xc3\xa4se\0x"
+    assert encode_command(Delete("a")) == b"\x02\x01\0\0\0a"
+
+
+def test_a_key_that_is_no_utf_8_is_kept_as_it_is() -> None:
+    key = b"caf\xe9.txt".decode("utf-8", "surrogateescape")
+    assert decode_command(encode_command(Put(key, b""))) == Put(key, b"")
+
+
+@given(st.binary(max_size=12))
+def test_any_bytes_are_a_command_or_refused_by_name(payload: bytes) -> None:
+    try:
+        command = decode_command(payload)
+    except InvalidInput as error:
+        assert f"{len(payload)}" in str(error)
+    else:
+        assert isinstance(command, Put | Delete)
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x01\0\0\0", b"\x03\0\0\0\0", b"\x01\x02\0\0\0a", b"\x02\x01\0\0\0ab"])
+def test_what_is_no_command_is_refused(payload: bytes) -> None:
+    with pytest.raises(InvalidInput, match="another state machine"):
+        decode_command(payload)
+
+
+@pytest.mark.parametrize("again", [5, 4])
+def test_an_index_that_does_not_ascend_is_refused_and_changes_nothing(again: int) -> None:
+    machine = KvMachine()
+    machine.apply(5, Put("a", b""))
+    with pytest.raises(Unsorted) as caught:
+        machine.apply(again, Delete("a"))
+    assert (caught.value.previous, caught.value.found) == (5, again)
+    assert machine.places == {"a": 5}
+
+
+def test_deleting_what_is_not_there_changes_nothing() -> None:
+    machine = KvMachine()
+    machine.apply(1, Delete("a"))
+    assert (machine.places, machine.live_indexes()) == ({}, IndexSet())
+
+
+def test_places_are_a_copy() -> None:
+    machine = KvMachine()
+    machine.apply(1, Put("a", b""))
+    machine.places.clear()
+    assert machine.places == {"a": 1}
+
+
+def test_the_audit_finds_two_keys_with_one_entry() -> None:
+    machine = KvMachine()
+    machine.apply(1, Put("a", b""))
+    machine._places["b"] = 1  # noqa: SLF001 - no public call does this, which is the point
+    with pytest.raises(CompactlibError, match="2 keys claim 1 entries"):
+        machine.audit()
+
+
+class Store(RuleBasedStateMachine):
+    """The machine on a real log, with snapshots, compactions and restarts, against a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scratch = tempfile.TemporaryDirectory()
+        self.folder = Path(self.scratch.name) / "log"
+        self.options = LogOptions(limits=SegmentLimits(max_entries=3))
+        self.log = SegmentLog(self.folder, self.options)
+        self.machine = KvMachine()
+        self.model: dict[str, bytes] = {}
+        self.last = 0
+
+    def teardown(self) -> None:
+        self.log.close()
+        self.scratch.cleanup()
+
+    @rule(batch=st.lists(commands, min_size=1, max_size=8))
+    def write(self, batch: list[Command]) -> None:
+        for command in batch:
+            self.last += 1
+            self.log.append(self.last, 1, encode_command(command))
+            self.machine.apply(self.last, command)
+            if isinstance(command, Put):
+                self.model[command.key] = command.value
+            else:
+                self.model.pop(command.key, None)
+
+    @rule()
+    def snapshot(self) -> None:
+        self.log.record_snapshot(self.last, self.machine.live_indexes())
+
+    @rule()
+    def compact(self) -> None:
+        assert not isinstance(self.log.compact("major"), Failed)
+
+    @rule()
+    def start_again(self) -> None:
+        self.log.close()
+        self.log = SegmentLog(self.folder, self.options)
+        self.machine = KvMachine.rebuilt(self.log.entries())
+
+    @invariant()
+    def the_log_alone_holds_the_store(self) -> None:
+        self.machine.audit()
+        self.log.sync()
+        with LogReader(self.folder) as reader:
+            entries = {entry.index: entry.payload for entry in reader.entries()}
+        rebuilt = machine_of(entries)
+        assert rebuilt == self.machine
+        assert values_of(rebuilt, entries) == self.model
+
+
+def test_the_store_on_a_log_that_is_compacted() -> None:
+    run_state_machine_as_test(Store, settings=settings(max_examples=25, stateful_step_count=20))
