@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pyspark.sql import SparkSession
@@ -24,6 +25,9 @@ def test_it_retries_and_listens_on_loopback_only(spark: SparkSession) -> None:
 @pytest.mark.spark
 def test_a_running_session_is_returned_as_it_is(spark: SparkSession) -> None:
     assert local_session("another", cores=1) is spark
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(local_session, "another", cores=1).result() is spark
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
 
 
 def test_at_least_one_core() -> None:
