@@ -13,10 +13,10 @@ Each sync is a wall: no member may lose its own file before the leader's new one
 Steps 3 and 4 are repeated by recovery (`recover.py`) if a crash comes between.
 
 The new segment's range reaches from its first to its last member, and a newer segment cuts an older one. So no other
-segment's file may lie between the members: its range would hide what was merged from behind it. Before step 1 the folder
-is searched for one, and synced if numbers are missing between the members, lest a removal comes undone in a crash. And
-until step 3 is complete, members that still are files do not count: the `.compacting` name says so to everyone who
-lists the folder (`superseded`).
+segment's file may lie between the members: its range would hide what was merged from behind it. Before step 1 the
+folder is searched for one, and synced if numbers are missing between the members, lest a removal comes undone in a
+crash. And until step 3 is complete, members that still are files do not count: the `.compacting` name says so to
+everyone who lists the folder (`superseded`).
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ def commit_group(files: Files, folder: StrPath, members: Sequence[int], rewritte
 
     Returns what the new segment holds.
 
-    Two folder syncs, whatever the number of members, and a third if their numbers have gaps. After an error before step 2 the sources are as before; after
-    a later one the leader already holds everything. Opening the log finishes or undoes it in either case.
+    Two folder syncs, whatever the number of members, and a third if their numbers have gaps. After an error before
+    step 2 the sources are as before; after a later one the leader already holds everything. Opening the log finishes
+    or undoes it in either case.
 
     Raises:
         CorruptData: the file is not what its attempt reported; nothing was changed.

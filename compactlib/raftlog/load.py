@@ -128,12 +128,15 @@ def _with_tail(descriptor: int, header: native.Header, seal: native.Seal, durabl
     behind = _records_behind(descriptor, native.INDEX_START + len(durable), header.data_start)
     listed = len(behind) // native.RECORD_BYTES
     records = native.decode_records(behind)
+    # A record may end in zeros: one that the end of the file cuts short would look whole, and be missed by a seal.
+    size = os.fstat(descriptor).st_size
+    complete = min(listed, (size - native.INDEX_START) // native.RECORD_BYTES - seal.entries)
     whole, data_end = 0, seal.data_end
-    while whole < listed and _is_whole(descriptor, records, whole, data_end):
+    while whole < complete and _is_whole(descriptor, records, whole, data_end):
         data_end += records.lengths[whole]
         whole += 1
     kept = durable + behind[:whole * native.RECORD_BYTES]
-    loose_bytes = os.fstat(descriptor).st_size > max(data_end, header.data_start)
+    loose_bytes = size > max(data_end, header.data_start)
     torn = TornTail(seal.entries + whole, listed - whole, data_end) if listed > whole or loose_bytes else None
     index = SegmentIndex.from_records(native.decode_records(kept))
     return LoadedSegment("native", index, header, data_end, seal.entries, crc32(kept, 0), False, torn)

@@ -29,6 +29,7 @@ from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.compaction import Compactor
 from compactlib.raftlog.feasible import without_damaged
 from compactlib.raftlog.folder import discard_headless_newest, read_folder, require_log
+from compactlib.raftlog.known import KnownSegment
 from compactlib.raftlog.log_reader import LogReader
 from compactlib.raftlog.model import MAX_INDEX, Dead, Entry, Missing, SegmentLimits, SegmentRef
 from compactlib.raftlog.names import LOCK_NAME
@@ -108,6 +109,7 @@ class SegmentLog(LogReader):
         self._newest_first = _BEYOND
         self._minors_since_major = 0
         self._to_discard: list[int] = []
+        self._overwrite_unsynced = False
         self._must_recover = False
         self._recovery = RecoveryReport()
         with contextlib.ExitStack() as stack:
@@ -218,6 +220,7 @@ class SegmentLog(LogReader):
         assert newest is not None, "an entry was just appended"
         # The files of covered segments may go only once the entries that cover them are durable.
         self._to_discard.extend(self._segments.put(newest))
+        self._overwrite_unsynced = True
         self._note_newest()
 
     def sync(self) -> None:
@@ -236,6 +239,7 @@ class SegmentLog(LogReader):
             except StorageError:
                 self._lose_unsynced()
                 raise
+            self._overwrite_unsynced = False
             if self._to_discard:
                 self._compactor.discard(self._to_discard)
                 self._to_discard = []
@@ -255,7 +259,7 @@ class SegmentLog(LogReader):
         self._segments.reset(segment for segment in known if segment.ref.number not in self._compactor.doomed)
         self._to_discard = list(self._segments.covered)
         self._note_newest()
-        self._must_recover = False
+        self._must_recover = self._overwrite_unsynced = False
 
     def _note_newest(self) -> None:
         newest = self._newest.known()
@@ -416,7 +420,7 @@ class SegmentLog(LogReader):
         self._compactor.settle()
         damaged: dict[int, CompactlibError] = {}
         # Of this state, whatever is recorded meanwhile: what is copied must be what was counted.
-        view = self._view_of(state, damaged)
+        view = self._view_of(state, self._durable_list(), damaged)
         why = "asked for" if kind != "auto" else self._reason_for_major(view)
         plan = self._plan(view, state, "major" if kind == "major" or (kind == "auto" and why) else "minor", policy)
         plan, set_aside = without_damaged(plan, damaged)
@@ -437,6 +441,16 @@ class SegmentLog(LogReader):
                 if not self._must_recover:
                     self._note_newest()
         return outcome_of(report)
+
+    def _durable_list(self) -> tuple[KnownSegment, ...]:
+        """The segments as a compaction may rely on them: no range was cut by entries that a crash may take back.
+
+        What those cut off is needed then, although it lies outside of every range and above the snapshot.
+        """
+        with self._switch:
+            if self._overwrite_unsynced:
+                self.sync()
+            return self._listed()
 
     def _reason_for_major(self, view: CompactionView) -> str:
         state = CompactionState.of(view.compactable, minors_since_major=self._minors_since_major,

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, LiveIndexMissing, NotFound
 from compactlib.files import StrPath
 from compactlib.raftlog.folder import damage_in, read_folder, require_log
+from compactlib.raftlog.known import KnownSegment
 from compactlib.raftlog.liveness import kept_positions
 from compactlib.raftlog.model import (
     MAX_INDEX,
@@ -240,15 +241,19 @@ class LogReader:
         for _ in range(_MAX_VIEWS - 1):
             # A compaction that runs meanwhile may remove or replace what is looked at.
             with contextlib.suppress(NotFound, LiveIndexMissing):
-                return self._view_of(self._state)
+                return self._view_of(self._state, self._listed())
             self.refresh()
-        return self._view_of(self._state)
+        return self._view_of(self._state, self._listed())
 
-    def _view_of(self, state: SnapshotState | None, damaged: dict[int, CompactlibError] | None = None
-                 ) -> CompactionView:
+    def _listed(self) -> tuple[KnownSegment, ...]:
+        return self._segments.known() if self.refs else ()
+
+    def _view_of(self, state: SnapshotState | None, known: Sequence[KnownSegment],
+                 damaged: dict[int, CompactlibError] | None = None) -> CompactionView:
         self._require_open()
-        stats = self._stats.gather(self._segments, state, damaged=damaged) if self.refs else ()
-        return CompactionView(segments=stats, limits=self._limits, snapshot_index=None if state is None else state.index)
+        stats = self._stats.gather(self._segments, state, known=known, damaged=damaged)
+        snapshot_index = None if state is None else state.index
+        return CompactionView(segments=stats, limits=self._limits, snapshot_index=snapshot_index)
 
     def plan(self, kind: str = "major", policy: CompactionPolicy | None = None) -> CompactionPlan:
         """What a compaction would do now, and why it would leave the rest: a dry run that changes nothing.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import attrs
 
@@ -35,7 +36,7 @@ class StatsCache:
         self._remembered: dict[int, tuple[_Key, SegmentStats]] = {}
         self._lock = threading.Lock()
 
-    def gather(self, segments: SegmentSet, state: SnapshotState | None, *,
+    def gather(self, segments: SegmentSet, state: SnapshotState | None, *, known: Sequence[KnownSegment] | None = None,
                damaged: dict[int, CompactlibError] | None = None) -> tuple[SegmentStats, ...]:
         """Statistics of every segment, oldest to newest.
 
@@ -45,6 +46,7 @@ class StatsCache:
         Args:
             segments: the log's segments.
             state: which of their entries are alive.
+            known: the list to go by, with the ranges that count; default the one in force.
             damaged: if given, takes what stands in the way of judging a segment, by number, instead of an exception;
                 such a segment counts as wholly live.
 
@@ -52,7 +54,7 @@ class StatsCache:
             LiveIndexMissing: a live index is not in the segment whose range covers it.
             CorruptData, StorageError: an index cannot be read.
         """
-        known = segments.known()
+        known = segments.known() if known is None else known
         with self._lock:
             gathered = tuple(self._judged(segments, each, state, damaged) for each in known)
             for number in self._remembered.keys() - {each.ref.number for each in known}:

@@ -105,7 +105,8 @@ class Life:
 
     def steps(self, count: int) -> Iterator[str]:
         """Do `count` things, one at a time; yields what each was."""
-        moves = [*[self.append] * 3, self.overwrite, self.sync, self.snapshot, self.minor, self.major, self.leased_major]
+        moves = [*[self.append] * 3, self.overwrite, self.sync, self.snapshot, self.minor, self.major,
+                 self.leased_major]
         for _ in range(count):
             move = self.rng.choice(moves)
             move()
