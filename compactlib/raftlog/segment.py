@@ -86,7 +86,7 @@ def read_payloads(descriptor: int, wanted: PickedPayloads, scratch: bytearray | 
         if size > len(scratch):
             scratch = bytearray(size)
         buffer = memoryview(scratch)[:size]
-        _read_into(descriptor, buffer, base)
+        end = base + _read_into(descriptor, buffer, base)
         here = map(sub, offsets[first:stop], repeat(base))
         there = map(sub, ends[first:stop], repeat(base))
         payloads = list(map(buffer.__getitem__, map(slice, here, there)))
@@ -98,16 +98,20 @@ def read_payloads(descriptor: int, wanted: PickedPayloads, scratch: bytearray | 
             unchecked = 0 if wanted.zero_means_unchecked else -1
             pairs = compress(zip(positions, expected, strict=True), map(ne, found, expected))
             damaged = [position for position, crc in pairs if crc != unchecked]
+        if end < ends[stop - 1]:
+            beyond = {position for position, last in zip(positions, ends[first:stop], strict=True) if last > end}
+            damaged = sorted(beyond.union(damaged))
         yield Span(positions, buffer, payloads, sum(wanted.lengths[first:stop]), damaged)
 
 
-def _read_into(descriptor: int, buffer: memoryview, offset: int) -> None:
+def _read_into(descriptor: int, buffer: memoryview, offset: int) -> int:
+    """Fill `buffer` from the file; returns how many bytes there were, fewer only where the file ends."""
     got = os.preadv(descriptor, [buffer], offset)
     if got < len(buffer):
         rest = read_exactly(descriptor, len(buffer) - got, offset + got)
         buffer[got:got + len(rest)] = rest
-        # Past the end of the file there is nothing: what an earlier span left there must not be taken for it.
-        buffer[got + len(rest):] = bytes(len(buffer) - got - len(rest))
+        got += len(rest)
+    return got
 
 
 class SegmentReader:
