@@ -1,0 +1,172 @@
+"""What the tests of reading share: small segments, the same question put in every way there is, and a plain model."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from struct import pack
+from typing import TypeAlias
+
+import attrs
+import pytest
+
+from compactlib.errors import CorruptData
+from compactlib.files import LocalFiles
+from compactlib.raftlog import (
+    Damaged,
+    Dead,
+    Entry,
+    LogReader,
+    Missing,
+    SegmentLimits,
+    SegmentReader,
+    SegmentWriter,
+)
+from compactlib.raftlog.names import segment_name
+
+Told: TypeAlias = Entry | Dead | Missing | str
+"""An answer that can be compared: `"damaged"` stands for a `CorruptData` that names the index."""
+
+RA_FOLDER = Path(__file__).parents[2].parent / "shared" / "data" / "ra-segments"
+needs_ra_files = pytest.mark.skipif(
+    not RA_FOLDER.is_dir(), reason=f"segments written by RabbitMQ Ra itself are not at {RA_FOLDER} (../shared/data)")
+
+
+def write_segment(folder: Path, number: int, entries: Iterable[tuple[int, int, bytes]], *, max_entries: int = 16,
+                  max_bytes: int = 64_000_000, sealed: bool = True) -> Path:
+    """A segment with these entries, sealed or left open after a sync."""
+    limits = SegmentLimits(max_entries=max_entries, max_bytes=max_bytes)
+    with SegmentWriter.create(LocalFiles(), folder, number, limits) as writer:
+        for entry in entries:
+            writer.append(*entry)
+        if sealed:
+            writer.seal()
+    return folder / segment_name(number)
+
+
+def native_record(index: int, term: int, payload: bytes, offset: int) -> bytes:
+    """An index record, from the format's page and not from the code."""
+    first = pack("<QQI", index, term, len(payload))
+    head = zlib.crc32(first)
+    return first + pack("<IQII", head, offset, zlib.crc32(payload, head), 0)
+
+
+def segment_answers(reader: SegmentReader, indexes: Sequence[int]) -> dict[int, Told]:
+    """What a segment says of each of `indexes` (ascending); every way of asking must agree."""
+    single: dict[int, Told] = {}
+    for index in indexes:
+        try:
+            single[index] = reader.read(index) or Missing(index)
+        except CorruptData as error:
+            assert error.index == index
+            single[index] = "damaged"
+    assert dict(told(reader.read_many(indexes))) == single
+    assert all(dict(told(reader.read_many([index])))[index] == answer for index, answer in single.items())
+    first, last = indexes[0], indexes[-1]
+    wanted = set(indexes)
+    scanned = {index: answer for index, answer in told(reader.scan(first, last)) if index in wanted}
+    assert scanned == {index: answer for index, answer in single.items() if not isinstance(answer, Missing)}
+    found_damaged = {error.index for error in reader.damaged_entries()}
+    assert found_damaged & wanted == {index for index, answer in single.items() if answer == "damaged"}
+    return single
+
+
+def log_answers(log: LogReader, indexes: Sequence[int]) -> dict[int, Told]:
+    """What a log says of each of `indexes` (ascending); every way of asking must agree."""
+    single: dict[int, Told] = {}
+    for index in indexes:
+        try:
+            single[index] = log.read(index)
+        except CorruptData as error:
+            assert error.index == index
+            single[index] = "damaged"
+    assert dict(told(log.read_many(indexes))) == single
+    with log.plan_read(indexes[::2]) as plan:
+        assert dict(told(plan.answers())) == {index: single[index] for index in indexes[::2]}
+    wanted = set(indexes)
+    scanned = {index: answer for index, answer in told(log.scan(indexes[0], indexes[-1])) if index in wanted}
+    assert scanned == {index: answer for index, answer in single.items() if not isinstance(answer, Missing | Dead)}
+    assert {error.index for error in log.verify()} >= {index for index, answer in single.items() if answer == "damaged"}
+    return single
+
+
+def told(answers: Iterable[Entry | Dead | Missing | Damaged]) -> Iterator[tuple[int, Told]]:
+    """Index and comparable answer."""
+    for answer in answers:
+        if isinstance(answer, Damaged):
+            assert answer.error.index == answer.index
+            yield answer.index, "damaged"
+        else:
+            yield answer.index, answer
+
+
+@attrs.define
+class PlainLog:
+    """What a log must answer, kept in a dictionary.
+
+    Attributes:
+        entries: everything that was written and neither taken back nor declared dead.
+        snapshot: at or below it all else is dead; -1 before the first.
+    """
+
+    entries: dict[int, Entry] = attrs.field(factory=dict)
+    snapshot: int = -1
+
+    @classmethod
+    def of(cls, entries: Iterable[tuple[int, int, bytes]]) -> PlainLog:
+        """A log to which these were appended in turn."""
+        log = cls()
+        for entry in entries:
+            log.append(*entry)
+        return log
+
+    @property
+    def last(self) -> int:
+        """The highest index that anything can be said of."""
+        return max([self.snapshot, *self.entries])
+
+    def append(self, index: int, term: int, payload: bytes) -> None:
+        """Take back everything from `index` on, and add it."""
+        self.entries = {kept: entry for kept, entry in self.entries.items() if kept < index}
+        self.entries[index] = Entry(index, term, payload)
+
+    def record_snapshot(self, index: int, live: Iterable[int]) -> None:
+        """Everything up to `index` dies, except `live`."""
+        alive = set(live)
+        assert alive <= self.entries.keys()
+        self.snapshot = index
+        self.entries = {kept: entry for kept, entry in self.entries.items() if kept > index or kept in alive}
+
+    def answer(self, index: int) -> Told:
+        """What a read of `index` must say."""
+        if index in self.entries:
+            return self.entries[index]
+        return Dead(index, self.snapshot) if index <= self.snapshot else Missing(index)
+
+    def check(self, log: LogReader) -> None:
+        """Every index, asked in every way, gives the right answer."""
+        indexes = range(self.last + 3)
+        assert log_answers(log, indexes) == {index: self.answer(index) for index in indexes}
+        assert list(log.entries()) == list(self.entries.values())
+        assert log.verify() == []
+        log.audit()
+
+
+def flipped(data: bytes, place: int, mask: int) -> bytes:
+    """A copy with some bits of one byte changed."""
+    changed = bytearray(data)
+    changed[place] ^= mask
+    return bytes(changed)
+
+
+def copy_folder(folder: Path, target: Path) -> Path:
+    """A copy of a log's folder, as another process would find it if the writer ended now."""
+    target.mkdir()
+    for name in sorted(os.listdir(folder)):
+        if os.path.islink(folder / name):
+            (target / name).symlink_to(os.readlink(folder / name))
+        else:
+            (target / name).write_bytes((folder / name).read_bytes())
+    return target

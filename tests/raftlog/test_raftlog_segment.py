@@ -1,0 +1,204 @@
+"""Reading one segment: every way of asking gives the same answer, and every way checks (notes, vectors 18 to 24)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactlib.errors import Closed, CorruptData, InvalidInput, StorageError
+from compactlib.files import LocalFiles
+from compactlib.raftlog import Damaged, Entry, Missing, SegmentLimits, SegmentReader, SegmentWriter
+from compactlib.raftlog.segment import PickedPayloads, read_payloads
+from tests.raftlog.compaction_logs import flip_byte, ra_segment
+from tests.raftlog.reading import PlainLog, segment_answers, write_segment
+
+writes = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 3), st.binary(max_size=40)), max_size=30)
+
+
+@given(writes, st.booleans())
+def test_every_way_of_reading_gives_what_was_written(tmp_path_factory: pytest.TempPathFactory,
+                                                     rows: list[tuple[int, int, bytes]], sealed: bool) -> None:
+    path = write_segment(tmp_path_factory.mktemp("segment"), 1, rows, max_entries=30, sealed=sealed)
+    model = PlainLog.of(rows)
+    with SegmentReader(path, tail="refuse" if sealed else "cut", number=1) as reader:
+        assert segment_answers(reader, range(23)) == {index: model.answer(index) for index in range(23)}
+        assert list(reader.scan()) == list(model.entries.values())
+        assert reader.damaged_entries() == []
+    path.unlink()
+
+
+def test_vector_18_five_then_two(tmp_path: Path) -> None:
+    path = write_segment(tmp_path, 1, [(5, 1, b"five"), (2, 2, b"two")])
+    with SegmentReader(path) as reader:
+        assert (reader.index.first, reader.index.last) == (2, 2)
+        assert segment_answers(reader, [2, 5]) == {2: Entry(2, 2, b"two"), 5: Missing(5)}
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_vector_18_one_to_five_then_three_to_five(tmp_path: Path, sealed: bool) -> None:
+    first = [(index, 1, b"first %d" % index) for index in range(1, 6)]
+    second = [(index, 2, b"second %d" % index) for index in range(3, 6)]
+    path = write_segment(tmp_path, 1, first + second, sealed=sealed)
+    with SegmentReader(path) as reader:
+        assert (reader.index.first, reader.index.last, reader.index.entries) == (1, 5, 8)
+        assert segment_answers(reader, range(1, 6)) == {row[0]: Entry(*row) for row in first[:2] + second}
+
+
+def test_vector_20_a_reader_knows_when_somebody_has_appended(tmp_path: Path) -> None:
+    with SegmentWriter.create(LocalFiles(), tmp_path, 1, SegmentLimits(max_entries=4)) as writer:
+        writer.append(1, 1, b"one")
+        writer.append(2, 1, b"two")
+        writer.sync()
+        with SegmentReader(writer.path) as reader:
+            assert not reader.is_outdated()
+            writer.append(2, 2, b"two again")
+            assert not reader.is_outdated()
+            writer.flush()
+            assert reader.is_outdated()
+            assert reader.read(2) == Entry(2, 1, b"two")
+        with SegmentReader(writer.path) as again:
+            assert not again.is_outdated()
+            assert again.read(2) == Entry(2, 2, b"two again")
+            # An entry without payload does not make the file longer.
+            writer.append(3, 2, b"")
+            writer.flush()
+            assert again.is_outdated()
+        with SegmentReader(writer.path) as full:
+            assert full.index.entries == 4
+            assert not full.is_outdated()
+            writer.seal()
+            assert not full.is_outdated()
+    with SegmentReader(writer.path) as sealed:
+        assert not sealed.is_outdated()
+
+
+def test_vector_20_holds_for_segments_of_ra_too(tmp_path: Path) -> None:
+    path = tmp_path / "0000000000000001.segment"
+    path.write_bytes(ra_segment([Entry(1, 1, b"one")]))
+    with SegmentReader(path) as reader:
+        assert not reader.is_outdated()
+        path.write_bytes(ra_segment([Entry(1, 1, b"one"), Entry(2, 1, b"two")]))
+        assert reader.is_outdated()
+
+
+@pytest.mark.parametrize("kind", ["native, sealed", "native, open", "ra1", "ra2"])
+def test_vector_24_a_flipped_byte_is_found_by_every_way_of_reading(tmp_path: Path, kind: str) -> None:
+    """Ra finds it only in a sequential fold; its sparse reads and its compaction pass the bytes on."""
+    rows = [(index, 1, b"payload of %d" % index) for index in range(1, 6)]
+    if kind.startswith("native"):
+        path = write_segment(tmp_path, 1, rows, sealed=kind.endswith("sealed"))
+    else:
+        path = tmp_path / "0000000000000001.segment"
+        path.write_bytes(ra_segment((Entry(*row) for row in rows), version=int(kind[2:])))
+    with SegmentReader(path) as reader:
+        offset = reader.index.columns.offsets[2]
+    flip_byte(path, offset + 4)
+    with SegmentReader(path) as reader:
+        expected = {row[0]: Entry(*row) for row in rows}
+        assert segment_answers(reader, range(1, 6)) == {**expected, 3: "damaged"}
+        # Beside its neighbours, alone, in a plan, and in a scan: all of that is in `segment_answers`.
+        with pytest.raises(CorruptData) as raised:
+            reader.read(3)
+        assert (raised.value.path, raised.value.offset, raised.value.index) == (str(path), offset, 3)
+        assert [type(answer) for answer in reader.scan(2, 4)] == [Entry, Damaged, Entry]
+        assert [error.index for error in reader.damaged_entries()] == [3]
+
+
+def test_physical_neighbours_are_read_together_whatever_their_indexes(tmp_path: Path) -> None:
+    """Every seventh index, as a compaction leaves them: one span, where Ra reads each on its own."""
+    path = write_segment(tmp_path, 1, [(7 * number, 1, bytes(100)) for number in range(16)])
+    with SegmentReader(path) as reader:
+        spans = list(read_payloads(reader.fileno(), PickedPayloads.of(reader.index, range(16))))
+        assert [list(span.positions) for span in spans] == [list(range(16))]
+        assert [bytes(payload) for payload in spans[0].payloads] == [bytes(100)] * 16
+
+
+def test_payloads_larger_than_a_span(tmp_path: Path) -> None:
+    rows = [(1, 1, b"small"), (2, 1, b"L" * 3_000_000), (3, 1, b""), (4, 1, b"M" * 2_000_000), (5, 1, b"end")]
+    with SegmentReader(write_segment(tmp_path, 1, rows)) as reader:
+        assert list(reader.scan()) == [Entry(*row) for row in rows]
+        assert segment_answers(reader, [2, 4]) == {2: Entry(*rows[1]), 4: Entry(*rows[3])}
+
+
+def test_a_file_cut_after_it_was_opened_is_damage(tmp_path: Path) -> None:
+    rows = [(1, 1, b"first"), (2, 1, bytes(50)), (3, 1, b"third")]
+    path = write_segment(tmp_path, 1, rows)
+    with SegmentReader(path) as reader:
+        os.truncate(path, os.path.getsize(path) - 6)
+        assert segment_answers(reader, [1, 2, 3])[3] == "damaged"
+        os.truncate(path, 64)
+        assert segment_answers(reader, [1, 2, 3])[1] == "damaged"
+
+
+def test_an_unchecked_entry_of_ra_that_was_cut_off_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "0000000000000001.segment"
+    data = bytearray(ra_segment([Entry(1, 1, b"one"), Entry(2, 1, b"two")]))
+    for record in (8, 8 + 32):
+        # Ra writes a CRC of 0 where it was told not to compute any.
+        data[record + 28:record + 32] = bytes(4)
+    path.write_bytes(data)
+    with SegmentReader(path) as reader:
+        assert segment_answers(reader, [1, 2]) == {1: Entry(1, 1, b"one"), 2: Entry(2, 1, b"two")}
+        os.truncate(path, len(data) - 1)
+        assert segment_answers(reader, [1, 2]) == {1: Entry(1, 1, b"one"), 2: "damaged"}
+
+
+def test_indexes_must_ascend(tmp_path: Path) -> None:
+    with SegmentReader(write_segment(tmp_path, 1, [(1, 1, b"")])) as reader:
+        for indexes in ([2, 1], [1, 1]):
+            with pytest.raises(InvalidInput, match="strictly ascending"):
+                list(reader.read_many(indexes))
+        assert list(reader.read_many([])) == []
+
+
+def test_scans_of_a_part(tmp_path: Path) -> None:
+    rows = [(index, 1, b"%d" % index) for index in (2, 4, 6, 8)]
+    with SegmentReader(write_segment(tmp_path, 1, rows)) as reader:
+        def scanned(first: int, last: int) -> list[int]:
+            return [entry.index for entry in reader.scan(first, last)]
+
+        assert [scanned(4, 6), scanned(3, 7), scanned(0, 2), scanned(9, 99), scanned(6, 4)] == [[4, 6], [4, 6], [2], [], []]
+
+
+def test_a_closed_reader_says_so(tmp_path: Path) -> None:
+    reader = SegmentReader(write_segment(tmp_path, 1, [(1, 1, b"x")]))
+    assert "1 entries, native" in repr(reader)
+    reader.close()
+    reader.close()
+    for ask in (lambda: reader.read(1), lambda: list(reader.scan()), lambda: list(reader.read_many([1])),
+                reader.damaged_entries, reader.fileno):
+        with pytest.raises(Closed, match="the reader of .* is closed; open the segment again"):
+            ask()
+
+
+def test_what_the_system_refuses_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="No such file") as raised:
+        SegmentReader(tmp_path / "0000000000000001.segment")
+    assert raised.value.errno == errno.ENOENT
+    (tmp_path / "0000000000000002.segment").mkdir()
+    with pytest.raises(StorageError, match="Is a directory") as raised:
+        SegmentReader(tmp_path / "0000000000000002.segment")
+    assert pickle.loads(pickle.dumps(raised.value)).errno == errno.EISDIR
+
+
+def test_files_are_closed_with_the_last_reference(tmp_path: Path) -> None:
+    path = write_segment(tmp_path, 1, [(1, 1, b"x")])
+    held = {os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")
+            if os.path.islink(f"/proc/self/fd/{name}")}
+    reader = SegmentReader(path)
+    descriptor = reader.fileno()
+    answers = reader.scan()
+    assert next(answers) == Entry(1, 1, b"x")
+    del reader
+    # Whoever still reads through it keeps it open.
+    assert os.fstat(descriptor).st_size
+    del answers
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+    assert str(path) not in held

@@ -1,0 +1,123 @@
+"""Statistics that are remembered: they are always those of a fresh look, and an unchanged segment is not read again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compactlib.errors import CompactlibError, CorruptData, LiveIndexMissing
+from compactlib.indexset import IndexSet
+from compactlib.raftlog import SegmentReader, SegmentSet, SegmentStats, SnapshotState
+from compactlib.raftlog.known import KnownSegment, know_segment
+from compactlib.raftlog.names import segment_name
+from compactlib.raftlog.sense import StatsCache
+from tests.raftlog.reading import write_segment
+
+
+class CountingSet(SegmentSet):
+    """Says which segments were opened."""
+
+    opened: list[int]
+
+    def reader(self, number: int) -> SegmentReader:
+        self.opened.append(number)
+        return super().reader(number)
+
+
+def known_in(folder: Path, *numbers: int) -> list[KnownSegment]:
+    found = []
+    for number in numbers:
+        with SegmentReader(folder / segment_name(number)) as reader:
+            known = know_segment(number, reader)
+            assert known is not None
+            found.append(known)
+    return found
+
+
+@pytest.fixture
+def segments(tmp_path: Path) -> Iterator[CountingSet]:
+    """Segments 1, 2 and 3 with the indexes 1..10, 11..20 and 21..30, each entry as long as its index."""
+    for number in (1, 2, 3):
+        write_segment(tmp_path, number, ((index, 1, bytes(index)) for index in range(10 * number - 9, 10 * number + 1)))
+    made = CountingSet(tmp_path, known_in(tmp_path, 1, 2, 3))
+    made.opened = []
+    yield made
+    made.close()
+
+
+def state(index: int, *live: int) -> SnapshotState:
+    return SnapshotState(index, IndexSet.from_sorted(live))
+
+
+def brief(stats: tuple[SegmentStats, ...]) -> list[tuple[int, int]]:
+    return [(each.live_entries, each.live_bytes) for each in stats]
+
+
+def test_statistics_are_those_of_a_fresh_look_whatever_came_before(segments: CountingSet) -> None:
+    cache = StatsCache()
+    for snapshot in (None, state(0), state(5, 2), state(10, 2), state(10), state(15, 2, 12), state(20, 2, 12),
+                     state(25, 2, 12, 21), state(30, 2, 12, 21), state(30, 12), state(31, 12), state(40)):
+        found = cache.gather(segments, snapshot)
+        assert found == StatsCache().gather(segments, snapshot), snapshot
+        for stats in found:
+            counted = [index for index in range(stats.ref.first, stats.ref.last + 1)
+                       if snapshot is None or not snapshot.is_dead(index)]
+            assert (stats.live_entries, stats.live_bytes) == (len(counted), sum(counted))
+
+
+def test_a_snapshot_that_moves_through_a_segment_is_noticed(segments: CountingSet) -> None:
+    """The live indexes in segment 1 stay the same while the snapshot passes its end."""
+    cache = StatsCache()
+    assert brief(cache.gather(segments, state(5, 2)))[0] == (6, 2 + 6 + 7 + 8 + 9 + 10)
+    assert brief(cache.gather(segments, state(8, 2)))[0] == (3, 2 + 9 + 10)
+    assert brief(cache.gather(segments, state(12, 2)))[0] == (1, 2)
+
+
+def test_an_unchanged_segment_is_not_read_again(segments: CountingSet) -> None:
+    cache = StatsCache()
+    cache.gather(segments, state(20, 2, 12))
+    assert segments.opened == [1, 2, 3]
+    cache.gather(segments, state(20, 2, 12))
+    # Segment 1 has the same live indexes, 2 has not, 3 is reached by the snapshot now.
+    cache.gather(segments, state(22, 2, 13, 21))
+    assert segments.opened == [1, 2, 3, 2, 3]
+
+
+def test_a_segment_without_anything_alive_is_never_read(segments: CountingSet) -> None:
+    assert brief(StatsCache().gather(segments, state(30))) == [(0, 0)] * 3
+    assert segments.opened == []
+
+
+def test_segments_that_are_gone_are_forgotten_and_their_numbers_may_come_again(segments: CountingSet) -> None:
+    cache = StatsCache()
+    known = segments.known()
+    cache.gather(segments, state(30, 2, 12, 22))
+    segments.drop([2])
+    assert [stats.number for stats in cache.gather(segments, state(30, 2, 22))] == [1, 3]
+    segments.reset(known)
+    assert brief(cache.gather(segments, state(30, 2, 12, 13, 22))) == [(1, 2), (2, 25), (1, 22)]
+
+
+def test_a_segment_that_was_cut_is_counted_anew(segments: CountingSet, tmp_path: Path) -> None:
+    cache = StatsCache()
+    assert brief(cache.gather(segments, None)) == [(10, 55), (10, 155), (10, 255)]
+    write_segment(tmp_path, 4, [(18, 2, b"")])
+    segments.put(known_in(tmp_path, 4)[0])
+    assert brief(cache.gather(segments, None)) == [(10, 55), (7, sum(range(11, 18))), (1, 0)]
+
+
+def test_what_cannot_be_judged_is_raised_or_set_aside(segments: CountingSet, tmp_path: Path) -> None:
+    (tmp_path / segment_name(2)).write_bytes(b"damaged")
+    with pytest.raises(CorruptData):
+        StatsCache().gather(segments, state(20, 2, 12))
+    damaged: dict[int, CompactlibError] = {}
+    found = StatsCache().gather(segments, state(20, 2, 12), damaged=damaged)
+    assert [type(error) for error in damaged.values()] == [CorruptData]
+    assert (found[1].live_entries, found[1].live_bytes) == (found[1].entries, found[1].data_bytes)
+    write_segment(tmp_path, 4, [(40, 1, b""), (42, 1, b"")])
+    segments.put(known_in(tmp_path, 4)[0])
+    with pytest.raises(LiveIndexMissing) as raised:
+        StatsCache().gather(segments, state(42, 40, 41))
+    assert (raised.value.missing, raised.value.first) == (1, 41)
