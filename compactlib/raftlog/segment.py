@@ -69,8 +69,7 @@ class PickedPayloads:
 def read_payloads(descriptor: int, wanted: PickedPayloads, scratch: bytearray | None = None) -> Iterator[Span]:
     """Read and check payloads, physical neighbours together.
 
-    One system call per span of up to 256 KiB (so that it is still in the processor's cache when it is used); memory is
-    one span, or the largest entry if that is larger.
+    One system call per span of up to 1 MiB; memory is one span, or the largest entry if that is larger.
 
     Args:
         descriptor: the file.

@@ -8,7 +8,7 @@ from itertools import compress, count, islice, repeat
 from operator import gt, sub
 
 MAX_GAP_BYTES = 16 << 10
-MAX_SPAN_BYTES = 256 << 10
+MAX_SPAN_BYTES = 1 << 20
 
 
 def adjacent_runs(starts: Sequence[int], ends: Sequence[int], max_gap: int = 0) -> list[tuple[int, int]]:
