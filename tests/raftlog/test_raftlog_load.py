@@ -1,4 +1,4 @@
-"""Opening a segment: what counts, what is a torn tail, and what is damage (`docs/formats/raftlog-segment.md`, Opening)."""
+"""Opening a segment: what counts, what is a torn tail, and what is damage (`docs/formats/raftlog-segment.md`)."""
 
 from __future__ import annotations
 
