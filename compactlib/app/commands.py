@@ -68,8 +68,12 @@ def inspect(folder: str, *, as_json: bool) -> int:
         seen = inspect_log(reader)
     if as_json:
         _print_json(seen.to_dict())
-    for table in [] if as_json else seen.tables():
-        show_table(table)
+        return 0
+    segments, others = seen.tables()
+    show_table(segments)
+    if others.rows:
+        print()
+        show_table(others)
     return 0
 
 
@@ -134,7 +138,8 @@ def verify(folder: str, *, as_json: bool) -> int:
     if as_json:
         _print_json(rows)
     elif rows:
-        show_table(Table.from_dicts(rows, title=f"{folder} is damaged in {len(rows):,} places"))
+        show_table(Table.from_dicts(rows))
+        print(f"{folder}: {len(rows):,} damaged or missing; restore the files from a copy")
     else:
         print(f"{folder}: {entries:,} entries in {segments:,} segments, all as they were written")
     return 1 if rows else 0

@@ -60,12 +60,10 @@ class Inspection:
         return {"folder": self.folder, "snapshot": told, "segments": self._rows(),
                 "others": [attrs.asdict(other) for other in self.others]}
 
-    def tables(self) -> list[Table]:
-        """One table of the segments, and one of the other names if there are any."""
-        tables = [Table.from_dicts(self._rows(), title=self._summary())]
-        if self.others:
-            tables.append(Table.from_dicts([attrs.asdict(other) for other in self.others], title="Other names"))
-        return tables
+    def tables(self) -> tuple[Table, Table]:
+        """The segments, and the other names."""
+        return (Table.from_dicts(self._rows(), title=self._summary()),
+                Table.from_dicts([attrs.asdict(other) for other in self.others], title="Other names"))
 
     def _rows(self) -> list[dict[str, Any]]:
         return [{"segment": stats.number, "format": stats.format, "first": stats.ref.first, "last": stats.ref.last,
@@ -124,7 +122,7 @@ def _meaning(folder: str, name: str) -> str:
 
 def _meaning_of_segment(path: str) -> str:
     try:
-        return f"merged into {os.readlink(path)}; goes when nobody can be reading through it any more"
+        return f"old name of a segment merged into {os.readlink(path)}"
     except OSError:
         return "a segment without an entry that counts"
 

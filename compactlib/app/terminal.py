@@ -23,7 +23,7 @@ _BYTES_BAR = "{desc} {percentage:3.0f}% |{bar:32}| {n_fmt} of {total_fmt}{unit},
 
 
 def show_table(table: Table) -> None:
-    """Print a table: as it is where it goes to a file; on a terminal with short headings, its last column cut to fit."""
+    """Print a table: whole where it goes to a file, on a terminal 200 rows with the last column cut to fit."""
     columns = _columns(sys.stdout)
     if columns is None:
         print(table.to_text(max_rows=None, max_width=None))
@@ -31,7 +31,7 @@ def show_table(table: Table) -> None:
     if table.title:
         print(textwrap.fill(table.title, columns))
     fitted = Table(tuple(_SHORT.get(name, name) for name in table.columns), table.rows)
-    print(_last_cut(fitted, columns).to_text(max_rows=None, max_width=None))
+    print(_last_cut(fitted, columns).to_text(max_width=None))
 
 
 def _last_cut(table: Table, columns: int) -> Table:
