@@ -42,6 +42,13 @@ class Journal:
             journal.note(line)
         return journal
 
+    @classmethod
+    def of(cls, log: LogReader) -> Journal:
+        """The journal of a log that is known to be well: all that it holds is durable."""
+        state = log.snapshot
+        snapshot = (-1, frozenset[int]()) if state is None else (state.index, frozenset(state.live))
+        return cls(durable={entry.index: entry.term for entry in log.entries()}, snapshot=snapshot)
+
     def note(self, line: Line) -> None:
         """One more line."""
         word, *rest = line.split()

@@ -219,3 +219,30 @@ def crash_a_life(folder: Path, seed: int, *, steps: int, points: int, limit_per_
 @pytest.mark.parametrize("seed", range(6))
 def test_a_random_life_survives_a_crash(seed: int, tmp_path: Path) -> None:
     crash_a_life(tmp_path, seed, steps=40, points=25, limit_per_point=8)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", STORIES)
+def test_soak_every_loss_at_every_operation(name: str, tmp_path: Path) -> None:
+    crash_everywhere(STORIES[name], tmp_path, seed=2, limit_per_point=1 << 14)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", STORIES)
+def test_soak_every_crash_of_every_recovery(name: str, tmp_path: Path) -> None:
+    story = STORIES[name]
+    recording, expected, final = recorded(story, tmp_path)
+    explore_recovery(recording, story.recover, checker(story, expected, final), rng=random.Random(3),
+                     recoveries=None, limit_per_point=64)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("fail_at", range(1, 24))
+def test_soak_crashes_after_a_failure(fail_at: int, tmp_path: Path) -> None:
+    crash_after_failure(tmp_path, fail_at, limit_per_point=512)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(1000, 1300))
+def test_soak_random_lives(seed: int, tmp_path: Path) -> None:
+    crash_a_life(tmp_path, seed, steps=60, points=60, limit_per_point=16)

@@ -1,0 +1,117 @@
+"""The crash tests can fail: each wall of the commit protocol is taken down in turn, and the harness must find it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from compactlib.files import Files, StrPath, replace_with_link, replace_with_symlink
+from compactlib.raftlog import SegmentLog, commit, compaction, recover, segment_set
+from compactlib.raftlog.known import KnownSegment
+from compactlib.raftlog.names import LINK_SUFFIX, SWAP_SUFFIX, compacting_members, compacting_name, segment_name
+from compactlib.rewrite import RewrittenFile
+from compactlib.testing import CrashFailure, RecordingFiles, explore, record
+from tests.raftlog.compaction_logs import done, options
+from tests.raftlog.test_raftlog_crash import STORIES, Story, checker, crash_everywhere
+from tests.raftlog.wrapped_files import SwallowSync
+
+THREE = STORIES["three segments"]
+GAP = STORIES["two groups and a drop"]
+
+
+def find(story: Story, folder: Path) -> CrashFailure:
+    """The crash that the harness must find."""
+    with pytest.raises(CrashFailure) as caught:
+        crash_everywhere(story, folder)
+    return caught.value
+
+
+@pytest.mark.parametrize(("story", "left_out"), [
+    (THREE, {"file": 1}),
+    (THREE, {"folder": 1}),
+    (THREE, {"folder": 2}),
+    (GAP, {"folder": 1}),
+], ids=["the new file", "leader before links", "links before the end", "drop before leader"])
+def test_each_sync_of_the_commit_is_needed(story: Story, left_out: dict[str, int], tmp_path: Path) -> None:
+    expected = story.build(tmp_path)
+
+    def compact(folder: Path, files: RecordingFiles) -> None:
+        swallow = SwallowSync(files=files, **left_out)
+        with SegmentLog(folder, options(swallow, policy=story.policy)) as log:
+            done(log.compact("major"))
+        assert swallow.left_out == 1
+
+    recording = record(tmp_path, compact)
+    final = story.finish(tmp_path, expected)
+    with pytest.raises(CrashFailure, match=r"live entry|damaged|corrupt data"):
+        explore(recording, checker(story, expected, final), rng=random.Random(0))
+
+
+def test_it_is_found_that_links_come_before_the_leader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As in Ra before 83d0154c: readers of 2 and 3 were led to a leader that did not hold their entries yet."""
+    def place_leader(files: Files, folder: StrPath, members: Sequence[int], rewritten: RewrittenFile) -> KnownSegment:
+        merged = commit._check_rewritten(rewritten, members)  # noqa: SLF001 - the patched copy of a private step
+        compacting = os.path.join(folder, compacting_name(members))
+        files.rename(rewritten.path, compacting)
+        for member in members[1:]:
+            replace_with_symlink(files, segment_name(members[0]), os.path.join(folder, segment_name(member)),
+                                 temporary_suffix=LINK_SUFFIX)
+        replace_with_link(files, compacting, os.path.join(folder, segment_name(members[0])),
+                          temporary_suffix=SWAP_SUFFIX)
+        files.sync_folder(folder)
+        return merged
+
+    monkeypatch.setattr(compaction, "place_leader", place_leader)
+    assert "live entry" in str(find(THREE, tmp_path))
+
+
+def test_it_is_found_that_the_compacting_name_goes_before_the_links_are_durable(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def finish_group(files: Files, folder: StrPath, members: Sequence[int]) -> None:
+        for member in members[1:]:
+            path = os.path.join(folder, segment_name(member))
+            if not os.path.islink(path):
+                replace_with_symlink(files, segment_name(members[0]), path, temporary_suffix=LINK_SUFFIX)
+        files.unlink(os.path.join(folder, compacting_name(members)))
+        files.sync_folder(folder)
+
+    monkeypatch.setattr(compaction, "finish_group", finish_group)
+    monkeypatch.setattr(recover, "finish_group", finish_group)
+    assert "live entry" in str(find(THREE, tmp_path))
+
+
+def test_it_is_found_that_the_link_count_alone_decides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The seed's own rule: the second name may be the swap name, with the leader still the old one."""
+    def is_committed(folder: StrPath, compacting: str) -> bool:
+        if compacting_members(compacting) is None:
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            return os.lstat(os.path.join(folder, compacting)).st_nlink > 1
+        return False
+
+    for module in (commit, compaction, recover):
+        monkeypatch.setattr(module, "is_committed", is_committed)
+    find(THREE, tmp_path)
+
+
+@pytest.mark.parametrize(("story", "break_it"), [
+    (THREE, lambda patch: patch.setattr(recover, "is_committed", lambda folder, name: False)),
+    (THREE, lambda patch: patch.setattr(recover, "is_committed", lambda folder, name: True)),
+    (THREE, lambda patch: patch.setattr(segment_set, "superseded", lambda folder, names: set())),
+    (THREE, lambda patch: patch.setattr(recover, "is_leftover", lambda name: False)),
+    (THREE, lambda patch: patch.setattr(recover, "is_private_folder", lambda name: False)),
+], ids=["never roll forward", "always roll forward", "members that are still files count", "temporary names stay",
+        "private folders stay"])
+def test_each_part_of_recovery_is_needed(story: Story, break_it: Callable[[pytest.MonkeyPatch], None],
+                                         monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    expected = story.build(tmp_path)
+    recording = record(tmp_path, story.compact)
+    final = story.finish(tmp_path, expected)
+    break_it(monkeypatch)
+    with pytest.raises(CrashFailure):
+        explore(recording, checker(story, expected, final))
