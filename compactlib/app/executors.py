@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile  # noqa: TID251 - scratch for what Java says, no data of the library
 from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import attrs
 
@@ -15,9 +15,6 @@ from compactlib.errors import InvalidInput
 from compactlib.process_executor import ProcessExecutor
 from compactlib.rewrite import Attempt, Executor, LocalExecutor, RewriteFailure, RewriteResult
 from compactlib.spark import SparkExecutor, local_session
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 # Short-lived Java processes come up in half the time with the quick compiler and the small collector.
 _QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -47,26 +44,27 @@ def opened_executor(name: str, workers: int | None = None) -> Iterator[Executor]
     elif name == "process":
         yield ProcessExecutor(processors if workers is None else workers)
     elif name == "spark":
-        with _session(processors if workers is None else workers) as spark:
-            executor = SparkExecutor(spark)
-            warm_up(executor, processors if workers is None else workers)
+        with _spark_executor(processors if workers is None else workers) as executor:
             yield executor
     else:
         raise InvalidInput(f"there is no executor {name!r}; choose one of {', '.join(EXECUTORS)}")
 
 
 @contextlib.contextmanager
-def _session(cores: int) -> Iterator[SparkSession]:
+def _spark_executor(cores: int) -> Iterator[SparkExecutor]:
     # A session that was running before has another name, and belongs to somebody else.
     name = f"compactlib-{os.getpid()}"
     with tempfile.TemporaryFile() as held:
         try:
             with _stderr_into(held):
                 spark = local_session(name, cores=cores, java_options=_QUICK_JAVA)
+            own = spark.conf.get("spark.app.name") == name
             try:
-                yield spark
+                executor = SparkExecutor(spark)
+                warm_up(executor, cores)
+                yield executor
             finally:
-                if spark.conf.get("spark.app.name") == name:
+                if own:
                     spark.stop()
         finally:
             _pass_on(held)

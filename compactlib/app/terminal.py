@@ -101,7 +101,5 @@ def _columns(stream: TextIO) -> int | None:
     """How wide the terminal is, or `None` if the stream is none."""
     if not stream.isatty():
         return None
-    try:
-        return max(os.get_terminal_size(stream.fileno()).columns, 40)
-    except OSError:
-        return 80
+    # A terminal that does not know its width says 0.
+    return max(os.get_terminal_size(stream.fileno()).columns or 80, 40)
