@@ -12,10 +12,14 @@ from typing import Any
 
 import attrs
 
-from compactlib.files import Files
+from compactlib.budget import Budget
+from compactlib.files import Files, LocalFiles
+from compactlib.indexset import IndexSet
+from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
     CompactionReport,
+    CompactSegments,
     Dead,
     Entry,
     LogOptions,
@@ -25,8 +29,10 @@ from compactlib.raftlog import (
     SegmentLimits,
     SegmentLog,
     SegmentReader,
+    SegmentSource,
 )
 from compactlib.raftlog.names import is_leftover, is_private_folder, segment_name, segment_number
+from compactlib.rewrite import Attempt, RewrittenFile
 
 SMALL = SegmentLimits(max_entries=16)
 
@@ -195,6 +201,29 @@ def ra_log(folder: Path) -> Expected:
         log.extend(entries_of(33, 49))
         log.record_snapshot(48, [1, 2, 20, 40])
     return Expected.of(entries_of(1, 49), 48, [1, 2, 20, 40])
+
+
+def sources_of(folder: Path, members: Iterable[int], live: Iterable[int]) -> tuple[SegmentSource, ...]:
+    """What a task needs to know of these segments."""
+    wanted = IndexSet.from_sorted(sorted(live))
+    with LogReader(folder) as log:
+        refs = {ref.number: ref for ref in log.refs}
+    return tuple(SegmentSource(str(folder / segment_name(number)), refs[number],
+                               wanted.between(refs[number].first, refs[number].last)) for number in members)
+
+
+def task_of(folder: Path, members: Sequence[int], live: Iterable[int], *, into: Path,
+            files: Files | None = None) -> CompactSegments:
+    """The task that merges these segments into a file in `into`."""
+    return CompactSegments(name=segment_name(members[0]), folder=str(into), sources=sources_of(folder, members, live),
+                           max_bytes=1 << 20, files=LocalFiles() if files is None else files)
+
+
+def rewritten(folder: Path, members: Sequence[int], live: Iterable[int]) -> RewrittenFile:
+    """The finished output of a task, in a private folder `rewrite-hand`."""
+    private = folder / "rewrite-hand"
+    private.mkdir()
+    return task_of(folder, members, live, into=private).run(Attempt("1", Budget(), Observer())).files[0]
 
 
 def strays(folder: Path) -> list[str]:
