@@ -233,10 +233,14 @@ def strays(folder: Path) -> list[str]:
 
 
 def picture(folder: Path) -> dict[str, bytes | str]:
-    """Every name in the folder: the bytes of a file, the text of a link. The lock file aside."""
-    names = sorted(set(os.listdir(folder)) - {"LOCK"})
-    return {name: os.readlink(folder / name) if os.path.islink(folder / name) else (folder / name).read_bytes()
-            for name in names}
+    """Every name in the folder and below: the bytes of a file, the text of a link. The lock file aside."""
+    found: dict[str, bytes | str] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink():
+            found[str(path.relative_to(folder))] = os.readlink(path)
+        elif path.is_file() and path.name != "LOCK":
+            found[str(path.relative_to(folder))] = path.read_bytes()
+    return found
 
 
 def resolved(folder: Path) -> dict[str, bytes | str]:
