@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -396,3 +397,13 @@ def test_a_disk_that_is_full_is_told_in_one_line(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert os.strerror(errno.ENOSPC) in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_documentation_names_every_option_and_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    known: set[str] = set()
+    for command in ("demo", "inspect", "plan", "compact", "verify"):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        known.update(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
+    told = set(re.findall(r"--[a-z][a-z-]*", (ROOT / "docs" / "cli.md").read_text()))
+    assert told == known - {"--help"}
