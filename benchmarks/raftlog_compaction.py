@@ -17,6 +17,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from measure import Figure, alternate, report
@@ -32,14 +33,14 @@ PAYLOAD_BYTES = 1024
 SEGMENT_ENTRIES = 4096
 
 
-def build_log(folder: Path, segments: int, live_share: float, run: int, seed: int = 1) -> IndexSet:
-    """Write `segments` full segments and a newest one, and record a snapshot; returns the live set."""
-    rng = random.Random(seed)
-    last = segments * SEGMENT_ENTRIES
+def build_log(folder: Path, segments: int, live_share: float, run: int, entries: int = SEGMENT_ENTRIES) -> IndexSet:
+    """Write `segments` segments of `entries` and a newest one, and record a snapshot; returns the live set."""
+    rng = random.Random(1)
+    last = segments * entries
     blocks = [block for block in range(last // run) if rng.random() < live_share]
     live = IndexSet.from_runs((block * run + 1, block * run + run) for block in blocks)
     noise = rng.randbytes(PAYLOAD_BYTES + 4096)
-    options = LogOptions(limits=SegmentLimits(max_entries=SEGMENT_ENTRIES, max_bytes=1 << 30))
+    options = LogOptions(limits=SegmentLimits(max_entries=entries, max_bytes=1 << 30))
     with SegmentLog(folder, options) as log:
         for index in range(1, last + 2):
             start = index % 4096
@@ -68,13 +69,14 @@ def local() -> LocalExecutor:
     return LocalExecutor(workers=3)
 
 
-def compact_copy(source: Path, scratch: Path, executor: Executor) -> tuple[float, CompactionReport]:
+def compact_copy(source: Path, scratch: Path, executor: Executor,
+                 entries: int = SEGMENT_ENTRIES) -> tuple[float, CompactionReport]:
     """Seconds of one whole major compaction (statistics, plan, rewrite, commit, reclaim) of a copy of `source`."""
     work = scratch / "work"
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(source, work)
     os.sync()
-    with SegmentLog(work) as log:
+    with SegmentLog(work, LogOptions(limits=SegmentLimits(max_entries=entries, max_bytes=1 << 30))) as log:
         began = time.perf_counter()
         outcome = log.compact("major", executor=executor)
         seconds = time.perf_counter() - began
@@ -209,24 +211,32 @@ def memory_figure(scratch: Path, small: int, large: int, runs: int) -> Figure:
                   goal="<= 200 MiB, flat")
 
 
-def spark_figure(scratch: Path, segments: int, runs: int) -> Figure:
-    """The Spark executor on two local cores against the local executor, whole majors, in MB/s of source."""
+def spark_figures(scratch: Path, megabytes: int, runs: int) -> Iterator[Figure]:
+    """The Spark executor on two local cores against the local executor, whole majors, in MB/s of source.
+
+    Once with segments of 64 MiB, one Spark task for each group; once with segments of 4 MiB, 16 groups sharing one.
+    """
     from compactlib.spark import SparkExecutor, local_session
 
-    source = scratch / "log-spark"
-    build_log(source, segments, 0.3, 1)
-    megabytes = segments * SEGMENT_ENTRIES * PAYLOAD_BYTES / 1e6
     spark = local_session("raftlog-benchmark", cores=2)
     try:
-        executor = SparkExecutor(spark)
-        values, references = alternate(runs, lambda: megabytes / compact_copy(source, scratch, executor)[0],
-                                       lambda: megabytes / compact_copy(source, scratch, local())[0])
+        for name, entries, executor in (
+                ("spark.local2", 16 * SEGMENT_ENTRIES, SparkExecutor(spark)),
+                ("spark.local2_small_segments", SEGMENT_ENTRIES,
+                 SparkExecutor(spark, max_tasks_per_job=512, tasks_per_partition=16))):
+            source = scratch / "log-spark"
+            build_log(source, megabytes * 1024 // entries, 0.3, 1, entries)
+            rate = partial(_source_rate, source, scratch, megabytes * 1024 * PAYLOAD_BYTES / 1e6, entries)
+            values, references = alternate(runs, partial(rate, executor), partial(rate, local()))
+            shutil.rmtree(source)
+            yield Figure(figure=name, unit="MB/s of source", values=tuple(values),
+                         reference="LocalExecutor(workers=3)", reference_values=tuple(references), goal=">= 0.8")
     finally:
         spark.stop()
-    shutil.rmtree(source)
-    return Figure(figure="spark.local2", unit="MB/s of source", values=tuple(values),
-                  reference="LocalExecutor(workers=3)", reference_values=tuple(references),
-                  goal=">= 0.8")
+
+
+def _source_rate(source: Path, scratch: Path, megabytes: float, entries: int, executor: Executor) -> float:
+    return megabytes / compact_copy(source, scratch, executor, entries)[0]
 
 
 def figures(scratch: Path, quick: bool, spark: bool, runs: int) -> Iterator[Figure]:
@@ -237,7 +247,7 @@ def figures(scratch: Path, quick: bool, spark: bool, runs: int) -> Iterator[Figu
     yield scaling_figure(scratch, segments, runs)
     yield memory_figure(scratch, segments, 4 * segments, 1 if quick else 3)
     if spark:
-        yield spark_figure(scratch, 16 if quick else 1024, runs)
+        yield from spark_figures(scratch, 256 if quick else 4096, runs)
 
 
 def main() -> None:

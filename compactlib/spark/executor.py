@@ -60,6 +60,8 @@ class SparkExecutor:
     Args:
         spark: a classic or a Spark Connect session.
         max_tasks_per_job: tasks in one job, >= 1.
+        tasks_per_partition: tasks that share one Spark task, one after the other, >= 1. A Spark task costs some 25 ms
+            of two cores whatever it does, so little rewrites gain by sharing; a killed worker then repeats all of them.
         parallel_tasks: how many tasks the session runs at once, to divide budgets by; default: Spark is asked, when
             a budget limits rate or total.
         check_files: compare each new file's size on disk with what the worker reported, so that a folder which is
@@ -71,14 +73,17 @@ class SparkExecutor:
     """
 
     def __init__(self, spark: SparkSession, *, max_tasks_per_job: int = DEFAULT_MAX_TASKS_PER_JOB,
-                 parallel_tasks: int | None = None, check_files: bool = True) -> None:
+                 tasks_per_partition: int = 1, parallel_tasks: int | None = None, check_files: bool = True) -> None:
         if max_tasks_per_job < 1:
             raise InvalidInput(f"max_tasks_per_job is {max_tasks_per_job}; a job needs at least one task")
+        if tasks_per_partition < 1:
+            raise InvalidInput(f"tasks_per_partition is {tasks_per_partition}; a partition needs at least one task")
         if parallel_tasks is not None and parallel_tasks < 1:
             raise InvalidInput(f"parallel_tasks is {parallel_tasks}; at least one task runs at once")
         require_spark("SparkExecutor")
         self._spark = spark
         self._max_tasks_per_job = max_tasks_per_job
+        self._tasks_per_partition = tasks_per_partition
         self._parallel_tasks = parallel_tasks
         self._check_files = check_files
 
@@ -161,9 +166,10 @@ class SparkExecutor:
     def _collect(self, plan: Sequence[PlanRow], limits: BudgetLimits) -> list[ResultRow]:
         from pyspark.sql import functions
 
-        # The range gives each task a partition of its own; the broadcast brings it its row without a shuffle, which
-        # neither repartition() (tasks share partitions) nor a closure (every worker reads every task) would do.
-        numbers = self._spark.range(0, len(plan), 1, len(plan)).withColumnRenamed("id", "number")
+        # The range gives each task (or few) a partition of its own; the broadcast brings it its row without a shuffle,
+        # which neither repartition() (tasks share partitions) nor a closure (every worker reads every task) would do.
+        partitions = -(-len(plan) // self._tasks_per_partition)
+        numbers = self._spark.range(0, len(plan), 1, partitions).withColumnRenamed("id", "number")
         tasks = functions.broadcast(self._spark.createDataFrame(plan_table(plan)))
         rows = numbers.join(tasks, "number").mapInArrow(PlanRunner(limits), RESULT_DDL).collect()
         return [ResultRow(**{name: row[name] for name, _ in RESULT_COLUMNS}) for row in rows]
@@ -176,7 +182,8 @@ class SparkExecutor:
             return None
 
     def __repr__(self) -> str:
-        return f"SparkExecutor(max_tasks_per_job={self._max_tasks_per_job})"
+        shared = f", tasks_per_partition={self._tasks_per_partition}" if self._tasks_per_partition > 1 else ""
+        return f"SparkExecutor(max_tasks_per_job={self._max_tasks_per_job}{shared})"
 
 
 def _tell(matched: Matched, observer: Observer) -> None:

@@ -116,6 +116,15 @@ class TestResults:
         assert partitions == {f"partition://{number}" for number in range(6)}
         assert len({outcome.attempt for outcome in outcomes.values()}) == 6
 
+    def test_tasks_may_share_a_partition(self, spark: SparkSession) -> None:
+        executor = SparkExecutor(spark, tasks_per_partition=4)
+        outcomes = results(list(executor.run([ReturningTask(f"t{n}", PARTITION) for n in range(10)])))
+        partitions = [outcome.files[0].path for outcome in outcomes.values()]
+        assert len(outcomes) == 10
+        assert set(partitions) == {f"partition://{number}" for number in range(3)}
+        assert max(map(partitions.count, partitions)) <= 4
+        assert len({outcome.attempt for outcome in outcomes.values()}) == 10
+
     def test_no_tasks(self, spark: SparkSession) -> None:
         assert list(SparkExecutor(spark).run([])) == []
 
@@ -165,13 +174,15 @@ class TestJobs:
         with pytest.raises(InvalidInput, match="copy-1"):
             SparkExecutor(spark).run([job.copy_task(1), job.copy_task(1)])
 
-    @pytest.mark.parametrize("numbers", [{"max_tasks_per_job": 0}, {"parallel_tasks": 0}])
+    @pytest.mark.parametrize("numbers", [{"max_tasks_per_job": 0}, {"tasks_per_partition": 0}, {"parallel_tasks": 0}])
     def test_numbers_are_at_least_one(self, spark: SparkSession, numbers: dict[str, int]) -> None:
         with pytest.raises(InvalidInput, match="0; a"):
             SparkExecutor(spark, **numbers)  # type: ignore[arg-type]
 
     def test_it_prints_itself(self, spark: SparkSession) -> None:
         assert repr(SparkExecutor(spark)) == "SparkExecutor(max_tasks_per_job=64)"
+        assert repr(SparkExecutor(spark, tasks_per_partition=2)) == (
+            "SparkExecutor(max_tasks_per_job=64, tasks_per_partition=2)")
 
 
 class TestFailures:
@@ -246,6 +257,14 @@ class TestKilledWorkers:
         strays = set(job.private.iterdir()) - {Path(result.files[0].path) for result in outcomes.values()}
         half = [stray for stray in strays if stray.name.startswith("killed-1-")]
         assert [stray.read_bytes() for stray in half] == [b"half of"]
+
+    def test_tasks_that_share_a_partition_with_a_killed_one_are_repeated(self, spark: SparkSession, job: Job) -> None:
+        tasks = [job.copy_task(1), job.killed_once_task(2), job.copy_task(3)]
+        outcomes = results(list(SparkExecutor(spark, tasks_per_partition=3).run(tasks)))
+        assert outcomes.keys() == {"copy-1", "killed-2", "copy-3"}
+        published = {Path(result.files[0].path) for result in outcomes.values()}
+        assert len(published) == 3
+        assert all(path.exists() for path in published)
 
     def test_a_worker_killed_in_every_attempt_ends_its_job_alone(self, spark: SparkSession, job: Job) -> None:
         observer = RecordingObserver()
