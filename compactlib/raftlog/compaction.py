@@ -51,10 +51,12 @@ class Compactor:
         observer: told of progress and of what was freed.
         keep_links_seconds: how long the names of merged segments stay readable.
         run_id: gives each run's private folder its name.
+        switched: called after each change of the list, while `switch` is held.
     """
 
     def __init__(self, folder: str, segments: SegmentSet, switch: threading.RLock, *, files: Files, clock: Clock,
-                 observer: Observer, keep_links_seconds: float, run_id: Callable[[], str]) -> None:
+                 observer: Observer, keep_links_seconds: float, run_id: Callable[[], str],
+                 switched: Callable[[], object]) -> None:
         self._folder = folder
         self._segments = segments
         self._switch = switch
@@ -63,6 +65,7 @@ class Compactor:
         self._observer = observer
         self._keep_links_seconds = keep_links_seconds
         self._run_id = run_id
+        self._switched = switched
         self._garbage: list[_Garbage] = []
         self._link_epochs: dict[int, int] = {}
         # Guards the two above, and the removal of files: a `sync` that discards may meet a compaction that reclaims.
@@ -85,13 +88,14 @@ class Compactor:
         dropped_bytes = self._drop([stats.number for stats in plan.drops])
         # Before the rewrite, so that it finds the room, and no file between the members of a group. If the disk
         # refuses, the end of the run tries again.
-        self._try_to_reclaim()
+        early, _ = self._try_to_reclaim()
         groups = list(self._rewrite(plan, state, limits, executor, budget)) if plan.groups else []
         purged, unreclaimed = self._try_to_reclaim()
         report = CompactionReport(
             kind=plan.kind, why=why, snapshot_index=state.index, dropped=tuple(stats.number for stats in plan.drops),
-            dropped_bytes=dropped_bytes, groups=(*set_aside, *groups), left_out=plan.left_out, purged_links=purged,
-            unreclaimed=unreclaimed, seconds=self._clock.monotonic() - began)
+            dropped_bytes=dropped_bytes, groups=(*set_aside, *groups), left_out=plan.left_out,
+            purged_links=tuple(sorted({*early, *purged})), unreclaimed=unreclaimed,
+            seconds=self._clock.monotonic() - began)
         self._tell(report)
         return report
 
@@ -164,6 +168,7 @@ class Compactor:
         with self._switch:
             self._segments.drop(numbers)
             self.discard(numbers)
+            self._switched()
         return size
 
     def _rewrite(self, plan: CompactionPlan, state: SnapshotState, limits: SegmentLimits, executor: Executor,
@@ -220,6 +225,7 @@ class Compactor:
         with self._switch, self._reclaiming:
             self._segments.merge(members, merged)
             self._link_epochs.update(dict.fromkeys(members[1:], self._segments.epoch))
+            self._switched()
 
     def _adopt_from_disk(self, members: Sequence[int]) -> None:
         with open_segment(self._folder, members[0]) as reader:

@@ -140,7 +140,7 @@ class SegmentLog(LogReader):
         self._compactor = Compactor(folder, self._segments, self._switch, files=self._files, clock=self._options.clock,
                                     observer=self._options.observer,
                                     keep_links_seconds=self._options.keep_links_seconds,
-                                    run_id=self._options.run_id)
+                                    run_id=self._options.run_id, switched=self._note_newest)
         empty = [segment for segment in contents.empty if segment != self._newest.number]
         self._compactor.discard([*self._segments.covered, *empty])
         self._compactor.reclaim()
@@ -258,10 +258,13 @@ class SegmentLog(LogReader):
         known = read_folder(self._folder).known
         self._segments.reset(segment for segment in known if segment.ref.number not in self._compactor.doomed)
         self._to_discard = list(self._segments.covered)
-        self._note_newest()
         self._must_recover = self._overwrite_unsynced = False
+        self._note_newest()
 
     def _note_newest(self) -> None:
+        """Follow a change of the list. While the newest segment is not recovered nothing is known of it."""
+        if self._must_recover:
+            return
         newest = self._newest.known()
         if newest is not None:
             self._segments.put(newest)
@@ -433,14 +436,8 @@ class SegmentLog(LogReader):
             purged = self._compactor.reclaim()
             return Skipped(f"nothing to {'rewrite or drop' if plan.kind == 'major' else 'drop'} at snapshot "
                            f"{state.index}" + (f"; purged {len(purged)} old links" if purged else ""))
-        try:
-            report = self._compactor.run(plan, state, why=why or "after a snapshot", limits=self._limits,
-                                         executor=executor, budget=budget, set_aside=set_aside)
-        finally:
-            with self._switch:
-                if not self._must_recover:
-                    self._note_newest()
-        return outcome_of(report)
+        return outcome_of(self._compactor.run(plan, state, why=why or "after a snapshot", limits=self._limits,
+                                              executor=executor, budget=budget, set_aside=set_aside))
 
     def _durable_list(self) -> tuple[KnownSegment, ...]:
         """The segments as a compaction may rely on them: no range was cut by entries that a crash may take back.

@@ -1,0 +1,279 @@
+"""What is removed, and when: dropped segments, links of merged ones, and what a lease holds in place."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from compactlib.clock import ManualClock
+from compactlib.errors import StorageError
+from compactlib.files import LocalFiles
+from compactlib.outcome import Done, Skipped
+from compactlib.raftlog import Dead, SegmentLog
+from compactlib.raftlog.names import segment_name
+from compactlib.raftlog.reclaim import purge_links, remove_segments
+from compactlib.testing import FailingFiles
+from tests.raftlog.compaction_logs import (
+    chained,
+    compact_to_rest,
+    done,
+    entry_of,
+    filled,
+    links,
+    options,
+    strays,
+    vector_45,
+)
+from tests.raftlog.wrapped_files import WatchedFiles
+
+FILES = LocalFiles()
+ONE, TWO, THREE = segment_name(1), segment_name(2), segment_name(3)
+
+
+def now_clock() -> ManualClock:
+    """A clock that begins now, since links are as old as the file system says."""
+    return ManualClock(time.time())
+
+
+def names(folder: Path) -> set[str]:
+    """The segment files and links in a folder."""
+    return {name for name in os.listdir(folder) if name.endswith(".segment")}
+
+
+def test_removing_segments_gives_their_bytes_back_and_passes_over_those_that_are_gone(tmp_path: Path) -> None:
+    (tmp_path / ONE).write_bytes(b"12345")
+    (tmp_path / THREE).write_bytes(b"123")
+    assert remove_segments(FILES, tmp_path, [1, 2, 3]) == 8
+    assert names(tmp_path) == set()
+
+
+def test_links_go_when_they_are_old_or_dangle_and_nobody_holds_them(tmp_path: Path) -> None:
+    (tmp_path / ONE).write_bytes(b"1")
+    for number, leader in ((2, ONE), (3, ONE), (4, segment_name(99)), (5, TWO)):
+        os.symlink(leader, tmp_path / segment_name(number))
+    made = os.lstat(tmp_path / TWO).st_mtime
+    assert purge_links(FILES, tmp_path, now=made + 59.0, keep_seconds=60.0) == (4,)
+    held = {2, 5}
+    assert purge_links(FILES, tmp_path, now=made + 61.0, keep_seconds=60.0, is_leased=held.__contains__) == (3,)
+    assert purge_links(FILES, tmp_path, now=made - 5.0, keep_seconds=60.0) == ()
+    assert purge_links(FILES, tmp_path, now=made + 61.0, keep_seconds=60.0) == (2, 5)
+    assert names(tmp_path) == {ONE}
+
+
+def test_old_names_stay_for_a_minute_and_go_with_the_next_call(tmp_path: Path) -> None:
+    expected = vector_45(tmp_path)
+    clock = now_clock()
+    with SegmentLog(tmp_path, options(clock=clock)) as log:
+        done(log.compact("major"))
+        clock.advance(59.0)
+        assert log.reclaim() == ()
+        assert links(tmp_path) == {2: ONE, 3: ONE}
+        clock.advance(2.0)
+        assert log.reclaim() == (2, 3)
+        assert names(tmp_path) == {ONE, segment_name(4)}
+        expected.check(log)
+
+
+def test_old_names_stay_as_long_as_a_lease_that_may_need_them(tmp_path: Path) -> None:
+    expected = vector_45(tmp_path)
+    clock = now_clock()
+    with SegmentLog(tmp_path, options(clock=clock)) as log:
+        lease = log.lease()
+        done(log.compact("major"))
+        later = log.lease()
+        clock.advance(3600.0)
+        assert log.reclaim() == ()
+        assert isinstance(log.compact("major"), Skipped)
+        assert links(tmp_path) == {2: ONE, 3: ONE}
+        lease.release()
+        # The one taken after the compaction needs none of the old names.
+        assert log.reclaim() == (2, 3)
+        later.release()
+        expected.check(log)
+
+
+def test_links_of_an_earlier_process_are_held_by_nobody(tmp_path: Path) -> None:
+    vector_45(tmp_path)
+    with SegmentLog(tmp_path, options()) as log:
+        done(log.compact("major"))
+    clock = now_clock()
+    with SegmentLog(tmp_path, options(clock=clock)) as log, log.lease():
+        clock.advance(61.0)
+        assert log.reclaim() == (2, 3)
+
+
+def test_opening_purges_what_is_old_and_what_dangles(tmp_path: Path) -> None:
+    vector_45(tmp_path)
+    with SegmentLog(tmp_path, options()) as log:
+        done(log.compact("major"))
+    os.symlink(segment_name(77), tmp_path / segment_name(66))
+    SegmentLog(tmp_path, options(clock=now_clock())).close()
+    assert links(tmp_path) == {2: ONE, 3: ONE}
+    SegmentLog(tmp_path, options(clock=ManualClock(time.time() + 61.0))).close()
+    assert links(tmp_path) == {}
+
+
+def test_links_to_a_leader_that_was_dropped_go_with_it(tmp_path: Path) -> None:
+    """Vector 45, to the end: with nothing alive only the newest segment remains."""
+    vector_45(tmp_path)
+    with SegmentLog(tmp_path, options()) as log:
+        done(log.compact("major"))
+        assert len(links(tmp_path)) == 2
+        log.record_snapshot(48, [])
+        report = done(log.compact("minor"))
+        assert report.dropped == (1,)
+        assert report.purged_links == (2, 3)
+        assert names(tmp_path) == {segment_name(4)}
+        assert log.read(40) == Dead(40, 48)
+
+
+def test_chained_links_lead_to_the_end_of_the_chain_until_they_go(tmp_path: Path) -> None:
+    expected = chained(tmp_path)
+    clock = now_clock()
+    with SegmentLog(tmp_path, options(clock=clock)) as log, log.lease():
+        compact_to_rest(log)
+        assert log.refs[0].number == 1
+        assert {os.path.realpath(tmp_path / segment_name(number)) for number in links(tmp_path)} == {
+            os.path.realpath(tmp_path / ONE)}
+        assert links(tmp_path)[4] == THREE
+        assert links(tmp_path)[3] == ONE
+        expected.check(log)
+        # Those from before this process go by age; 3, which 4 goes through, is held.
+        clock.advance(61.0)
+        log.reclaim()
+        assert 3 in links(tmp_path)
+        expected.check(log)
+
+
+def test_dropped_segments_stay_as_long_as_a_lease_and_go_after_it(tmp_path: Path) -> None:
+    filled(tmp_path, last=49, snapshot=48, live=[40])
+    with SegmentLog(tmp_path, options()) as log:
+        lease = log.lease()
+        report = done(log.compact("minor"))
+        assert report.dropped == (1, 2)
+        assert [ref.number for ref in log.refs] == [3, 4]
+        assert {ONE, TWO} <= names(tmp_path)
+        assert log.reclaim() == ()
+        assert {ONE, TWO} <= names(tmp_path)
+        lease.release()
+        lease.release()
+        log.reclaim()
+        assert names(tmp_path) == {THREE, segment_name(4)}
+
+
+def test_a_plan_made_before_answers_everything_after(tmp_path: Path) -> None:
+    expected = vector_45(tmp_path)
+    with SegmentLog(tmp_path, options(keep_links_seconds=0.0)) as log:
+        with log.plan_read(range(1, 50)) as plan:
+            assert [part.number for part in plan.parts] == [1, 2, 3, 4]
+            done(log.compact("major"))
+            assert links(tmp_path) == {2: ONE, 3: ONE}
+            assert list(plan.answers()) == [expected.answer(index) for index in range(1, 50)]
+            log.record_snapshot(49, [2, 40])
+            log.compact("major")
+            assert list(plan.answers()) == [entry_of(index) if index in (2, 40) else Dead(index, 49)
+                                            for index in range(1, 50)]
+        log.reclaim()
+        assert links(tmp_path) == {}
+
+
+def test_a_scan_that_began_before_goes_on_through_compactions(tmp_path: Path) -> None:
+    filled(tmp_path, last=81, snapshot=80, live=range(1, 81, 4), keep_links_seconds=0.0)
+    with SegmentLog(tmp_path, options(keep_links_seconds=0.0)) as log:
+        scan = log.entries()
+        first = [next(scan) for _ in range(6)]
+        log.record_snapshot(80, [1, 21, 53, 57, 77])
+        compact_to_rest(log)
+        log.extend([entry_of(82)])
+        # What was alive when its segment was reached; what died before is left out, what came later is not waited for.
+        assert [entry.index for entry in first] == [1, 5, 9, 13, 17, 21]
+        rest = [entry.index for entry in scan]
+        assert {53, 57, 77, 81} <= set(rest)
+        assert rest == sorted(rest)
+        assert 82 not in rest
+
+
+def test_the_list_is_switched_before_any_file_goes(tmp_path: Path) -> None:
+    """Whatever loses its file is not listed any more at that moment, and everything alive can be read."""
+    expected = filled(tmp_path, last=81, snapshot=80, live=[1, 2, 40, 50, 51, 70])
+    seen: list[str] = []
+
+    def look(operation: str, path: str) -> None:
+        name = os.path.basename(path)
+        if operation in ("unlink", "rename") and name.endswith(".segment") and os.path.exists(path):
+            listed = {segment_name(ref.number) for ref in log.refs}
+            # The leader's own name is replaced, too: by a file that holds all that was alive in the old one.
+            if name != ONE:
+                assert name not in listed, (operation, name)
+            seen.append(f"{operation} {name}")
+            expected.check_live(log)
+
+    watched = WatchedFiles(lambda operation, path: None)
+    with SegmentLog(tmp_path, options(watched, keep_links_seconds=0.0)) as log:
+        watched.look = look
+        done(log.compact("major"))
+        watched.look = lambda operation, path: None
+    assert f"unlink {TWO}" in seen
+    assert f"rename {ONE}" in seen
+    assert f"rename {THREE}" in seen
+    assert f"unlink {THREE}" in seen
+
+
+def test_a_group_across_a_dropped_segment_waits_for_the_lease(tmp_path: Path) -> None:
+    """Else the dropped file would lie between the members, and hide what was merged from behind it after a crash."""
+    expected = filled(tmp_path, last=49, snapshot=48, live=[1, 2, 40])
+    with SegmentLog(tmp_path, options()) as log:
+        lease = log.lease()
+        report = done(log.compact("major"))
+        assert report.dropped == (2,)
+        assert report.groups == ()
+        assert [left.reason for left in report.left_out[:2]] == [
+            "the file of segment 2, dropped but still leased, lies between it and its neighbours; a later run merges "
+            "them"] * 2
+        assert isinstance(log.compact("major"), Skipped)
+        expected.check(log)
+        lease.release()
+        assert [group.members for group in done(log.compact("major")).done] == [(1, 3)]
+        expected.check(log)
+    with SegmentLog(tmp_path, options()) as log:
+        expected.check(log)
+
+
+def test_what_the_disk_does_not_let_go_is_told_and_tried_again(tmp_path: Path) -> None:
+    expected = filled(tmp_path, last=49, snapshot=48, live=[40])
+
+    def refuse(operation: str, path: str) -> None:
+        if operation == "unlink" and path.endswith(TWO):
+            raise StorageError(operation=operation, path=path, errno=5)
+
+    watched = WatchedFiles(lambda operation, path: None)
+    with SegmentLog(tmp_path, options(watched)) as log:
+        watched.look = refuse
+        outcome = log.compact("minor")
+        assert isinstance(outcome, Done)
+        assert isinstance(outcome.stats.unreclaimed, StorageError)
+        assert "files left to be removed" in repr(outcome.stats)
+        assert names(tmp_path) == {TWO, THREE, segment_name(4)}
+        with pytest.raises(StorageError):
+            log.reclaim()
+        watched.look = lambda operation, path: None
+        log.reclaim()
+        assert names(tmp_path) == {THREE, segment_name(4)}
+        expected.check(log)
+        assert strays(tmp_path) == []
+
+
+def test_reclaiming_can_fail_at_any_step_and_goes_on(tmp_path: Path) -> None:
+    expected = vector_45(tmp_path)
+    with SegmentLog(tmp_path, options()) as log:
+        done(log.compact("major"))
+    for fail_at in (1, 2):
+        with pytest.raises(StorageError):
+            purge_links(FailingFiles(fail_at=fail_at), tmp_path, now=time.time() + 9.0, keep_seconds=0.0)
+    assert len(links(tmp_path)) == 1
+    with SegmentLog(tmp_path, options(keep_links_seconds=0.0)) as log:
+        assert links(tmp_path) == {}
+        expected.check(log)
