@@ -6,8 +6,8 @@ out which indexes are live.
 >>> machine = KvMachine()
 >>> machine.apply(1, Put("colour", b"red"))
 >>> machine.apply(2, Put("colour", b"blue"))
->>> machine.live_indexes()
-IndexSet(1 in 1 runs, 2..2)
+>>> list(machine.live_indexes())
+[2]
 """
 
 from compactlib.app.cli import main

@@ -7,6 +7,7 @@ carried out, and one line on stderr says why; 130 interrupted; 141 nobody reads 
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import sys
@@ -35,6 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: `--help` or `--version` was asked for, or the arguments make no sense (code 2), as argparse does.
     """
     arguments = _parser().parse_args(argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Names of files hold what they like; a terminal that cannot show it must not end the work.
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = _run(arguments)
         sys.stdout.flush()

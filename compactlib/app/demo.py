@@ -29,7 +29,7 @@ from compactlib.app.proof import differing_files, problems_in
 from compactlib.app.terminal import progress_bar, show_table, waiting
 from compactlib.app.workload import make_history, select_files
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import InvalidInput
+from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files import LocalFiles, list_folder
 from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import CompactionReport, LogOptions, SegmentLimits, SegmentLog
@@ -83,6 +83,9 @@ def run_demo(settings: DemoSettings, *, open_executor: OpenExecutor = opened_exe
         if keep:
             say_commands(folder, (WRITTEN, *settings.executors))
         return 0 if verified else 1
+    except CorruptData:
+        keep = True
+        raise
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)

@@ -388,6 +388,17 @@ def test_nobody_reads_the_answer(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+def test_names_that_the_output_cannot_show_are_shown_as_escapes(tmp_path: Path) -> None:
+    folder = make_log(tmp_path / "käse")
+    Path(os.fsdecode(os.fsencode(folder) + b"/caf\xe9.txt")).touch()
+    done = run_compactlib("inspect", folder, before="sys.stdout.reconfigure(encoding='ascii', errors='strict')")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "k\\xe4se: 8 segments" in done.stdout
+    assert "caf\\udce9.txt" in done.stdout
+    refused = run_compactlib("inspect", tmp_path / "käs", before="sys.stderr.reconfigure(encoding='ascii')")
+    assert "k\\xe4s does not exist" in refused.stderr
+
+
 def test_a_disk_that_is_full_is_told_in_one_line(tmp_path: Path) -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("this system has no /dev/full")

@@ -15,7 +15,7 @@ from compactlib.app import main
 from compactlib.app.demo import DemoSettings, run_demo
 from compactlib.app.demo_log import LogSize
 from compactlib.budget import Budget
-from compactlib.errors import BudgetSpent
+from compactlib.errors import BudgetSpent, CorruptData
 from compactlib.observe import Observer
 from compactlib.raftlog import LogReader
 from compactlib.rewrite import Attempt, Executor, LocalExecutor, RewriteOutcome, RewriteResult, RewriteTask
@@ -178,6 +178,28 @@ def test_a_changed_byte_is_found_and_the_logs_stay_to_be_looked_at(
     assert f"compactlib inspect {kept}/local\n" in out
     assert main(["verify", str(kept / "local")]) == 1
     assert main(["verify", str(kept / "other")]) == 0
+
+
+@attrs.frozen
+class DamagingAtTheEnd:
+    """An executor that damages the header of the newest segment below a folder when all tasks are done."""
+
+    folder: Path
+
+    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+            observer: Observer | None = None) -> Iterator[RewriteOutcome]:
+        yield from LocalExecutor().run(tasks, budget=budget, observer=observer)
+        flip_byte(max(self.folder.rglob("local/*.segment")), 0)
+
+
+def test_a_log_that_cannot_be_opened_any_more_stays_to_be_looked_at(
+        source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    with pytest.raises(CorruptData) as caught:
+        demo_with(DamagingAtTheEnd(scratch), source)
+    assert Path(caught.value.path).exists()
 
 
 def test_a_group_that_failed_is_not_passed_over(source: Path, tmp_path: Path,

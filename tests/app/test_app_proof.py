@@ -70,6 +70,13 @@ def test_a_damaged_value_is_found(written: WrittenLog) -> None:
     assert any("corrupt data" in problem for problem in problems_in(written.folder, written))
 
 
+def test_damage_that_no_read_would_meet_is_found(written: WrittenLog) -> None:
+    # The last byte of the first segment: an entry that is dead, and no compaction has removed.
+    flip_byte(Path(written.folder) / segment_name(1), -1)
+    (problem,) = problems_in(written.folder, written)
+    assert segment_name(1) in problem
+
+
 def test_a_live_entry_that_is_gone_is_found(written: WrittenLog) -> None:
     index = min(written.machine.places.values())
     file_of(compacted(written), index).unlink()
@@ -127,7 +134,9 @@ def test_files_and_links_that_differ_are_named(written: WrittenLog, tmp_path: Pa
     (twin / segment_name(4)).unlink()
     (twin / segment_name(4)).symlink_to(segment_name(5))
     (twin / "more").touch()
-    names = [segment_name(2), segment_name(3), segment_name(4), "more"]
+    for folder, target in ((written.folder, "1"), (twin, "2")):
+        (Path(folder) / "link").symlink_to(target)
+    names = [segment_name(2), segment_name(3), segment_name(4), "link", "more"]
     assert differing_files(written.folder, str(twin)) == names
     assert differing_files(str(twin), written.folder) == names
 
