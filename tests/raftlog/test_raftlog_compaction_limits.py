@@ -1,0 +1,161 @@
+"""What ends a compaction early, or one group of it: budgets, cancelling, damage, bugs. The rest stays and goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compactlib.budget import Budget
+from compactlib.clock import ManualClock
+from compactlib.errors import BudgetSpent, CorruptData, TaskFailed
+from compactlib.observe import Observer, Progress, RecordingObserver
+from compactlib.outcome import Done, Failed
+from compactlib.raftlog import (
+    SeedPolicy,
+    SegmentLimits,
+    SegmentLog,
+)
+from compactlib.raftlog.names import segment_name
+from compactlib.rewrite import LocalExecutor
+from tests.raftlog.compaction_logs import (
+    compact_to_rest,
+    done,
+    entry_of,
+    filled,
+    flip_byte,
+    options,
+    payload_of,
+    payload_place,
+    picture,
+    strays,
+    vector_45,
+)
+
+ONE, TWO = segment_name(1), segment_name(2)
+PAIRS = SeedPolicy(max_sources=2)
+
+
+def test_a_budget_in_bytes_ends_groups_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    expected = filled(tmp_path, last=97, snapshot=96, live=[1, 2, 24, 49, 50, 70, 91], policy=PAIRS)
+    with SegmentLog(tmp_path, options(policy=PAIRS)) as log:
+        groups = [group.numbers for group in log.plan().groups]
+        assert len(groups) == 3
+        first = sum(len(payload_of(index)) for index in (1, 2, 24))
+        budget = Budget(total_bytes=first)
+        outcome = log.compact("major", budget=budget)
+        assert isinstance(outcome, Done)
+        assert [group.members for group in outcome.stats.done] == groups[:1]
+        assert [group.members for group in outcome.stats.failed] == groups[1:]
+        for failed in outcome.stats.failed:
+            assert isinstance(failed.error, BudgetSpent)
+            assert failed.error.reason == "bytes"
+        assert budget.spent_bytes == first
+        assert strays(tmp_path) == []
+        expected.check(log)
+        nothing = log.compact("major", budget=Budget(total_bytes=0))
+        assert isinstance(nothing, Failed)
+        assert isinstance(nothing.error, BudgetSpent)
+        compact_to_rest(log)
+        expected.check(log)
+
+
+def test_a_cancelled_run_keeps_what_was_committed(tmp_path: Path) -> None:
+    expected = filled(tmp_path, last=97, snapshot=96, live=[1, 2, 24, 49, 50, 70, 91], policy=PAIRS)
+    budget = Budget()
+
+    class CancelsAfterOne(Observer):
+        def progress(self, progress: Progress) -> None:
+            if progress == Progress("compact", 1, 3, "groups"):
+                budget.cancel()
+
+    with SegmentLog(tmp_path, options(policy=PAIRS, observer=CancelsAfterOne())) as log:
+        outcome = log.compact("major", budget=budget)
+        assert isinstance(outcome, Done)
+        assert [len(outcome.stats.done), len(outcome.stats.failed)] == [1, 2]
+        assert {failed.error.reason for failed in outcome.stats.failed if isinstance(failed.error, BudgetSpent)} == {
+            "cancelled"}
+        expected.check(log)
+        again = log.compact("major", budget=budget)
+        assert isinstance(again, Failed)
+        compact_to_rest(log)
+        expected.check(log)
+
+
+def test_a_deadline_ends_it_and_a_rate_makes_it_wait(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    with SegmentLog(tmp_path, options(limits=SegmentLimits(max_entries=4), clock=clock)) as log:
+        log.extend((index, 1, bytes(100_000)) for index in range(1, 34))
+        log.record_snapshot(32, range(1, 33, 4))
+        executor = LocalExecutor(clock=clock)
+        late = Budget(bytes_per_second=100_000.0, deadline=1_000_002.0, clock=clock)
+        outcome = log.compact("major", budget=late, executor=executor)
+        assert isinstance(outcome, Failed)
+        assert isinstance(outcome.error, BudgetSpent)
+        assert outcome.error.reason == "deadline"
+        assert 1_000_002.0 <= clock.now() < 1_000_003.0
+        before = clock.monotonic()
+        report = done(log.compact("major", budget=Budget(bytes_per_second=100_000.0, clock=clock), executor=executor))
+        assert clock.monotonic() - before == report.seconds
+        # 800,000 bytes at 100,000 a second, a tenth of a second's worth saved up.
+        assert 7.8 <= report.seconds <= 8.0
+
+
+def test_damage_to_a_live_entry_stops_its_own_group(tmp_path: Path) -> None:
+    """Two groups; the first one's second member is damaged."""
+    live = [1, 2, 21, 49, 70]
+    expected = filled(tmp_path, last=97, snapshot=96, live=live, policy=PAIRS)
+    place = payload_place(tmp_path, 2, 21)
+    flip_byte(tmp_path / TWO, place)
+    before = picture(tmp_path)
+    observer = RecordingObserver()
+    with SegmentLog(tmp_path, options(policy=PAIRS, observer=observer)) as log:
+        outcome = log.compact("major")
+        assert isinstance(outcome, Done)
+        (failed,) = outcome.stats.failed
+        assert failed.members == (1, 2)
+        assert isinstance(failed.error, CorruptData)
+        assert (failed.error.path, failed.error.offset, failed.error.index) == (str(tmp_path / TWO), place, 21)
+        assert [group.members for group in outcome.stats.done] == [(4, 5)]
+        assert outcome.stats.dropped == (3, 6)
+        assert (tmp_path / ONE).read_bytes() == before[ONE]
+        assert (tmp_path / TWO).read_bytes() == before[TWO]
+        assert strays(tmp_path) == []
+        assert ("raftlog_group_failed", {"members": (1, 2), "error": str(failed.error)}) in observer.events
+        with pytest.raises(CorruptData, match="index 21"):
+            log.read(21)
+        for index in (1, 2, 49, 70):
+            assert log.read(index) == entry_of(index)
+        assert isinstance(log.compact("major"), Failed)
+        flip_byte(tmp_path / TWO, place)
+        compact_to_rest(log)
+        expected.check(log)
+
+
+def test_damage_to_dead_entries_stops_nothing(tmp_path: Path) -> None:
+    expected = vector_45(tmp_path)
+    for number, index in ((1, 3), (2, 18), (3, 47)):
+        flip_byte(tmp_path / segment_name(number), payload_place(tmp_path, number, index))
+    with SegmentLog(tmp_path, options()) as log:
+        assert [error.index for error in log.verify()] == [3, 18, 47]
+        done(log.compact("major"))
+        expected.check(log)
+
+
+def test_a_task_that_fails_in_its_own_way_is_told_by_name(tmp_path: Path) -> None:
+    expected = vector_45(tmp_path)
+
+    class Bug(Observer):
+        def progress(self, progress: Progress) -> None:
+            if progress.work == f"compact {ONE}":
+                raise ZeroDivisionError("a bug")
+
+    with SegmentLog(tmp_path, options(observer=Bug())) as log:
+        outcome = log.compact("major")
+        assert isinstance(outcome, Failed)
+        assert isinstance(outcome.error, TaskFailed)
+        assert (outcome.error.task, outcome.error.kind) == (ONE, "ZeroDivisionError")
+        assert strays(tmp_path) == []
+        expected.check(log)
+
+
