@@ -19,7 +19,7 @@ from compactlib.errors import CompactlibError, StorageError
 from compactlib.files import Files, list_folder
 from compactlib.observe import Observer, Progress
 from compactlib.raftlog.commit import finish_group, is_committed, place_leader
-from compactlib.raftlog.feasible import without_blocked, without_drops
+from compactlib.raftlog.feasible import without_blocked, without_drops, without_refused
 from compactlib.raftlog.known import KnownSegment, know_segment
 from compactlib.raftlog.model import SegmentLimits
 from compactlib.raftlog.names import REWRITE_PREFIX, compacting_members, segment_name
@@ -88,7 +88,10 @@ class Compactor:
         dropped_bytes = self._drop([stats.number for stats in plan.drops])
         # Before the rewrite, so that it finds the room, and no file between the members of a group. If the disk
         # refuses, the end of the run tries again.
-        early, _ = self._try_to_reclaim()
+        early, refused = self._try_to_reclaim()
+        if refused is not None:
+            plan, blocked = without_refused(plan, self.doomed, refused)
+            set_aside = (*set_aside, *blocked)
         groups = list(self._rewrite(plan, state, limits, executor, budget)) if plan.groups else []
         purged, unreclaimed = self._try_to_reclaim()
         report = CompactionReport(

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 import attrs
 
 from compactlib.errors import CompactlibError
-from compactlib.raftlog.plan import CompactionPlan, LeftOutSegment
+from compactlib.raftlog.plan import CompactionPlan, LeftOutSegment, PlannedGroup
 from compactlib.raftlog.result import GroupFailed
 
 
@@ -49,6 +49,20 @@ def without_drops(plan: CompactionPlan, needed: Collection[int]) -> CompactionPl
                         left_out=tuple(sorted([*plan.left_out, *kept], key=lambda left: left.stats.number)))
 
 
+def without_refused(plan: CompactionPlan, doomed: Collection[int], error: CompactlibError
+                    ) -> tuple[CompactionPlan, tuple[GroupFailed, ...]]:
+    """The plan without the groups between whose members lies a file that the disk did not let go, as failures.
+
+    Args:
+        plan: what was planned.
+        doomed: segments that are not listed any more but whose files are still there.
+        error: what the disk said.
+    """
+    blocked = [group for group in plan.groups if _between(group, doomed)]
+    plan = attrs.evolve(plan, groups=tuple(group for group in plan.groups if group not in blocked))
+    return plan, tuple(GroupFailed(group.numbers, error) for group in blocked)
+
+
 def without_blocked(plan: CompactionPlan, kept: Collection[int]) -> CompactionPlan:
     """The plan without the groups between whose members lies a segment whose file cannot go yet.
 
@@ -56,8 +70,7 @@ def without_blocked(plan: CompactionPlan, kept: Collection[int]) -> CompactionPl
         plan: what was planned.
         kept: segments that are not listed any more (or will not be, after the plan's drops) but keep their files.
     """
-    between = {group: [number for number in sorted(kept) if group.numbers[0] < number < group.numbers[-1]]
-               for group in plan.groups}
+    between = {group: _between(group, kept) for group in plan.groups}
     waiting = [LeftOutSegment(stats, f"the file of segment {numbers[0]}, dropped but still leased, lies between it and "
                                      f"its neighbours; a later run merges them")
                for group, numbers in between.items() if numbers for stats in group.members]
@@ -65,3 +78,7 @@ def without_blocked(plan: CompactionPlan, kept: Collection[int]) -> CompactionPl
         return plan
     return attrs.evolve(plan, groups=tuple(group for group in plan.groups if not between[group]),
                         left_out=tuple(sorted([*plan.left_out, *waiting], key=lambda left: left.stats.number)))
+
+
+def _between(group: PlannedGroup, numbers: Collection[int]) -> list[int]:
+    return [number for number in sorted(numbers) if group.numbers[0] < number < group.numbers[-1]]

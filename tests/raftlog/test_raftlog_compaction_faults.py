@@ -1,0 +1,175 @@
+"""A disk that refuses each single operation of a compaction: once, or from there on until it is healed."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compactlib.errors import CompactlibError, DiskFull, StorageError
+from compactlib.files import Files
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.raftlog import CompactionReport, SeedPolicy, SegmentLog
+from compactlib.testing import FailingFiles
+from tests.raftlog.compaction_logs import (
+    Expected,
+    compact_to_rest,
+    entries_of,
+    entry_of,
+    filled,
+    options,
+    resolved,
+    strays,
+    vector_45,
+)
+
+PAIRS = SeedPolicy(max_sources=2)
+
+
+class HealingFiles:
+    """Passes everything on to `FailingFiles`, until it is healed: then to the disk as it is."""
+
+    def __init__(self, failing: FailingFiles) -> None:
+        self.files: Files = failing
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.files, name)
+
+
+def pairs(folder: Path) -> Expected:
+    """Two groups, and two segments to drop, one of them between the members of a group."""
+    return filled(folder, last=97, snapshot=96, live=[1, 2, 4, 40, 49, 51, 70], policy=PAIRS)
+
+
+def errors_of(outcome: Done[CompactionReport] | Skipped | Failed) -> list[CompactlibError]:
+    """Whatever the outcome says went wrong."""
+    if isinstance(outcome, Failed):
+        return [outcome.error]
+    if isinstance(outcome, Skipped):
+        return []
+    found: list[CompactlibError] = [failed.error for failed in outcome.stats.failed]
+    return found if outcome.stats.unreclaimed is None else [*found, outcome.stats.unreclaimed]
+
+
+def compact_refused(folder: Path, build: Callable[[Path], Expected], fail_at: int, *, sticky: bool, number: int,
+                    final: dict[str, bytes | str]) -> bool:
+    """Compact while operation `fail_at` is refused; whether it came to that."""
+    expected = build(folder)
+    with SegmentLog(folder, options(policy=PAIRS)):
+        pass
+    failing = FailingFiles(fail_at=None)
+    healing = HealingFiles(failing)
+    files: Files = healing  # type: ignore[assignment] # every method is there, by __getattr__
+    with SegmentLog(folder, options(files, policy=PAIRS)) as log:
+        healing.files = failing = FailingFiles(fail_at=fail_at, sticky=sticky, errno=number, short_write=True)
+        outcome = log.compact("major")
+        reached = failing.count >= fail_at
+        errors = errors_of(outcome)
+        wanted = DiskFull if number == errno.ENOSPC else StorageError
+        assert all(isinstance(error, wanted) for error in errors), errors
+        # What failed is told, unless it was the removal of something that goes with the next run anyway.
+        assert not errors or reached
+        expected.check_live(log)
+        healing.files = FailingFiles()
+        compact_to_rest(log)
+        assert strays(folder) == []
+        expected.check(log)
+    with SegmentLog(folder, options(policy=PAIRS)) as log:
+        expected.check_live(log)
+    # The names of merged segments are a courtesy to others, for a while; a full disk may have taken them.
+    assert {name: data for name, data in resolved(folder).items() if not isinstance(data, str)} == {
+        name: data for name, data in final.items() if not isinstance(data, str)}
+    return reached
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
+@pytest.mark.parametrize("sticky", [False, True], ids=["once", "sticky"])
+def test_every_operation_of_a_compaction_refused(sticky: bool, number: int, tmp_path: Path) -> None:
+    (tmp_path / "whole").mkdir()
+    pairs(tmp_path / "whole")
+    with SegmentLog(tmp_path / "whole", options(policy=PAIRS)) as log:
+        compact_to_rest(log)
+    final = resolved(tmp_path / "whole")
+    fail_at, reached = 0, True
+    while reached:
+        fail_at += 1
+        folder = tmp_path / str(fail_at)
+        folder.mkdir()
+        reached = compact_refused(folder, pairs, fail_at, sticky=sticky, number=number, final=final)
+    assert fail_at > 25
+
+
+@pytest.mark.parametrize("fail_at", range(1, 25))
+def test_a_log_reopens_while_the_disk_still_refuses_what_needs_space(fail_at: int, tmp_path: Path) -> None:
+    """The compaction runs into a full disk, and the process ends; the next one finds the disk as full as before."""
+    expected = vector_45(tmp_path)
+    failing = FailingFiles(fail_at=None)
+    healing = HealingFiles(failing)
+    files: Files = healing  # type: ignore[assignment] # every method is there, by __getattr__
+    with SegmentLog(tmp_path, options(files)) as log:
+        healing.files = FailingFiles(fail_at=fail_at, sticky=True)
+        log.compact("major")
+        expected.check(log)
+    with SegmentLog(tmp_path, options(_NoSpaceForNames())) as log:
+        assert strays(tmp_path) == []
+        expected.check(log)
+    with SegmentLog(tmp_path, options()) as log:
+        compact_to_rest(log)
+        expected.check(log)
+
+
+class _NoSpaceForNames(FailingFiles):
+    """A disk without room for another name or block; what is there can be overwritten."""
+
+    def _refuses(self, operation: str) -> bool:
+        return operation in {"create", "link", "symlink", "make folder"}
+
+
+@pytest.mark.parametrize("sticky", [False, True], ids=["once", "sticky"])
+@pytest.mark.parametrize("fail_at", range(1, 16))
+def test_appends_beside_a_full_disk_keep_what_was_acknowledged(fail_at: int, sticky: bool, tmp_path: Path) -> None:
+    """Entries acknowledged stay, whatever is refused; the log goes on once there is room, and compacts."""
+    expected = vector_45(tmp_path)
+    failing = FailingFiles(fail_at=None)
+    healing = HealingFiles(failing)
+    files: Files = healing  # type: ignore[assignment] # every method is there, by __getattr__
+    synced = 49
+    with SegmentLog(tmp_path, options(files)) as log:
+        healing.files = FailingFiles(fail_at=fail_at, sticky=sticky)
+        for index in range(50, 90):
+            try:
+                log.append(index, 1, entry_of(index).payload)
+                if index % 4 == 0:
+                    log.sync()
+                    synced = index
+            except DiskFull:
+                break
+        for index in (1, 2, 20, 40):
+            assert log.read(index) == expected.entries[index]
+        healing.files = FailingFiles()
+        assert [log.read(index) for index in range(49, synced + 1)] == entries_of(49, synced)
+        last = log.last_index
+        assert last is not None
+        assert last >= synced
+        log.extend(entries_of(last + 1, 99))
+        log.record_snapshot(98, [20, 40, 60])
+        compact_to_rest(log)
+        Expected.of(entries_of(1, 99), 98, [20, 40, 60]).check(log)
+    with SegmentLog(tmp_path, options()) as log:
+        Expected.of(entries_of(1, 99), 98, [20, 40, 60]).check(log)
+
+
+def test_a_full_disk_does_not_keep_a_compaction_from_freeing_what_is_dead(tmp_path: Path) -> None:
+    """A group finds no room; segments are dropped all the same, which makes some."""
+    filled(tmp_path, last=97, snapshot=96, live=[1, 20, 90])
+    healing = HealingFiles(FailingFiles())
+    files: Files = healing  # type: ignore[assignment] # every method is there, by __getattr__
+    with SegmentLog(tmp_path, options(files, policy=PAIRS)) as log:
+        healing.files = _NoSpaceForNames()
+        for _ in range(2):
+            outcome = log.compact("major")
+            assert all(isinstance(error, DiskFull) for error in errors_of(outcome))
+        assert [ref.number for ref in log.refs] == [1, 2, 6, 7]
+        Expected.of(entries_of(1, 97), 96, [1, 20, 90]).check(log)
