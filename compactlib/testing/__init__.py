@@ -1,4 +1,4 @@
-"""Test tools for those who build on compactlib: crash a function at every point, let the disk refuse.
+"""Test tools for those who build on compactlib: crash a function at every point, let the disk refuse, try an executor.
 
 >>> import tempfile
 >>> from compactlib.files import write_durably
@@ -35,6 +35,7 @@ from compactlib.testing.crash import (
     record,
     replay,
 )
+from compactlib.testing.executor_conformance import ExecutorConformance, check_executor
 from compactlib.testing.faults import FailingFiles
 
 __all__ = [
@@ -42,10 +43,12 @@ __all__ = [
     "CrashFailure",
     "CrashReport",
     "CrashState",
+    "ExecutorConformance",
     "FailingFiles",
     "Recording",
     "RecordingFiles",
     "Recover",
+    "check_executor",
     "explain",
     "explore",
     "explore_recovery",

@@ -93,7 +93,7 @@ class CrashModel:
 
     def __init__(self, recording: Recording) -> None:
         self._operations = recording.operations
-        self.point = 0
+        self.point: int = 0
         self.pending: dict[ChangeId, Change] = {}
         # What is durable. Contents and names of folders are replaced, never changed: states share them.
         self._folders = {number: dict(names) for number, names in recording.initial.tree.folders.items()}
