@@ -6,6 +6,7 @@ writing, no stray files, a further major compaction that ends as it would have w
 
 from __future__ import annotations
 
+import copy
 import errno
 import random
 from collections.abc import Callable, Sequence
@@ -26,6 +27,8 @@ from tests.raftlog.compaction_logs import (
     compact_to_rest,
     dead_leader,
     done,
+    entries_of,
+    entry_of,
     filled,
     options,
     overwritten,
@@ -153,6 +156,29 @@ def test_a_crash_while_a_lease_keeps_dropped_files_loses_nothing(tmp_path: Path)
     recording = record(tmp_path, leased)
     story = STORIES["three segments"]
     explore(recording, checker(story, expected, story.finish(tmp_path, expected)))
+
+
+def test_entries_not_yet_durable_do_not_make_a_segment_compactable(tmp_path: Path) -> None:
+    """They cut its range down to the snapshot; after a crash they were gone, and so was what they had taken back."""
+    with SegmentLog(tmp_path, options()) as log:
+        log.extend(entries_of(1, 60))
+        log.record_snapshot(44, [1, 40, 44])
+        before = Journal.of(log)
+
+    def work(folder: Path, files: RecordingFiles) -> None:
+        with SegmentLog(folder, options(files)) as log:
+            files.acknowledge("append 45 2")
+            log.append(45, 2, entry_of(45, 2).payload)
+            done(log.compact("major"))
+
+    def check(folder: Path, lines: Sequence[str]) -> None:
+        journal = copy.deepcopy(before)
+        for line in lines:
+            journal.note(line)
+        with SegmentLog(folder, options()) as log:
+            journal.judge(log)
+
+    explore(record(tmp_path, work), check)
 
 
 def stubborn(folder: Path, files: Files) -> None:
