@@ -396,9 +396,12 @@ class SegmentLog(LogReader):
             compaction is running; `Failed` if nothing could be done.
 
         Raises:
+            InvalidInput: there is no such kind.
             Closed: the log was closed.
         """
         self._require_open()
+        if kind not in ("auto", "minor", "major"):
+            raise InvalidInput(f"compact() takes the kinds 'auto', 'minor' and 'major', found {kind!r}")
         if not self._compacting.acquire(blocking=False):
             return Skipped("a compaction is running; ask again when it has ended")
         try:

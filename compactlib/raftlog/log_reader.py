@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 
-from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, LiveIndexMissing, NotFound
+from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, LiveIndexMissing, NotFound
 from compactlib.files import StrPath
 from compactlib.raftlog.folder import damage_in, read_folder, require_log
 from compactlib.raftlog.known import KnownSegment
@@ -261,7 +261,12 @@ class LogReader:
         Args:
             kind: `"minor"` or `"major"`.
             policy: decides what a major one rewrites; default `SeedPolicy()`.
+
+        Raises:
+            InvalidInput: there is no such kind.
         """
+        if kind not in ("minor", "major"):
+            raise InvalidInput(f"plan() takes the kinds 'minor' and 'major', found {kind!r}")
         view = self.view()
         return plan_minor(view) if kind == "minor" else plan_major(view, SeedPolicy() if policy is None else policy)
 
