@@ -1,0 +1,337 @@
+"""The language of `tests/scenarios/raftlog/compaction_*.txt`: a log, what is done to it, what must hold then.
+
+One command a line; what follows `#` is for the reader. Numbers are written `1,2,20` or `1..16`; files `1` and `2->1`.
+
+| command | what it does |
+| --- | --- |
+| `limits entries=16 bytes=1000` | for segments that are created from here on (default 16 entries) |
+| `append 1..16 term 2 size 100` | entries with payloads that tell index and term, or of `size` zero bytes |
+| `sync`, `reopen`, `wait 61 seconds` | |
+| `snapshot 48 live 1,2,20` | `live none` for an empty live set |
+| `compact major by ra` | also `minor`, `auto`; by the policy `seed` (default), `ra` or `cost` |
+| `crash compact major after 11 operations` | the rest did not happen; all that did is on the disk |
+| `crash compact major before "unlink *" losing "rename *"` | at the first match; what was durable cannot be lost |
+| `crash compact major before last "unlink *" losing everything` | at the last match; all that can be lost |
+| `unsynced 45 term 2` | an entry that the next `crash` appends first, and does not sync |
+| `take lease`, `release lease`, `take plan 1..20` | of the files, or of a read decided now |
+| `damage 21`, `repair 21` | one byte of the payload, in the segment file |
+| `refuse "create *rewrite-*"`, `heal` | the disk refuses matching changes with "no space left" |
+| `garbage NAME`, `remove NAME`, `drop entry 20` | a stray file; a file; an entry left out of its (rewritten) segment |
+| `expect ...` | see `Story.expect_*` |
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from compactlib.clock import ManualClock
+from compactlib.errors import CorruptData, DiskFull
+from compactlib.files import Files, LocalFiles
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.raftlog import (
+    CompactionReport,
+    CostPolicy,
+    Dead,
+    Entry,
+    LogReader,
+    Missing,
+    RaPolicy,
+    ReadPlan,
+    SeedPolicy,
+    SegmentLimits,
+    SegmentLog,
+    SegmentReader,
+    SegmentWriter,
+)
+from compactlib.raftlog.names import segment_name, segment_number
+from compactlib.testing import RecordingFiles, record, replay
+from compactlib.testing.crash_model import CrashModel
+from compactlib.testing.crash_state import CrashState, Fate
+from tests.raftlog.compaction_logs import Expected, flip_byte, links, options, payload_of, payload_place, strays
+from tests.raftlog.wrapped_files import WatchedFiles
+
+POLICIES: dict[str, Callable[[], Any]] = {"seed": SeedPolicy, "ra": RaPolicy, "cost": CostPolicy}
+
+
+def numbers(text: str) -> list[int]:
+    """`1,2,20..22` as a list."""
+    found: list[int] = []
+    for part in [] if text == "none" else text.split(","):
+        first, _, last = part.partition("..")
+        found.extend(range(int(first), int(last or first) + 1))
+    return found
+
+
+class Story:
+    """Carries out a scenario in a folder, and checks what it expects."""
+
+    def __init__(self, folder: Path) -> None:
+        self.base, self.folder, self.crashes = folder, folder / "log", 0
+        self.limits = SegmentLimits(max_entries=16)
+        self.clock = ManualClock(time.time())
+        self.refused: list[str] = []
+        self.unsynced: list[tuple[int, int]] = []
+        self.written: dict[int, Entry] = {}
+        self.snapshot: tuple[int, list[int]] = (-1, [])
+        self.outcome: Done[CompactionReport] | Skipped | Failed = Skipped("nothing was asked for yet")
+        self.plan: ReadPlan | None = None
+        self.plan_indexes: list[int] = []
+        self.lease: Any = None
+        self._log: SegmentLog | None = None
+
+    @property
+    def log(self) -> SegmentLog:
+        """The log, opened if it is not."""
+        if self._log is None:
+            self._log = SegmentLog(self.folder, self._options(WatchedFiles(self._refuse)))
+        return self._log
+
+    def _options(self, files: Files | None = None) -> Any:
+        return options(files, limits=self.limits, clock=self.clock)
+
+    def _refuse(self, operation: str, path: str) -> None:
+        if any(fnmatch.fnmatch(f"{operation} {path}", glob) for glob in self.refused):
+            raise DiskFull(operation=operation, path=path, errno=28)
+
+    def run(self, text: str) -> None:
+        """Carry out all lines; a failure says which."""
+        try:
+            for place, line in enumerate(text.splitlines(), 1):
+                words = shlex.split(line, comments=True)
+                if words:
+                    try:
+                        self._command(words)
+                    except Exception as error:
+                        error.add_note(f"in line {place}: {line}")
+                        raise
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close the log, if it is open."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _command(self, words: list[str]) -> None:
+        for count in (2, 1):
+            method = getattr(self, "do_" + "_".join(words[:count]).replace("-", "_"), None)
+            if method is not None:
+                method(*words[count:])
+                return
+        raise AssertionError(f"not understood: {' '.join(words)}")
+
+    # -- the log
+
+    def do_limits(self, *settings: str) -> None:
+        values = {f"max_{name}": int(value) for name, value in (setting.split("=") for setting in settings)}
+        self.close()
+        self.limits = SegmentLimits(**{"max_entries": 16, **values})
+
+    def do_append(self, indexes: str, *rest: str) -> None:
+        given = dict(zip(rest[::2], map(int, rest[1::2]), strict=True))
+        term = given.get("term", 1)
+        for index in numbers(indexes):
+            payload = bytes(given["size"]) if "size" in given else payload_of(index, term)
+            self.written = {other: entry for other, entry in self.written.items() if other < index}
+            self.written[index] = Entry(index, term, payload)
+            self.log.append(index, term, payload)
+
+    def do_sync(self) -> None:
+        self.log.sync()
+
+    def do_reopen(self) -> None:
+        self.close()
+        assert self.log is not None
+
+    def do_wait(self, seconds: str, _: str) -> None:
+        self.clock.advance(float(seconds))
+
+    def do_snapshot(self, index: str, _: str, live: str) -> None:
+        self.log.record_snapshot(int(index), numbers(live))
+        self.snapshot = int(index), numbers(live)
+
+    def do_compact(self, kind: Any, *by: str) -> None:
+        self.outcome = self.log.compact(kind, policy=POLICIES[by[1]]() if by else None)
+
+    def do_reclaim(self) -> None:
+        self.log.reclaim()
+
+    def do_take_lease(self) -> None:
+        self.lease = self.log.lease()
+
+    def do_release_lease(self) -> None:
+        self.lease.release()
+
+    def do_take_plan(self, indexes: str) -> None:
+        self.plan, self.plan_indexes = self.log.plan_read(numbers(indexes)), numbers(indexes)
+
+    # -- what goes wrong
+
+    def do_crash(self, _: str, kind: Any, when: str, *rest: str) -> None:
+        assert self.log is not None
+        self.close()
+
+        def compact(folder: Path, files: RecordingFiles) -> None:
+            with SegmentLog(folder, self._options(files)) as log:
+                for index, term in self.unsynced:
+                    log.append(index, term, payload_of(index, term))
+                log.compact(kind)
+
+        recording = record(self.folder, compact)
+        operations = [str(operation) for operation in recording.operations]
+        if when == "after":
+            point = int(rest[0])
+        else:
+            matches = [place for place, operation in enumerate(operations)
+                       if fnmatch.fnmatch(operation, rest[1] if rest[0] == "last" else rest[0])]
+            assert matches, f"no operation matches {rest}"
+            point = matches[-1 if rest[0] == "last" else 0]
+        losing = rest[rest.index("losing") + 1] if "losing" in rest else None
+        model = CrashModel(recording)
+        model.advance_to(point)
+        gone = {change for change in model.pending
+                if losing == "everything" or (losing and fnmatch.fnmatch(operations[change.operation], losing))}
+        assert gone or not losing, f"nothing that can be lost matches {losing!r}"
+        state = CrashState.of(point, {change: Fate.LOST if change in gone else Fate.KEPT for change in model.pending})
+        self.crashes += 1
+        self.folder = self.base / f"after-crash-{self.crashes}"
+        replay(recording, state, self.folder)
+        self.unsynced.clear()
+
+    def do_unsynced(self, index: str, _: str, term: str) -> None:
+        self.unsynced.append((int(index), int(term)))
+
+    def do_damage(self, index: str) -> None:
+        number = next(ref.number for ref in self.log.refs if ref.first <= int(index) <= ref.last)
+        flip_byte(self.folder / segment_name(number), payload_place(self.folder, number, int(index)))
+
+    do_repair = do_damage
+
+    def do_refuse(self, glob: str) -> None:
+        assert self.log is not None
+        self.refused.append(glob)
+
+    def do_heal(self) -> None:
+        self.refused.clear()
+
+    def do_garbage(self, name: str) -> None:
+        self.close()
+        (self.folder / name).write_bytes(b"\x83neither this nor that")
+
+    def do_remove(self, name: str) -> None:
+        self.close()
+        (self.folder / name).unlink()
+
+    def do_drop_entry(self, index: str) -> None:
+        number = next(ref.number for ref in self.log.refs if ref.first <= int(index) <= ref.last)
+        self.close()
+        path = self.folder / segment_name(number)
+        with SegmentReader(path) as reader:
+            kept = [entry for entry in reader.scan() if isinstance(entry, Entry) and entry.index != int(index)]
+        path.unlink()
+        with SegmentWriter.create(LocalFiles(), self.folder, number, self.limits) as writer:
+            for entry in kept:
+                writer.append(entry.index, entry.term, entry.payload)
+            writer.seal()
+
+    # -- what must hold
+
+    @property
+    def expected(self) -> Expected:
+        """What must be readable now."""
+        return Expected.of(self.written.values(), *self.snapshot)
+
+    def do_expect_files(self, *files: str) -> None:
+        """The segment files and links, and nothing else but the snapshot and the lock."""
+        leads = links(self.folder)
+        found = [f"{number}->{segment_number(leads[number])}" if number in leads else str(number)
+                 for name in sorted(os.listdir(self.folder)) if (number := segment_number(name)) is not None]
+        assert found == list(files), found
+        others = {name for name in os.listdir(self.folder) if segment_number(name) is None} - {"LOCK", "SNAPSHOT"}
+        assert not others, others
+
+    def do_expect_refs(self, *refs: str) -> None:
+        found = [f"{ref.number}{{{ref.first},{ref.last}}}" for ref in self.log.refs]
+        assert found == list(refs), found
+
+    def do_expect_live(self, _: str) -> None:
+        """Everything alive can be read, by the log and by a reader of the folder; all else is dead or missing."""
+        if self._log is not None:
+            # So that what is still in memory is there for the reader, too.
+            assert self.log.refs
+        with LogReader(self.folder) as reader:
+            self.expected.check(reader)
+        self.expected.check(self.log)
+        assert strays(self.folder) == []
+
+    def do_expect_done(self, *words: str) -> None:
+        """`dropped 2,3`, `merged 1,4` once for each group, `failed 5,6 DiskFull`, `kept 7`."""
+        assert isinstance(self.outcome, Done), self.outcome
+        report = self.outcome.stats
+        told: list[str] = []
+        if report.dropped:
+            told.append("dropped " + ",".join(map(str, report.dropped)))
+        told += ["merged " + ",".join(map(str, group.members)) for group in report.done]
+        told += [f"failed {','.join(map(str, group.members))} {type(group.error).__name__}" for group in report.failed]
+        wanted = [",".join(map(str, numbers(word))) if word[0].isdigit() else word for word in words]
+        assert " ".join(told) == " ".join(wanted), told
+
+    def do_expect_skipped(self, text: str) -> None:
+        assert isinstance(self.outcome, Skipped), self.outcome
+        assert text in self.outcome.reason, self.outcome
+
+    def do_expect_failed(self, name: str) -> None:
+        assert isinstance(self.outcome, Failed), self.outcome
+        assert type(self.outcome.error).__name__ == name, self.outcome
+
+    def do_expect_recovered(self, what: str, members: str = "") -> None:
+        """`finished 1,2,3`, `undone 1,2,3` or `nothing`, by the opening before."""
+        recovery = self.log.recovery
+        if what == "nothing":
+            assert not recovery, recovery
+        else:
+            assert tuple(numbers(members)) in getattr(recovery, what), recovery
+
+    def do_expect_read(self, indexes: str, what: str) -> None:
+        """`dead`, `missing`, `damaged`, or `term 2`."""
+        for index in numbers(indexes):
+            if what == "damaged":
+                try:
+                    self.log.read(index)
+                except CorruptData as error:
+                    assert error.index == index
+                else:
+                    raise AssertionError(f"{index} is readable")
+            else:
+                answer = self.log.read(index)
+                found = f"term{answer.term}" if isinstance(answer, Entry) else type(answer).__name__.lower()
+                assert found == what, answer
+                assert isinstance(answer, Entry | Dead | Missing)
+
+    def do_expect_plan(self, *_: str) -> None:
+        """The read that was decided before answers everything, each as the log does now."""
+        assert self.plan is not None
+        assert list(self.plan.answers()) == [self.expected.answer(index) for index in self.plan_indexes]
+
+    def do_expect_open(self, name: str) -> None:
+        """Opening fails with this error, and changes nothing."""
+        self.close()
+        try:
+            SegmentLog(self.folder, self._options()).close()
+        except Exception as error:
+            assert type(error).__name__ == name, error
+        else:
+            raise AssertionError("it opened")
+
+
+def chapters(text: str) -> str:
+    """The first sentences of a scenario: what went wrong."""
+    return " ".join(re.findall(r"^# (.*)$", text, re.MULTILINE))
