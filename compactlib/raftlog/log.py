@@ -331,6 +331,9 @@ class SegmentLog(LogReader):
         # What an older segment holds from here on was taken back.
         return self._absent(index) if entry is None else entry
 
+    def _is_behind(self) -> bool:
+        return False
+
     # -- snapshots and compaction
 
     def record_snapshot(self, index: int, live: IndexSet | Iterable[int] = ()) -> None:

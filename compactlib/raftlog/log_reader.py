@@ -31,7 +31,12 @@ from compactlib.raftlog.refs import next_ref
 from compactlib.raftlog.segment import SegmentReader
 from compactlib.raftlog.segment_set import DEFAULT_MAX_OPEN, Lease, SegmentSet
 from compactlib.raftlog.sense import StatsCache
-from compactlib.raftlog.snapshot_state import SnapshotState, read_snapshot_state
+from compactlib.raftlog.snapshot_state import (
+    SnapshotState,
+    SnapshotVersion,
+    read_snapshot_state,
+    snapshot_version,
+)
 
 _MAX_LOOKS = 100
 _MAX_VIEWS = 3
@@ -62,6 +67,7 @@ class LogReader:
         self._closed = False
         self._refreshing = threading.Lock()
         self._state: SnapshotState | None = None
+        self._snapshot_version: SnapshotVersion | None = None
         self._segments = SegmentSet(self._folder)
         self._load()
 
@@ -78,6 +84,7 @@ class LogReader:
         """
         with self._refreshing:
             for _ in range(_MAX_LOOKS):
+                version = snapshot_version(self._folder)
                 state = read_snapshot_state(self._folder)
                 contents = read_folder(self._folder, keep_open=self._max_open)
                 # A list older than the state may lack entries that are live by it, a newer one those that died since.
@@ -88,7 +95,7 @@ class LogReader:
             segments = SegmentSet(self._folder, contents.known, max_open=self._max_open)
             for number, reader in contents.readers:
                 segments.keep_open(number, reader)
-            self._segments, self._state = segments, state
+            self._segments, self._state, self._snapshot_version = segments, state, version
 
     @property
     def folder(self) -> str:
@@ -137,7 +144,12 @@ class LogReader:
     def _absent(self, index: int) -> Entry | Dead | Missing:
         self._require_open()
         state = self._state
-        return Missing(index) if state is None or index > state.index else self._look_again(index)
+        above = state is None or index > state.index
+        return Missing(index) if above and not self._is_behind() else self._look_again(index)
+
+    def _is_behind(self) -> bool:
+        """Whether a snapshot was recorded since the folder was looked at: what was alive then may be gone."""
+        return snapshot_version(self._folder) != self._snapshot_version
 
     def _look_again(self, index: int) -> Entry | Dead | Missing:
         """What to answer for an index that a snapshot and a compaction may have overtaken while it was looked up."""

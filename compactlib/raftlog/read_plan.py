@@ -80,17 +80,14 @@ class ReadPlan:
             # Only now: what is alive by a later state is in the file of an earlier one too.
             state = self._state()
             alive = [index for index in part.indexes if state is None or not state.is_dead(index)]
-            found = self._found(part, reader, alive)
-            if state is None:
-                yield from found
-                continue
+            found = map(Missing, alive) if reader is None else reader.read_many(alive)
             for index in part.indexes:
-                if state.is_dead(index):
+                if state is not None and state.is_dead(index):
                     yield Dead(index, state.index)
                     continue
                 answer = next(found)
-                # It is alive by a state that may be older than the file: see what is true by now.
-                yield self._look_again(index) if isinstance(answer, Missing) and index <= state.index else answer
+                # A gap, or an entry that died since, by a state that this reader may not know yet.
+                yield self._look_again(index) if isinstance(answer, Missing) else answer
 
     def _opened(self, part: ReadPart) -> SegmentReader | None:
         state = self._state()
@@ -101,11 +98,6 @@ class ReadPlan:
         except NotFound:
             # Another process has compacted, or links could not be made on a full disk.
             return None
-
-    def _found(self, part: ReadPart, reader: SegmentReader | None, alive: Sequence[int]) -> Iterator[Answer]:
-        if reader is not None:
-            return reader.read_many(alive)
-        return map(Missing if part.number is None else self._look_again, alive)
 
     def _look_again(self, index: int) -> Answer:
         try:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import struct
+from typing import TypeAlias
 
 import attrs
 
@@ -25,6 +26,8 @@ from compactlib.raftlog.names import SNAPSHOT_NAME, TEMPORARY_SUFFIX
 
 MAGIC = b"CLRAFSNP"
 VERSION = 1
+
+SnapshotVersion: TypeAlias = tuple[int, int, int]
 
 _HEAD = struct.Struct("<8sHHIQ")
 _CRC = struct.Struct("<I")
@@ -104,6 +107,15 @@ def read_snapshot_state(folder: StrPath) -> SnapshotState | None:
     except OSError as error:
         raise StorageError.from_os(error, "read", path) from error
     return decode_snapshot_state(data, path)
+
+
+def snapshot_version(folder: StrPath) -> SnapshotVersion | None:
+    """What tells one `SNAPSHOT` file from another without reading it; `None` if there is none."""
+    try:
+        found = os.stat(os.path.join(folder, SNAPSHOT_NAME))
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def write_snapshot_state(files: Files, folder: StrPath, state: SnapshotState) -> None:
