@@ -14,7 +14,7 @@ are wholly dead and merges those that are mostly dead, while appends and reads g
 """
 
 from compactlib.raftlog.commit import commit_group
-from compactlib.raftlog.log import CompactionKind, LogOptions, SegmentLog
+from compactlib.raftlog.log import CompactionKind, SegmentLog
 from compactlib.raftlog.log_reader import LogReader
 from compactlib.raftlog.model import (
     Answer,
@@ -26,6 +26,7 @@ from compactlib.raftlog.model import (
     SegmentRef,
     SegmentStats,
 )
+from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.plan import CompactionPlan, CompactionView, PlannedGroup, plan_major, plan_minor
 from compactlib.raftlog.policies import CostPolicy, RaPolicy, SeedPolicy
 from compactlib.raftlog.policy import Choice, CompactionPolicy, LeftOut

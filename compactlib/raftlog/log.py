@@ -5,44 +5,42 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import attrs
 
 from compactlib.budget import Budget
-from compactlib.clock import Clock, SystemClock
 from compactlib.errors import (
     Busy,
     Closed,
     CompactlibError,
     InvalidInput,
-    LiveIndexMissing,
     Stale,
     StorageError,
 )
-from compactlib.files import Files, LocalFiles, StrPath
+from compactlib.files import StrPath
 from compactlib.folder_lock import FolderLock
 from compactlib.indexset import IndexSet
-from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.compaction import Compactor
 from compactlib.raftlog.feasible import without_damaged
 from compactlib.raftlog.folder import discard_headless_newest, read_folder, require_log
 from compactlib.raftlog.known import KnownSegment
+from compactlib.raftlog.live_check import require_live
 from compactlib.raftlog.log_reader import LogReader
-from compactlib.raftlog.model import MAX_INDEX, Dead, Entry, Missing, SegmentLimits, SegmentRef
+from compactlib.raftlog.model import MAX_INDEX, Dead, Entry, Missing, SegmentRef
 from compactlib.raftlog.names import LOCK_NAME
 from compactlib.raftlog.newest import NewestSegment
+from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.plan import CompactionPlan, CompactionView, plan_major, plan_minor
-from compactlib.raftlog.policies import SeedPolicy
 from compactlib.raftlog.policy import CompactionPolicy
 from compactlib.raftlog.recover import RecoveryReport, recover_folder
 from compactlib.raftlog.result import CompactionReport, outcome_of
-from compactlib.raftlog.segment_set import DEFAULT_MAX_OPEN, Lease, SegmentSet
+from compactlib.raftlog.segment_set import Lease, SegmentSet
 from compactlib.raftlog.snapshot_state import SnapshotState, read_snapshot_state, write_snapshot_state
-from compactlib.raftlog.trigger import CompactionState, EveryNMinors, Trigger
-from compactlib.rewrite import Executor, LocalExecutor, new_attempt_id
+from compactlib.raftlog.trigger import CompactionState
+from compactlib.rewrite import Executor, LocalExecutor
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -51,33 +49,6 @@ CompactionKind: TypeAlias = Literal["auto", "minor", "major"]
 """What `SegmentLog.compact` is asked for; `"auto"` leaves it to the log's trigger."""
 
 _BEYOND = MAX_INDEX + 1
-
-
-@attrs.frozen(kw_only=True)
-class LogOptions:
-    """How a log is kept. Everything has a default; hosts replace what they need.
-
-    Attributes:
-        limits: how large a segment may become.
-        policy: what a major compaction rewrites.
-        trigger: when `compact()` is a major one.
-        keep_links_seconds: how long the names of merged segments stay readable for other processes.
-        max_open_segments: files kept open for reading.
-        files: the disk.
-        clock: where time comes from.
-        observer: told of progress, counters and events.
-        run_id: gives each compaction run an id of its own, for tests that need names to repeat.
-    """
-
-    limits: SegmentLimits = attrs.field(factory=SegmentLimits)
-    policy: CompactionPolicy = attrs.field(factory=SeedPolicy)
-    trigger: Trigger = attrs.field(factory=EveryNMinors)
-    keep_links_seconds: float = 60.0
-    max_open_segments: int = DEFAULT_MAX_OPEN
-    files: Files = attrs.field(factory=LocalFiles)
-    clock: Clock = attrs.field(factory=SystemClock)
-    observer: Observer = attrs.field(factory=Observer)
-    run_id: Callable[[], str] = new_attempt_id
 
 
 class SegmentLog(LogReader):
@@ -248,7 +219,7 @@ class SegmentLog(LogReader):
                     self._compactor.reclaim()
 
     def _lose_unsynced(self) -> None:
-        """After a `StorageError`: go on from what is durable now, or with the next call if the disk refuses that too."""
+        """After a `StorageError`: go on from what is durable, now or (if that is refused too) with the next call."""
         self._must_recover = True
         with contextlib.suppress(CompactlibError):
             self._recover_newest()
@@ -291,7 +262,8 @@ class SegmentLog(LogReader):
                 self._lose_unsynced()
                 raise
             number = self._newest.number
-            if self._segments.known_of(number) != newest or self._segments.open_entries(number) not in (-1, newest.entries):
+            outdated = self._segments.open_entries(number) not in (-1, newest.entries)
+            if outdated or self._segments.known_of(number) != newest:
                 self._segments.put(newest)
 
     # -- reading
@@ -359,28 +331,10 @@ class SegmentLog(LogReader):
             if self._state is not None and index < self._state.index:
                 raise Stale(f"snapshot {index} is older than {self._state.index}, which is recorded; "
                             f"snapshots only move forward")
-            self._require_live_present(live_set)
+            require_live(live_set, self._state, self.refs,
+                         lambda ref: self._segments.reader(ref.number).index.index_set())
             write_snapshot_state(self._files, self._folder, state)
             self._state = state
-
-    def _require_live_present(self, live: IndexSet) -> None:
-        before = self._state
-        missing = IndexSet()
-        if before is not None:
-            missing = live.at_most(before.index) - before.live
-        if not missing:
-            covered = IndexSet()
-            for ref in self.refs:
-                here = live.between(ref.first, ref.last)
-                if here:
-                    held = self._segments.reader(ref.number).index.index_set()
-                    missing = missing | (here - held)
-                    covered = covered | here
-            missing = missing | (live - covered)
-        if missing:
-            raise LiveIndexMissing(f"{len(missing)} of {len(live)} live indexes are in no segment or died before, the "
-                                   f"first of them {missing.first}; the live set must come from this log's own state",
-                                   missing=len(missing), first=missing.first)
 
     def compact(self, kind: CompactionKind = "auto", *, policy: CompactionPolicy | None = None,
                 executor: Executor | None = None, budget: Budget | None = None

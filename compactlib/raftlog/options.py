@@ -1,0 +1,44 @@
+"""`LogOptions`: everything about a log that a host may choose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from compactlib.clock import Clock, SystemClock
+from compactlib.files import Files, LocalFiles
+from compactlib.observe import Observer
+from compactlib.raftlog.model import SegmentLimits
+from compactlib.raftlog.policies import SeedPolicy
+from compactlib.raftlog.policy import CompactionPolicy
+from compactlib.raftlog.segment_set import DEFAULT_MAX_OPEN
+from compactlib.raftlog.trigger import EveryNMinors, Trigger
+from compactlib.rewrite import new_attempt_id
+
+
+@attrs.frozen(kw_only=True)
+class LogOptions:
+    """How a log is kept. Everything has a default; hosts replace what they need.
+
+    Attributes:
+        limits: how large a segment may become.
+        policy: what a major compaction rewrites.
+        trigger: when `compact()` is a major one.
+        keep_links_seconds: how long the names of merged segments stay readable for other processes.
+        max_open_segments: files kept open for reading.
+        files: the disk.
+        clock: where time comes from.
+        observer: told of progress, counters and events.
+        run_id: gives each compaction run an id of its own, for tests that need names to repeat.
+    """
+
+    limits: SegmentLimits = attrs.field(factory=SegmentLimits)
+    policy: CompactionPolicy = attrs.field(factory=SeedPolicy)
+    trigger: Trigger = attrs.field(factory=EveryNMinors)
+    keep_links_seconds: float = 60.0
+    max_open_segments: int = DEFAULT_MAX_OPEN
+    files: Files = attrs.field(factory=LocalFiles)
+    clock: Clock = attrs.field(factory=SystemClock)
+    observer: Observer = attrs.field(factory=Observer)
+    run_id: Callable[[], str] = new_attempt_id
