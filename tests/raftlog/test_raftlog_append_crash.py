@@ -175,7 +175,8 @@ def overwrites(log: SegmentLog, history: History, files: RecordingFiles) -> None
 
 def sparse(log: SegmentLog, history: History, files: RecordingFiles) -> None:
     """Gaps, empty payloads, payloads that fill a segment by their size."""
-    for index, payload in ((5, b""), (7, b""), (20, b"x" * 90), (21, b"y" * 20), (22, b""), (30, b"z" * 200), (31, b"")):
+    payloads = {5: b"", 7: b"", 20: b"x" * 90, 21: b"y" * 20, 22: b"", 30: b"z" * 200, 31: b""}
+    for index, payload in payloads.items():
         log.append(index, 1, payload)
         history.append(index, 1, payload)
         if index in (7, 22):
