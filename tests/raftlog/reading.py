@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -152,6 +153,34 @@ class PlainLog:
         assert list(log.entries()) == list(self.entries.values())
         assert log.verify() == []
         log.audit()
+
+
+@attrs.define
+class History:
+    """Every state that a log went through, oldest first; what is acknowledged is how many of them."""
+
+    states: list[PlainLog] = attrs.field(factory=lambda: [PlainLog()])
+
+    def append(self, index: int, term: int, payload: bytes) -> None:
+        state = copy.copy(self.states[-1])
+        state.append(index, term, payload)
+        self.states.append(state)
+
+    def record_snapshot(self, index: int, live: Sequence[int]) -> None:
+        state = copy.copy(self.states[-1])
+        state.record_snapshot(index, live)
+        self.states.append(state)
+
+    def found(self, log: LogReader | SegmentReader, acknowledged: Sequence[int]) -> PlainLog:
+        """Which of the states the log is in: one that is no older than what was acknowledged."""
+        entries = {entry.index: entry for entry in (log.entries() if isinstance(log, LogReader) else log.scan())}
+        snapshot = log.snapshot if isinstance(log, LogReader) else None
+        reached = -1 if snapshot is None else snapshot.index
+        for state in self.states[max(acknowledged, default=0):]:
+            if (state.entries, state.snapshot) == (entries, reached):
+                return state
+        raise AssertionError(f"the log holds {list(entries)} with the snapshot at {reached}, which it never did after "
+                             f"{self.states[max(acknowledged, default=0)]} was acknowledged")
 
 
 def flipped(data: bytes, place: int, mask: int) -> bytes:
