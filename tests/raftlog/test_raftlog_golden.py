@@ -1,0 +1,139 @@
+"""The formats are promises: files written by an earlier release are read as they were meant, and still written alike.
+
+`python -m tests.raftlog.test_raftlog_golden` writes the golden files anew; a change in one of them is a new format
+version, or a mistake.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compactlib.files import LocalFiles
+from compactlib.indexset import IndexSet
+from compactlib.outcome import Done
+from compactlib.raftlog import (
+    Dead,
+    Entry,
+    LogOptions,
+    LogReader,
+    SegmentLimits,
+    SegmentLog,
+    SegmentReader,
+    SegmentWriter,
+    SnapshotState,
+    read_snapshot_state,
+    write_snapshot_state,
+)
+
+GOLDEN = Path(__file__).parent / "golden"
+PAGE = Path(__file__).parents[2] / "docs" / "formats" / "raftlog-segment.md"
+
+LIMITS = SegmentLimits(max_entries=8, max_bytes=1000)
+WRITTEN = [(1, 1, b"one"), (2, 1, b""), (9, 1, b"nine, after a gap"), (10, 1, b"taken back"), (10, 2, b"ten"),
+           (2**64 - 1, 2**64 - 1, bytes(range(32)))]
+READ = [Entry(*row) for row in WRITTEN if row[2] != b"taken back"]
+
+
+def write_sealed(folder: Path) -> Path:
+    with SegmentWriter.create(LocalFiles(), folder, 3, LIMITS) as writer:
+        for row in WRITTEN:
+            writer.append(*row)
+        writer.seal()
+        return Path(writer.path)
+
+
+def write_unsealed(folder: Path) -> Path:
+    with SegmentWriter.create(LocalFiles(), folder, 4, LIMITS) as writer:
+        writer.append(11, 3, b"synced")
+        writer.sync()
+        writer.append(12, 3, b"synced by close")
+        return Path(writer.path)
+
+
+def write_compacted(folder: Path) -> Path:
+    with SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=4))) as log:
+        log.extend((index, 5, b"entry %d" % index) for index in range(1, 14))
+        log.record_snapshot(12, live=[2, 3, 7, 12])
+        assert isinstance(log.compact("major"), Done)
+    return folder / "0000000000000001.segment"
+
+
+def write_snapshot(folder: Path) -> Path:
+    live = IndexSet.from_runs([(1, 3), (500, 500), (998, 999)])
+    write_snapshot_state(LocalFiles(), folder, SnapshotState(1000, live))
+    return folder / "SNAPSHOT"
+
+
+def write_empty_snapshot(folder: Path) -> Path:
+    write_snapshot_state(LocalFiles(), folder, SnapshotState(7, IndexSet()))
+    return folder / "SNAPSHOT"
+
+
+WRITERS: dict[str, Callable[[Path], Path]] = {
+    "sealed.segment": write_sealed,
+    "unsealed.segment": write_unsealed,
+    "compacted.segment": write_compacted,
+    "SNAPSHOT": write_snapshot,
+    "SNAPSHOT.empty": write_empty_snapshot,
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_the_same_bytes_are_written_today(name: str, tmp_path: Path) -> None:
+    assert WRITERS[name](tmp_path).read_bytes() == (GOLDEN / name).read_bytes()
+
+
+def test_a_sealed_segment_with_a_gap_an_overwrite_and_an_empty_payload_is_read() -> None:
+    with SegmentReader(GOLDEN / "sealed.segment", tail="refuse", number=3) as reader:
+        assert list(reader.scan()) == READ
+        assert (reader.index.entries, reader.loaded.sealed) == (6, True)
+
+
+def test_a_segment_left_open_is_read() -> None:
+    with SegmentReader(GOLDEN / "unsealed.segment", number=4) as reader:
+        assert list(reader.scan()) == [Entry(11, 3, b"synced"), Entry(12, 3, b"synced by close")]
+        assert not reader.loaded.sealed
+
+
+def test_a_compacted_segment_is_read(tmp_path: Path) -> None:
+    shutil.copy(GOLDEN / "compacted.segment", tmp_path / "0000000000000001.segment")
+    write_snapshot_state(LocalFiles(), tmp_path, SnapshotState(12, IndexSet.from_sorted([2, 3, 7, 12])))
+    with LogReader(tmp_path) as log:
+        assert list(log.entries()) == [Entry(index, 5, b"entry %d" % index) for index in (2, 3, 7, 12)]
+        assert log.read(5) == Dead(5, 12)
+
+
+@pytest.mark.parametrize(("name", "state"), [
+    ("SNAPSHOT", SnapshotState(1000, IndexSet.from_runs([(1, 3), (500, 500), (998, 999)]))),
+    ("SNAPSHOT.empty", SnapshotState(7, IndexSet())),
+])
+def test_a_snapshot_state_is_read(name: str, state: SnapshotState, tmp_path: Path) -> None:
+    shutil.copy(GOLDEN / name, tmp_path / "SNAPSHOT")
+    assert read_snapshot_state(tmp_path) == state
+
+
+def test_the_example_of_the_page_is_what_is_written(tmp_path: Path) -> None:
+    with SegmentWriter.create(LocalFiles(), tmp_path, 7, SegmentLimits(max_entries=2, max_bytes=1000)) as writer:
+        writer.append(5, 3, b"hello")
+        writer.seal()
+        data = Path(writer.path).read_bytes()
+    shown = re.search(r"```hex\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert shown is not None
+    listed = [line.split("  ", 1)[1] for line in shown[1].strip().splitlines()]
+    assert bytes.fromhex("".join(listed)) == data
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    GOLDEN.mkdir(exist_ok=True)
+    for golden, write in WRITERS.items():
+        with tempfile.TemporaryDirectory() as scratch:
+            shutil.copy(write(Path(scratch)), GOLDEN / golden)
+    sys.exit(0)
