@@ -120,8 +120,19 @@ def _durable_region(descriptor: int, path: str, header: native.Header, seal: nat
         bad = native.first_bad_head(records)
         raise CorruptData(path=path, offset=native.INDEX_START + max(bad, 0) * native.RECORD_BYTES,
                           expected=f"index CRC {seal.index_crc:#010x} over {seal.entries} records",
-                          found=f"{found:#010x}", index=None if bad < 0 else records.indexes[bad])
+                          found=f"{found:#010x}", index=_index_of_damaged(records, bad))
     return region
+
+
+def _index_of_damaged(records: native.Columns, position: int) -> int | None:
+    """Which entry a damaged record was for, if its neighbours confirm it: the damage may be in the index itself."""
+    indexes = records.indexes
+    if position < 0:
+        return None
+    index = indexes[position]
+    before = position > 0 and indexes[position - 1] + 1 == index
+    after = position + 1 < len(indexes) and index + 1 == indexes[position + 1]
+    return index if before or after else None
 
 
 def _with_tail(descriptor: int, header: native.Header, seal: native.Seal, durable: bytes) -> LoadedSegment:
