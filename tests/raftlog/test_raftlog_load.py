@@ -138,6 +138,12 @@ def test_damage_to_a_durable_record_names_its_place(unsealed: Path) -> None:
     with pytest.raises(CorruptData, match="expected index CRC") as raised:
         load(unsealed)
     assert (raised.value.offset, raised.value.index) == (64 + 40, 2)
+    # Where the index itself is damaged, none is better than a wrong one.
+    unsealed.write_bytes(flipped(unsealed.read_bytes(), 64 + 40 + 8, 0x01))
+    unsealed.write_bytes(flipped(unsealed.read_bytes(), 64 + 40, 0x40))
+    with pytest.raises(CorruptData, match="expected index CRC") as raised:
+        load(unsealed)
+    assert (raised.value.offset, raised.value.index) == (64 + 40, None)
 
 
 def test_a_durable_payload_that_is_cut_off_is_damage(unsealed: Path) -> None:

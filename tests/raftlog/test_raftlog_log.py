@@ -215,7 +215,7 @@ def test_vector_30_a_single_segment_and_a_low_snapshot_are_nothing_to_do(tmp_pat
         log.extend((index, 1, b"") for index in range(1, 100))
         log.record_snapshot(99)
         for kind in ("minor", "major", "auto"):
-            assert isinstance(log.compact(kind), Skipped)  # type: ignore[arg-type]
+            assert isinstance(log.compact(kind), Skipped)
         assert ranges(log) == [(1, 99)]
     model = PlainLog()
     with SegmentLog(tmp_path / "low", options(trigger=EveryNMinors(1))) as log:

@@ -1,0 +1,209 @@
+"""`LogReader`: a log read by another process while one writes, compacts and ends in between."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from compactlib.errors import CorruptData, NotALog
+from compactlib.files import LocalFiles
+from compactlib.outcome import Done
+from compactlib.raftlog import (
+    Answer,
+    Dead,
+    Entry,
+    LogOptions,
+    LogReader,
+    Missing,
+    RaPolicy,
+    SegmentLimits,
+    SegmentLog,
+    SegmentReader,
+    SegmentRef,
+)
+from compactlib.raftlog.commit import commit_group
+from compactlib.raftlog.names import compacting_name, segment_name
+from compactlib.rewrite import RewrittenFile
+from tests.raftlog.compaction_logs import flip_byte, payload_place
+from tests.raftlog.reading import PlainLog, log_answers, write_segment
+
+
+def rows(first: int, last: int, term: int = 1) -> list[tuple[int, int, bytes]]:
+    return [(index, term, b"payload of %d in %d" % (index, term)) for index in range(first, last + 1)]
+
+
+def options() -> LogOptions:
+    return LogOptions(limits=SegmentLimits(max_entries=4), keep_links_seconds=0.0)
+
+
+def test_it_sees_the_log_as_it_was_until_it_looks_again(tmp_path: Path) -> None:
+    with SegmentLog(tmp_path, options()) as log:
+        log.extend(rows(1, 6))
+        log.sync()
+        with LogReader(tmp_path) as reader:
+            log.extend(rows(7, 10))
+            log.sync()
+            assert (reader.refs, reader.last_index) == ((SegmentRef(1, 1, 4), SegmentRef(2, 5, 6)), 6)
+            assert [entry.index for entry in reader.entries()] == list(range(1, 7))
+            reader.refresh()
+            PlainLog.of(rows(1, 10)).check(reader)
+            assert "3 segments, 1 to 10, snapshot None" in repr(reader)
+
+
+def test_it_changes_nothing(tmp_path: Path) -> None:
+    with SegmentLog(tmp_path, options()) as log:
+        log.extend(rows(1, 18))
+        log.record_snapshot(16, [2])
+    with open(tmp_path / segment_name(5), "ab") as file:
+        file.write(b"a torn tail")
+    (tmp_path / compacting_name([1, 2])).write_bytes(b"left over")
+    os.chmod(tmp_path, 0o555)
+    before = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)}
+    with LogReader(tmp_path) as reader:
+        assert [entry.index for entry in reader.entries()] == [2, 17, 18]
+        assert reader.plan("minor").drops[0].number == 2
+        assert reader.plan("major", RaPolicy()).groups
+        assert reader.verify() == []
+    os.chmod(tmp_path, 0o755)
+    assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
+
+
+@pytest.mark.parametrize("max_open", [1, 128])
+def test_compactions_and_snapshots_that_it_has_not_seen(tmp_path: Path, max_open: int) -> None:
+    """Segments vanish, are rewritten under their name, become links and lose them. What is alive is still read."""
+    with SegmentLog(tmp_path, options()) as log:
+        log.extend(rows(1, 22))
+        log.record_snapshot(8, range(1, 9))
+        with LogReader(tmp_path, max_open_segments=max_open) as reader:
+            log.record_snapshot(20, [2, 6, 14, 18])
+            assert isinstance(log.compact("major"), Done)
+            log.reclaim()
+            live = {row[0]: Entry(*row) for row in rows(1, 22) if row[0] in (2, 6, 14, 18, 21, 22)}
+            for index in range(1, 24):
+                answer = reader.read(index)
+                if index in live:
+                    assert answer == live[index]
+                elif isinstance(answer, Entry):
+                    # It died since; the old file is still open.
+                    assert answer == Entry(*rows(index, index)[0])
+                else:
+                    assert answer == (Dead(index, 20) if index < 23 else Missing(23))
+            reader.refresh()
+            assert log_answers(reader, range(24)) == log_answers(log, range(24))
+
+
+@pytest.mark.parametrize("how", ["read_many", "entries", "plan"])
+def test_a_read_in_bulk_goes_on_over_a_compaction_elsewhere(tmp_path: Path, how: str) -> None:
+    with SegmentLog(tmp_path, options()) as log:
+        log.extend(rows(1, 22))
+        log.sync()
+        with LogReader(tmp_path, max_open_segments=1) as reader:
+            indexes = range(1, 24)
+            ways: dict[str, Callable[[], Iterator[Answer]]] = {
+                "read_many": lambda: reader.read_many(indexes), "entries": reader.entries,
+                "plan": lambda: reader.plan_read(indexes).answers()}
+            answers = ways[how]()
+            assert next(answers) == Entry(*rows(1, 1)[0])
+            log.record_snapshot(20, [2, 6, 14, 18])
+            log.compact("major")
+            log.reclaim()
+            given = {answer.index: answer for answer in answers}
+            for index in (2, 6, 14, 18, 21, 22):
+                assert given[index] == Entry(*rows(index, index)[0])
+            for index in set(given) - {2, 6, 14, 18, 21, 22, 23}:
+                assert given[index] in (Dead(index, 20), Entry(*rows(index, index)[0]))
+
+
+def test_a_folder_in_the_middle_of_a_commit(tmp_path: Path) -> None:
+    """The leader has been replaced, its members have not: they answer for themselves."""
+    model = PlainLog.of(rows(1, 18))
+    with SegmentLog(tmp_path, options()) as log:
+        log.extend(rows(1, 18))
+        log.record_snapshot(16, [2, 6, 11])
+    model.record_snapshot(16, [2, 6, 11])
+    merged = write_segment(tmp_path / "..", 1, [row for row in rows(1, 18) if row[0] in (2, 6, 11)], max_entries=3)
+    with SegmentReader(merged) as written:
+        found = RewrittenFile(str(tmp_path / "private"), os.path.getsize(merged), 3, written.loaded.index_crc)
+    os.rename(merged, tmp_path / "private")
+
+    class Interrupted(LocalFiles):
+        def symlink(self, text: str, path: os.PathLike[str] | str) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        commit_group(Interrupted(), tmp_path, [1, 2, 3], found)
+    assert (tmp_path / compacting_name([1, 2, 3])).exists()
+    with LogReader(tmp_path) as reader:
+        model.check(reader)
+    with SegmentLog(tmp_path, options()) as log:
+        assert log.recovery.finished == ((1, 2, 3),)
+        model.check(log)
+
+
+def test_a_list_and_a_snapshot_of_one_moment(tmp_path: Path) -> None:
+    """Entries that were appended, and called alive, after the list was read must not be taken for lost."""
+    with SegmentLog(tmp_path, options()) as log:
+        log.extend(rows(1, 6))
+        log.record_snapshot(4, [2])
+        with LogReader(tmp_path) as reader:
+            log.extend(rows(7, 14))
+            log.record_snapshot(12, [2, 9, 12])
+            # By the list it knows, 9 is above the end; it must not say that it was lost.
+            assert reader.read(9) in (Missing(9), Entry(*rows(9, 9)[0]))
+            assert [error.index for error in reader.verify()] == []
+            reader.refresh()
+            assert reader.read(9) == Entry(*rows(9, 9)[0])
+
+
+def test_verify_names_every_damaged_entry_and_segment(tmp_path: Path) -> None:
+    with SegmentLog(tmp_path, options()) as log:
+        log.extend(rows(1, 18))
+        log.record_snapshot(16, [2, 6])
+    with LogReader(tmp_path, max_open_segments=1) as reader:
+        for index in (2, 3):
+            flip_byte(tmp_path / segment_name(1), payload_place(tmp_path, 1, index))
+        flip_byte(tmp_path / segment_name(2), 70)
+        os.truncate(tmp_path / segment_name(3), 20)
+        found = reader.verify()
+        assert [(Path(error.path).name, error.index) for error in found] == [
+            (segment_name(1), 2), (segment_name(1), 3), (segment_name(2), None), (segment_name(3), None)]
+        with pytest.raises(CorruptData):
+            list(reader.entries())
+    with pytest.raises(CorruptData):
+        LogReader(tmp_path)
+
+
+def test_scans_stop_or_go_on_at_damage(tmp_path: Path) -> None:
+    with SegmentLog(tmp_path, options()) as log:
+        log.extend(rows(1, 6))
+    flip_byte(tmp_path / segment_name(1), payload_place(tmp_path, 1, 3))
+    with LogReader(tmp_path) as reader:
+        entries = reader.entries()
+        assert [next(entries).index, next(entries).index] == [1, 2]
+        with pytest.raises(CorruptData, match=r"\(index 3\)"):
+            next(entries)
+        assert [answer.index for answer in reader.scan()] == [1, 2, 3, 4, 5, 6]
+        assert [entry.index for entry in reader.entries(4)] == [4, 5, 6]
+
+
+def test_statistics_of_a_reader(tmp_path: Path) -> None:
+    with SegmentLog(tmp_path, options()) as log:
+        log.extend(rows(1, 10))
+        log.record_snapshot(8, [2])
+        expected = log.stats()
+    with LogReader(tmp_path) as reader:
+        assert reader.stats() == expected
+        assert [(stats.live_entries, stats.entries) for stats in reader.stats()] == [(1, 4), (0, 4), (2, 2)]
+        reader.audit()
+
+
+def test_no_log_no_reader(tmp_path: Path) -> None:
+    with pytest.raises(NotALog, match="does not exist; check the path"):
+        LogReader(tmp_path / "missing")
+    with pytest.raises(NotALog, match=r"is not a log: expected segment files such as '0000000000000001\.segment', "
+                                      "found nothing"):
+        LogReader(tmp_path)
+    assert os.listdir(tmp_path) == []

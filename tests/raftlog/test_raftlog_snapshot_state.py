@@ -1,0 +1,135 @@
+"""The `SNAPSHOT` file: every byte checked, replaced as a whole (`docs/formats/raftlog-snapshot.md`)."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactlib.errors import CorruptData, InvalidInput, LiveAboveSnapshot, StorageError, Unsupported
+from compactlib.files import LocalFiles
+from compactlib.indexset import IndexSet
+from compactlib.raftlog import SnapshotState, read_snapshot_state, write_snapshot_state
+from compactlib.raftlog.model import MAX_INDEX
+from compactlib.raftlog.snapshot_state import decode_snapshot_state, encode_snapshot_state, snapshot_version
+from compactlib.testing.crash import RecordingFiles, explore, record
+from compactlib.testing.faults import FailingFiles
+from tests.raftlog.reading import flipped
+
+STATE = SnapshotState(48, IndexSet.from_sorted([1, 2, 20, 40]))
+FILES = LocalFiles()
+
+
+@given(st.integers(0, MAX_INDEX), st.sets(st.integers(0, 300)))
+def test_a_state_reads_back(index: int, live: set[int]) -> None:
+    state = SnapshotState(index, IndexSet.from_iterable(each for each in live if each <= index))
+    assert decode_snapshot_state(encode_snapshot_state(state), "x") == state
+
+
+def test_the_file_is_as_its_page_says() -> None:
+    head = b"CLRAFSNP" + struct.pack("<HHIQ", 1, 0, 0, 48)
+    assert encode_snapshot_state(STATE) == head + struct.pack("<I", zlib.crc32(head)) + STATE.live.to_bytes()
+
+
+def test_every_flipped_byte_and_every_cut_is_found() -> None:
+    data = encode_snapshot_state(STATE)
+    for place in range(len(data)):
+        for mask in (0x01, 0x10, 0x80, 0xFF):
+            with pytest.raises(CorruptData) as raised:
+                decode_snapshot_state(flipped(data, place, mask), "somewhere")
+            assert raised.value.path == "somewhere"
+    for size in range(len(data)):
+        with pytest.raises(CorruptData):
+            decode_snapshot_state(data[:size], "x")
+    with pytest.raises(CorruptData):
+        decode_snapshot_state(data + b"\0", "x")
+
+
+def with_crc(head: bytes, live: IndexSet) -> bytes:
+    return head + struct.pack("<I", zlib.crc32(head)) + live.to_bytes()
+
+
+def test_a_later_version_is_unsupported_and_impossible_fields_are_damage() -> None:
+    later = with_crc(b"CLRAFSNP" + struct.pack("<HHIQ", 2, 0, 0, 48), STATE.live)
+    with pytest.raises(Unsupported, match="x: snapshot state version 2; this release reads up to 1: upgrade"):
+        decode_snapshot_state(later, "x")
+    for fields in ((0, 0, 0, 48), (1, 1, 0, 48), (1, 0, 1, 48)):
+        with pytest.raises(CorruptData, match="expected version 1 and zeros"):
+            decode_snapshot_state(with_crc(b"CLRAFSNP" + struct.pack("<HHIQ", *fields), STATE.live), "x")
+    with pytest.raises(CorruptData, match="expected live indexes up to 39, found 40"):
+        decode_snapshot_state(with_crc(b"CLRAFSNP" + struct.pack("<HHIQ", 1, 0, 0, 39), STATE.live), "x")
+    with pytest.raises(CorruptData, match="expected magic b'CLRAFSNP'"):
+        decode_snapshot_state(b"somebody else's file, long enough", "x")
+
+
+def test_live_indexes_lie_at_or_below_the_snapshot() -> None:
+    with pytest.raises(LiveAboveSnapshot, match="live index 49 lies above the snapshot index 48") as raised:
+        SnapshotState(48, IndexSet.from_sorted([1, 49]))
+    copied = pickle.loads(pickle.dumps(raised.value))
+    assert (copied.index, copied.snapshot_index) == (49, 48)
+    for index in (-1, MAX_INDEX + 1):
+        with pytest.raises(InvalidInput, match="it must be between 0 and 18446744073709551615"):
+            SnapshotState(index, IndexSet())
+
+
+def test_dead_is_what_lies_at_or_below_and_is_not_live() -> None:
+    assert [index for index in range(51) if not STATE.is_dead(index)] == [1, 2, 20, 40, 49, 50]
+
+
+def test_a_missing_file_is_no_snapshot_and_an_unreadable_one_is_an_error(tmp_path: Path) -> None:
+    assert read_snapshot_state(tmp_path) is None
+    assert snapshot_version(tmp_path) is None
+    (tmp_path / "SNAPSHOT").mkdir()
+    with pytest.raises(StorageError, match=r"read .*SNAPSHOT: Is a directory"):
+        read_snapshot_state(tmp_path)
+
+
+def test_each_file_has_a_version_of_its_own(tmp_path: Path) -> None:
+    seen = [snapshot_version(tmp_path)]
+    for index in (48, 48, 49):
+        write_snapshot_state(FILES, tmp_path, SnapshotState(index, STATE.live))
+        seen.append(snapshot_version(tmp_path))
+    assert len(set(seen)) == 4
+    assert snapshot_version(tmp_path) == seen[-1]
+
+
+def test_a_crash_leaves_the_state_before_or_the_new_one(tmp_path: Path) -> None:
+    states = [None, SnapshotState(5, IndexSet()), STATE, SnapshotState(100, IndexSet.range(7, 90))]
+
+    def run(folder: Path, files: RecordingFiles) -> None:
+        for number, state in enumerate(states):
+            if state is not None:
+                write_snapshot_state(files, folder, state)
+            files.acknowledge(number)
+
+    def check(folder: Path, acknowledged: Sequence[Any]) -> None:
+        found = read_snapshot_state(folder)
+        assert found in states[max(acknowledged, default=0):]
+        # A temporary name that was left over is in nobody's way.
+        write_snapshot_state(FILES, folder, STATE)
+        assert read_snapshot_state(folder) == STATE
+        assert os.listdir(folder) == ["SNAPSHOT"]
+
+    explore(record(tmp_path, run), check)
+
+
+def test_a_disk_that_refuses_leaves_the_state_before(tmp_path: Path) -> None:
+    counting = FailingFiles()
+    write_snapshot_state(counting, tmp_path, STATE)
+    for number in range(1, counting.count + 1):
+        write_snapshot_state(FILES, tmp_path, STATE)
+        new = SnapshotState(100, IndexSet())
+        with pytest.raises(StorageError) as raised:
+            write_snapshot_state(FailingFiles(fail_at=number), tmp_path, new)
+        # Only the last step, the sync of the folder, finds the new one in place already.
+        expected = new if raised.value.operation == "sync folder" else STATE
+        assert read_snapshot_state(tmp_path) == expected
+        assert os.listdir(tmp_path) == ["SNAPSHOT"]
