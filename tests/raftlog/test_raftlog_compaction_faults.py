@@ -161,6 +161,22 @@ def test_appends_beside_a_full_disk_keep_what_was_acknowledged(fail_at: int, sti
         Expected.of(entries_of(1, 99), 98, [20, 40, 60]).check(log)
 
 
+def test_groups_that_cannot_begin_do_not_hide_what_was_dropped(tmp_path: Path) -> None:
+    """Not even a private folder can be made; the segments that were dropped before are dropped all the same."""
+    expected = pairs(tmp_path)
+    healing = HealingFiles(FailingFiles())
+    files: Files = healing  # type: ignore[assignment] # every method is there, by __getattr__
+    with SegmentLog(tmp_path, options(files, policy=PAIRS)) as log:
+        healing.files = _NoSpaceForNames()
+        outcome = log.compact("major")
+        assert isinstance(outcome, Done)
+        assert outcome.stats.dropped == (2, 6)
+        assert outcome.stats.dropped_bytes > 0
+        assert [failed.members for failed in outcome.stats.failed] == [(1, 3), (4, 5)]
+        assert all(isinstance(failed.error, DiskFull) for failed in outcome.stats.failed)
+        expected.check(log)
+
+
 def test_a_full_disk_does_not_keep_a_compaction_from_freeing_what_is_dead(tmp_path: Path) -> None:
     """A group finds no room; segments are dropped all the same, which makes some."""
     filled(tmp_path, last=97, snapshot=96, live=[1, 20, 90])

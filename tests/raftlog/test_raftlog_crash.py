@@ -21,6 +21,7 @@ from compactlib.files import Files
 from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import LogReader, SeedPolicy, SegmentLog
 from compactlib.testing import CrashReport, FailingFiles, Recording, RecordingFiles, explore, explore_recovery, record
+from compactlib.testing.crash_operations import Write
 from tests.raftlog.compaction_logs import (
     Expected,
     chained,
@@ -179,6 +180,27 @@ def test_entries_not_yet_durable_do_not_make_a_segment_compactable(tmp_path: Pat
             journal.judge(log)
 
     explore(record(tmp_path, work), check)
+
+
+def test_a_record_that_ends_in_zeros_and_is_cut_by_the_end_of_the_file_is_torn(tmp_path: Path) -> None:
+    """It looked whole, and the seal that was then written over it counted a record that the file does not hold."""
+    with SegmentLog(tmp_path, options()):
+        pass
+
+    def work(folder: Path, files: RecordingFiles) -> None:
+        with SegmentLog(folder, options(files)) as log:
+            files.acknowledge("append 5 1")
+            log.append(5, 1, b"")
+            log.sync()
+            files.acknowledge("synced")
+
+    def check(folder: Path, lines: Sequence[str]) -> None:
+        for _ in range(2):
+            judged(folder, lines)
+
+    recording = record(tmp_path, work)
+    assert any(isinstance(operation, Write) and len(operation.data) == 40 for operation in recording.operations)
+    explore(recording, check)
 
 
 def stubborn(folder: Path, files: Files) -> None:
