@@ -60,7 +60,8 @@ class LogReader:
     """
 
     def __init__(self, folder: StrPath, *, max_open_segments: int = DEFAULT_MAX_OPEN) -> None:
-        self._folder = os.fspath(folder)
+        # Absolute: the tasks of a compaction may run in processes that are in another folder.
+        self._folder = os.path.abspath(folder)
         self._max_open = max_open_segments
         self._limits = SegmentLimits()
         self._stats = StatsCache()
@@ -99,7 +100,7 @@ class LogReader:
 
     @property
     def folder(self) -> str:
-        """The log's folder."""
+        """The log's folder, as an absolute path."""
         return self._folder
 
     @property
