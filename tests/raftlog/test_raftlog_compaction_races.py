@@ -16,6 +16,7 @@ import attrs
 import pytest
 
 from compactlib.errors import Busy, Closed
+from compactlib.files import StrPath
 from compactlib.observe import Observer, Progress
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
@@ -135,10 +136,22 @@ def test_what_an_append_is_just_creating_is_not_taken_for_a_leftover(tmp_path: P
         Expected.of(entries_of(1, 80), 48, [1, 2, 20, 40]).check(log)
 
 
+class _LooksAfterUnlink(WatchedFiles):
+    """Calls `after` when a name has just been removed."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda operation, path: None)
+        self.after: Callable[[str, str], object] = lambda operation, path: None
+
+    def unlink(self, path: StrPath) -> None:
+        super().unlink(path)
+        self.after("unlink", str(path))
+
+
 def test_a_sync_that_discards_and_a_compaction_that_reclaims_do_not_remove_one_file_twice(tmp_path: Path) -> None:
     """An append that covers whole segments leaves them to the next sync; a compaction reclaims at the same time."""
     filled(tmp_path, last=97, snapshot=48, live=[1, 40])
-    files = silent()
+    files = _LooksAfterUnlink()
     with SegmentLog(tmp_path, options(files)) as log:
         synced = threading.Event()
 
@@ -154,7 +167,7 @@ def test_a_sync_that_discards_and_a_compaction_that_reclaims_do_not_remove_one_f
             # The sync has to wait for the removal; give it every chance not to.
             synced.wait(0.2)
 
-        files.look = once(lambda operation, path: operation == "unlink" and path.endswith(segment_name(2)), in_between)
+        files.after = once(lambda operation, path: path.endswith(segment_name(2)), in_between)
         report = done(log.compact("major"))
         thread.join()
         assert report.dropped == (2,)
