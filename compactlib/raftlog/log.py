@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import attrs
@@ -36,7 +36,7 @@ from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.plan import CompactionPlan, CompactionView, plan_major, plan_minor
 from compactlib.raftlog.policy import CompactionPolicy
 from compactlib.raftlog.recover import RecoveryReport, recover_folder
-from compactlib.raftlog.result import CompactionReport, outcome_of
+from compactlib.raftlog.result import CompactionReport, GroupFailed, outcome_of
 from compactlib.raftlog.segment_set import Lease, SegmentSet
 from compactlib.raftlog.snapshot_state import SnapshotState, read_snapshot_state, write_snapshot_state
 from compactlib.raftlog.trigger import CompactionState
@@ -388,16 +388,22 @@ class SegmentLog(LogReader):
         plan = self._plan(view, state, "major" if kind == "major" or (kind == "auto" and why) else "minor", policy)
         plan, set_aside = without_damaged(plan, damaged)
         plan = self._compactor.feasible(plan)
-        if plan.kind == "major":
-            self._minors_since_major, self._last_major_at = 0, self._options.clock.now()
-        elif view.compactable:
+        if plan.kind == "minor" and view.compactable:
             self._minors_since_major += 1
         if plan.is_empty and not set_aside:
             purged = self._compactor.reclaim()
+            self._count_major(plan, ())
             return Skipped(f"nothing to {'rewrite or drop' if plan.kind == 'major' else 'drop'} at snapshot "
                            f"{state.index}" + (f"; purged {len(purged)} old links" if purged else ""))
-        return outcome_of(self._compactor.run(plan, state, why=why or "after a snapshot", limits=self._limits,
-                                              executor=executor, budget=budget, set_aside=set_aside))
+        report = self._compactor.run(plan, state, why=why or "after a snapshot", limits=self._limits,
+                                     executor=executor, budget=budget, set_aside=set_aside)
+        self._count_major(plan, report.failed)
+        return outcome_of(report)
+
+    def _count_major(self, plan: CompactionPlan, failed: Sequence[GroupFailed]) -> None:
+        # One that the budget, a lease or the disk has cut short is to go on, not to wait for its turn again.
+        if plan.kind == "major" and not any(isinstance(group.error, Busy | StorageError) for group in failed):
+            self._minors_since_major, self._last_major_at = 0, self._options.clock.now()
 
     def _durable_list(self) -> tuple[KnownSegment, ...]:
         """The segments as a compaction may rely on them: no range was cut by entries that a crash may take back.

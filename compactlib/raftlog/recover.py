@@ -84,7 +84,8 @@ def _finish(files: Files, folder: StrPath, members: tuple[int, ...]) -> None:
 def _remove_leftover(files: Files, folder: StrPath, name: str) -> bool:
     path = os.path.join(folder, name)
     is_folder = os.path.isdir(path) and not os.path.islink(path)
-    if is_folder and is_private_folder(name):
+    if is_folder and is_private_folder(name) and not any(os.path.isdir(os.path.join(path, each)) for each in
+                                                         list_folder(path)):
         remove_private_folder(files, path)
     elif not is_folder and is_leftover(name):
         files.unlink(path)

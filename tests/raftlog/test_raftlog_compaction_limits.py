@@ -10,8 +10,9 @@ from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, TaskFailed
 from compactlib.observe import Observer, Progress, RecordingObserver
-from compactlib.outcome import Done, Failed
+from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
+    EveryNMinors,
     SeedPolicy,
     SegmentLimits,
     SegmentLog,
@@ -58,6 +59,21 @@ def test_a_budget_in_bytes_ends_groups_and_the_next_run_goes_on(tmp_path: Path) 
         assert isinstance(nothing.error, BudgetSpent)
         compact_to_rest(log)
         expected.check(log)
+
+
+def test_a_major_that_was_cut_short_does_not_wait_for_its_turn_again(tmp_path: Path) -> None:
+    filled(tmp_path, last=97, snapshot=96, live=[1, 2, 24, 49, 50, 70, 91], policy=PAIRS)
+    with SegmentLog(tmp_path, options(policy=PAIRS, trigger=EveryNMinors(1))) as log:
+        assert isinstance(log.compact(), Skipped)
+        for _ in range(2):
+            cut_short = log.compact(budget=Budget(total_bytes=0))
+            assert isinstance(cut_short, Failed)
+            assert isinstance(cut_short.error, BudgetSpent)
+        assert done(log.compact()).kind == "major"
+        # That one counted: now it is a minor's turn.
+        second = log.compact()
+        assert isinstance(second, Skipped)
+        assert second.reason.startswith("nothing to drop at")
 
 
 def test_a_cancelled_run_keeps_what_was_committed(tmp_path: Path) -> None:

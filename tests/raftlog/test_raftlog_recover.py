@@ -243,9 +243,11 @@ def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "rewrite-notes.txt").write_text("mine")
     (tmp_path / "a.compacting").mkdir()
+    (tmp_path / "rewrite-ideas" / "drafts").mkdir(parents=True)
     (tmp_path / "0000000000000001.compaction_group").write_bytes(b"Ra's own")
     SegmentLog(tmp_path, options()).close()
-    for name in ("notes.txt", "rewrite-notes.txt", "a.compacting", "0000000000000001.compaction_group"):
+    for name in ("notes.txt", "rewrite-notes.txt", "a.compacting", "0000000000000001.compaction_group",
+                 "rewrite-ideas/drafts"):
         assert (tmp_path / name).exists(), name
 
 
