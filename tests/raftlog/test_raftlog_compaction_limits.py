@@ -64,7 +64,7 @@ def test_a_budget_in_bytes_ends_groups_and_the_next_run_goes_on(tmp_path: Path) 
 def test_a_major_that_was_cut_short_does_not_wait_for_its_turn_again(tmp_path: Path) -> None:
     filled(tmp_path, last=97, snapshot=96, live=[1, 2, 24, 49, 50, 70, 91], policy=PAIRS)
     with SegmentLog(tmp_path, options(policy=PAIRS, trigger=EveryNMinors(1))) as log:
-        assert isinstance(log.compact(), Skipped)
+        assert done(log.compact()).kind == "minor"
         for _ in range(2):
             cut_short = log.compact(budget=Budget(total_bytes=0))
             assert isinstance(cut_short, Failed)
