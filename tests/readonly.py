@@ -23,7 +23,9 @@ def read_only_copy(folder: Path) -> Iterator[Path]:
         return
     view = folder.with_name(folder.name + "-read-only")
     view.mkdir()
-    for command in (["mount", "--bind", folder, view], ["mount", "-o", "remount,ro,bind", view]):
+    commands: tuple[list[str | Path], ...] = (["mount", "--bind", folder, view],
+                                              ["mount", "-o", "remount,ro,bind", view])
+    for command in commands:
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         except FileNotFoundError:
