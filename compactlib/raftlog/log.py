@@ -322,7 +322,8 @@ class SegmentLog(LogReader):
             LiveAboveSnapshot: a live index lies above `index`.
             Unsorted: the live indexes do not ascend.
             LiveIndexMissing: a live index is in no segment, or was dead before.
-            StorageError: the disk refused. In each case the snapshot before stays in force.
+            StorageError: the disk refused. In each case the snapshot before stays in force; only when the sync of the
+                folder was refused may the new one be found when the log is opened again.
         """
         live_set = live if isinstance(live, IndexSet) else IndexSet.from_sorted(live)
         state = SnapshotState(index, live_set)
