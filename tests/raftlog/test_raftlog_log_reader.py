@@ -25,6 +25,7 @@ from compactlib.raftlog import (
     SegmentRef,
 )
 from compactlib.raftlog.commit import commit_group
+from compactlib.raftlog.folder import FolderContents, read_folder
 from compactlib.raftlog.names import compacting_name, segment_name
 from compactlib.rewrite import RewrittenFile
 from tests.raftlog.compaction_logs import flip_byte, payload_place
@@ -95,6 +96,19 @@ def test_compactions_and_snapshots_that_it_has_not_seen(tmp_path: Path, max_open
             assert log_answers(reader, range(24)) == log_answers(log, range(24))
 
 
+def test_what_died_by_a_snapshot_that_it_has_not_seen_is_not_missing(tmp_path: Path) -> None:
+    """It knew of no snapshot, has let the file of segment 1 go, and finds a smaller one under the same name."""
+    with SegmentLog(tmp_path, options()) as log:
+        log.extend(rows(1, 5))
+        log.sync()
+        with LogReader(tmp_path, max_open_segments=1) as single, LogReader(tmp_path, max_open_segments=1) as bulk:
+            log.record_snapshot(4, [2])
+            assert isinstance(log.compact("major", policy=RaPolicy()), Done)
+            expected = [Dead(1, 4), Entry(*rows(2, 2)[0]), Dead(3, 4), Dead(4, 4), Entry(*rows(5, 5)[0]), Missing(6)]
+            assert [single.read(index) for index in range(1, 7)] == expected
+            assert list(bulk.read_many(range(1, 7))) == expected
+
+
 @pytest.mark.parametrize("how", ["read_many", "entries", "plan"])
 def test_a_read_in_bulk_goes_on_over_a_compaction_elsewhere(tmp_path: Path, how: str) -> None:
     with SegmentLog(tmp_path, options()) as log:
@@ -156,6 +170,27 @@ def test_a_list_and_a_snapshot_of_one_moment(tmp_path: Path) -> None:
             assert [error.index for error in reader.verify()] == []
             reader.refresh()
             assert reader.read(9) == Entry(*rows(9, 9)[0])
+
+
+def test_a_snapshot_and_a_compaction_while_the_list_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its look at the snapshot and its look at the segments: the list lacks what was alive a moment before."""
+    with SegmentLog(tmp_path, options()) as log:
+        log.extend(rows(1, 10))
+        log.record_snapshot(8, [2, 6])
+        calls: list[int] = []
+
+        def overtaken(folder: str, *, keep_open: int) -> FolderContents:
+            calls.append(len(calls))
+            if len(calls) == 1:
+                log.record_snapshot(8, [2])
+                assert isinstance(log.compact("minor"), Done)
+            return read_folder(folder, keep_open=keep_open)
+
+        monkeypatch.setattr("compactlib.raftlog.log_reader.read_folder", overtaken)
+        with LogReader(tmp_path) as reader:
+            assert calls == [0, 1]
+            assert reader.verify() == []
+            assert reader.snapshot == log.snapshot
 
 
 def test_verify_names_every_damaged_entry_and_segment(tmp_path: Path) -> None:
