@@ -76,28 +76,25 @@ class ReadPlan:
             CorruptData: a whole segment is damaged.
         """
         for part in self._parts:
-            reader = self._opened(part)
-            # Only now: what is alive by a later state is in the file of an earlier one too.
             state = self._state()
             alive = [index for index in part.indexes if state is None or not state.is_dead(index)]
-            found = map(Missing, alive) if reader is None else reader.read_many(alive)
+            found = self._found(part.number, alive)
             for index in part.indexes:
                 if state is not None and state.is_dead(index):
                     yield Dead(index, state.index)
                     continue
                 answer = next(found)
-                # A gap, or an entry that died since, by a state that this reader may not know yet.
+                # A gap, or an entry that has died since, perhaps by a snapshot that this reader does not know yet.
                 yield self._look_again(index) if isinstance(answer, Missing) else answer
 
-    def _opened(self, part: ReadPart) -> SegmentReader | None:
-        state = self._state()
-        if part.number is None or (state is not None and all(map(state.is_dead, part.indexes))):
-            return None
+    def _found(self, number: int | None, alive: Sequence[int]) -> Iterator[Answer]:
+        if number is None or not alive:
+            return map(Missing, alive)
         try:
-            return self._reader(part.number)
+            return self._reader(number).read_many(alive)
         except NotFound:
             # Another process has compacted, or links could not be made on a full disk.
-            return None
+            return map(Missing, alive)
 
     def _look_again(self, index: int) -> Answer:
         try:
