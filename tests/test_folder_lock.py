@@ -73,6 +73,12 @@ def test_a_folder_that_is_not_there_or_read_only(tmp_path: Path) -> None:
         FolderLock(folder)
 
 
+def test_a_full_disk_is_no_reason_to_refuse(tmp_path: Path) -> None:
+    (tmp_path / "LOCK").symlink_to("/dev/full")
+    with FolderLock(tmp_path), pytest.raises(Busy):
+        FolderLock(tmp_path)
+
+
 def test_a_lock_left_by_another_holder_with_no_name(tmp_path: Path) -> None:
     """What stands in the file means nothing, and may be anything."""
     (tmp_path / "LOCK").write_bytes(b"\xff\xfe\0")

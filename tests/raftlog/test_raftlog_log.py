@@ -259,19 +259,20 @@ def test_a_new_log_is_a_folder_with_an_empty_segment(tmp_path: Path) -> None:
 
 
 def test_a_log_closes_once_and_answers_nothing_afterwards(tmp_path: Path) -> None:
-    log = SegmentLog(tmp_path)
-    log.append(1, 1, b"one")
+    log = SegmentLog(tmp_path, options(1))
+    log.extend([(1, 1, b"one"), (2, 1, b"two")])
     log.close()
     log.close()
     acts: list[Callable[[], object]] = [
-        lambda: log.append(2, 1, b""), lambda: log.extend([(2, 1, b"")]), log.sync, lambda: log.record_snapshot(1),
-        lambda: log.compact(), log.reclaim, lambda: log.read(1), lambda: log.read(9), lambda: list(log.read_many([1])),
+        lambda: log.append(3, 1, b""), lambda: log.extend([(3, 1, b"")]), log.sync, lambda: log.record_snapshot(1),
+        log.compact, log.reclaim, *(lambda index=index: log.read(index) for index in (1, 2, 9)),  # type: ignore[misc]
+        lambda: list(log.read_many([1])),
         lambda: log.plan_read([1]), lambda: list(log.entries()), log.stats, log.verify]
     for act in acts:
         with pytest.raises(Closed, match=r"the log in .* is closed; open it again"):
             act()
     with LogReader(tmp_path) as reader:
-        assert list(reader.entries()) == [Entry(1, 1, b"one")]
+        assert list(reader.entries()) == [Entry(1, 1, b"one"), Entry(2, 1, b"two")]
 
 
 def test_a_torn_tail_is_told(tmp_path: Path) -> None:
