@@ -265,7 +265,7 @@ def test_a_log_closes_once_and_answers_nothing_afterwards(tmp_path: Path) -> Non
     log.close()
     acts: list[Callable[[], object]] = [
         lambda: log.append(3, 1, b""), lambda: log.extend([(3, 1, b"")]), log.sync, lambda: log.record_snapshot(1),
-        log.compact, log.reclaim, *(lambda index=index: log.read(index) for index in (1, 2, 9)),  # type: ignore[misc]
+        log.compact, log.reclaim, *(lambda index=index: log.read(index) for index in (1, 2, 9)),
         lambda: list(log.read_many([1])),
         lambda: log.plan_read([1]), lambda: list(log.entries()), log.stats, log.verify]
     for act in acts:
