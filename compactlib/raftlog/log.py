@@ -414,7 +414,11 @@ class SegmentLog(LogReader):
         with self._switch:
             if self._overwrite_unsynced:
                 self.sync()
-            return self._listed()
+            # A disk too full to go on with the newest segment must not keep a compaction, which never touches that one,
+            # from making room.
+            with contextlib.suppress(StorageError):
+                self._publish_newest()
+            return self._segments.known()
 
     def _reason_for_major(self, view: CompactionView) -> str:
         state = CompactionState.of(view.compactable, minors_since_major=self._minors_since_major,

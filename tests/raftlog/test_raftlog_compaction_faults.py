@@ -12,6 +12,7 @@ from compactlib.errors import CompactlibError, DiskFull, StorageError
 from compactlib.files import Files
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import CompactionReport, SeedPolicy, SegmentLog
+from compactlib.raftlog.names import segment_name
 from compactlib.testing import FailingFiles
 from tests.raftlog.compaction_logs import (
     Expected,
@@ -24,6 +25,7 @@ from tests.raftlog.compaction_logs import (
     strays,
     vector_45,
 )
+from tests.raftlog.wrapped_files import WatchedFiles
 
 PAIRS = SeedPolicy(max_sources=2)
 
@@ -175,6 +177,31 @@ def test_groups_that_cannot_begin_do_not_hide_what_was_dropped(tmp_path: Path) -
         assert [failed.members for failed in outcome.stats.failed] == [(1, 3), (4, 5)]
         assert all(isinstance(failed.error, DiskFull) for failed in outcome.stats.failed)
         expected.check(log)
+
+
+def test_a_disk_too_full_to_append_to_is_made_room_on(tmp_path: Path) -> None:
+    """An append failed, and the newest segment cannot be opened again; what is dead can be dropped all the same."""
+    filled(tmp_path, last=49, snapshot=48, live=[40])
+
+    def refuse(operation: str, path: str) -> None:
+        if operation not in ("unlink", "sync folder"):
+            raise DiskFull(operation=operation, path=path, errno=errno.ENOSPC)
+
+    files = WatchedFiles(lambda operation, path: None)
+    with SegmentLog(tmp_path, options(files)) as log:
+        log.append(50, 1, b"no room")
+        files.look = refuse
+        for _ in range(2):
+            with pytest.raises(DiskFull):
+                log.sync()
+        outcome = log.compact("minor")
+        assert isinstance(outcome, Done)
+        assert outcome.stats.dropped == (1, 2)
+        assert not (tmp_path / segment_name(1)).exists()
+        files.look = lambda operation, path: None
+        log.extend([entry_of(50)])
+        log.sync()
+        Expected.of(entries_of(1, 50), 48, [40]).check(log)
 
 
 def test_a_full_disk_does_not_keep_a_compaction_from_freeing_what_is_dead(tmp_path: Path) -> None:
