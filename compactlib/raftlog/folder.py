@@ -122,6 +122,8 @@ def is_headless(folder: StrPath, number: int) -> bool:
 def damage_in(folder: StrPath) -> list[CorruptData]:
     """Read every entry of every segment and list what is damaged, oldest first; segments that cannot be opened too.
 
+    A segment that a compaction removes meanwhile is passed over.
+
     Raises:
         Unsupported: a segment is of an unknown version.
         StorageError: one cannot be read.
@@ -136,6 +138,8 @@ def damage_in(folder: StrPath) -> list[CorruptData]:
                 damaged.extend(reader.damaged_entries())
         except CorruptData as error:
             damaged.append(error)
+        except NotFound:
+            continue
     return damaged
 
 

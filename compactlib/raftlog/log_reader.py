@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, LiveIndexMissing, NotFound
 from compactlib.files import StrPath
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.folder import damage_in, read_folder, require_log
 from compactlib.raftlog.known import KnownSegment
 from compactlib.raftlog.liveness import kept_positions
@@ -286,19 +287,30 @@ class LogReader:
     def verify(self) -> list[CorruptData]:
         """Read every entry of every segment and list what is damaged, oldest first; empty means that all is well.
 
-        A live index that no segment holds is damage too.
+        A live index that no segment holds is damage too. Compactions may run meanwhile.
+
+        Raises:
+            Unsupported: a segment is of an unknown version.
+            StorageError: one cannot be read.
         """
         self._require_open()
-        damaged = damage_in(self._folder)
-        if self._state is not None:
-            lost = self._state.live
+        with self.lease():
+            damaged = damage_in(self._folder)
+            lost = IndexSet() if self._state is None else self._state.live
             for ref in self.refs:
                 try:
                     lost = lost - self._reader(ref.number).index.index_set().between(ref.first, ref.last)
                 except CorruptData:
                     # Listed already, once for all its entries.
                     lost = lost - lost.between(ref.first, ref.last)
-            damaged.extend(_lost(self._folder, index) for index in lost)
+                except NotFound:
+                    continue
+        for index in lost:
+            try:
+                # It may have died, or moved to another segment.
+                self.read(index)
+            except CorruptData as error:
+                damaged.append(error)
         return damaged
 
     def audit(self) -> None:
