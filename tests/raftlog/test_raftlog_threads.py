@@ -111,7 +111,11 @@ def read_in_bulk(shared: Shared, rng: random.Random) -> None:
 
 def ask_for_everything_else(shared: Shared, rng: random.Random) -> None:
     log = shared.log
-    questions: list[Callable[[], object]] = [log.stats, log.view, log.plan, log.audit, lambda: log.last_index]
+
+    def verify() -> None:
+        assert log.verify() == []
+
+    questions: list[Callable[[], object]] = [log.stats, log.view, log.plan, log.audit, lambda: log.last_index, verify]
     while not shared.done.is_set():
         with log.plan_read(range(1, shared.committed + 1, 3)) as plan:
             committed = shared.committed
@@ -128,6 +132,7 @@ def read_from_elsewhere(shared: Shared, rng: random.Random) -> None:
             for _ in range(3):
                 for answer in reader.read_many(range(1, committed + 1, rng.randrange(1, 9))):
                     shared.is_right(answer, committed, asked_at_once=False)
+                assert reader.verify() == []
                 for _ in range(20):
                     if committed:
                         shared.is_right(reader.read(rng.randrange(1, committed + 1)), committed)
