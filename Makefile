@@ -14,7 +14,7 @@ endef
 
 with_java = JAVA_HOME="$$(python scripts/java_home.py)" && export JAVA_HOME
 
-.PHONY: help demo test setup ruff imports mypy verifytypes pytest soak lock clean
+.PHONY: help demo test setup ruff imports mypy verifytypes pytest soak peers lock clean
 # The steps share the environment and the machine's few cores.
 .NOTPARALLEL:
 
@@ -22,6 +22,7 @@ help:
 	@echo 'make demo         write, compact and verify a real log, on this machine and on Spark'
 	@echo 'make test         all checks: ruff, imports, mypy, verifytypes, pytest (each also a target of its own)'
 	@echo 'make soak         the campaigns that take minutes'
+	@echo 'make peers        install the systems that the benchmarks measure beside ours'
 	@echo 'make lock         resolve the dependencies again (UPGRADE=--upgrade: to their newest versions)'
 	@echo 'make clean        remove .venv and everything that was built'
 
@@ -64,12 +65,17 @@ soak: setup
 
 COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes $(UPGRADE)
 
+# The systems that the benchmarks measure beside ours, into the same environment.
+peers: setup
+	$(call step,peers,uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/bench.lock)
+
 # No address of a registry belongs into a lock: everybody installs from their own.
 lock: setup
 	$(call step,lock,for name in bootstrap build java; do \
 	    $(COMPILE) requirements/$$name.in -o requirements/$$name.lock || exit 1; done && \
 	  $(COMPILE) pyproject.toml --all-extras --group dev -o requirements/dev.lock && \
-	  ! grep -n '://' requirements/*.lock)
+	  $(COMPILE) pyproject.toml --all-extras --group dev --group bench -c requirements/dev.lock -o requirements/bench.lock && \
+  ! grep -n '://' requirements/*.lock)
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
