@@ -1,0 +1,73 @@
+"""Key-value stores with ordered scans and compare-and-set: one protocol, and backends for it (`notes/staging.md` 1.2).
+
+>>> store = MemoryStore()
+>>> store.set(b"accounts", b"ann", b"10")
+>>> found = store.get(b"accounts", b"ann")
+>>> store.set_if(b"accounts", b"ann", b"11", found.predicate)
+>>> store.set_if(b"accounts", b"ann", b"12", found.predicate)
+Traceback (most recent call last):
+compactlib.kv.errors.PredicateFailed: key b'ann' in partition b'accounts' is not in the state that the predicate ...
+>>> with store.scan(b"accounts", prefix=b"a") as entries:
+...     [(entry.key, entry.value) for entry in entries]
+[(b'ann', b'11')]
+"""
+
+from compactlib.kv.errors import (
+    BatchSizeTooBig,
+    ClosedEntries,
+    ConnectFailed,
+    DamagedStore,
+    KeyNotFound,
+    MissingKey,
+    MissingPartitionKey,
+    MissingValue,
+    NotAStore,
+    OutcomeUnknown,
+    PredicateFailed,
+    SlowDown,
+    StoreFailed,
+    TooLarge,
+)
+from compactlib.kv.memory import MemoryStore
+from compactlib.kv.store import (
+    EXISTS,
+    Condition,
+    Delete,
+    Entries,
+    Entry,
+    Exists,
+    KVLimits,
+    KVStore,
+    Predicate,
+    Put,
+    Versioned,
+)
+
+__all__ = [
+    "EXISTS",
+    "BatchSizeTooBig",
+    "ClosedEntries",
+    "Condition",
+    "ConnectFailed",
+    "DamagedStore",
+    "Delete",
+    "Entries",
+    "Entry",
+    "Exists",
+    "KVLimits",
+    "KVStore",
+    "KeyNotFound",
+    "MemoryStore",
+    "MissingKey",
+    "MissingPartitionKey",
+    "MissingValue",
+    "NotAStore",
+    "OutcomeUnknown",
+    "Predicate",
+    "PredicateFailed",
+    "Put",
+    "SlowDown",
+    "StoreFailed",
+    "TooLarge",
+    "Versioned",
+]

@@ -1,0 +1,141 @@
+"""The checks that every store makes of its arguments, in the order that the conformance kit demands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from compactlib.errors import InvalidInput
+from compactlib.kv.errors import BatchSizeTooBig, MissingKey, MissingPartitionKey, MissingValue, TooLarge
+from compactlib.kv.store import Condition, Delete, KVLimits, Predicate, Put
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+def checked_partition(partition: bytes, limits: KVLimits) -> bytes:
+    """The partition as bytes of its own.
+
+    Raises:
+        MissingPartitionKey: it is empty or `None`.
+        InvalidInput: it is not bytes.
+        TooLarge: it is longer than the store takes.
+    """
+    _require(partition, MissingPartitionKey, "a partition was not named; give at least one byte")
+    return _checked("partition", partition, limits.max_partition_bytes)
+
+
+def checked_cell(partition: bytes, key: bytes, limits: KVLimits) -> tuple[bytes, bytes]:
+    """Partition and key as bytes of their own.
+
+    Raises:
+        MissingPartitionKey, MissingKey, InvalidInput, TooLarge: see `KVStore`.
+    """
+    _require(partition, MissingPartitionKey, "a partition was not named; give at least one byte")
+    _require(key, MissingKey, "a key was not named; give at least one byte")
+    return (_checked("partition", partition, limits.max_partition_bytes),
+            _checked("key", key, limits.max_key_bytes))
+
+
+def checked_put(partition: bytes, key: bytes, value: Buffer, limits: KVLimits) -> tuple[bytes, bytes, bytes]:
+    """Partition, key and value as bytes of their own.
+
+    Raises:
+        MissingPartitionKey, MissingKey, MissingValue, InvalidInput, TooLarge: see `KVStore`.
+    """
+    _require(partition, MissingPartitionKey, "a partition was not named; give at least one byte")
+    _require(key, MissingKey, "a key was not named; give at least one byte")
+    if value is None:
+        raise MissingValue('the value is None; an empty value is b"", and a key is removed by delete()')
+    return (_checked("partition", partition, limits.max_partition_bytes),
+            _checked("key", key, limits.max_key_bytes),
+            _checked("value", value, limits.max_value_bytes))
+
+
+def checked_present(predicate: Predicate | None) -> Predicate:
+    """The predicate of a conditional delete.
+
+    Raises:
+        InvalidInput: it is `None`.
+    """
+    if predicate is None:
+        raise InvalidInput("a delete was given the predicate None (the key must not exist), so there is nothing to "
+                           "delete; give EXISTS, or the predicate that get() found")
+    return predicate
+
+
+def checked_page_size(page_size: int | None, largest: int) -> int:
+    """The size of a scan's first page.
+
+    Raises:
+        InvalidInput: it is less than 1.
+    """
+    if page_size is None:
+        return largest
+    if page_size < 1:
+        raise InvalidInput(f"a page of {page_size} entries was asked for; give at least 1")
+    return min(page_size, largest)
+
+
+def checked_bytes(what: str, value: Buffer) -> bytes:
+    """`value` as bytes of its own; may be empty.
+
+    Raises:
+        InvalidInput: it is not bytes.
+    """
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    raise InvalidInput(f"a {what} of type {type(value).__name__} was given; keys and values are bytes, encode it first")
+
+
+@attrs.frozen
+class Transaction:
+    """A `transact` whose arguments were checked.
+
+    Attributes:
+        conditions: (partition, key, predicate).
+        changes: (partition, key, value), the value `None` for a delete; no key twice.
+    """
+
+    conditions: Sequence[tuple[bytes, bytes, Predicate | None]]
+    changes: Sequence[tuple[bytes, bytes, bytes | None]]
+
+
+def checked_transaction(conditions: Iterable[Condition], puts: Iterable[Put], deletes: Iterable[Delete],
+                        limits: KVLimits) -> Transaction:
+    """The arguments of `transact`.
+
+    Raises:
+        MissingPartitionKey, MissingKey, MissingValue, InvalidInput, TooLarge, BatchSizeTooBig: see `KVStore.transact`.
+    """
+    demanded = [(*checked_cell(one.partition, one.key, limits), one.predicate) for one in conditions]
+    changes: list[tuple[bytes, bytes, bytes | None]] = []
+    changes += (checked_put(put.partition, put.key, put.value, limits) for put in puts)
+    changes += ((*checked_cell(one.partition, one.key, limits), None) for one in deletes)
+    size = len(demanded) + len(changes)
+    if size > limits.max_transact:
+        raise BatchSizeTooBig(size=size, limit=limits.max_transact)
+    seen: set[tuple[bytes, bytes]] = set()
+    for partition, key, _ in changes:
+        if (partition, key) in seen:
+            raise InvalidInput(f"key {key!r} in partition {partition!r} is to be put or deleted twice in one "
+                               f"transaction; name it once")
+        seen.add((partition, key))
+    return Transaction(demanded, changes)
+
+
+def _require(name: bytes | None, missing: type[InvalidInput], message: str) -> None:
+    # What has no length is of a wrong type, which is said after all that is missing.
+    if name is None or (hasattr(name, "__len__") and len(name) == 0):
+        raise missing(message)
+
+
+def _checked(what: str, value: Buffer, limit_bytes: int) -> bytes:
+    data = checked_bytes(what, value)
+    if len(data) > limit_bytes:
+        raise TooLarge(what=what, size_bytes=len(data), limit_bytes=limit_bytes)
+    return data

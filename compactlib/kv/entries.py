@@ -1,0 +1,118 @@
+"""`PagedEntries`: the scan that every backend shares, over a function that loads one page.
+
+A reader that wants one entry asks for a small first page; behind a run of deleted entries a small page would mean one
+request for every few of them, so pages double (`notes/staging.md` 1.2).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Self, TypeAlias
+
+from compactlib.kv.arguments import checked_bytes, checked_page_size
+from compactlib.kv.errors import ClosedEntries
+from compactlib.kv.store import Entry
+
+PageLoader: TypeAlias = Callable[[bytes, int], Sequence[Entry]]
+"""`load(start, limit)`: the first `limit` entries with a key >= `start`; fewer only at the end of the partition."""
+
+_KEY = attrgetter("key")
+
+
+class PagedEntries:
+    """The entries of one scan; see `compactlib.kv.store.Entries`.
+
+    Args:
+        load: loads one page; may be asked for the same page again after it has raised.
+        start, prefix, after, page_size: as given to `KVStore.scan`.
+        largest_page: the store's own page size, in entries.
+    """
+
+    def __init__(self, load: PageLoader, start: bytes, *, prefix: bytes, after: bytes | None, page_size: int | None,
+                 largest_page: int) -> None:
+        self._load = load
+        self._prefix = checked_bytes("prefix", prefix)
+        self._largest_page = largest_page
+        self._first_page = checked_page_size(page_size, largest_page)
+        self._page_size = self._first_page
+        self._page_loads = 0
+        self._closed = False
+        # The page at hand covers all keys from `_page_start` to its last one, or to the end if it is the last page.
+        self._page: Sequence[Entry] = ()
+        self._page_start: bytes | None = None
+        self._at = 0
+        self._position = max(checked_bytes("start", start), self._prefix)
+        if after is not None:
+            self._position = max(self._position, _successor(checked_bytes("after", after)))
+
+    @property
+    def page_loads(self) -> int:
+        """How many pages were loaded so far."""
+        return self._page_loads
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Entry:
+        self._require_open()
+        if self._at >= len(self._page):
+            if self._page_start is not None and self._is_last_page:
+                raise StopIteration
+            self._load_page()
+            if not self._page:
+                raise StopIteration
+        entry = self._page[self._at]
+        if not entry.key.startswith(self._prefix):
+            raise StopIteration
+        self._at += 1
+        return entry
+
+    def seek(self, key: bytes) -> None:
+        """Go on with the first key >= `key`; see `Entries.seek`."""
+        self._require_open()
+        wanted = max(checked_bytes("key", key), self._prefix)
+        if self._covers(wanted):
+            self._at = bisect_left(self._page, wanted, key=_KEY)
+            return
+        self._page, self._page_start, self._at = (), None, 0
+        self._page_size = self._first_page
+        self._position = wanted
+
+    def close(self) -> None:
+        """Forget the page at hand; see `Entries.close`."""
+        self._closed = True
+        self._page = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"PagedEntries(prefix={self._prefix!r}, page_loads={self._page_loads}, closed={self._closed})"
+
+    def _covers(self, key: bytes) -> bool:
+        if self._page_start is None or key < self._page_start:
+            return False
+        return self._is_last_page or (len(self._page) > 0 and key <= self._page[-1].key)
+
+    def _load_page(self) -> None:
+        page = self._load(self._position, self._page_size)
+        self._page_loads += 1
+        self._page, self._page_start, self._at = page, self._position, 0
+        self._is_last_page = len(page) < self._page_size
+        if page:
+            self._position = _successor(page[-1].key)
+        self._page_size = min(2 * self._page_size, self._largest_page)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ClosedEntries("the scan was closed; scan again")
+
+
+def _successor(key: bytes) -> bytes:
+    """The smallest key above `key`."""
+    return key + b"\0"

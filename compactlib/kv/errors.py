@@ -1,0 +1,166 @@
+"""What a key-value store answers besides values; leaves of the library's tree (`notes/staging.md` 1.2)."""
+
+from __future__ import annotations
+
+import errno as _errno
+from typing import Any
+
+from compactlib.errors import Busy, Closed, CompactlibError, Conflict, CorruptData, InvalidInput, NotFound, StorageError
+
+_MAX_SHOWN_BYTES = 60
+
+
+def _shown(name: bytes) -> str:
+    return repr(name) if len(name) <= _MAX_SHOWN_BYTES else f"{name[:_MAX_SHOWN_BYTES]!r}… ({len(name)} bytes)"
+
+
+class MissingPartitionKey(InvalidInput):
+    """The partition is empty or `None`. Name one: partitions need not be made before they are used."""
+
+
+class MissingKey(InvalidInput):
+    """The key is empty or `None`. Give at least one byte."""
+
+
+class MissingValue(InvalidInput):
+    """The value is `None`. An empty value is `b""`; to remove a key, delete it."""
+
+
+class TooLarge(InvalidInput):
+    """A partition, key or value is longer than this store takes. See the store's `limits`; nothing was written.
+
+    Attributes:
+        what: `"partition"`, `"key"` or `"value"`.
+        size_bytes: how long it is.
+        limit_bytes: how long it may be.
+    """
+
+    def __init__(self, *, what: str, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(f"a {what} of {size_bytes} bytes was given, this store takes at most {limit_bytes}; "
+                         f"split it, or use a store whose limits allow it")
+        self.what = what
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+
+
+class BatchSizeTooBig(InvalidInput):
+    """A `transact` names more cells than this store changes at once. Split it; nothing was written.
+
+    Attributes:
+        size: how many conditions, puts and deletes were given together.
+        limit: how many there may be.
+    """
+
+    def __init__(self, *, size: int, limit: int) -> None:
+        super().__init__(f"a transaction of {size} conditions, puts and deletes was given, this store takes at most "
+                         f"{limit}; split it")
+        self.size = size
+        self.limit = limit
+
+
+class NotAStore(InvalidInput):
+    """The file does not hold a key-value store of this library. Check the path, or name a file that does not exist."""
+
+    def __init__(self, message: str, *, path: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class KeyNotFound(NotFound):
+    """The partition holds no such key; a partition that does not exist answers the same.
+
+    Attributes:
+        partition: where it was looked for.
+        key: what was looked for.
+    """
+
+    def __init__(self, *, partition: bytes, key: bytes) -> None:
+        super().__init__(f"key {_shown(key)} is not in partition {_shown(partition)}")
+        self.partition = partition
+        self.key = key
+
+
+class PredicateFailed(Conflict):
+    """A condition did not hold: somebody else was first. Nothing was written; read again and decide anew.
+
+    Attributes:
+        partition: where.
+        key: the key whose state is not the expected one; of several, the first in the order given.
+    """
+
+    def __init__(self, *, partition: bytes, key: bytes) -> None:
+        super().__init__(f"key {_shown(key)} in partition {_shown(partition)} is not in the state that the predicate "
+                         f"demands; nothing was written, read again")
+        self.partition = partition
+        self.key = key
+
+
+class ClosedEntries(Closed):
+    """The entries of a scan were closed. Scan again."""
+
+
+class SlowDown(Busy):
+    """The store does not take the request now: throttled, or locked for too long. Nothing was changed; wait, try again.
+
+    Attributes:
+        operation: what was asked for.
+        detail: what the backend said.
+    """
+
+    def __init__(self, *, operation: str, detail: str) -> None:
+        super().__init__(f"{operation} was refused for now: {detail}; nothing was changed, wait and try again")
+        self.operation = operation
+        self.detail = detail
+
+
+class StoreFailed(StorageError):
+    """The store answered with an error of its own; nothing was read. A write was not carried out.
+
+    Attributes:
+        operation: what was asked for.
+        path: the file or address of the store.
+        errno: the nearest number of the operating system; `EIO` where there is none.
+        detail: what the backend said.
+    """
+
+    def __init__(self, *, operation: str, path: str, detail: str, errno: int = _errno.EIO) -> None:
+        CompactlibError.__init__(self, f"{operation} on {path}: {detail}; {self._advice}")
+        self.operation = operation
+        self.path: str = path
+        self.detail = detail
+        self.errno: int | None = errno
+
+    _advice = "see what the backend said"
+
+    def _state(self) -> dict[str, Any]:
+        return {**super()._state(), "errno": self.errno}
+
+
+class ConnectFailed(StoreFailed):
+    """The store cannot be reached. Nothing was changed; check the address and that the server runs."""
+
+    _advice = "check the address and that the store is there"
+
+
+class OutcomeUnknown(StoreFailed):
+    """A write was sent and no answer came: it may have happened, happen later, or never. Read to find out."""
+
+    _advice = "it may or may not have happened, read to find out"
+
+
+class DamagedStore(CorruptData):
+    """The store's file is damaged. Restore it from a copy; nothing was cut or hidden.
+
+    Attributes:
+        detail: what the check found.
+        offset: -1, because the backend does not say where in the file.
+    """
+
+    def __init__(self, *, path: str, detail: str) -> None:
+        CompactlibError.__init__(self, f"corrupt data in {path}: {detail}; restore the file from a copy")
+        self.path: str = path
+        self.detail = detail
+        self.offset = -1
+        self.expected = "a sound key-value store"
+        self.found = detail
+        self.index: int | None = None

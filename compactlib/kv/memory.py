@@ -1,0 +1,177 @@
+"""`MemoryStore`: a key-value store in this process's memory, for tests and for hosts that keep nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, Literal
+
+from sortedcontainers import SortedDict
+
+from compactlib.errors import Closed
+from compactlib.kv.arguments import (
+    checked_cell,
+    checked_partition,
+    checked_present,
+    checked_put,
+    checked_transaction,
+)
+from compactlib.kv.entries import PagedEntries
+from compactlib.kv.errors import KeyNotFound, PredicateFailed
+from compactlib.kv.store import EXISTS, Condition, Delete, Entry, KVLimits, Predicate, Put, Versioned
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_LIMITS = KVLimits(max_partition_bytes=1 << 16, max_key_bytes=1 << 16, max_value_bytes=1 << 30, max_transact=100_000)
+
+
+class MemoryStore:
+    """A `KVStore` in memory: sorted maps under one lock. A get or set takes about a microsecond.
+
+    Args:
+        page_size: how many entries one page of a scan holds, at most.
+        predicates: `"version"`: every write gives the key a state that it never had before. `"value"`: its state is
+            its value, as in stores that can compare nothing else; a predicate then holds again when the same bytes
+            come back (ABA). Code that works with both works with every store.
+        limits: how much it takes.
+    """
+
+    def __init__(self, *, page_size: int = 1000, predicates: Literal["version", "value"] = "version",
+                 limits: KVLimits = _LIMITS) -> None:
+        self._page_size = page_size
+        self._by_value = predicates == "value"
+        self._limits = limits
+        self._partitions: dict[bytes, SortedDict[bytes, Versioned]] = {}
+        self._version = 0
+        self._closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def limits(self) -> KVLimits:
+        """See `KVStore.limits`."""
+        return self._limits
+
+    def get(self, partition: bytes, key: bytes) -> Versioned:
+        """See `KVStore.get`."""
+        partition, key = checked_cell(partition, key, self._limits)
+        with self._lock:
+            self._require_open()
+            found = self._find(partition, key)
+        if found is None:
+            raise KeyNotFound(partition=partition, key=key)
+        return found
+
+    def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
+        """See `KVStore.set`."""
+        partition, key, data = checked_put(partition, key, value, self._limits)
+        with self._lock:
+            self._require_open()
+            self._put(partition, key, data)
+
+    def set_if(self, partition: bytes, key: bytes, value: Buffer, predicate: Predicate | None) -> None:
+        """See `KVStore.set_if`."""
+        partition, key, data = checked_put(partition, key, value, self._limits)
+        with self._lock:
+            self._require_open()
+            self._demand(partition, key, predicate)
+            self._put(partition, key, data)
+
+    def delete(self, partition: bytes, key: bytes) -> None:
+        """See `KVStore.delete`."""
+        partition, key = checked_cell(partition, key, self._limits)
+        with self._lock:
+            self._require_open()
+            self._remove(partition, key)
+
+    def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
+        """See `KVStore.delete_if`."""
+        partition, key = checked_cell(partition, key, self._limits)
+        predicate = checked_present(predicate)
+        with self._lock:
+            self._require_open()
+            self._demand(partition, key, predicate)
+            self._remove(partition, key)
+
+    def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
+             page_size: int | None = None) -> PagedEntries:
+        """See `KVStore.scan`."""
+        partition = checked_partition(partition, self._limits)
+        with self._lock:
+            self._require_open()
+
+        def load(position: bytes, limit: int) -> list[Entry]:
+            with self._lock:
+                self._require_open()
+                cells = self._partitions.get(partition)
+                if cells is None:
+                    return []
+                found = ((key, cells[key]) for key in islice(cells.irange(position), limit))
+                return [Entry(key, cell.value, cell.predicate) for key, cell in found]
+
+        return PagedEntries(load, start, prefix=prefix, after=after, page_size=page_size,
+                            largest_page=self._page_size)
+
+    def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
+                 deletes: Iterable[Delete] = ()) -> None:
+        """See `KVStore.transact`."""
+        transaction = checked_transaction(conditions, puts, deletes, self._limits)
+        with self._lock:
+            self._require_open()
+            for partition, key, predicate in transaction.conditions:
+                self._demand(partition, key, predicate)
+            for partition, key, value in transaction.changes:
+                if value is None:
+                    self._remove(partition, key)
+                else:
+                    self._put(partition, key, value)
+
+    def close(self) -> None:
+        """See `KVStore.close`. The contents are gone."""
+        with self._lock:
+            self._closed = True
+            self._partitions = {}
+
+    def audit(self) -> None:
+        """See `KVStore.audit`."""
+        with self._lock:
+            versions: list[Predicate] = []
+            for partition, cells in self._partitions.items():
+                assert cells, f"partition {partition!r} is kept although it is empty"
+                keys = list(cells)
+                assert keys == sorted(set(keys)), f"the keys of partition {partition!r} do not ascend"
+                versions += (cell.predicate for cell in cells.values())
+            if not self._by_value:
+                assert len(versions) == len(set(versions)), "two keys share one version"
+
+    def __repr__(self) -> str:
+        cells = sum(map(len, self._partitions.values()))
+        return f"MemoryStore({cells} keys in {len(self._partitions)} partitions)"
+
+    def _find(self, partition: bytes, key: bytes) -> Versioned | None:
+        cells = self._partitions.get(partition)
+        return None if cells is None else cells.get(key)
+
+    def _demand(self, partition: bytes, key: bytes, predicate: Predicate | None) -> None:
+        found = self._find(partition, key)
+        if found is None:
+            holds = predicate is None
+        else:
+            holds = predicate is EXISTS or (predicate is not None and found.predicate == predicate)
+        if not holds:
+            raise PredicateFailed(partition=partition, key=key)
+
+    def _put(self, partition: bytes, key: bytes, value: bytes) -> None:
+        self._version += 1
+        cells = self._partitions.setdefault(partition, SortedDict())
+        cells[key] = Versioned(value, value if self._by_value else self._version)
+
+    def _remove(self, partition: bytes, key: bytes) -> None:
+        cells = self._partitions.get(partition)
+        if cells is not None and cells.pop(key, None) is not None and not cells:
+            del self._partitions[partition]
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise Closed("the store was closed; make a new one")
