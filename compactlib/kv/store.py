@@ -14,7 +14,7 @@ Source: `notes/staging.md` 1.2.
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias
 
 import attrs
@@ -22,7 +22,7 @@ import attrs
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-Predicate: TypeAlias = Hashable
+Predicate: TypeAlias = object
 """The state of one key, as `KVStore.get` found it: opaque, compared by the store alone, good for one store only."""
 
 
