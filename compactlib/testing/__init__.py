@@ -37,6 +37,16 @@ from compactlib.testing.crash import (
 )
 from compactlib.testing.executor_conformance import ExecutorConformance, check_executor
 from compactlib.testing.faults import FailingFiles
+from compactlib.testing.kv_faults import (
+    FaultyStore,
+    KVCrash,
+    KVFault,
+    KVFaultReport,
+    KVOperation,
+    KVRun,
+    explore_kv_faults,
+    fault_at,
+)
 
 __all__ = [
     "Check",
@@ -45,13 +55,21 @@ __all__ = [
     "CrashState",
     "ExecutorConformance",
     "FailingFiles",
+    "FaultyStore",
+    "KVCrash",
+    "KVFault",
+    "KVFaultReport",
+    "KVOperation",
+    "KVRun",
     "Recording",
     "RecordingFiles",
     "Recover",
     "check_executor",
     "explain",
     "explore",
+    "explore_kv_faults",
     "explore_recovery",
+    "fault_at",
     "record",
     "replay",
 ]
