@@ -1,0 +1,1 @@
+"""Compaction jobs fenced by the Raft log index."""

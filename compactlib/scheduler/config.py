@@ -1,0 +1,166 @@
+"""The settings of a scheduler; every replica must run with the same ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+import attrs
+
+from compactlib.scheduler.errors import BadConfig
+
+LastKey: TypeAlias = Literal["age", "name"]
+"""What decides between jobs that are otherwise equal: who came first, or the name."""
+
+
+@attrs.frozen(kw_only=True)
+class LevelConfig:
+    """When the blocks of one level become a job.
+
+    Attributes:
+        max_blocks: so many blocks are a full batch, and the most a job has, >= 1.
+        max_age_seconds: a batch older than this is flushed and planned though it is not full; 0: never.
+        max_job_bytes: a job takes no block that would bring it above this, except its first; `None`: no limit.
+        max_range_seconds: the most by which the times of a job's blocks may differ; 0: no limit.
+
+    Raises:
+        BadConfig: a value is out of its range.
+    """
+
+    max_blocks: int
+    max_age_seconds: float = 0.0
+    max_job_bytes: int | None = None
+    max_range_seconds: float = 0.0
+
+    def __attrs_post_init__(self) -> None:
+        if self.max_blocks < 1:
+            raise BadConfig(f"max_blocks is {self.max_blocks}; a batch holds at least one block")
+        for name in ("max_age_seconds", "max_range_seconds"):
+            check_seconds(name, getattr(self, name))
+        if self.max_job_bytes is not None and self.max_job_bytes < 1:
+            raise BadConfig(f"max_job_bytes is {self.max_job_bytes}; give at least 1, or None for no limit")
+
+
+@attrs.frozen
+class FairShare:
+    """Weighted round robin over tenants inside a level.
+
+    Attributes:
+        weights: how many assignments a tenant gets in a round, >= 1.
+        default_weight: for tenants not named.
+
+    Raises:
+        BadConfig: a weight is below 1.
+    """
+
+    weights: Mapping[str, int] = attrs.field(factory=dict)
+    default_weight: int = 1
+
+    def __attrs_post_init__(self) -> None:
+        for tenant, weight in {**self.weights, "(default)": self.default_weight}.items():
+            if weight < 1:
+                raise BadConfig(f"tenant {tenant!r} has weight {weight}; give at least 1")
+
+    def weight(self, tenant: str) -> int:
+        """The tenant's weight."""
+        return self.weights.get(tenant, self.default_weight)
+
+
+DEFAULT_LEVELS = (
+    LevelConfig(max_blocks=20, max_age_seconds=36, max_range_seconds=10800),
+    LevelConfig(max_blocks=10, max_age_seconds=720, max_range_seconds=10800),
+    LevelConfig(max_blocks=10, max_age_seconds=10800, max_range_seconds=10800),
+)
+"""The levels of notes 1.2: L0 to L2; blocks of level 3 are never compacted again."""
+
+
+@attrs.frozen(kw_only=True)
+class SchedulerConfig:
+    """How jobs are made, ordered, leased and cleaned up after.
+
+    Attributes:
+        levels: one for each level that is compacted; blocks above are left alone.
+        max_failures: a job that failed so often is excluded; 0: it is tried for ever.
+        lease_seconds: how long a worker may stay silent, > 0.
+        max_queue_size: jobs queued at most; 0: no limit.
+        max_quarantine_size: evicted jobs remembered at most; the oldest leave, and an event says so.
+        max_jobs_per_poll: the most that one poll assigns, and that it makes.
+        last_key: what decides between jobs that are otherwise equal.
+        backoff_seconds: how long a job that a worker reported as failed waits; doubled with each failure.
+        max_backoff_seconds: the most it waits.
+        fair_share: weighted round robin over tenants; `None`: strictly by priority.
+        higher_level_share: the share of assignments that goes past a level to the ones above, if they have any, 0 .. 1.
+        cleanup_batch_size: tombstones that ride on a job.
+        cleanup_delay_seconds: how old a tombstone must be before its objects are deleted.
+        cleanup_min_level: lowest level of jobs that carry tombstones.
+        cleanup_max_level: highest level of jobs that carry tombstones.
+        cleanup_lease_seconds: after this long without a confirmation, a tombstone is handed out again.
+        standalone_cleanup: hand tombstones to workers that have room and no job to do.
+        refuse_future_tokens: refuse tokens above the current log index, which nobody can have been given.
+        evict_at_limit: make room as soon as the queue is full; `False`: only once it is over its limit (notes 5.1).
+        check_results: hold results against the plan and the metadata index (notes 5.5).
+        strict_states: refuse updates about jobs that are assigned to nobody, and second updates about one job.
+
+    Raises:
+        BadConfig: a value is out of its range.
+    """
+
+    levels: tuple[LevelConfig, ...] = DEFAULT_LEVELS
+    max_failures: int = 3
+    lease_seconds: float = 15.0
+    max_queue_size: int = 10_000
+    max_quarantine_size: int = 10_000
+    max_jobs_per_poll: int = 1_000
+    last_key: LastKey = "age"
+    backoff_seconds: float = 5.0
+    max_backoff_seconds: float = 300.0
+    fair_share: FairShare | None = None
+    higher_level_share: float = 0.0
+    cleanup_batch_size: int = 2
+    cleanup_delay_seconds: float = 900.0
+    cleanup_min_level: int = 0
+    cleanup_max_level: int = 1
+    cleanup_lease_seconds: float = 900.0
+    standalone_cleanup: bool = True
+    refuse_future_tokens: bool = True
+    evict_at_limit: bool = True
+    check_results: bool = True
+    strict_states: bool = True
+
+    def __attrs_post_init__(self) -> None:
+        if not self.levels:
+            raise BadConfig("levels is empty; give at least one")
+        if not self.lease_seconds > 0 or not math.isfinite(self.lease_seconds):
+            raise BadConfig(f"lease_seconds is {self.lease_seconds}; a lease lasts longer than 0 seconds")
+        for name in ("max_failures", "max_queue_size", "cleanup_batch_size"):
+            if getattr(self, name) < 0:
+                raise BadConfig(f"{name} is {getattr(self, name)}; it cannot be negative")
+        for name in ("max_quarantine_size", "max_jobs_per_poll"):
+            if not 1 <= getattr(self, name) < 1 << 20:
+                raise BadConfig(f"{name} is {getattr(self, name)}; give 1 to {(1 << 20) - 1}")
+        for name in ("backoff_seconds", "max_backoff_seconds", "cleanup_delay_seconds", "cleanup_lease_seconds"):
+            check_seconds(name, getattr(self, name))
+        if not 0 <= self.higher_level_share <= 1:
+            raise BadConfig(f"higher_level_share is {self.higher_level_share}; a share lies between 0 and 1")
+        if self.last_key not in ("age", "name"):
+            raise BadConfig(f"last_key is {self.last_key!r}; give 'age' or 'name'")
+
+    @classmethod
+    def upstream(cls, **changes: Any) -> SchedulerConfig:
+        """The behaviour described in notes 1, for comparison: see there what is weak about it.
+
+        Args:
+            changes: settings that differ from it.
+        """
+        settings: dict[str, Any] = {
+            "last_key": "name", "standalone_cleanup": False, "refuse_future_tokens": False, "evict_at_limit": False,
+            "check_results": False, "strict_states": False, "backoff_seconds": 0.0,
+        }
+        return cls(**{**settings, **changes})
+
+
+def check_seconds(name: str, seconds: float) -> None:
+    """Raise `BadConfig` unless `seconds` is finite and not negative."""
+    if not math.isfinite(seconds) or seconds < 0:
+        raise BadConfig(f"{name} is {seconds}; give finite seconds >= 0")

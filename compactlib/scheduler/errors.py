@@ -1,0 +1,79 @@
+"""The scheduler's own leaves of the exception tree."""
+
+from __future__ import annotations
+
+from compactlib.errors import Conflict, InvalidInput, NotFound, Stale
+
+
+class BadConfig(InvalidInput):
+    """A setting of `SchedulerConfig` is out of its range. Correct it."""
+
+
+class JobNotFound(NotFound):
+    """There is no such job in the queue or in quarantine.
+
+    Attributes:
+        name: the job.
+    """
+
+    def __init__(self, *, name: str) -> None:
+        super().__init__(f"there is no job {name!r}; list what there is with jobs() and quarantine()")
+        self.name = name
+
+
+class FencedOff(Stale):
+    """A token was given to storage that has seen a higher one: the job went to somebody else. Stop working on it.
+
+    Attributes:
+        resource: what is fenced, usually the job's name.
+        token: the token given.
+        highest: the highest token seen, or the floor.
+    """
+
+    def __init__(self, *, resource: str, token: int, highest: int) -> None:
+        super().__init__(f"token {token} is stale: {resource!r} has seen {highest}; its job went to somebody else, "
+                         f"so stop working on it")
+        self.resource = resource
+        self.token = token
+        self.highest = highest
+
+
+class CommittedOtherwise(Conflict):
+    """The same token has committed another value before; that one stays. A worker must not commit twice.
+
+    Attributes:
+        resource: what is fenced.
+        token: the token.
+    """
+
+    def __init__(self, *, resource: str, token: int) -> None:
+        super().__init__(f"token {token} has committed another value to {resource!r} before, which stays; read it with "
+                         f"committed(), and commit once per token")
+        self.resource = resource
+        self.token = token
+
+
+class JournalConflict(Conflict):
+    """Somebody else wrote this journal entry: only one may run a scheduler on one store. Load it anew.
+
+    Attributes:
+        index: the log index of the entry.
+    """
+
+    def __init__(self, *, index: int) -> None:
+        super().__init__(f"journal entry {index} was written by somebody else; load the scheduler again before going on")
+        self.index = index
+
+
+class CommandOutOfOrder(InvalidInput):
+    """A command's index is not above the last one that the journal holds. Give each command the next index.
+
+    Attributes:
+        index: the index given.
+        applied: the last one.
+    """
+
+    def __init__(self, *, index: int, applied: int) -> None:
+        super().__init__(f"command {index} comes after {applied}; indexes must grow with every command")
+        self.index = index
+        self.applied = applied

@@ -1,0 +1,253 @@
+"""The frozen values of the compaction scheduler: commands, blocks, jobs, results and tombstones.
+
+Times are seconds since the epoch as `float`, taken from commands and never from a clock. Field names are those of
+`notes/scheduler.md` 1.1.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TypeAlias
+
+import attrs
+
+from compactlib.errors import InvalidInput
+
+ANONYMOUS_TENANT = ""
+"""The tenant of blocks that hold several tenants' data (level 0); their compaction may split them by tenant."""
+
+MAX_ID_CHARS = 256
+"""The longest block id, tenant or job name."""
+
+
+@attrs.frozen
+class Command:
+    """One entry of the replicated log: the only clock and the only identity that the scheduler knows.
+
+    Attributes:
+        index: its place in the log, >= 1; grows with every command. The fencing token of what it assigns.
+        term: the leader's term.
+        appended_at: the leader's clock when it appended the entry, seconds. May go back when the leader changes.
+    """
+
+    index: int
+    term: int
+    appended_at: float
+
+
+@attrs.frozen(kw_only=True)
+class BlockMeta:
+    """What the metadata index knows of a block, and what a worker reports of one that it wrote.
+
+    Attributes:
+        id: unique within its tenant and shard; a ULID or any text without control characters.
+        tenant: whose data; `ANONYMOUS_TENANT` for several tenants'.
+        shard: >= 0.
+        level: how often its data was compacted, >= 0.
+        min_time: the oldest data in it, seconds.
+        max_time: the newest data in it, seconds; >= `min_time`.
+        size_bytes: >= 0.
+
+    Raises:
+        InvalidInput: a field is out of its range.
+    """
+
+    id: str
+    tenant: str
+    shard: int
+    level: int
+    min_time: float = 0.0
+    max_time: float = 0.0
+    size_bytes: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        check_block_fields(self.id, self.tenant, self.shard, self.level, self.size_bytes)
+        if not self.min_time <= self.max_time:
+            raise InvalidInput(f"block {self.id!r} holds data from {self.min_time} to {self.max_time}; "
+                               f"min_time must be <= max_time")
+
+
+@attrs.frozen(kw_only=True)
+class BlockEntry:
+    """A block as the compaction queue sees it.
+
+    Attributes:
+        index: the log index of the command that added it.
+        appended_at: that command's time, seconds.
+        id: the block's id.
+        tenant: whose data.
+        shard: >= 0.
+        level: >= 0.
+        size_bytes: >= 0; counts towards `LevelConfig.max_job_bytes`.
+        time: the age of the data, seconds, for the time-range limit; `None` takes it from the id if that is a ULID.
+
+    Raises:
+        InvalidInput: a field is out of its range.
+    """
+
+    index: int
+    appended_at: float
+    id: str
+    tenant: str
+    shard: int
+    level: int
+    size_bytes: int = 0
+    time: float | None = None
+
+    def __attrs_post_init__(self) -> None:
+        check_block_fields(self.id, self.tenant, self.shard, self.level, self.size_bytes)
+
+
+def check_block_fields(block_id: str, tenant: str, shard: int, level: int, size_bytes: int) -> None:
+    """Raise `InvalidInput` unless the fields are those of a block."""
+    if not block_id or not block_id.isprintable() or len(block_id) > MAX_ID_CHARS:
+        raise InvalidInput(f"{block_id!r} is not a block id; give 1 to {MAX_ID_CHARS} printable characters")
+    if len(tenant) > MAX_ID_CHARS or not tenant.isprintable():
+        raise InvalidInput(f"{tenant!r} is not a tenant; give at most {MAX_ID_CHARS} printable characters")
+    if shard < 0 or level < 0 or size_bytes < 0:
+        raise InvalidInput(f"block {block_id!r} has shard {shard}, level {level} and {size_bytes} bytes; "
+                           f"none may be negative")
+
+
+@attrs.frozen(kw_only=True)
+class BlockTombstones:
+    """Blocks whose data lives on elsewhere (or nowhere): their objects are to be deleted.
+
+    Attributes:
+        name: unique; the job's name if a completed job left them.
+        tenant: whose blocks.
+        shard: where.
+        level: the blocks' level.
+        blocks: their ids.
+    """
+
+    name: str
+    tenant: str
+    shard: int
+    level: int
+    blocks: tuple[str, ...]
+
+
+@attrs.frozen(kw_only=True)
+class ShardTombstone:
+    """Everything of a tenant and shard in a span of time is to be deleted (retention).
+
+    Attributes:
+        name: unique.
+        tenant: whose blocks.
+        shard: where.
+        timestamp: start of the span, seconds.
+        duration: length of the span, seconds.
+    """
+
+    name: str
+    tenant: str
+    shard: int
+    timestamp: float
+    duration: float
+
+
+Tombstone: TypeAlias = BlockTombstones | ShardTombstone
+"""What is to be deleted, once it is old enough."""
+
+
+class JobStatus(enum.IntEnum):
+    """The status on the wire; the numbers of the first three are the seed's."""
+
+    UNSPECIFIED = 0
+    """Unassigned. Never sent by a worker."""
+    IN_PROGRESS = 1
+    """Assigned; from a worker: renew my lease."""
+    SUCCESS = 2
+    """From a worker: done, here are the results. Never stored."""
+    FAILED = 3
+    """From a worker: I could not do it; counts as a failure, and the job waits for its back-off. Never stored."""
+    RELEASED = 4
+    """From a worker: I give it back unharmed; counts as no failure. Never stored."""
+
+
+class JobPhase(enum.Enum):
+    """The states of the seed's diagram, derived from a job's state and a time; never stored."""
+
+    UNASSIGNED = "unassigned"
+    IN_PROGRESS = "in progress"
+    LEASE_EXPIRED = "lease expired"
+    EXCLUDED = "excluded"
+
+
+@attrs.frozen(kw_only=True)
+class JobPlan:
+    """What a job is to do. Never changes.
+
+    Attributes:
+        name: the content hash of its sources with tenant, shard and level; unique.
+        tenant: whose blocks.
+        shard: where.
+        compaction_level: the sources' level; the outputs' is one higher.
+        source_blocks: ids in the order in which they are to be merged.
+        tombstones: what the worker is to delete along the way.
+    """
+
+    name: str
+    tenant: str
+    shard: int
+    compaction_level: int
+    source_blocks: tuple[str, ...]
+    tombstones: tuple[Tombstone, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class JobState:
+    """How far a job has come.
+
+    Attributes:
+        name: the plan's name.
+        compaction_level: the plan's level.
+        status: `UNSPECIFIED` or `IN_PROGRESS` when stored.
+        token: the fencing token: log index of the command that created, assigned or took back the job; only grows.
+        lease_expires_at: end of the lease, seconds; 0 if unassigned.
+        added_at: when the job was created, seconds.
+        failures: how often it was given up.
+        sequence: its place in the order of creation.
+        not_before: it is not assigned before this time (back-off), seconds.
+        last_failure: what the last worker said that gave it up, if it said something.
+    """
+
+    name: str
+    compaction_level: int
+    status: JobStatus = JobStatus.UNSPECIFIED
+    token: int = 0
+    lease_expires_at: float = 0.0
+    added_at: float = 0.0
+    failures: int = 0
+    sequence: int = 0
+    not_before: float = 0.0
+    last_failure: str = ""
+
+
+class NoOutput(enum.Enum):
+    """Why a job wrote nothing."""
+
+    EMPTY = "empty"
+    """The sources were read and hold nothing that is still wanted: they are deleted."""
+    MISSING = "missing"
+    """The sources were not found: they go to quarantine, where an operator sees them."""
+
+
+@attrs.frozen(kw_only=True)
+class CompactedBlocks:
+    """What a worker did.
+
+    Attributes:
+        tenant: the plan's.
+        shard: the plan's.
+        source_blocks: the ids that were read; sources of the plan that are not named here were not found.
+        new_blocks: what was written, each one level above the sources.
+        no_output: why nothing was written; `None` exactly if something was.
+    """
+
+    tenant: str
+    shard: int
+    source_blocks: tuple[str, ...]
+    new_blocks: tuple[BlockMeta, ...] = ()
+    no_output: NoOutput | None = None

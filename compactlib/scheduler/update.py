@@ -1,0 +1,248 @@
+"""The operations that change a scheduler's state, as values that can be replicated; see `codec.py` for their bytes."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import attrs
+
+from compactlib.scheduler.model import BlockMeta, CompactedBlocks, JobPlan, JobState
+from compactlib.scheduler.poll import PollResponse, StatusAnswer, Verdict
+
+
+@attrs.frozen
+class NewJob:
+    """A job to be queued."""
+
+    state: JobState
+    plan: JobPlan
+
+
+@attrs.frozen
+class AssignedJob:
+    """A job to be given to the worker that polls.
+
+    Attributes:
+        state: with the new token and lease.
+        replaced: the state it is based on; if the job has changed since, the assignment is not carried out.
+        plan: the job's plan; not part of the stored form, since every replica has it.
+    """
+
+    state: JobState
+    replaced: JobState
+    plan: JobPlan | None = attrs.field(default=None, eq=False)
+
+
+@attrs.frozen
+class UpdatedJob:
+    """A lease to be renewed."""
+
+    state: JobState
+
+
+@attrs.frozen
+class ReturnedJob:
+    """A job to be taken back from its worker, which released it or failed; `state` has a new token.
+
+    Attributes:
+        state: as it will be.
+        held_token: the token it is taken back from.
+    """
+
+    state: JobState
+    held_token: int
+
+
+@attrs.frozen
+class CompletedJob:
+    """A job that is done and leaves the queue.
+
+    Attributes:
+        state: with the token it had.
+        compacted_blocks: the results; `None` under `SchedulerConfig.upstream()` if the worker sent none.
+        verdict: `ACCEPTED`, or `SOURCES_GONE`: the outputs are thrown away and what is left is queued again.
+    """
+
+    state: JobState
+    compacted_blocks: CompactedBlocks | None
+    verdict: Verdict = Verdict.ACCEPTED
+
+
+@attrs.frozen
+class EvictedJob:
+    """An excluded job to be moved to quarantine; not carried out if its state has changed since."""
+
+    state: JobState
+
+
+@attrs.frozen
+class RefusedOutputs:
+    """Blocks written by a worker whose completion was refused: they are deleted unless somebody owns them.
+
+    Attributes:
+        job: the job's name.
+        blocks: what the worker said it wrote.
+    """
+
+    job: str
+    blocks: tuple[BlockMeta, ...]
+
+
+@attrs.frozen
+class TombstoneLease:
+    """A tombstone handed out for deletion until `lease_expires_at`."""
+
+    name: str
+    lease_expires_at: float
+
+
+@attrs.frozen(kw_only=True)
+class PlanUpdate:
+    """What one poll changes: made by `prepare`, carried out by `apply`.
+
+    Attributes:
+        index: index of the command that prepared it: the token of what it assigns and creates.
+        term: term of that command; in another term it is refused.
+        now: time of that command, seconds.
+        new_jobs: to be queued.
+        assigned_jobs: to be given to the worker.
+        updated_jobs: leases to be renewed.
+        returned_jobs: to be taken back.
+        completed_jobs: to leave the queue.
+        evicted_jobs: to be moved to quarantine.
+        refused_outputs: blocks to be deleted.
+        leased_tombstones: cleanup handed out on its own; what rides on jobs is in their plans.
+        deleted_tombstones: names of tombstones that are done with.
+        turns: per level, how many assignments it has had a say in (the share of higher levels).
+        passes: (level, tenant, virtual time) of the tenants whose turn moved on (fair share).
+        answers: to the status updates, in their order.
+    """
+
+    index: int
+    term: int
+    now: float
+    new_jobs: tuple[NewJob, ...] = ()
+    assigned_jobs: tuple[AssignedJob, ...] = ()
+    updated_jobs: tuple[UpdatedJob, ...] = ()
+    returned_jobs: tuple[ReturnedJob, ...] = ()
+    completed_jobs: tuple[CompletedJob, ...] = ()
+    evicted_jobs: tuple[EvictedJob, ...] = ()
+    refused_outputs: tuple[RefusedOutputs, ...] = ()
+    leased_tombstones: tuple[TombstoneLease, ...] = ()
+    deleted_tombstones: tuple[str, ...] = ()
+    turns: tuple[int, ...] = ()
+    passes: tuple[tuple[int, str, int], ...] = ()
+    answers: tuple[StatusAnswer, ...] = ()
+
+
+@attrs.frozen
+class AddBlocks:
+    """New blocks: into the metadata index and into the compaction queue."""
+
+    blocks: tuple[BlockMeta, ...]
+
+
+@attrs.frozen
+class Tick:
+    """Time has passed: flush what is old, without another push."""
+
+
+@attrs.frozen
+class Retain:
+    """Forget blocks whose newest data is older than `before` (seconds); a shard tombstone deletes their objects."""
+
+    before: float
+
+
+@attrs.frozen
+class Requeue:
+    """Queue the blocks of quarantined jobs again.
+
+    Attributes:
+        names: the jobs; unknown ones are reported and skipped.
+    """
+
+    names: tuple[str, ...]
+
+
+Operation: TypeAlias = PlanUpdate | AddBlocks | Tick | Retain | Requeue
+"""Everything that `apply` carries out."""
+
+
+@attrs.frozen
+class Applied:
+    """The update was carried out; `response` is for the worker."""
+
+    response: PollResponse
+
+
+@attrs.frozen
+class BlocksAdded:
+    """What became of each block of an `AddBlocks`.
+
+    Attributes:
+        queued: ids that wait for compaction now.
+        terminal: ids of a level that is not compacted; indexed only.
+        duplicate: ids that were known already. Nothing changed for them.
+        tombstoned: ids that are waiting for deletion: late retries. Dropped.
+    """
+
+    queued: tuple[str, ...] = ()
+    terminal: tuple[str, ...] = ()
+    duplicate: tuple[str, ...] = ()
+    tombstoned: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class Ticked:
+    """`flushed` batches became ready for planning."""
+
+    flushed: int
+
+
+@attrs.frozen
+class Retained:
+    """What retention removed.
+
+    Attributes:
+        blocks: from the metadata index.
+        tombstones: names of the shard tombstones that delete their objects.
+    """
+
+    blocks: int
+    tombstones: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class Requeued:
+    """What became of each name of a `Requeue`.
+
+    Attributes:
+        jobs: whose blocks are queued again.
+        unknown: not in quarantine.
+        blocks: how many blocks were queued; those that are gone from the index are left out.
+    """
+
+    jobs: tuple[str, ...]
+    unknown: tuple[str, ...]
+    blocks: int
+
+
+@attrs.frozen
+class TermChanged:
+    """The update was prepared in another term; nothing was changed. Poll the leader again."""
+
+    prepared: int
+    found: int
+
+
+@attrs.frozen
+class AlreadyApplied:
+    """The command's index is not above the last one applied; nothing was changed."""
+
+    index: int
+    applied: int
+
+
+ApplyResult: TypeAlias = Applied | BlocksAdded | Ticked | Retained | Requeued | TermChanged | AlreadyApplied
+"""What `apply` answers."""
