@@ -1,0 +1,107 @@
+"""The errors of the blob store: leaves of the library's tree.
+
+Each says which blob, segment or file it is about and what to do. Damage is `compactlib.errors.CorruptData`.
+"""
+
+from __future__ import annotations
+
+import errno as _errno
+import os
+
+from compactlib.errors import Conflict, DiskFull, InvalidInput, NotFound, Stale, StorageError
+
+
+class NotAStore(InvalidInput):
+    """The folder does not hold a blob store. Check the path, or create one in an empty folder."""
+
+    def __init__(self, message: str, *, path: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class BlobTooLarge(InvalidInput):
+    """The record does not fit into an empty segment. Split the blob, or create the store with larger segments.
+
+    Attributes:
+        record_bytes: what the record would need.
+        limit_bytes: what an empty segment offers.
+    """
+
+    def __init__(self, message: str, *, record_bytes: int, limit_bytes: int) -> None:
+        super().__init__(message)
+        self.record_bytes = record_bytes
+        self.limit_bytes = limit_bytes
+
+
+class BlobMissing(NotFound):
+    """The store does not know this id: it was never put, or a compaction has removed all trace of it."""
+
+    def __init__(self, message: str, *, id: bytes) -> None:  # noqa: A002
+        super().__init__(message)
+        self.id = id
+
+
+class BlobConflict(Conflict):
+    """The blob is not in the state that the operation needs; nothing was changed. The leaves say which."""
+
+    def __init__(self, message: str, *, id: bytes) -> None:  # noqa: A002
+        super().__init__(message)
+        self.id = id
+
+
+class BlobExists(BlobConflict):
+    """A blob of this id was put before; ids are written once, even when the blob was deleted or has expired."""
+
+
+class BlobDeleted(BlobConflict):
+    """The blob is deleted. Undelete it first."""
+
+
+class BlobExpired(BlobConflict):
+    """The blob's time to live is over."""
+
+
+class NotDeleted(BlobConflict):
+    """The blob is live, so that there is nothing to undelete."""
+
+
+class AlreadyUndeleted(NotDeleted):
+    """The blob is live because it was undeleted before."""
+
+
+class DeletedForGood(BlobConflict):
+    """The delete is older than the retention, so that compaction may already have removed the content."""
+
+
+class TtlAlreadyUpdated(BlobConflict):
+    """The blob was made permanent before."""
+
+
+class TtlUpdateTooLate(BlobConflict):
+    """The blob expires too soon for its time to live to be updated safely on all replicas."""
+
+
+class PlanDoesNotFit(Stale):
+    """A plan or a switch names segments that the store does not have (any more) in that state. Plan again."""
+
+
+class StoreFull(DiskFull):
+    """Every segment of the log is in use. Compact the store, or create a larger one.
+
+    Attributes:
+        capacity_bytes: the log's capacity.
+        wanted_bytes: what did not fit.
+    """
+
+    _advice = "the log has no free segment left: compact the store, or create a larger one"
+
+    def __init__(self, *, path: str | os.PathLike[str], capacity_bytes: int, wanted_bytes: int) -> None:
+        super().__init__(operation="append", path=path, errno=_errno.ENOSPC)
+        self.capacity_bytes = capacity_bytes
+        self.wanted_bytes = wanted_bytes
+
+
+class WritesStopped(StorageError):
+    """The disk refused a sync or an undo earlier, so that what it holds is not known. Reading goes on; open anew."""
+
+    _advice = "writing has stopped after a failed sync; close the store, check the disk and open it again"

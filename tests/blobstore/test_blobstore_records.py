@@ -1,0 +1,83 @@
+"""The record format: encoded, decoded, and every damage noticed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactlib.blobstore.model import MAX_ID_BYTES, MAX_LIFE_VERSION, MAX_TAG, IndexEntry, RecordKind
+from compactlib.blobstore.names import FIRST_SEGMENT
+from compactlib.blobstore.records import (
+    OVERHEAD_BYTES,
+    RecordHeader,
+    check_record,
+    content_range,
+    decode_head,
+    encode_record,
+    record_size,
+)
+from compactlib.errors import InvalidInput
+
+SALT = 0x1234
+
+
+def an_entry(content: bytes = b"content", **changes: Any) -> IndexEntry:
+    blob_id = changes.get("id", b"id")
+    entry = IndexEntry(b"id", RecordKind.PUT, 0, 0, 1, 1000, -1, 2, 3, FIRST_SEGMENT, 64,
+                       record_size(len(blob_id), len(content)))
+    return entry._replace(**changes)
+
+
+entries = st.builds(
+    lambda blob_id, kind, flags, life, sequence, op, expires, account, container, content: (
+        an_entry(content, id=blob_id, kind=kind, flags=flags, life_version=life, sequence=sequence, op_time_ms=op,
+                 expires_ms=expires, account=account, container=container), content),
+    st.binary(min_size=1, max_size=40), st.sampled_from(RecordKind), st.integers(0, 3),
+    st.integers(0, MAX_LIFE_VERSION), st.integers(0, (1 << 63) - 1), st.integers(-(1 << 62), (1 << 62) - 1), st.integers(-1, (1 << 62)),
+    st.integers(0, MAX_TAG), st.integers(0, MAX_TAG), st.binary(max_size=100))
+
+
+@given(entries)
+def test_a_record_is_read_back_as_it_was_written(given: tuple[IndexEntry, bytes]) -> None:
+    entry, content = given
+    record = encode_record(entry, content, SALT)
+    assert len(record) == entry.size == OVERHEAD_BYTES + len(entry.id) + len(content)
+    header = decode_head(b"before" + record, 6, SALT)
+    assert isinstance(header, RecordHeader)
+    assert header.entry(entry.segment, entry.offset) == entry
+    assert check_record(entry, record, SALT) is None
+    start, length = content_range(entry)
+    assert record[start - entry.offset:][:length] == content
+
+
+def test_every_flipped_bit_and_every_cut_is_noticed() -> None:
+    entry = an_entry(b"some content")
+    record = encode_record(entry, b"some content", SALT)
+    for place in range(len(record)):
+        for bit in range(8):
+            damaged = bytearray(record)
+            damaged[place] ^= 1 << bit
+            assert check_record(entry, bytes(damaged), SALT) is not None
+        assert check_record(entry, record[:place], SALT) is not None
+
+
+def test_a_record_of_another_store_is_not_taken_for_one() -> None:
+    assert "CRC" in str(decode_head(encode_record(an_entry(), b"content", SALT), 0, SALT + 1))
+
+
+def test_the_record_at_a_place_has_to_be_the_one_that_the_index_knows() -> None:
+    record = encode_record(an_entry(), b"content", SALT)
+    assert "instead of" in str(check_record(an_entry(sequence=2), record, SALT))
+    assert "instead of" in str(check_record(an_entry(id=b"if"), record, SALT))
+
+
+@pytest.mark.parametrize("changes", [
+    {"life_version": MAX_LIFE_VERSION + 1}, {"account": MAX_TAG + 1}, {"container": -1}, {"sequence": -1},
+    {"id": b""}, {"id": b"x" * (MAX_ID_BYTES + 1)}, {"size": 10},
+])
+def test_fields_out_of_range_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        encode_record(an_entry(**changes), b"content", SALT)
