@@ -252,3 +252,138 @@ class NotReady(Busy):
         super().__init__(f"catalog version {version} was not ready in time; {latest} is the latest that is")
         self.version = version
         self.latest = latest
+
+
+class UnknownMessage(Unsupported):
+    """A message of a type that this release does not know; it was skipped and its sender told. Upgrade this node.
+
+    Attributes:
+        message_type: the number found.
+        sender: who sent it, as far as known.
+    """
+
+    def __init__(self, *, message_type: int, sender: str = "") -> None:
+        super().__init__(f"a message of unknown type {message_type}{_from(sender)}: this node is older than its sender; "
+                         f"upgrade it")
+        self.message_type = message_type
+        self.sender = sender
+
+
+class MessageTooNew(Unsupported):
+    """A message in a format version that this release does not read; it was skipped and its sender told.
+
+    Attributes:
+        message_type: its type.
+        found: its format version.
+        supported: the highest version read here; 0 is no version.
+        sender: who sent it, as far as known.
+    """
+
+    def __init__(self, *, message_type: int, found: int, supported: int, sender: str = "") -> None:
+        super().__init__(f"a message of type {message_type} in format version {found}{_from(sender)}; this release "
+                         f"reads versions 1 to {supported}: run releases that share one")
+        self.message_type = message_type
+        self.found = found
+        self.supported = supported
+        self.sender = sender
+
+
+class MessageDamaged(CorruptData):
+    """Bytes that arrived are not a message as it was sent. The connection is given up; what was asked is asked again.
+
+    Attributes:
+        sender: who sent it, as far as known; `path` names the connection.
+    """
+
+    def __init__(self, *, sender: str, offset: int, expected: str, found: str) -> None:
+        super().__init__(path=f"a message{_from(sender)}", offset=offset, expected=expected, found=found)
+        self.sender = sender
+
+
+class MessageTooLarge(InvalidInput):
+    """A message exceeds the limit of its reader; it was not sent, or its connection was closed. Raise both limits."""
+
+    def __init__(self, *, size: int, limit: int, sender: str = "") -> None:
+        super().__init__(f"a message{_from(sender)} takes {size} bytes; the limit is {limit}: raise max_message_bytes on "
+                         f"both sides")
+        self.size = size
+        self.limit = limit
+        self.sender = sender
+
+
+class WrongCluster(InvalidInput):
+    """Somebody of another cluster, or of another name, answered at this address. Correct the addresses."""
+
+    def __init__(self, *, expected: str, found: str, address: str) -> None:
+        super().__init__(f"{address} belongs to {found}, not to {expected}; correct the addresses")
+        self.expected = expected
+        self.found = found
+        self.address = address
+
+
+class TwoCoordinators(Conflict):
+    """Two nodes act as the coordinator of one term, which an election must prevent. The second was refused."""
+
+    def __init__(self, *, term: int, known: str, claims: str) -> None:
+        super().__init__(f"{known!r} is the coordinator of term {term}, and {claims!r} claims to be; an election must "
+                         f"give each term to one node: check what calls elected()")
+        self.term = term
+        self.known = known
+        self.claims = claims
+
+
+class DeadlinePassed(Busy):
+    """A wait came to its end. What was waited for may still happen, but this round goes on without it.
+
+    Attributes:
+        wait: what was waited for.
+        seconds: for how long.
+    """
+
+    def __init__(self, *, wait: str, seconds: float) -> None:
+        super().__init__(f"{wait} took longer than {seconds} s; the next round tries again")
+        self.wait = wait
+        self.seconds = seconds
+
+
+class ReportsMissing(Busy):
+    """Not every node of the topology has reported, so nobody knows which transactions are the oldest.
+
+    Attributes:
+        nodes: the names of those that did not, with the reason, sorted.
+    """
+
+    def __init__(self, *, nodes: tuple[str, ...]) -> None:
+        super().__init__(f"no report from {len(nodes)} nodes: {'; '.join(nodes[:8])}"
+                         + (f"; and {len(nodes) - 8} more" if len(nodes) > 8 else "") + "; the next round asks again")
+        self.nodes = nodes
+
+
+class NotInTopology(Stale):
+    """The coordinator's own life is not in the topology that it was given. Wait for the topology that has it."""
+
+    def __init__(self, *, node: str, epoch: int) -> None:
+        super().__init__(f"{node} is not in the topology of epoch {epoch}, whose coordinator it is; a newer topology "
+                         f"starts the next round")
+        self.node = node
+        self.epoch = epoch
+
+
+class HostFailed(Busy):
+    """A call of the host ended in an error that is not the library's own. The next round calls again.
+
+    Attributes:
+        call: what was asked of the host.
+        kind: the class name of its error.
+        detail: its message.
+    """
+
+    def __init__(self, *, call: str, kind: str, detail: str) -> None:
+        super().__init__(f"the host's {call} ended in {kind}: {detail}; the next round calls it again")
+        self.call = call
+        self.kind = kind
+        self.detail = detail
+
+
+def _from(sender: str) -> str:
+    return f" from {sender}" if sender else ""
