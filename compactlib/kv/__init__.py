@@ -29,6 +29,7 @@ from compactlib.kv.errors import (
     TooLarge,
 )
 from compactlib.kv.memory import MemoryStore
+from compactlib.kv.sqlite import SqliteStore, Synchronous
 from compactlib.kv.store import (
     EXISTS,
     Condition,
@@ -67,7 +68,9 @@ __all__ = [
     "PredicateFailed",
     "Put",
     "SlowDown",
+    "SqliteStore",
     "StoreFailed",
+    "Synchronous",
     "TooLarge",
     "Versioned",
 ]

@@ -15,8 +15,9 @@ from compactlib.kv.arguments import checked_bytes, checked_page_size
 from compactlib.kv.errors import ClosedEntries
 from compactlib.kv.store import Entry
 
-PageLoader: TypeAlias = Callable[[bytes, int], Sequence[Entry]]
-"""`load(start, limit)`: the first `limit` entries with a key >= `start`; fewer only at the end of the partition."""
+PageLoader: TypeAlias = Callable[[bytes, int], tuple[Sequence[Entry], bool]]
+"""`load(start, limit)`: the entries with a key >= `start`, at most `limit`, at least one if there is any; and whether
+they are the partition's last. A page may be short, so that large values do not fill the memory."""
 
 _KEY = attrgetter("key")
 
@@ -42,6 +43,7 @@ class PagedEntries:
         # The page at hand covers all keys from `_page_start` to its last one, or to the end if it is the last page.
         self._page: Sequence[Entry] = ()
         self._page_start: bytes | None = None
+        self._is_last_page = False
         self._at = 0
         self._position = max(checked_bytes("start", start), self._prefix)
         if after is not None:
@@ -58,7 +60,7 @@ class PagedEntries:
     def __next__(self) -> Entry:
         self._require_open()
         if self._at >= len(self._page):
-            if self._page_start is not None and self._is_last_page:
+            if self._is_last_page:
                 raise StopIteration
             self._load_page()
             if not self._page:
@@ -76,7 +78,7 @@ class PagedEntries:
         if self._covers(wanted):
             self._at = bisect_left(self._page, wanted, key=_KEY)
             return
-        self._page, self._page_start, self._at = (), None, 0
+        self._page, self._page_start, self._at, self._is_last_page = (), None, 0, False
         self._page_size = self._first_page
         self._position = wanted
 
@@ -97,13 +99,12 @@ class PagedEntries:
     def _covers(self, key: bytes) -> bool:
         if self._page_start is None or key < self._page_start:
             return False
-        return self._is_last_page or (len(self._page) > 0 and key <= self._page[-1].key)
+        return self._is_last_page or key <= self._page[-1].key
 
     def _load_page(self) -> None:
-        page = self._load(self._position, self._page_size)
+        page, self._is_last_page = self._load(self._position, self._page_size)
         self._page_loads += 1
         self._page, self._page_start, self._at = page, self._position, 0
-        self._is_last_page = len(page) < self._page_size
         if page:
             self._position = _successor(page[-1].key)
         self._page_size = min(2 * self._page_size, self._largest_page)

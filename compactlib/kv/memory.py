@@ -101,14 +101,15 @@ class MemoryStore:
         with self._lock:
             self._require_open()
 
-        def load(position: bytes, limit: int) -> list[Entry]:
+        def load(position: bytes, limit: int) -> tuple[list[Entry], bool]:
             with self._lock:
                 self._require_open()
                 cells = self._partitions.get(partition)
                 if cells is None:
-                    return []
+                    return [], True
                 found = ((key, cells[key]) for key in islice(cells.irange(position), limit))
-                return [Entry(key, cell.value, cell.predicate) for key, cell in found]
+                page = [Entry(key, cell.value, cell.predicate) for key, cell in found]
+                return page, len(page) < limit
 
         return PagedEntries(load, start, prefix=prefix, after=after, page_size=page_size,
                             largest_page=self._page_size)

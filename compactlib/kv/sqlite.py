@@ -1,0 +1,310 @@
+"""`SqliteStore`: a key-value store in one SQLite file, for many threads and many processes of one machine.
+
+The file is in WAL mode, so readers never wait. A write is durable when the call returns; threads that write at once
+share one transaction, and so one sync.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias
+from urllib.parse import quote
+
+import attrs
+
+from compactlib.clock import Clock, SystemClock
+from compactlib.errors import InvalidInput, StorageError, Unsupported
+from compactlib.files import Files, LocalFiles, StrPath
+from compactlib.kv.arguments import (
+    Transaction,
+    checked_cell,
+    checked_partition,
+    checked_present,
+    checked_put,
+    checked_transaction,
+)
+from compactlib.kv.entries import PagedEntries
+from compactlib.kv.errors import DamagedStore, KeyNotFound, NotAStore, OutcomeUnknown, PredicateFailed
+from compactlib.kv.group_commit import GroupCommit
+from compactlib.kv.sqlite_connections import Connections, named, named_errors, primary_code
+from compactlib.kv.sqlite_schema import CREATE, checksum_of, counter_of, is_ready, require_sound
+from compactlib.kv.store import EXISTS, Condition, Delete, Entry, KVLimits, Predicate, Put, Versioned
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_LIMITS = KVLimits(max_partition_bytes=1 << 16, max_key_bytes=1 << 16, max_value_bytes=1 << 28, max_transact=100_000)
+_PAGE_BYTES = 4 << 20
+_WAL_WAIT_SECONDS = 0.01
+
+_GET = "SELECT value, version, checksum FROM cells WHERE partition = ? AND key = ?"
+_SCAN = ("SELECT key, value, version, checksum FROM cells WHERE partition = ? AND key >= ? ORDER BY key LIMIT ?")
+_STATE = "SELECT version FROM cells WHERE partition = ? AND key = ?"
+_PUT = "INSERT OR REPLACE INTO cells (partition, key, value, version, checksum) VALUES (?, ?, ?, ?, ?)"
+_DELETE = "DELETE FROM cells WHERE partition = ? AND key = ?"
+
+Synchronous: TypeAlias = Literal["full", "normal"]
+"""`"full"`: an acknowledged write survives a power failure. `"normal"`: it survives the end of the process; a power
+failure may take back the last writes, all or none of each, in order."""
+
+
+class SqliteStore:
+    """A `KVStore` in an SQLite file. Threads may share one; other processes open their own.
+
+    A predicate is the number of the write that it came from, so it never holds again once the key was written. Every
+    row has a checksum, so a damaged value raises `DamagedStore` and is never given out; a row whose place in the file's
+    tree is damaged may be missed by a scan, and `audit` finds it.
+
+    Args:
+        path: the file; made if there is none. SQLite keeps two more beside it, `-wal` and `-shm`, while it is open. It
+            must be on a disk of this machine: WAL does not work over a network.
+        synchronous: what a power failure may take back.
+        busy_seconds: how long a write waits for another process before it raises `SlowDown`.
+        page_size: how many entries one page of a scan holds, at most; 4 MiB also end a page.
+        files: creates the file.
+        clock: sleeps while another process sets the file up.
+
+    Raises:
+        NotAStore: the file holds something else.
+        Unsupported: it was written by a later release, or its disk cannot do WAL.
+        DamagedStore: it is damaged.
+        SlowDown: another process kept it locked while it was to be set up.
+        StorageError: the disk refused; `ConnectFailed` if the file cannot be opened.
+    """
+
+    def __init__(self, path: StrPath, *, synchronous: Synchronous = "full", busy_seconds: float = 10.0,
+                 page_size: int = 1000, files: Files | None = None, clock: Clock | None = None) -> None:
+        if busy_seconds < 0:
+            raise InvalidInput(f"busy_seconds is {busy_seconds}; give 0 or more")
+        self._path = os.path.abspath(os.fspath(path))
+        self._synchronous = synchronous
+        self._busy_seconds = busy_seconds
+        self._page_size = page_size
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._connections = Connections(self._path, self._connect)
+        self._writes: GroupCommit[Transaction, None] = GroupCommit(self._commit)
+        _create(LocalFiles() if files is None else files, self._path)
+        try:
+            self._set_up()
+        except BaseException:
+            self._connections.close()
+            raise
+
+    @property
+    def limits(self) -> KVLimits:
+        """See `KVStore.limits`."""
+        return _LIMITS
+
+    def get(self, partition: bytes, key: bytes) -> Versioned:
+        """See `KVStore.get`. About 15 microseconds."""
+        partition, key = checked_cell(partition, key, _LIMITS)
+        with named_errors("get", self._path), self._connections.lent() as connection:
+            row = connection.execute(_GET, (partition, key)).fetchone()
+        if row is None:
+            raise KeyNotFound(partition=partition, key=key)
+        value, version, checksum = row
+        require_sound(self._path, partition, key, value, version, checksum)
+        return Versioned(value, version)
+
+    def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
+        """See `KVStore.set`. One sync, shared by the threads that write meanwhile."""
+        self._writes.submit(Transaction((), [checked_put(partition, key, value, _LIMITS)]))
+
+    def set_if(self, partition: bytes, key: bytes, value: Buffer, predicate: Predicate | None) -> None:
+        """See `KVStore.set_if`."""
+        put = checked_put(partition, key, value, _LIMITS)
+        self._writes.submit(Transaction([(*put[:2], predicate)], [put]))
+
+    def delete(self, partition: bytes, key: bytes) -> None:
+        """See `KVStore.delete`."""
+        self._writes.submit(Transaction((), [(*checked_cell(partition, key, _LIMITS), None)]))
+
+    def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
+        """See `KVStore.delete_if`."""
+        cell = checked_cell(partition, key, _LIMITS)
+        self._writes.submit(Transaction([(*cell, checked_present(predicate))], [(*cell, None)]))
+
+    def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
+             page_size: int | None = None) -> PagedEntries:
+        """See `KVStore.scan`."""
+        partition = checked_partition(partition, _LIMITS)
+        self._connections.require_open()
+
+        def load(position: bytes, limit: int) -> tuple[list[Entry], bool]:
+            return self._load_page(partition, position, limit)
+
+        return PagedEntries(load, start, prefix=prefix, after=after, page_size=page_size,
+                            largest_page=self._page_size)
+
+    def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
+                 deletes: Iterable[Delete] = ()) -> None:
+        """See `KVStore.transact`."""
+        self._writes.submit(checked_transaction(conditions, puts, deletes, _LIMITS))
+
+    def close(self) -> None:
+        """See `KVStore.close`. The last one to close the file folds SQLite's `-wal` into it."""
+        self._connections.close()
+
+    def audit(self) -> None:
+        """See `KVStore.audit`: SQLite's own integrity check, every row's checksum, and the write counter."""
+        with named_errors("audit", self._path), self._connections.lent() as connection:
+            connection.execute("BEGIN")
+            try:
+                findings = [text for text, in connection.execute("PRAGMA integrity_check")]
+                if findings != ["ok"]:
+                    raise DamagedStore(path=self._path, detail="; ".join(findings)[:1000])
+                counter = counter_of(connection, self._path)
+                versions = set()
+                rows = connection.execute("SELECT partition, key, value, version, checksum FROM cells")
+                for partition, key, value, version, checksum in rows:
+                    require_sound(self._path, partition, key, value, version, checksum)
+                    assert version <= counter, f"key {key!r} has version {version}, the counter stands at {counter}"
+                    assert version not in versions, f"version {version} was given out twice, to {key!r} last"
+                    versions.add(version)
+            finally:
+                connection.execute("ROLLBACK")
+
+    def __repr__(self) -> str:
+        return f"SqliteStore({self._path!r}, synchronous={self._synchronous!r})"
+
+    # -- reading
+
+    def _load_page(self, partition: bytes, position: bytes, limit: int) -> tuple[list[Entry], bool]:
+        page: list[Entry] = []
+        size = 0
+        with named_errors("scan", self._path), self._connections.lent() as connection:
+            cursor = connection.execute(_SCAN, (partition, position, limit))
+            try:
+                for key, value, version, checksum in cursor:
+                    require_sound(self._path, partition, key, value, version, checksum)
+                    page.append(Entry(key, value, version))
+                    size += len(key) + len(value)
+                    if size >= _PAGE_BYTES:
+                        return page, False
+            finally:
+                cursor.close()
+        return page, len(page) < limit
+
+    # -- writing
+
+    def _commit(self, batch: Sequence[Transaction]) -> list[Exception | None]:
+        """Carry out what several threads asked for in one SQLite transaction; each may fail its own conditions."""
+        with self._connections.lent() as connection:
+            with named_errors("begin", self._path):
+                connection.execute("BEGIN IMMEDIATE")
+            try:
+                with named_errors("write", self._path):
+                    work = _Work(connection, counter_of(connection, self._path))
+                    answers: list[Exception | None] = [work.carry_out(transaction) for transaction in batch]
+                    connection.execute("UPDATE counter SET version = ?", (work.version,))
+                self._finish(connection)
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        return answers
+
+    def _finish(self, connection: sqlite3.Connection) -> None:
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if primary_code(error) == sqlite3.SQLITE_IOERR:
+                # The sync may have failed after the bytes arrived: a crash now could bring the transaction back.
+                raise OutcomeUnknown(operation="commit", path=self._path, detail=str(error)) from error
+            raise named(error, "commit", self._path) from error
+
+    # -- opening
+
+    def _connect(self) -> sqlite3.Connection:
+        uri = f"file:{quote(self._path)}?mode=rw"
+        connection = sqlite3.connect(uri, uri=True, timeout=self._busy_seconds, isolation_level=None,
+                                     check_same_thread=False)
+        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        return connection
+
+    def _set_up(self) -> None:
+        try:
+            with named_errors("open", self._path), self._connections.lent() as connection:
+                ready = is_ready(connection, self._path)
+                self._switch_to_wal(connection)
+                if ready:
+                    return
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    # Another process may have been faster.
+                    if not is_ready(connection, self._path):
+                        for statement in CREATE:
+                            connection.execute(statement)
+                    connection.execute("COMMIT")
+                finally:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+        except DamagedStore as error:
+            if _has_other_header(self._path):
+                raise NotAStore(f"{self._path} is not an SQLite database; name another file, or restore it if it once "
+                                f"was a store", path=self._path) from error
+            raise
+
+    def _switch_to_wal(self, connection: sqlite3.Connection) -> None:
+        waited = 0.0
+        while True:
+            try:
+                mode, = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+                break
+            except sqlite3.OperationalError as error:
+                # SQLite does not wait by itself while another connection makes the same switch.
+                if primary_code(error) != sqlite3.SQLITE_BUSY or waited >= self._busy_seconds:
+                    raise
+                self._clock.sleep(_WAL_WAIT_SECONDS)
+                waited += _WAL_WAIT_SECONDS
+        if mode != "wal":
+            raise Unsupported(f"{self._path} is on a file system where SQLite cannot use WAL (it offers {mode!r}); put "
+                              f"it on a disk of this machine")
+
+
+@attrs.define
+class _Work:
+    """The changes within one SQLite transaction."""
+
+    connection: sqlite3.Connection
+    version: int
+
+    def carry_out(self, transaction: Transaction) -> PredicateFailed | None:
+        for partition, key, predicate in transaction.conditions:
+            row = self.connection.execute(_STATE, (partition, key)).fetchone()
+            if not _holds(predicate, None if row is None else row[0]):
+                # Nothing of it was written yet, so there is nothing to take back.
+                return PredicateFailed(partition=partition, key=key)
+        for partition, key, value in transaction.changes:
+            if value is None:
+                self.connection.execute(_DELETE, (partition, key))
+                continue
+            self.version += 1
+            checksum = checksum_of(partition, key, value, self.version)
+            self.connection.execute(_PUT, (partition, key, value, self.version, checksum))
+        return None
+
+
+def _holds(predicate: Predicate | None, version: int | None) -> bool:
+    if version is None:
+        return predicate is None
+    return predicate is EXISTS or (type(predicate) is int and predicate == version)
+
+
+def _create(files: Files, path: str) -> None:
+    if os.path.exists(path):
+        return
+    try:
+        files.create(path).close()
+        files.sync_folder(os.path.dirname(path))
+    except StorageError:
+        # Another process was faster, or the folder is not there.
+        if not os.path.exists(path):
+            raise
+
+
+def _has_other_header(path: str) -> bool:
+    with open(path, "rb") as file:
+        return file.read(16) != b"SQLite format 3\0"
