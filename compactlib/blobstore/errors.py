@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno as _errno
 import os
 
-from compactlib.errors import Conflict, DiskFull, InvalidInput, NotFound, Stale, StorageError
+from compactlib.errors import Busy, Conflict, DiskFull, InvalidInput, NotFound, Stale, StorageError
 
 
 class NotAStore(InvalidInput):
@@ -105,3 +105,27 @@ class WritesStopped(StorageError):
     """The disk refused a sync or an undo earlier, so that what it holds is not known. Reading goes on; open anew."""
 
     _advice = "writing has stopped after a failed sync; close the store, check the disk and open it again"
+
+
+class CompactionOutOfOrder(Conflict):
+    """A compaction was asked for a step that does not follow from its phase. Read its log and go on from there.
+
+    Attributes:
+        phase: the phase that it is in.
+    """
+
+    def __init__(self, message: str, *, phase: str) -> None:
+        super().__init__(message)
+        self.phase = phase
+
+
+class CompactionInProgress(Busy):
+    """The store has a compaction that is not finished. Resume it, or drop it, before another one is begun.
+
+    Attributes:
+        phase: the phase that it is in.
+    """
+
+    def __init__(self, message: str, *, phase: str) -> None:
+        super().__init__(message)
+        self.phase = phase
