@@ -263,8 +263,8 @@ class UnknownMessage(Unsupported):
     """
 
     def __init__(self, *, message_type: int, sender: str = "") -> None:
-        super().__init__(f"a message of unknown type {message_type}{_from(sender)}: this node is older than its sender; "
-                         f"upgrade it")
+        super().__init__(f"a message of unknown type {message_type}{_from(sender)}: this node is older than its "
+                         f"sender; upgrade it")
         self.message_type = message_type
         self.sender = sender
 
@@ -304,8 +304,8 @@ class MessageTooLarge(InvalidInput):
     """A message exceeds the limit of its reader; it was not sent, or its connection was closed. Raise both limits."""
 
     def __init__(self, *, size: int, limit: int, sender: str = "") -> None:
-        super().__init__(f"a message{_from(sender)} takes {size} bytes; the limit is {limit}: raise max_message_bytes on "
-                         f"both sides")
+        super().__init__(f"a message{_from(sender)} takes {size} bytes; the limit is {limit}: raise max_message_bytes "
+                         f"on both sides")
         self.size = size
         self.limit = limit
         self.sender = sender
