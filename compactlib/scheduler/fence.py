@@ -1,0 +1,333 @@
+"""Fences: a token is enforced where the data lies, so that a late worker cannot commit after its job went to another.
+
+A scheduler's answer is old once it is read: between "the job is yours" and the rename that publishes a file, the job
+may have gone to somebody else. A fence closes this gap at the storage side. It keeps, for each resource, the highest
+token it ever admitted, and refuses every lower one. What exactly is promised, for one resource:
+
+1. `admit` records a token and checks it in one atomic step, durably where the fence is durable. Once it returned, no
+   lower token is admitted, and none commits.
+2. `commit` checks the token and publishes a value in one atomic step (a compare-and-set of the cell that also holds
+   the token). A higher token that is admitted in between wins: the commit is refused and nothing has changed. So the
+   committed values ascend by token, and whoever holds the highest token knows that nobody else will commit.
+3. `guard` (fences that can lock) runs a step, such as a few renames, while admissions to the resource wait: a higher
+   token comes either before the step begins, which is then refused, or after it has ended. If the process dies within
+   the step, the lock goes with it and the next one is admitted: it must first finish or undo what it finds, which is
+   what a commit protocol's recovery does.
+
+Use `commit` where the published thing is a value (the names of the new files, a manifest): write the files privately,
+then commit their names. Use `guard` where it is a change of files in place, on one machine.
+
+Tokens are those of the scheduler: indexes of one log, so they ascend over all resources. That allows a floor: below
+`raise_floor(token)` nothing is admitted to any resource, and what was recorded below is forgotten.
+
+Source: `seeds/scheduler.md`, Job Ownership; issue 3, part 11.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+import attrs
+
+from compactlib.checksum import crc32
+from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, Unsupported
+from compactlib.scheduler.errors import CommittedOtherwise, FencedOff
+
+MAX_TOKEN = (1 << 64) - 1
+MAX_RESOURCE_BYTES = 1000
+MAX_VALUE_BYTES = 256 * 1024
+
+MAGIC = b"CLFENCE\0"
+VERSION = 1
+_HEAD = struct.Struct("<8sHHIQQI")
+_CRC = struct.Struct("<I")
+_COMMITTED = 1
+
+
+@attrs.frozen
+class Commitment:
+    """What was committed, and with which token."""
+
+    token: int
+    value: bytes
+
+
+@attrs.frozen
+class Admission:
+    """A token was admitted; none below it will be any more.
+
+    Attributes:
+        resource: to what.
+        token: the highest so far.
+        committed: what was committed last, by this token or a lower one; `None` if nothing was. A worker that finds
+            the work of an earlier holder here reports that instead of doing it again.
+    """
+
+    resource: str
+    token: int
+    committed: Commitment | None
+
+
+class Fence(Protocol):
+    """Admits ascending tokens to resources. Any thread may call any method; all methods raise `InvalidInput` for a
+    resource's name that is empty or longer than 1000 bytes, and for a token outside 0 .. 2**64 - 1."""
+
+    def admit(self, resource: str, token: int) -> Admission:
+        """Record the token, unless a higher one was seen. The same token may come again.
+
+        Raises:
+            FencedOff: a higher token was admitted, or the floor lies above.
+            Busy: a guarded step takes longer than this fence waits.
+        """
+
+    def commit(self, resource: str, token: int, value: bytes) -> Admission:
+        """Publish a value (at most 256 KiB), if the token is still the highest. The same value may come again.
+
+        Raises:
+            FencedOff: a higher token was admitted meanwhile, or the floor lies above; nothing has changed.
+            CommittedOtherwise: this token has committed another value before; that one stays.
+            InvalidInput: the token was never admitted, or the value is too long.
+            Busy: as for `admit`.
+        """
+
+    def committed(self, resource: str) -> Commitment | None:
+        """What was committed last, by whatever token. Admits nothing."""
+
+    def raise_floor(self, token: int) -> int:
+        """Refuse tokens below this one everywhere, for good, and forget resources whose last token lies below.
+
+        Returns how many were forgotten. Give the lowest token that any live job has. Cost: one step a resource.
+        """
+
+    def audit(self) -> None:
+        """Check every record.
+
+        Raises:
+            CompactlibError: one contradicts itself; the message has the numbers.
+        """
+
+
+class LockingFence(Fence, Protocol):
+    """A fence that can also keep newer tokens waiting while a step runs."""
+
+    def guard(self, resource: str, token: int) -> AbstractContextManager[Admission]:
+        """Admit the token and run the body; admissions to the resource wait until it ends. `commit` works within.
+
+        Raises:
+            FencedOff: a higher token was admitted, or the floor lies above; the body did not run.
+            Busy: another guarded step takes longer than this fence waits.
+        """
+
+
+# ------------------------------------------------------------------------------------- the rules, for all fences
+
+
+def check_admission(resource: str, token: int, record: Admission | None, floor: int) -> Admission:
+    """The record after admitting `token`. Pure."""
+    highest = max(floor, -1 if record is None else record.token)
+    if token < highest:
+        raise FencedOff(resource=resource, token=token, highest=highest)
+    return Admission(resource, token, None if record is None else record.committed)
+
+
+def check_commit(resource: str, token: int, value: bytes, record: Admission | None, floor: int) -> Admission:
+    """The record after committing `value`; the same object if it was committed before. Pure."""
+    if len(value) > MAX_VALUE_BYTES:
+        raise InvalidInput(f"a value of {len(value)} bytes cannot be committed to {resource!r}; the limit is "
+                           f"{MAX_VALUE_BYTES}: write it to a file, and commit the file's name")
+    admitted = check_admission(resource, token, record, floor)
+    if record is None or record.token < token:
+        raise InvalidInput(f"token {token} was never admitted to {resource!r}; call admit() before the work, so that "
+                           f"it sees what an earlier holder has committed")
+    done = admitted.committed
+    if done is not None and done.token == token:
+        if done.value != value:
+            raise CommittedOtherwise(resource=resource, token=token)
+        return record
+    return Admission(resource, token, Commitment(token, value))
+
+
+def check_names(resource: str, token: int) -> None:
+    """Refuse what no fence keeps.
+
+    Raises:
+        InvalidInput: the resource's name or the token is out of range.
+    """
+    try:
+        size = len(resource.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"a resource's name must be text that UTF-8 can hold: {error}") from None
+    if not 1 <= size <= MAX_RESOURCE_BYTES:
+        raise InvalidInput(f"a resource's name has {size} bytes; give 1 to {MAX_RESOURCE_BYTES}")
+    check_token(token)
+
+
+def check_token(token: int) -> None:
+    """Refuse a token that is none.
+
+    Raises:
+        InvalidInput: outside 0 .. 2**64 - 1.
+    """
+    if not 0 <= token <= MAX_TOKEN:
+        raise InvalidInput(f"token {token}; tokens are log indexes between 0 and {MAX_TOKEN}")
+
+
+def encode_record(record: Admission) -> bytes:
+    """The stored form of a record (`docs/formats/scheduler-fence.md`)."""
+    resource, done = record.resource.encode(), record.committed
+    head = _HEAD.pack(MAGIC, VERSION, 0 if done is None else _COMMITTED, len(resource), record.token,
+                      0 if done is None else done.token, 0 if done is None else len(done.value))
+    body = head + resource + (b"" if done is None else done.value)
+    return body + _CRC.pack(crc32(body))
+
+
+def decode_record(data: bytes, place: str) -> Admission:
+    """The inverse of `encode_record`; `place` is for the errors.
+
+    Raises:
+        CorruptData: any check fails.
+        Unsupported: written by a later release.
+    """
+    if len(data) < _HEAD.size + _CRC.size:
+        raise CorruptData(path=place, offset=len(data), expected=f"at least {_HEAD.size + _CRC.size} bytes",
+                          found=f"{len(data)} bytes")
+    magic, version, flags, resource_size, token, committed_token, value_size = _HEAD.unpack_from(data)
+    if magic != MAGIC:
+        raise CorruptData(path=place, offset=0, expected=f"magic {MAGIC!r}", found=repr(magic))
+    end = len(data) - _CRC.size
+    (stored,) = _CRC.unpack_from(data, end)
+    actual = crc32(memoryview(data)[:end])
+    if stored != actual:
+        raise CorruptData(path=place, offset=end, expected=f"CRC {actual:#010x}", found=f"{stored:#010x}")
+    if version > VERSION:
+        raise Unsupported(f"{place}: fence record version {version}; this release reads up to {VERSION}: upgrade")
+    if version < 1 or flags not in (0, _COMMITTED) or _HEAD.size + resource_size + value_size != end:
+        raise CorruptData(path=place, offset=8, expected="version 1, flags 0 or 1, and lengths that fill the record",
+                          found=f"version {version}, flags {flags}, lengths {resource_size} and {value_size}")
+    names_end = _HEAD.size + resource_size
+    try:
+        resource = data[_HEAD.size:names_end].decode()
+    except UnicodeDecodeError as error:
+        raise CorruptData(path=place, offset=_HEAD.size, expected="a name in UTF-8", found=str(error)) from error
+    done = Commitment(committed_token, data[names_end:end]) if flags else None
+    return Admission(resource, token, done)
+
+
+def audit_record(record: Admission, floor: int) -> None:
+    """Check what holds for every record that is kept.
+
+    Raises:
+        CompactlibError: the committed token is above the admitted one, or the floor is.
+    """
+    done = record.committed
+    if done is not None and done.token > record.token:
+        raise CompactlibError(f"{record.resource!r}: token {done.token} has committed, but only {record.token} was "
+                              f"admitted")
+    if record.token < floor:
+        raise CompactlibError(f"{record.resource!r}: a record of token {record.token} lies below the floor {floor}")
+
+
+# --------------------------------------------------------------------------------------------------- in memory
+
+
+class MemoryFence:
+    """A `LockingFence` for the threads of one process; remembers nothing after it.
+
+    Args:
+        wait_seconds: how long a call waits for guarded steps of others.
+    """
+
+    def __init__(self, *, wait_seconds: float = 30.0) -> None:
+        self._records: dict[str, Admission] = {}
+        self._floor = 0
+        self._wait_seconds = wait_seconds
+        self._lock = threading.RLock()
+        self._guarded: dict[str, int] = {}
+
+    def admit(self, resource: str, token: int) -> Admission:
+        """See `Fence.admit`."""
+        check_names(resource, token)
+        with self._held():
+            refuse_above_guard(self._guarded, resource, token)
+            record = check_admission(resource, token, self._records.get(resource), self._floor)
+            self._records[resource] = record
+            return record
+
+    def commit(self, resource: str, token: int, value: bytes) -> Admission:
+        """See `Fence.commit`."""
+        check_names(resource, token)
+        with self._held():
+            record = check_commit(resource, token, value, self._records.get(resource), self._floor)
+            self._records[resource] = record
+            return record
+
+    def committed(self, resource: str) -> Commitment | None:
+        """See `Fence.committed`."""
+        record = self._records.get(resource)
+        return None if record is None else record.committed
+
+    def raise_floor(self, token: int) -> int:
+        """See `Fence.raise_floor`."""
+        check_token(token)
+        with self._held():
+            self._floor = max(self._floor, token)
+            old = [name for name, record in self._records.items() if record.token < self._floor]
+            for name in old:
+                del self._records[name]
+            return len(old)
+
+    @contextmanager
+    def guard(self, resource: str, token: int) -> Iterator[Admission]:
+        """See `LockingFence.guard`. Guarded steps of all resources of this fence run one at a time."""
+        with self._held():
+            record = self.admit(resource, token)
+            with noted(self._guarded, resource, token):
+                yield record
+
+    def audit(self) -> None:
+        """See `Fence.audit`."""
+        with self._held():
+            for record in self._records.values():
+                audit_record(record, self._floor)
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        if not self._lock.acquire(timeout=self._wait_seconds):
+            raise Busy(f"a guarded step has been running for more than {self._wait_seconds} seconds; wait for it")
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def __repr__(self) -> str:
+        return f"MemoryFence({len(self._records)} resources, floor {self._floor})"
+
+
+@contextmanager
+def noted(guarded: dict[str, int], resource: str, token: int) -> Iterator[None]:
+    """Note that the caller, who holds the fence's lock, runs a guarded step."""
+    before = guarded.get(resource)
+    guarded[resource] = token
+    try:
+        yield
+    finally:
+        if before is None:
+            del guarded[resource]
+        else:
+            guarded[resource] = before
+
+
+def refuse_above_guard(guarded: dict[str, int], resource: str, token: int) -> None:
+    """Keep a guarded step from letting a newer token in itself: everybody else has to wait for its end, too.
+
+    Raises:
+        InvalidInput: the step tries.
+    """
+    inside = guarded.get(resource, token)
+    if token > inside:
+        raise InvalidInput(f"token {token} cannot be admitted to {resource!r} within a step that is guarded for token "
+                           f"{inside}; leave the step first")

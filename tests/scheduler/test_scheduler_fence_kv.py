@@ -1,0 +1,251 @@
+"""The fence in a key-value store: every interleaving of two workers, and faults of the store at every request."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from compactlib.errors import Busy, CompactlibError, InvalidInput
+from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, PredicateFailed, SlowDown
+from compactlib.scheduler.errors import FencedOff
+from compactlib.scheduler.fence import Admission, Commitment, encode_record
+from compactlib.scheduler.fence_kv import KVFence
+from compactlib.testing.kv_faults import FaultyStore, KVFault, KVOperation, KVRun, explore_kv_faults
+
+Actor = Callable[[KVFence, list[Any]], None]
+_PATIENCE_SECONDS = 60
+
+
+class Turns:
+    """Lets one of several threads make one request at a time, in a given order; then whoever is left, in turn."""
+
+    def __init__(self, actors: int, order: Sequence[int]) -> None:
+        self._changed = threading.Condition()
+        self._order = list(order)
+        self._waiting: set[int] = set()
+        self._running = set(range(actors))
+        self.taken: list[int] = []
+
+    def request(self, actor: int) -> None:
+        with self._changed:
+            self._waiting.add(actor)
+            self._changed.notify_all()
+            assert self._changed.wait_for(lambda: self._next() == actor, _PATIENCE_SECONDS)
+            self._waiting.remove(actor)
+            self.taken.append(actor)
+            if self._order:
+                self._order.pop(0)
+
+    def _next(self) -> int | None:
+        """Whose turn it is, once everybody who still runs is waiting."""
+        if self._waiting != self._running or not self._waiting:
+            return None
+        while self._order and self._order[0] not in self._running:
+            self._order.pop(0)
+        return self._order[0] if self._order else min(self._waiting)
+
+    def end(self, actor: int) -> None:
+        with self._changed:
+            self._running.discard(actor)
+            self._changed.notify_all()
+
+
+def run_in_order(store: KVStore, actors: Sequence[Actor], order: Sequence[int]) -> tuple[list[list[Any]], list[int]]:
+    """What each actor noted, and whose turn each request was."""
+    turns = Turns(len(actors), order)
+    notes: list[list[Any]] = [[] for _ in actors]
+
+    def run(number: int) -> None:
+        def wait(_: KVOperation) -> None:
+            turns.request(number)
+
+        try:
+            actors[number](KVFence(FaultyStore(store, wait)), notes[number])
+        except CompactlibError as error:
+            notes[number].append(type(error))
+        finally:
+            turns.end(number)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(actors))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return notes, turns.taken
+
+
+def orders(first: int, second: int) -> Iterator[list[int]]:
+    """Every way to mix so many turns of actor 0 with so many of actor 1."""
+    for places in itertools.combinations(range(first + second), first):
+        yield [0 if place in places else 1 for place in range(first + second)]
+
+
+def old_worker(fence: KVFence, notes: list[Any]) -> None:
+    notes.append(fence.admit("job", 5))
+    notes.append(fence.commit("job", 5, b"old"))
+
+
+def new_worker(fence: KVFence, notes: list[Any]) -> None:
+    notes.append(fence.admit("job", 9))
+    notes.append(fence.commit("job", 9, b"new"))
+
+
+def floor_raiser(fence: KVFence, notes: list[Any]) -> None:
+    notes.append(fence.raise_floor(7))
+
+
+def check_two_workers(store: KVStore, notes: list[list[Any]]) -> None:
+    old, new = notes
+    # The new one is never refused, and what it was told at its admission stayed true until it committed.
+    assert len(new) == 2
+    seen = new[0].committed
+    assert new[1] == Admission("job", 9, Commitment(9, b"new"))
+    assert KVFence(store).committed("job") == Commitment(9, b"new")
+    # The old one has committed if and only if the new one saw it.
+    committed = len(old) == 2 and isinstance(old[1], Admission)
+    assert committed == (seen == Commitment(5, b"old"))
+    if not committed:
+        assert old[-1] is FencedOff
+    KVFence(store).audit()
+
+
+def test_two_workers_in_every_order() -> None:
+    for order in orders(6, 6):
+        store = MemoryStore()
+        KVFence(store).admit("job", 2)
+        notes, taken = run_in_order(store, [old_worker, new_worker], order)
+        assert taken.count(1) >= 6
+        check_two_workers(store, notes)
+
+
+def test_two_workers_who_are_the_first() -> None:
+    rng = random.Random(5)
+    for order in rng.sample(list(orders(7, 7)), 200):
+        store = MemoryStore()
+        notes, _ = run_in_order(store, [old_worker, new_worker], order)
+        check_two_workers(store, notes)
+
+
+@pytest.mark.parametrize("worker", [old_worker, new_worker])
+def test_a_worker_and_a_rising_floor_in_every_order(worker: Actor) -> None:
+    for order in orders(7, 4):
+        store = MemoryStore()
+        KVFence(store).admit("job", 2)
+        notes, _ = run_in_order(store, [worker, floor_raiser], order)
+        done = KVFence(store).committed("job")
+        if worker is new_worker:
+            assert done == Commitment(9, b"new")
+            assert len(notes[0]) == 2
+        elif done is not None:
+            assert notes[0][1] == Admission("job", 5, Commitment(5, b"old"))
+        with pytest.raises(FencedOff):
+            KVFence(store).commit("job", 5, b"late")
+        with pytest.raises(FencedOff):
+            KVFence(store).admit("another", 6)
+        KVFence(store).raise_floor(7)
+        assert KVFence(store).committed("job") == (done if worker is new_worker else None)
+
+
+def test_a_fence_that_checks_before_it_writes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def careless(self: KVFence, key: bytes, record: Admission, predicate: object, *, last: bool) -> bool:
+        self._store.set(self._partition, key, encode_record(record))
+        return True
+
+    monkeypatch.setattr(KVFence, "_write", careless)
+    with pytest.raises(AssertionError):
+        test_two_workers_in_every_order()
+
+
+def test_a_fence_that_forgets_the_floor_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KVFence, "_floor", lambda self: 0)
+    with pytest.raises((AssertionError, pytest.fail.Exception, InvalidInput)):
+        test_a_worker_and_a_rising_floor_in_every_order(old_worker)
+
+
+# -------------------------------------------------------------------------------------------- faults of the store
+
+
+def prepared() -> KVStore:
+    store = MemoryStore()
+    fence = KVFence(store)
+    fence.admit("job", 3)
+    fence.commit("job", 3, b"first")
+    fence.admit("old job", 1)
+    return store
+
+
+def work(store: FaultyStore) -> None:
+    fence = KVFence(store)
+    fence.admit("job", 5)
+    store.acknowledge("admitted")
+    fence.commit("job", 5, b"second")
+    store.acknowledge("committed")
+    fence.raise_floor(4)
+    store.acknowledge("floor")
+
+
+def check(store: KVStore, run: KVRun) -> None:
+    fence = KVFence(store)
+    fence.audit()
+    done = fence.committed("job")
+    assert done in (Commitment(3, b"first"), Commitment(5, b"second"))
+    if "admitted" in run.acknowledged:
+        with pytest.raises(FencedOff):
+            fence.admit("job", 4)
+    if "committed" in run.acknowledged:
+        assert done == Commitment(5, b"second")
+    if "floor" in run.acknowledged:
+        with pytest.raises(FencedOff):
+            fence.admit("new job", 3)
+    if run.operation.name == "set_if" and run.fault in (KVFault.CONFLICT, KVFault.UNKNOWN_DONE, KVFault.UNKNOWN_LOST,
+                                                        KVFault.UNKNOWN_LATE):
+        assert run.error is None, "somebody else was first, or perhaps not: to be tried again"
+    # Whatever happened, the same again succeeds, and changes nothing more.
+    work(FaultyStore(store))
+    assert fence.committed("job") == Commitment(5, b"second")
+
+
+def test_the_store_may_fail_at_any_request() -> None:
+    report = explore_kv_faults(prepared, work, check)
+    assert report.operations >= 10
+
+
+def test_a_store_that_always_conflicts_ends_the_patience() -> None:
+    with pytest.raises(Busy, match="100 times"):
+        KVFence(FaultyStore(MemoryStore(), lambda _: KVFault.CONFLICT)).admit("job", 5)
+    with pytest.raises(Busy, match="floor"):
+        KVFence(FaultyStore(MemoryStore(), lambda _: KVFault.CONFLICT)).raise_floor(5)
+
+
+def test_a_store_that_never_tells_is_told_of() -> None:
+    def unknown(operation: KVOperation) -> KVFault | None:
+        return KVFault.UNKNOWN_LOST if operation.changes else None
+
+    with pytest.raises(OutcomeUnknown):
+        KVFence(FaultyStore(MemoryStore(), unknown)).admit("job", 5)
+
+
+def test_other_errors_of_the_store_come_through() -> None:
+    with pytest.raises(SlowDown):
+        KVFence(FaultyStore(MemoryStore(), lambda _: KVFault.SLOW_DOWN)).admit("job", 5)
+
+
+def test_a_record_that_is_wanted_again_is_not_forgotten() -> None:
+    store = MemoryStore()
+    fence = KVFence(store)
+    fence.admit("job", 3)
+
+    class NewerComesFirst(FaultyStore):
+        def delete_if(self, partition: bytes, key: bytes, predicate: object) -> None:
+            fence.admit("job", 9)
+            with pytest.raises(PredicateFailed):
+                super().delete_if(partition, key, predicate)
+            raise PredicateFailed(partition=partition, key=key)
+
+    assert KVFence(NewerComesFirst(store)).raise_floor(7) == 0
+    assert fence.admit("job", 9).token == 9
