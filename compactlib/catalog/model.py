@@ -29,6 +29,7 @@ class Factor(StrEnum):
     MISSING_NODE = "missing node"
     MISSING_PARTITION = "missing partition"
     DROPPED_TABLE = "dropped table still readable"
+    NO_ASSIGNMENTS = "assignments not known"
     NO_ANSWER = "no answer"
     UNAVAILABLE = "not available yet"
 
@@ -123,18 +124,22 @@ def _listed(numbers: Sequence[int], most: int = 8) -> str:
     return shown if len(numbers) <= most else f"{shown} and {len(numbers) - most} more"
 
 
+def _checked_floor(time: Timestamp) -> Timestamp:
+    return 0 if time == 0 else checked_timestamp(time)
+
+
 @attrs.frozen
 class Floor:
     """Everything from this time on may still be needed: the version active then must stay readable.
 
     Attributes:
         factor: why.
-        time: the lowest time needed.
+        time: the lowest time needed; 0 for "from the very beginning", which allows nothing.
         culprit: who needs it; a node's report need not name its own node.
     """
 
     factor: Factor
-    time: Timestamp = attrs.field(converter=checked_timestamp)
+    time: Timestamp = attrs.field(converter=_checked_floor)
     culprit: Culprit = attrs.field(factory=Culprit)
 
 
@@ -170,8 +175,8 @@ class NodeReport:
     """
 
     node: NodeId
-    floors: tuple[Floor, ...] = attrs.field(default=(), converter=tuple)
-    unavailable: tuple[Unavailable, ...] = attrs.field(default=(), converter=tuple)
+    floors: tuple[Floor, ...] = ()
+    unavailable: tuple[Unavailable, ...] = ()
     hosted: HostedPartitions = attrs.field(factory=HostedPartitions)
     transactions_from: Timestamp = attrs.field(converter=checked_timestamp)
 

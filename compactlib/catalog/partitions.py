@@ -4,7 +4,7 @@
 >>> hosted.has(9, 3), hosted.has(9, 1), bin(hosted.mask(9))
 (True, False, '0b1001')
 >>> len(hosted.to_bytes())
-17
+19
 """
 
 from __future__ import annotations

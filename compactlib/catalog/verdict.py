@@ -28,7 +28,7 @@ class DecisionInput:
         retention_margin: how many versions more to keep than anybody needs, >= 0.
     """
 
-    reports: tuple[NodeReport, ...] = attrs.field(converter=tuple)
+    reports: tuple[NodeReport, ...]
     history: HistoryView
     now: Timestamp
     low_watermark: Timestamp | None

@@ -1,0 +1,237 @@
+"""`decide`: from what every node reported to the version up to which history may be cut. A pure function.
+
+The lowest time that anybody needs is the *bound*. The version in force at the bound stays readable, as the snapshot, so
+it is the highest candidate (`retention_margin` moves it down). From there the search goes down to the highest version
+that no index build, missing node or missing partition forbids: an index build as the last change, or a table created a
+moment ago, does not stop everything (seeds/catalog.md, compaction process; notes/catalog.md 1.12, weaknesses 1, 2, 8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import attrs
+
+from compactlib.catalog.catalog import Catalog
+from compactlib.catalog.errors import DuplicateReport, EmptyTopology, TimeBeforeHistory
+from compactlib.catalog.history import HistoryView
+from compactlib.catalog.hosting_check import HOSTING_FACTORS, MAX_CULPRITS, HostingCheck
+from compactlib.catalog.model import Culprit, Factor, Floor, NodeReport
+from compactlib.catalog.timestamp import Timestamp
+from compactlib.catalog.verdict import Compact, Decision, DecisionInput, Explanation, Hold, Limit
+from compactlib.errors import InvalidInput
+
+__all__ = ["decide"]
+
+_BLOCKS_ALL = (Factor.NO_ANSWER, Factor.UNAVAILABLE)
+
+
+def decide(given: DecisionInput) -> Decision:
+    """The target up to which history may be cut, or why nothing can be.
+
+    Raises:
+        EmptyTopology: there are no nodes.
+        DuplicateReport: a node is in `reports` twice.
+        AssignmentsMissing: the assignments of a live table of the candidate version are not known.
+        InvalidInput: the retention margin is negative.
+
+    Cost: O(nodes x tables) bitmap tests; linear in each.
+    """
+    reports = _checked(given)
+    view = given.history
+    floors = _floors(given, reports)
+    unknown = _unknown(given, reports)
+    bound = min((floor.time for lowest in floors.values() for floor in lowest[:1]), default=None)
+    wanted = _steps_down(view, _version_at(view, given.now), given.retention_margin)
+    if wanted is None or wanted <= view.earliest:
+        return Hold(None, Explanation(earliest=view.earliest, latest=view.latest,
+                                      wanted=view.earliest, bound=bound))
+    search = _Search(given, reports)
+    limits = [*unknown, *_timed(view, floors, wanted, given.retention_margin), *search.limits(wanted)]
+    why = Explanation(earliest=view.earliest, latest=view.latest, wanted=wanted, bound=bound,
+                      limits=tuple(sorted(_merged(limits), key=_strength)))
+    ceiling = None if unknown or bound is None else _allowed(view, bound, given.retention_margin)
+    if ceiling is not None and ceiling > view.earliest:
+        target = search.highest(min(ceiling, wanted))
+        if target > view.earliest:
+            return Compact(target, why)
+    return Hold(why.limits[0].factor, why)
+
+
+def _checked(given: DecisionInput) -> Mapping[str, NodeReport]:
+    """The reports by node name."""
+    if given.retention_margin < 0:
+        raise InvalidInput(f"retention_margin is {given.retention_margin}; give 0 or more versions")
+    if not given.topology.nodes:
+        raise EmptyTopology("a decision needs at least one node in the topology; wait until it is known")
+    reports: dict[str, NodeReport] = {}
+    for report in given.reports:
+        if reports.setdefault(report.node.name, report) is not report:
+            raise DuplicateReport(node=report.node.name)
+    return reports
+
+
+# --- times ------------------------------------------------------------------------------------------------------------
+
+
+def _floors(given: DecisionInput, reports: Mapping[str, NodeReport]) -> dict[Factor, list[Floor]]:
+    """The lowest floors of each factor: all that share its lowest time, each naming its node."""
+    lowest: dict[Factor, list[Floor]] = {}
+    for node, floor in _all_floors(given, reports):
+        known = lowest.get(floor.factor)
+        if known is None or floor.time < known[0].time:
+            lowest[floor.factor] = [_of_node(node, floor)]
+        elif floor.time == known[0].time:
+            known.append(_of_node(node, floor))
+    return lowest
+
+
+def _all_floors(given: DecisionInput, reports: Mapping[str, NodeReport]) -> Iterator[tuple[str, Floor]]:
+    if given.low_watermark is not None:
+        yield "", Floor(Factor.LOW_WATERMARK, given.low_watermark, Culprit(owner="of the coordinator"))
+    for name, report in reports.items():
+        for floor in report.floors:
+            yield name, floor
+
+
+def _of_node(node: str, floor: Floor) -> Floor:
+    if not node or floor.culprit.node:
+        return floor
+    return attrs.evolve(floor, culprit=attrs.evolve(floor.culprit, node=node))
+
+
+def _version_at(view: HistoryView, time: Timestamp) -> int | None:
+    try:
+        return view.version_at(time)
+    except TimeBeforeHistory:
+        return None
+
+
+def _steps_down(view: HistoryView, version: int | None, steps: int) -> int | None:
+    for _ in range(steps):
+        if version is None:
+            return None
+        version = view.below(version)
+    return version
+
+
+def _allowed(view: HistoryView, time: Timestamp, margin: int) -> int | None:
+    """The version that a floor at `time` allows; `None` if it needs more than is retained."""
+    return _steps_down(view, _version_at(view, time), margin)
+
+
+def _timed(view: HistoryView, floors: Mapping[Factor, list[Floor]], wanted: int, margin: int) -> Iterator[Limit]:
+    for factor, lowest in floors.items():
+        allows = _allowed(view, lowest[0].time, margin)
+        if allows is None or allows < wanted:
+            yield Limit(factor=factor, allows=allows, time=lowest[0].time, more=max(len(lowest) - MAX_CULPRITS, 0),
+                        culprits=tuple(floor.culprit for floor in lowest[:MAX_CULPRITS]))
+
+
+def _unknown(given: DecisionInput, reports: Mapping[str, NodeReport]) -> list[Limit]:
+    """What keeps the bound from being known at all."""
+    silent = [Culprit(node=name, owner=told) for name, told in _silent(given, reports)]
+    waiting = [attrs.evolve(one.culprit, node=one.culprit.node or name, owner=f"{one.factor}: {one.reason}")
+               for name, report in reports.items() for one in report.unavailable]
+    if given.low_watermark is None:
+        waiting.append(Culprit(owner=f"{Factor.LOW_WATERMARK}: the coordinator has none yet"))
+    return [Limit(factor=factor, allows=None, culprits=tuple(found[:MAX_CULPRITS]),
+                  more=max(len(found) - MAX_CULPRITS, 0))
+            for factor, found in zip(_BLOCKS_ALL, (silent, waiting), strict=True) if found]
+
+
+def _silent(given: DecisionInput, reports: Mapping[str, NodeReport]) -> Iterator[tuple[str, str]]:
+    for node in sorted(given.topology.nodes):
+        report = reports.get(node.name)
+        if report is None:
+            yield node.name, "did not answer"
+        elif report.node.incarnation != node.incarnation:
+            yield node.name, f"answered as incarnation {report.node.incarnation} and is {node.incarnation}"
+
+
+# --- versions ---------------------------------------------------------------------------------------------------------
+
+
+class _Search:
+    """Finds the highest version that nothing in it forbids."""
+
+    def __init__(self, given: DecisionInput, reports: Mapping[str, NodeReport]) -> None:
+        self._view = given.history
+        marks = [floor.time for report in reports.values() if (floor := report.floor(Factor.LOW_WATERMARK))]
+        marks += [] if given.low_watermark is None else [given.low_watermark]
+        version = _version_at(given.history, min(marks)) if marks else None
+        self._hosting = HostingCheck(
+            reports=reports, members=frozenset(node.name for node in given.topology.nodes),
+            assignments=given.assignments, now=given.history.at(given.now),
+            at_watermark=None if version is None else given.history.catalog(version),
+        )
+
+    def highest(self, version: int) -> int:
+        """The highest version <= `version` that nothing forbids; the earliest if there is none.
+
+        Raises:
+            AssignmentsMissing: as `decide`.
+        """
+        first = self._view.catalog(version)
+        self._hosting.look_at(first)
+        self._hosting.require_assignments(first)
+        return self._walk(version, lambda catalog: bool(catalog.building) or self._hosting_forbids(catalog))
+
+    def limits(self, wanted: int) -> Iterator[Limit]:
+        """What each factor alone would allow, if less than `wanted`."""
+        newest = self._view.catalog(wanted)
+        if newest.building:
+            found = sorted(newest.building.items())
+            culprits = tuple(Culprit(index=index, table=table, owner=_status(newest, index))
+                             for index, table in found[:MAX_CULPRITS])
+            yield Limit(factor=Factor.INDEX_BUILD, allows=self._walk(wanted, lambda catalog: bool(catalog.building)),
+                        culprits=culprits, more=max(len(found) - MAX_CULPRITS, 0))
+        self._hosting.look_at(newest)
+        for factor in HOSTING_FACTORS:
+            blocked = self._hosting.blocked[factor]
+            allows = self._walk(wanted, blocked.forbids)
+            if allows < wanted:
+                yield Limit(factor=factor, allows=allows, culprits=tuple(blocked.culprits), more=blocked.more)
+
+    def _hosting_forbids(self, catalog: Catalog) -> bool:
+        blocked = self._hosting.blocked.values()
+        if any(one.forbids(catalog) for one in blocked):
+            return True
+        self._hosting.look_at(catalog)
+        return any(one.forbids(catalog) for one in blocked)
+
+    def _walk(self, version: int, forbids: Callable[[Catalog], bool]) -> int:
+        while version > self._view.earliest and forbids(self._view.catalog(version)):
+            version = self._view.below(version) or self._view.earliest
+        return version
+
+
+def _status(catalog: Catalog, index_id: int) -> str:
+    index = catalog.indexes.get(index_id)
+    return "" if index is None else f"index {index.name!r} is {index.status}"
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+def _merged(limits: list[Limit]) -> list[Limit]:
+    """One limit per factor: an index build can limit by a node's floor and by the catalog itself."""
+    merged: dict[Factor, Limit] = {}
+    for limit in limits:
+        known = merged.get(limit.factor)
+        if known is None:
+            merged[limit.factor] = limit
+            continue
+        first, second = sorted((known, limit), key=_strength)
+        culprits = (*first.culprits, *second.culprits)
+        merged[limit.factor] = attrs.evolve(first, culprits=culprits[:MAX_CULPRITS], more=first.more + second.more
+                                            + max(len(culprits) - MAX_CULPRITS, 0))
+    return list(merged.values())
+
+
+_ORDER = {factor: place for place, factor in enumerate(Factor)}
+
+
+def _strength(limit: Limit) -> tuple[int, Timestamp, int]:
+    """Sorts the factor that allows least first; of equals, the one that needs the lower time."""
+    return (-1 if limit.allows is None else limit.allows, limit.time or 0, _ORDER[limit.factor])
