@@ -70,11 +70,13 @@ class RecordFlag(enum.IntFlag):
 
     `TTL_UPDATED`: the blob had been made permanent when the record was written.
     `ERASED`: a hard delete has overwritten the content with zeros.
+    `SYNCED_BEFORE`: everything before the record in its segment was durable when the record was written.
     """
 
     NONE = 0
     TTL_UPDATED = 1
     ERASED = 2
+    SYNCED_BEFORE = 4
 
 
 class IndexEntry(NamedTuple):

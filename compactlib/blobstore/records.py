@@ -45,7 +45,7 @@ _HEADER = struct.Struct("<4sBBBxHHIIQqqQ")
 _CRC = struct.Struct("<I")
 _FULL = struct.Struct("<4sBBBBHHIIQqqQI")
 _KINDS = frozenset(map(int, RecordKind))
-_FLAGS = 3
+_FLAGS = 7
 
 
 class RecordHeader(NamedTuple):

@@ -1,10 +1,10 @@
 """A log segment's file: its header to the byte, creating one, and reading from it (`docs/formats/blobstore-log.md`).
 
 ```
-0   magic b"CLBLOBSG"     16  capacity (u64)      40  incarnation of the store (16 bytes)
-8   version 1 (u16)       24  position (u64)      56  0 (u32)
-10  header size 64 (u16)  32  generation (u64)    60  CRC of bytes 0..59
-12  0 (u32)
+0   magic b"CLBLOBSG"               16  capacity (u64)           48  incarnation (16 bytes)
+8   version 1 (u16)                 24  position (u64)           64  0 (12 bytes)
+10  header size 80 (u16)            32  generation (u64)         76  CRC of bytes 0..75
+12  segments of the log (u32)       40  first sequence (u64)
 ```
 """
 
@@ -22,12 +22,12 @@ from compactlib.files import Files, OutFile, StrPath, read_exactly
 
 MAGIC = b"CLBLOBSG"
 VERSION = 1
-SEGMENT_HEADER_BYTES = 64
+SEGMENT_HEADER_BYTES = 80
 """Size of a segment's header; the first record begins here."""
 MIN_SEGMENT_BYTES = 1024
 """The smallest capacity of a segment."""
 
-_HEADER = struct.Struct("<8sHHIQQQ16sI")
+_HEADER = struct.Struct("<8sHHIQQQQ16s12x")
 _CRC = struct.Struct("<I")
 
 
@@ -39,11 +39,16 @@ class SegmentHeader:
         name: its name; equals the one in the file name, except while a compaction builds it.
         capacity_bytes: how large the file may become, this header included.
         incarnation: 16 bytes that are the store's own.
+        log_segments: how many segments the whole log may have.
+        first_sequence: no record before this segment's first had this number or a larger one; 0 where it does not
+            matter, in segments that a compaction wrote.
     """
 
     name: SegmentName
     capacity_bytes: int
     incarnation: bytes
+    log_segments: int
+    first_sequence: int = 0
 
     @property
     def salt(self) -> int:
@@ -57,22 +62,23 @@ def salt_of(incarnation: bytes) -> int:
 
 
 def encode_header(header: SegmentHeader) -> bytes:
-    """The 64 header bytes.
+    """The 80 header bytes.
 
     Raises:
         InvalidInput: a field is out of its range.
     """
     name = header.name
     if not (min(name) >= 0 and max(name) <= MAX_NUMBER and len(header.incarnation) == 16
-            and MIN_SEGMENT_BYTES <= header.capacity_bytes <= MAX_NUMBER):
+            and MIN_SEGMENT_BYTES <= header.capacity_bytes <= MAX_NUMBER
+            and 0 < header.log_segments < 1 << 32 and 0 <= header.first_sequence <= MAX_NUMBER):
         raise InvalidInput(f"this is not the header of a segment: {header}")
-    body = _HEADER.pack(MAGIC, VERSION, SEGMENT_HEADER_BYTES, 0, header.capacity_bytes, name.position,
-                        name.generation, header.incarnation, 0)
+    body = _HEADER.pack(MAGIC, VERSION, SEGMENT_HEADER_BYTES, header.log_segments, header.capacity_bytes,
+                        name.position, name.generation, header.first_sequence, header.incarnation)
     return body + _CRC.pack(crc32(body, 0))
 
 
 def decode_header(data: bytes, path: str) -> SegmentHeader:
-    """The header in the first 64 bytes of a file.
+    """The header in the first 80 bytes of a file.
 
     Raises:
         CorruptData: the bytes are not a whole header.
@@ -81,7 +87,7 @@ def decode_header(data: bytes, path: str) -> SegmentHeader:
     if len(data) < SEGMENT_HEADER_BYTES:
         raise CorruptData(path=path, offset=0, expected=f"a header of {SEGMENT_HEADER_BYTES} bytes",
                           found=f"{len(data)} bytes")
-    magic, version, size, _, capacity, position, generation, incarnation, _ = _HEADER.unpack_from(data)
+    magic, version, size, segments, capacity, position, generation, sequence, incarnation = _HEADER.unpack_from(data)
     wanted = _CRC.unpack_from(data, SEGMENT_HEADER_BYTES - 4)[0]
     found = crc32(data[:SEGMENT_HEADER_BYTES - 4], 0)
     if magic != MAGIC or found != wanted:
@@ -91,10 +97,10 @@ def decode_header(data: bytes, path: str) -> SegmentHeader:
         raise Unsupported(f"{path} has format version {version}, and this release knows up to {VERSION}; "
                           f"open it with a newer one")
     if version < 1 or size != SEGMENT_HEADER_BYTES or capacity < MIN_SEGMENT_BYTES or max(
-            capacity, position, generation) > MAX_NUMBER:
+            capacity, position, generation, sequence) > MAX_NUMBER:
         raise CorruptData(path=path, offset=8, expected="the fields of a segment header",
                           found=f"version {version}, size {size}, capacity {capacity}")
-    return SegmentHeader(SegmentName(position, generation), capacity, incarnation)
+    return SegmentHeader(SegmentName(position, generation), capacity, incarnation, segments, sequence)
 
 
 def create_segment(files: Files, path: StrPath, header: SegmentHeader) -> OutFile:
@@ -120,32 +126,29 @@ class SegmentFile:
 
     Args:
         path: the file.
-        name: the name that the header must have; not checked if `None`.
+        header: what it is, if that is known: then the file's own header is not looked at.
 
     Raises:
-        CorruptData: the header is damaged, or is that of another segment.
+        CorruptData: the header is damaged.
         Unsupported: the format version is newer than this release.
         StorageError: the file cannot be opened or read.
     """
 
     __slots__ = ("__weakref__", "_descriptor", "header", "path")
 
-    def __init__(self, path: StrPath, name: SegmentName | None = None) -> None:
+    def __init__(self, path: StrPath, header: SegmentHeader | None = None) -> None:
         self.path = os.fspath(path)
         self._descriptor = -1
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            data = read_exactly(self._descriptor, SEGMENT_HEADER_BYTES, 0)
+            data = b"" if header else read_exactly(self._descriptor, SEGMENT_HEADER_BYTES, 0)
         except OSError as error:
             raise StorageError.from_os(error, "open", path) from error
-        self.header = decode_header(data, self.path)
-        if name is not None and self.header.name != name:
-            raise CorruptData(path=self.path, offset=24, expected=f"the header of segment {name}",
-                              found=f"that of {self.header.name}")
+        self.header = header or decode_header(data, self.path)
 
     @property
     def name(self) -> SegmentName:
-        """The segment's name, as its header has it."""
+        """The segment's name."""
         return self.header.name
 
     def fileno(self) -> int:

@@ -22,6 +22,7 @@ import attrs
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.model import IndexEntry
 from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.segment import SegmentHeader
 from compactlib.clock import Clock
 from compactlib.files import Files
 from compactlib.observe import Observer
@@ -115,6 +116,9 @@ class CompactableStore(Protocol):
     @property
     def observer(self) -> Observer:
         """Told of progress, counters and events."""
+
+    def segment_header(self, name: SegmentName) -> SegmentHeader:
+        """The header of a segment of this store with that name, for one that a compaction builds."""
 
     def snapshot(self) -> Snapshot:
         """A frozen look at log and index."""

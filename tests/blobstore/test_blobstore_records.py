@@ -35,7 +35,7 @@ entries = st.builds(
     lambda blob_id, kind, flags, life, sequence, op, expires, account, container, content: (
         an_entry(content, id=blob_id, kind=kind, flags=flags, life_version=life, sequence=sequence, op_time_ms=op,
                  expires_ms=expires, account=account, container=container), content),
-    st.binary(min_size=1, max_size=40), st.sampled_from(RecordKind), st.integers(0, 3),
+    st.binary(min_size=1, max_size=40), st.sampled_from(RecordKind), st.integers(0, 7),
     st.integers(0, MAX_LIFE_VERSION), st.integers(0, (1 << 63) - 1),
     st.integers(-(1 << 62), (1 << 62) - 1), st.integers(-1, (1 << 62)),
     st.integers(0, MAX_TAG), st.integers(0, MAX_TAG), st.binary(max_size=100))
