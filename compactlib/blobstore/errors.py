@@ -129,3 +129,31 @@ class CompactionInProgress(Busy):
     def __init__(self, message: str, *, phase: str) -> None:
         super().__init__(message)
         self.phase = phase
+
+
+class UnknownPolicy(InvalidInput):
+    """No compaction policy of the library has this name. Take one of `known`, or pass a policy of your own.
+
+    Attributes:
+        name: the name that was given.
+        known: the names there are, in one text.
+    """
+
+    def __init__(self, message: str, *, name: str, known: str) -> None:
+        super().__init__(message)
+        self.name = name
+        self.known = known
+
+
+class UnknownTrigger(InvalidInput):
+    """No compaction trigger has this name. Take one of `known`.
+
+    Attributes:
+        name: the name that was given.
+        known: the names there are, in one text.
+    """
+
+    def __init__(self, message: str, *, name: str, known: str) -> None:
+        super().__init__(message)
+        self.name = name
+        self.known = known
