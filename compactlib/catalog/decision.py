@@ -17,7 +17,7 @@ from compactlib.catalog.errors import DuplicateReport, EmptyTopology, TimeBefore
 from compactlib.catalog.history import HistoryView
 from compactlib.catalog.hosting_check import HOSTING_FACTORS, MAX_CULPRITS, HostingCheck
 from compactlib.catalog.model import Culprit, Factor, Floor, NodeReport
-from compactlib.catalog.timestamp import Timestamp
+from compactlib.catalog.timestamp import HIGHEST, Timestamp
 from compactlib.catalog.verdict import Compact, Decision, DecisionInput, Explanation, Hold, Limit
 from compactlib.errors import InvalidInput
 
@@ -47,15 +47,13 @@ def decide(given: DecisionInput) -> Decision:
         return Hold(None, Explanation(earliest=view.earliest, latest=view.latest,
                                       wanted=view.earliest, bound=bound))
     search = _Search(given, reports)
-    limits = [*unknown, *_timed(view, floors, wanted, given.retention_margin), *search.limits(wanted)]
+    allowed = None if unknown or bound is None else _allowed(view, bound, given.retention_margin)
+    ceiling = view.earliest if allowed is None else min(allowed, wanted)
+    target = search.highest(ceiling)
+    limits = [*unknown, *_timed(view, floors, wanted, given.retention_margin), *search.limits(wanted, ceiling)]
     why = Explanation(earliest=view.earliest, latest=view.latest, wanted=wanted, bound=bound,
                       limits=tuple(sorted(_merged(limits), key=_strength)))
-    ceiling = None if unknown or bound is None else _allowed(view, bound, given.retention_margin)
-    if ceiling is not None and ceiling > view.earliest:
-        target = search.highest(min(ceiling, wanted))
-        if target > view.earliest:
-            return Compact(target, why)
-    return Hold(why.limits[0].factor, why)
+    return Compact(target, why) if target > view.earliest else Hold(why.limits[0].factor, why)
 
 
 def _checked(given: DecisionInput) -> Mapping[str, NodeReport]:
@@ -172,26 +170,34 @@ class _Search:
         Raises:
             AssignmentsMissing: as `decide`.
         """
-        first = self._view.catalog(version)
-        self._hosting.look_at(first)
-        self._hosting.require_assignments(first)
+        if version > self._view.earliest:
+            first = self._view.catalog(version)
+            self._hosting.look_at(first)
+            self._hosting.require_assignments(first)
         return self._walk(version, lambda catalog: bool(catalog.building) or self._hosting_forbids(catalog))
 
-    def limits(self, wanted: int) -> Iterator[Limit]:
-        """What each factor alone would allow, if less than `wanted`."""
-        newest = self._view.catalog(wanted)
-        if newest.building:
-            found = sorted(newest.building.items())
-            culprits = tuple(Culprit(index=index, table=table, owner=_status(newest, index))
+    def limits(self, *starts: int) -> Iterator[Limit]:
+        """What each factor alone would allow, if less than the first of `starts`; else, than the next."""
+        for start in starts:
+            self._hosting.look_at(self._view.catalog(start))
+        for start, allows in self._first_below(starts, lambda catalog: bool(catalog.building)):
+            catalog = self._view.catalog(start)
+            found = sorted(catalog.building.items())
+            culprits = tuple(Culprit(index=index, table=table, owner=_status(catalog, index))
                              for index, table in found[:MAX_CULPRITS])
-            yield Limit(factor=Factor.INDEX_BUILD, allows=self._walk(wanted, lambda catalog: bool(catalog.building)),
-                        culprits=culprits, more=max(len(found) - MAX_CULPRITS, 0))
-        self._hosting.look_at(newest)
+            yield Limit(factor=Factor.INDEX_BUILD, allows=allows, culprits=culprits,
+                        more=max(len(found) - MAX_CULPRITS, 0))
         for factor in HOSTING_FACTORS:
             blocked = self._hosting.blocked[factor]
-            allows = self._walk(wanted, blocked.forbids)
-            if allows < wanted:
+            for _, allows in self._first_below(starts, blocked.forbids):
                 yield Limit(factor=factor, allows=allows, culprits=tuple(blocked.culprits), more=blocked.more)
+
+    def _first_below(self, starts: tuple[int, ...], forbids: Callable[[Catalog], bool]) -> Iterator[tuple[int, int]]:
+        for start in starts:
+            allows = self._walk(start, forbids)
+            if allows < start:
+                yield start, allows
+                return
 
     def _hosting_forbids(self, catalog: Catalog) -> bool:
         blocked = self._hosting.blocked.values()
@@ -234,4 +240,5 @@ _ORDER = {factor: place for place, factor in enumerate(Factor)}
 
 def _strength(limit: Limit) -> tuple[int, Timestamp, int]:
     """Sorts the factor that allows least first; of equals, the one that needs the lower time."""
-    return (-1 if limit.allows is None else limit.allows, limit.time or 0, _ORDER[limit.factor])
+    at = HIGHEST if limit.time is None else limit.time
+    return (-1 if limit.allows is None else limit.allows, at, _ORDER[limit.factor])

@@ -1,0 +1,100 @@
+"""Convention A of notes/catalog.md section 3: v0@1, v1@10, v2@20, ... v8@80, and nodes A, B and C that need nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from compactlib.catalog.catalog import EMPTY, Change, DropObject, PutObject
+from compactlib.catalog.decision import decide
+from compactlib.catalog.descriptors import Column, ColumnType, Index, IndexStatus, Schema, Table, Zone
+from compactlib.catalog.history import HistoryView
+from compactlib.catalog.model import (
+    Assignments,
+    Factor,
+    Floor,
+    NodeId,
+    NodeReport,
+    Topology,
+    Unavailable,
+    ZoneAssignments,
+)
+from compactlib.catalog.partitions import HostedPartitions
+from compactlib.catalog.verdict import Compact, Decision, DecisionInput, Hold
+
+ALL_NODES = ("A", "B", "C")
+SCHEMA = 1
+ZONE = 2
+TABLE_X = 7
+FOREVER = 1000
+
+
+def schema_and_zone(partitions: int = 25) -> list[Change]:
+    return [PutObject(Schema(SCHEMA, "PUBLIC")), PutObject(Zone(id=ZONE, name="Z", partitions=partitions))]
+
+
+def table(table_id: int, *, zone: int = ZONE, name: str = "") -> list[Change]:
+    """A table, with the index of its primary key."""
+    primary = table_id + 500
+    made = Table(id=table_id, schema_id=SCHEMA, name=name or f"T{table_id}", zone_id=zone, primary_key=("ID",),
+                 columns=(Column(name="ID", type=ColumnType.INT64, nullable=False),), primary_index_id=primary)
+    return [PutObject(made), PutObject(Index(id=primary, table_id=table_id, name=f"PK{table_id}", columns=("ID",),
+                                             unique=True, status=IndexStatus.AVAILABLE))]
+
+
+def index(index_id: int, status: IndexStatus, table_id: int = TABLE_X) -> list[Change]:
+    return [PutObject(Index(id=index_id, table_id=table_id, name=f"I{index_id}", columns=("ID",), status=status))]
+
+
+def drop_table(table_id: int) -> list[Change]:
+    return [DropObject("index", table_id + 500), DropObject("table", table_id)]
+
+
+def history(changes: Mapping[int, Sequence[Change]] | None = None, *, latest: int = 8,
+            earliest: int = 0) -> HistoryView:
+    """v0@1, v1@10, ... with these changes in these versions."""
+    catalogs = [EMPTY]
+    for version in range(1, latest + 1):
+        found = (changes or {}).get(version, ())
+        catalogs.append(catalogs[-1].apply(found, version=version, commit=10 * version, activation=10 * version,
+                                           next_id=10_000))
+    return HistoryView(catalogs[earliest:])
+
+
+def with_table_x(more: Mapping[int, Sequence[Change]] | None = None, **options: Any) -> HistoryView:
+    """Table X, id 7, created in v2, in a zone of 25 partitions."""
+    changes = {1: schema_and_zone(), 2: table(TABLE_X), **(more or {})}
+    return history(changes, **options)
+
+
+def report(name: str, needs: int | None = FOREVER, *, floors: Iterable[Floor] = (),
+           hosted: HostedPartitions | None = None, unavailable: Iterable[Unavailable] = (),
+           incarnation: int = 1) -> NodeReport:
+    """A node whose minimum required time is `needs`."""
+    first = () if needs is None else (Floor(Factor.RAFT_RECOVERY, needs),)
+    return NodeReport(node=NodeId(name, incarnation), floors=(*first, *floors), unavailable=tuple(unavailable),
+                      hosted=HostedPartitions.of({TABLE_X: range(25)}) if hosted is None else hosted,
+                      transactions_from=FOREVER)
+
+
+def given(view: HistoryView, reports: Iterable[NodeReport] | None = None, *, margin: int = 0,
+          **changes: Any) -> DecisionInput:
+    fields: dict[str, Any] = {
+        "reports": tuple(map(report, ALL_NODES) if reports is None else reports), "history": view, "now": FOREVER,
+        "low_watermark": FOREVER, "topology": Topology.of(*ALL_NODES), "retention_margin": margin,
+        "assignments": Assignments({ZONE: ZoneAssignments.everywhere(ALL_NODES, 25)}), **changes,
+    }
+    return DecisionInput(**fields)
+
+
+def decided(*args: Any, **named: Any) -> Decision:
+    return decide(given(*args, **named))
+
+
+def target(decision: Decision) -> int | None:
+    return decision.target if isinstance(decision, Compact) else None
+
+
+def held_by(decision: Decision) -> Factor | None:
+    assert isinstance(decision, Hold), decision
+    return decision.factor
