@@ -159,7 +159,9 @@ class MemoryStore:
         if found is None:
             holds = predicate is None
         else:
-            holds = predicate is EXISTS or (predicate is not None and found.predicate == predicate)
+            # By type too: True and 1.0 equal the version 1, and are no predicates.
+            holds = predicate is EXISTS or (type(predicate) is type(found.predicate)
+                                            and predicate == found.predicate)
         if not holds:
             raise PredicateFailed(partition=partition, key=key)
 

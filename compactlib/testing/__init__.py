@@ -37,6 +37,7 @@ from compactlib.testing.crash import (
 )
 from compactlib.testing.executor_conformance import ExecutorConformance, check_executor
 from compactlib.testing.faults import FailingFiles
+from compactlib.testing.kv_conformance import KVStoreConformance, check_kv_store
 from compactlib.testing.kv_faults import (
     FaultyStore,
     KVCrash,
@@ -61,10 +62,12 @@ __all__ = [
     "KVFaultReport",
     "KVOperation",
     "KVRun",
+    "KVStoreConformance",
     "Recording",
     "RecordingFiles",
     "Recover",
     "check_executor",
+    "check_kv_store",
     "explain",
     "explore",
     "explore_kv_faults",

@@ -1,0 +1,421 @@
+"""The K-vectors of `notes/staging.md` 3.1 as tests, each named by its number; `kv_conformance` adds what goes beyond.
+
+The numbering of the notes has gaps. Two vectors are stated in Python's terms: after `close()` a scan raises
+`ClosedEntries` (K24), and the end of a scan is `StopIteration` (K23).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from compactlib.kv import (
+    EXISTS,
+    ClosedEntries,
+    KeyNotFound,
+    KVStore,
+    MissingKey,
+    MissingPartitionKey,
+    MissingValue,
+    PredicateFailed,
+    SlowDown,
+)
+
+P = b"test"
+OTHER = b"other"
+
+
+@contextlib.contextmanager
+def expect(kind: type[BaseException]) -> Iterator[None]:
+    """The block must raise `kind`.
+
+    Raises:
+        AssertionError: it raised something else, or nothing.
+    """
+    try:
+        yield
+    except kind:
+        return
+    except BaseException as other:
+        raise AssertionError(f"{kind.__name__} was expected, {other!r} was raised") from other
+    raise AssertionError(f"{kind.__name__} was expected, nothing was raised")
+
+
+def in_threads(count: int, work: Callable[[int], object]) -> None:
+    """Run `work(0)`, `work(1)`, ... each in a thread of its own, all begun together.
+
+    Raises:
+        BaseException: what the first thread that failed raised.
+    """
+    barrier = threading.Barrier(count)
+    errors: list[BaseException] = []
+
+    def run(number: int) -> None:
+        barrier.wait()
+        try:
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def put_all(store: KVStore, keys: Iterable[bytes], partition: bytes = P) -> None:
+    """Write each key with `v:` and itself as its value."""
+    for key in keys:
+        store.set(partition, key, b"v:" + key)
+
+
+def keys_of(store: KVStore, partition: bytes = P, **arguments: Any) -> list[bytes]:
+    """The keys of one scan, having checked the values that `put_all` wrote."""
+    with store.scan(partition, **arguments) as entries:
+        found = list(entries)
+    assert all(entry.value == b"v:" + entry.key for entry in found), found
+    return [entry.key for entry in found]
+
+
+class KVVectors:
+    """K1 to K27. Attributes and methods that an inheriting class sets: see `KVStoreConformance`."""
+
+    def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
+        """The store to be tested; see `KVStoreConformance.make_store`."""
+        raise NotImplementedError("say which store is to be tested")
+
+    @contextlib.contextmanager
+    def throttled(self, store: KVStore) -> Iterator[bool]:
+        """Make the backend refuse requests within the block; `False` if it cannot be done, which skips K27."""
+        yield False
+
+    def test_k01_what_is_absent_is_not_found(self, tmp_path: Path) -> None:
+        """An absent key and an absent partition answer the same."""
+        store = self.make_store(tmp_path)
+        with expect(KeyNotFound):
+            store.get(b"no such partition", b"k")
+        store.set(P, b"k", b"v")
+        with expect(KeyNotFound):
+            store.get(P, b"absent")
+        store.close()
+
+    def test_k02_missing_arguments(self, tmp_path: Path) -> None:
+        """Empty and `None` are missing; the partition is looked at first, then the key, then the value."""
+        store = self.make_store(tmp_path)
+        none: Any = None
+        with expect(MissingPartitionKey):
+            store.scan(b"")
+        calls: list[Callable[[bytes, bytes], object]] = [
+            store.get, store.delete, lambda p, k: store.set(p, k, b"v"), lambda p, k: store.set_if(p, k, b"v", None),
+            lambda p, k: store.delete_if(p, k, EXISTS),
+        ]
+        writes: list[Callable[[bytes, bytes], object]] = [
+            lambda p, k: store.set(p, k, none), lambda p, k: store.set_if(p, k, none, None),
+        ]
+        for missing in (b"", none):
+            for call in calls:
+                with expect(MissingPartitionKey):
+                    call(missing, b"k")
+                with expect(MissingKey):
+                    call(P, missing)
+                with expect(MissingPartitionKey):
+                    call(missing, missing)
+        for write in writes:
+            with expect(MissingValue):
+                write(P, b"k")
+            with expect(MissingKey):
+                write(P, b"")
+            with expect(MissingPartitionKey):
+                write(none, none)
+        store.close()
+
+    def test_k03_an_empty_value_is_a_value(self, tmp_path: Path) -> None:
+        """It is found, and it is scanned."""
+        store = self.make_store(tmp_path)
+        store.set(P, b"k", b"")
+        assert store.get(P, b"k").value == b""
+        assert [(entry.key, entry.value) for entry in store.scan(P)] == [(b"k", b"")]
+        store.close()
+
+    def test_k04_set_and_get(self, tmp_path: Path) -> None:
+        """Keys are equal by their bytes; what the caller does to its buffer later does not matter."""
+        store = self.make_store(tmp_path)
+        store.set(P, b"k", b"v1")
+        assert store.get(bytes(bytearray(P)), bytes(bytearray(b"k"))).value == b"v1"
+        store.set(P, b"k", b"v2")
+        assert store.get(P, b"k").value == b"v2"
+        buffer = bytearray(b"v3")
+        store.set(P, b"k", buffer)
+        store.set(P, b"view", memoryview(buffer)[1:])
+        buffer[:] = b"xx"
+        assert [store.get(P, key).value for key in (b"k", b"view")] == [b"v3", b"3"]
+        store.close()
+
+    def test_k05_delete(self, tmp_path: Path) -> None:
+        """Once, twice, and where nothing ever was."""
+        store = self.make_store(tmp_path)
+        store.set(P, b"k", b"v")
+        store.delete(P, b"k")
+        with expect(KeyNotFound):
+            store.get(P, b"k")
+        store.delete(P, b"k")
+        store.delete(b"no such partition", b"k")
+        store.close()
+
+    def test_k06_create_only(self, tmp_path: Path) -> None:
+        """The predicate `None` holds once."""
+        store = self.make_store(tmp_path)
+        store.set_if(P, b"k", b"v", None)
+        with expect(PredicateFailed):
+            store.set_if(P, b"k", b"other", None)
+        assert store.get(P, b"k").value == b"v"
+        store.close()
+
+    def test_k07_compare_and_set(self, tmp_path: Path) -> None:
+        """A predicate is good for one write."""
+        store = self.make_store(tmp_path)
+        store.set(P, b"k", b"v1")
+        predicate = store.get(P, b"k").predicate
+        store.set_if(P, b"k", b"v2", predicate)
+        with expect(PredicateFailed):
+            store.set_if(P, b"k", b"v3", predicate)
+        assert store.get(P, b"k").value == b"v2"
+        store.close()
+
+    def test_k08_a_predicate_out_of_the_air(self, tmp_path: Path) -> None:
+        """It fails, whatever its type, and whether the key is there or not."""
+        store = self.make_store(tmp_path)
+        store.set(P, b"k", b"v1")
+        for bogus in (b"bogus", b"", "text", 4711, -1, True, 1.0, (1, 2)):
+            for key in (b"k", b"absent"):
+                with expect(PredicateFailed):
+                    store.set_if(P, key, b"v2", bogus)
+        assert store.get(P, b"k").value == b"v1"
+        with expect(KeyNotFound):
+            store.get(P, b"absent")
+        store.close()
+
+    def test_k09_compare_and_set_of_an_empty_value(self, tmp_path: Path) -> None:
+        """`None` is not the predicate of an empty value."""
+        store = self.make_store(tmp_path)
+        store.set(P, b"k", b"")
+        with expect(PredicateFailed):
+            store.set_if(P, b"k", b"v", None)
+        store.set_if(P, b"k", b"v", store.get(P, b"k").predicate)
+        assert store.get(P, b"k").value == b"v"
+        store.close()
+
+    def test_k10_exists(self, tmp_path: Path) -> None:
+        """Any value will do, none will not."""
+        store = self.make_store(tmp_path)
+        with expect(PredicateFailed):
+            store.set_if(P, b"k", b"v", EXISTS)
+        with expect(KeyNotFound):
+            store.get(P, b"k")
+        for value in (b"", b"v"):
+            store.set(P, b"k", value)
+            store.set_if(P, b"k", b"new", EXISTS)
+            assert store.get(P, b"k").value == b"new"
+        store.close()
+
+    def test_k11_a_predicate_of_a_key_that_is_gone(self, tmp_path: Path) -> None:
+        """It fails and writes nothing (the notes' 1.2; upstream's memory store crashed here)."""
+        store = self.make_store(tmp_path)
+        store.set(P, b"k", b"v")
+        predicate = store.get(P, b"k").predicate
+        store.delete(P, b"k")
+        with expect(PredicateFailed):
+            store.set_if(P, b"k", b"v2", predicate)
+        with expect(KeyNotFound):
+            store.get(P, b"k")
+        store.close()
+
+    def test_k12_the_same_bytes_again(self, tmp_path: Path) -> None:
+        """A predicate may hold again or not (ABA); nothing else may happen."""
+        store = self.make_store(tmp_path)
+        store.set(P, b"k", b"v1")
+        predicate = store.get(P, b"k").predicate
+        store.set(P, b"k", b"v2")
+        store.set(P, b"k", b"v1")
+        try:
+            store.set_if(P, b"k", b"v3", predicate)
+        except PredicateFailed:
+            assert store.get(P, b"k").value == b"v1"
+        else:
+            assert store.get(P, b"k").value == b"v3"
+        store.close()
+
+    def test_k13_one_of_fifty_threads_creates(self, tmp_path: Path) -> None:
+        """All create the same key; one of them did."""
+        store = self.make_store(tmp_path)
+        winners: list[int] = []
+
+        def create(number: int) -> None:
+            with contextlib.suppress(PredicateFailed):
+                store.set_if(P, b"k", b"%d" % number, None)
+                winners.append(number)
+
+        in_threads(50, create)
+        assert len(winners) == 1, winners
+        assert store.get(P, b"k").value == b"%d" % winners[0]
+        store.close()
+
+    def test_k13_eight_threads_count(self, tmp_path: Path) -> None:
+        """Each adds one a hundred times by compare-and-set; no step is lost."""
+        store = self.make_store(tmp_path)
+        store.set(P, b"k", b"0")
+
+        def count(_: int) -> None:
+            for _ in range(100):
+                while True:
+                    found = store.get(P, b"k")
+                    try:
+                        store.set_if(P, b"k", b"%d" % (int(found.value) + 1), found.predicate)
+                        break
+                    except PredicateFailed:
+                        pass
+
+        in_threads(8, count)
+        assert store.get(P, b"k").value == b"800"
+        store.close()
+
+    def test_k14_a_scan_stays_in_its_partition(self, tmp_path: Path) -> None:
+        """The same hundred keys in two partitions, written in any order."""
+        store = self.make_store(tmp_path)
+        keys = [b"pfx-key-%04d" % number for number in range(100)]
+        put_all(store, random.Random(14).sample(keys, 100))
+        for key in keys:
+            store.set(OTHER, key, b"foreign")
+        assert keys_of(store, start=b"pfx") == keys
+        store.close()
+
+    def test_k15_where_a_scan_begins(self, tmp_path: Path) -> None:
+        """At the first key at or after the start."""
+        store = self.make_store(tmp_path)
+        put_all(store, [b"pfx-key-%04d" % number for number in range(100)])
+        found = keys_of(store, start=b"pfx-key-0005")
+        assert (len(found), found[0]) == (95, b"pfx-key-0005")
+        assert keys_of(store, start=b"pfx-key-0005a")[0] == b"pfx-key-0006"
+        store.close()
+
+    def test_k16_nothing_to_scan(self, tmp_path: Path) -> None:
+        """An unknown partition, and a start past the end."""
+        store = self.make_store(tmp_path)
+        assert keys_of(store, b"no such partition") == []
+        put_all(store, [b"a", b"b"])
+        assert keys_of(store, start=b"c") == []
+        store.close()
+
+    def test_k17_the_order_of_keys(self, tmp_path: Path) -> None:
+        """Byte by byte, the shorter first; no text collation."""
+        store = self.make_store(tmp_path)
+        keys = [bytes.fromhex(text) for text in ("00", "00ff", "61", "6100", "6161", "ff", "ffff")]
+        put_all(store, random.Random(17).sample(keys, len(keys)))
+        assert keys_of(store) == keys
+        store.close()
+
+    def test_k19_pages_of_any_size(self, tmp_path: Path) -> None:
+        """The size is a hint about how, not what; fewer are asked for first, then twice as many each time."""
+        store = self.make_store(tmp_path, page_size=1000)
+        keys = [b"%04d" % number for number in range(100)]
+        put_all(store, keys)
+        for size in (1, 2, 99, 100, 1000):
+            assert keys_of(store, page_size=size) == keys
+        with store.scan(P, page_size=1) as entries:
+            assert list(entries)[-1].key == keys[-1]
+            # 1, 2, 4, ... 64 entries: a hint of one does not mean a hundred requests.
+            assert entries.page_loads <= 8, f"{entries.page_loads} pages for 100 entries: pages do not grow"
+        store.close()
+
+    def test_k20_deleting_during_a_scan(self, tmp_path: Path) -> None:
+        """The last key goes while the scan is open; it may be seen or not, the others are."""
+        for size in (99, 95):
+            store = self.make_store(tmp_path / str(size))
+            keys = [b"%04d" % number for number in range(100)]
+            put_all(store, keys)
+            with store.scan(P, page_size=size) as entries:
+                found = [next(entries).key]
+                store.delete(P, keys[99])
+                found += [entry.key for entry in entries]
+            assert found in (keys, keys[:99]), found
+            store.close()
+
+    def test_k23_seek(self, tmp_path: Path) -> None:
+        """Forwards, backwards and past the end; inside a page nothing is loaded."""
+        store = self.make_store(tmp_path)
+        put_all(store, [b"a", b"aa", b"b", b"c", b"d"])
+        with store.scan(P) as entries:
+            for wanted, found in ((b"b", [b"b", b"c", b"d"]), (b"aaa", [b"b", b"c", b"d"]), (b"e", []),
+                                  (b"a", [b"a", b"aa", b"b", b"c", b"d"])):
+                entries.seek(wanted)
+                assert [entry.key for entry in entries] == found, wanted
+        with store.scan(P) as entries:
+            for key in (b"b", b"c", b"d"):
+                entries.seek(key)
+                assert next(entries).key == key
+            assert entries.page_loads == 1, f"seeks inside one page loaded {entries.page_loads}"
+        store.close()
+
+    def test_k24_a_closed_scan(self, tmp_path: Path) -> None:
+        """It says so; closing again is fine."""
+        store = self.make_store(tmp_path)
+        put_all(store, [b"a", b"b"])
+        entries = store.scan(P)
+        assert next(entries).key == b"a"
+        entries.close()
+        entries.close()
+        with expect(ClosedEntries):
+            next(entries)
+        with expect(ClosedEntries):
+            entries.seek(b"a")
+        store.close()
+
+    def test_k25_prefix(self, tmp_path: Path) -> None:
+        """With where to begin: at a key, or after it."""
+        store = self.make_store(tmp_path)
+        put_all(store, [b"a", b"aa", b"b"])
+        assert keys_of(store, prefix=b"a") == [b"a", b"aa"]
+        assert keys_of(store, prefix=b"a", start=b"aa") == [b"aa"]
+        assert keys_of(store, prefix=b"a", after=b"aa") == []
+        store.close()
+
+    def test_k26_seek_across_pages(self, tmp_path: Path) -> None:
+        """Into pages that are not loaded yet, and back into one that is gone."""
+        store = self.make_store(tmp_path, page_size=10)
+        tail = [b"d" + bytes([letter]) for letter in range(ord("a"), ord("z") + 1)]
+        keys = [b"a", b"aa", b"b", b"c", b"d", *tail, b"z"]
+        put_all(store, keys)
+        with store.scan(P, page_size=10) as entries:
+            assert next(entries).key == b"a"
+            entries.seek(b"b")
+            assert [next(entries).key for _ in range(11)] == keys[2:13]
+            entries.seek(b"z")
+            assert next(entries).key == b"z"
+            entries.seek(b"d1")
+            assert [entry.key for entry in entries] == [*tail, b"z"]
+        store.close()
+
+    def test_k27_throttled(self, tmp_path: Path) -> None:
+        """`SlowDown`, which is neither "not found" nor "predicate failed", and nothing was written."""
+        store = self.make_store(tmp_path)
+        store.set(P, b"k", b"v")
+        predicate = store.get(P, b"k").predicate
+        with self.throttled(store) as possible:
+            if possible:
+                with expect(SlowDown):
+                    store.set(P, b"new", b"v")
+                with expect(SlowDown):
+                    store.set_if(P, b"k", b"w", predicate)
+                with expect(SlowDown):
+                    store.delete(P, b"k")
+        store.set_if(P, b"k", b"w", predicate)
+        with expect(KeyNotFound):
+            store.get(P, b"new")
+        store.close()

@@ -1,0 +1,56 @@
+"""The store in memory passes the conformance kit, with predicates of both kinds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from compactlib.kv import KVLimits, KVStore, MemoryStore, TooLarge
+from compactlib.testing import KVStoreConformance
+from compactlib.testing.kv_machine import kv_machine
+
+
+class TestMemoryStore(KVStoreConformance):
+    def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
+        return MemoryStore(page_size=page_size or 1000)
+
+
+class TestMemoryStoreThatComparesValues(KVStoreConformance):
+    def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
+        return MemoryStore(page_size=page_size or 1000, predicates="value")
+
+
+TestMemoryStoreMachine = kv_machine(MemoryStore).TestCase
+TestMemoryStoreMachine.settings = settings(max_examples=50, stateful_step_count=40)
+TestMemoryStoreThatComparesValuesMachine = kv_machine(lambda: MemoryStore(predicates="value", page_size=2)).TestCase
+TestMemoryStoreThatComparesValuesMachine.settings = settings(max_examples=50, stateful_step_count=40)
+
+
+def test_k12_a_predicate_that_is_a_version_never_holds_again() -> None:
+    by_version, by_value = MemoryStore(), MemoryStore(predicates="value")
+    for store, holds in ((by_version, False), (by_value, True)):
+        store.set(b"p", b"k", b"v1")
+        predicate = store.get(b"p", b"k").predicate
+        store.delete(b"p", b"k")
+        store.set(b"p", b"k", b"v1")
+        assert (store.get(b"p", b"k").predicate == predicate) is holds
+
+
+def test_its_limits_can_be_set() -> None:
+    limits = KVLimits(max_partition_bytes=1, max_key_bytes=2, max_value_bytes=3, max_transact=0)
+    store = MemoryStore(limits=limits)
+    store.set(b"p", b"kk", b"vvv")
+    with pytest.raises(TooLarge, match=r"a value of 4 bytes was given, this store takes at most 3"):
+        store.set(b"p", b"k", b"vvvv")
+    assert store.limits is limits
+    assert repr(store) == "MemoryStore(1 keys in 1 partitions)"
+
+
+def test_an_audit_finds_a_version_given_out_twice() -> None:
+    store = MemoryStore()
+    store.set(b"p", b"a", b"1")
+    store._partitions[b"p"][b"b"] = store.get(b"p", b"a")  # noqa: SLF001
+    with pytest.raises(AssertionError, match="two keys share one version"):
+        store.audit()
