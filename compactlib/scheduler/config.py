@@ -14,6 +14,12 @@ LastKey: TypeAlias = Literal["age", "name"]
 """What decides between jobs that are otherwise equal: who came first, or the name."""
 
 
+def check_seconds(name: str, seconds: float) -> None:
+    """Raise `BadConfig` unless `seconds` is finite and not negative."""
+    if not math.isfinite(seconds) or seconds < 0:
+        raise BadConfig(f"{name} is {seconds}; give finite seconds >= 0")
+
+
 @attrs.frozen(kw_only=True)
 class LevelConfig:
     """When the blocks of one level become a job.
@@ -150,6 +156,8 @@ class SchedulerConfig:
     def upstream(cls, **changes: Any) -> SchedulerConfig:
         """The behaviour described in notes 1, for comparison: see there what is weak about it.
 
+        As there, the age of the last level is the most by which the times of any job's blocks may differ.
+
         Args:
             changes: settings that differ from it.
         """
@@ -157,10 +165,7 @@ class SchedulerConfig:
             "last_key": "name", "standalone_cleanup": False, "refuse_future_tokens": False, "evict_at_limit": False,
             "check_results": False, "strict_states": False, "backoff_seconds": 0.0,
         }
-        return cls(**{**settings, **changes})
-
-
-def check_seconds(name: str, seconds: float) -> None:
-    """Raise `BadConfig` unless `seconds` is finite and not negative."""
-    if not math.isfinite(seconds) or seconds < 0:
-        raise BadConfig(f"{name} is {seconds}; give finite seconds >= 0")
+        config = cls(**{**settings, **changes})
+        span = config.levels[-1].max_age_seconds
+        levels = tuple(attrs.evolve(level, max_range_seconds=span) for level in config.levels)
+        return attrs.evolve(config, levels=levels)

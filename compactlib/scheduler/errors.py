@@ -61,7 +61,7 @@ class JournalConflict(Conflict):
     """
 
     def __init__(self, *, index: int) -> None:
-        super().__init__(f"journal entry {index} was written by somebody else; load the scheduler again before going on")
+        super().__init__(f"journal entry {index} was written by somebody else; load the scheduler again to go on")
         self.index = index
 
 

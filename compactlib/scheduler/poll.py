@@ -50,7 +50,7 @@ class PollRequest:
 
 
 class Verdict(enum.Enum):
-    """The answer to one status update. All but `ACCEPTED` leave the worker without the job, except where noted."""
+    """The answer to one status update. "Final": the worker has lost the job, and asking again is of no use."""
 
     ACCEPTED = "accepted"
     NOT_FOUND = "not found"
@@ -62,7 +62,7 @@ class Verdict(enum.Enum):
     FORGED_TOKEN = "forged token"
     """The seal was not made for this job and token. Final."""
     BAD_STATUS = "bad status"
-    """The status is none that a worker may send. Nothing changed; the job is still the worker's."""
+    """The status is none that a worker may send. Nothing changed, and the lease was not renewed."""
     WRONG_STATE = "wrong state"
     """The job is assigned to nobody. Final."""
     BAD_RESULT = "bad result"
