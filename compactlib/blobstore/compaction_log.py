@@ -1,4 +1,4 @@
-"""What a compaction has done so far: a value that moves through phases, and the file `COMPACTION` that makes it durable.
+"""What a compaction has done so far, as a value that moves through phases; `compaction_file` makes it durable.
 
 A compaction goes through its victims in cycles. Each cycle fills at most so many new segments as there are swaps:
 
@@ -9,10 +9,7 @@ PREPARE --start_copy--> COPY --copied*--> COPY --start_commit--> COMMIT --start_
                                                                           no victim is left: DONE <-------------+
 ```
 
-The file is there from `begin` to `close`, and is replaced as a whole at each step, so that it is never half written: not
-even its first byte is seen before its last one is durable. The step to COMMIT is the commit: before it the victims
-count, from it on the new segments. Closing gives the file the name under which the history keeps it.
-(`docs/formats/blobstore-compaction-log.md`, notes 1.8.)
+The step to COMMIT is the commit: before it the victims count, from it on the new segments. Notes 1.8.
 """
 
 from __future__ import annotations
@@ -124,6 +121,7 @@ class CompactionLog:
         swap_segments: how many segments a cycle may write, >= 1.
         victims: the segments to compact, ascending.
         cycles: those begun, oldest first.
+        left_out: victims that turned out to be damaged, which stay as they are.
         dropped: whether the attempt was given up; what earlier cycles did stays.
 
     Raises:
@@ -137,6 +135,7 @@ class CompactionLog:
     swap_segments: int
     victims: tuple[SegmentName, ...]
     cycles: tuple[Cycle, ...] = ()
+    left_out: tuple[SegmentName, ...] = ()
     dropped: bool = False
 
     def __attrs_post_init__(self) -> None:
@@ -144,7 +143,7 @@ class CompactionLog:
             raise InvalidInput(f"compaction {self.number} with {self.swap_segments} swap segments and reference time "
                                f"{self.reference_ms} ms: give a number and swaps >= 1, and a time >= 0")
         if not self.victims or any(a >= b for a, b in zip(self.victims, self.victims[1:], strict=False)):
-            raise InvalidInput(f"a compaction needs segments in ascending order, found {_named(self.victims) or 'none'}")
+            raise InvalidInput(f"a compaction needs segments in ascending order, found {_named(self.victims)}")
 
     @property
     def cycle(self) -> Cycle | None:
@@ -161,15 +160,16 @@ class CompactionLog:
 
     @property
     def remaining(self) -> tuple[SegmentName, ...]:
-        """The victims that are still there once the cycles so far have ended."""
-        gone = {name for cycle in self.cycles for name in cycle.sources}
+        """The victims that later cycles have to take."""
+        gone = {*self.left_out, *(name for cycle in self.cycles for name in cycle.sources)}
         return tuple(name for name in self.victims if name not in gone)
 
     @property
     def copied_before(self) -> LogPosition | None:
         """The place up to which the first of the remaining victims was copied by an earlier cycle."""
         ended = [cycle for cycle in self.cycles if cycle.ended_ms is not None]
-        return ended[-1].partial if ended else None
+        partial = ended[-1].partial if ended else None
+        return partial if partial is not None and self.remaining[:1] == (partial.segment,) else None
 
     @property
     def committed(self) -> tuple[Cycle, ...]:
@@ -199,8 +199,8 @@ class CompactionLog:
         follows = self.remaining[count:count + 1]
         if self.remaining[:count] != sources or not (sources or partial) or (
                 partial is not None and follows != (partial.segment,)) or len(planned) > self.swap_segments:
-            raise InvalidInput(f"a cycle of {_named(sources)} up to {partial} into {len(planned)} segments does not fit "
-                               f"the victims that remain ({_named(self.remaining)}) and {self.swap_segments} swaps")
+            raise InvalidInput(f"a cycle of {_named(sources)} up to {partial} into {len(planned)} segments does not "
+                               f"fit the victims that remain ({_named(self.remaining)}) and {self.swap_segments} swaps")
         cycle = Cycle(sources=sources, partial=partial, planned=planned, copy_started_ms=now_ms)
         return attrs.evolve(self, cycles=(*self.cycles, cycle))
 
@@ -212,6 +212,18 @@ class CompactionLog:
         """
         self._must_be(Phase.COPY, "start copying anew")
         return attrs.evolve(self, cycles=self.cycles[:-1])
+
+    def leave_out(self, segment: SegmentName) -> CompactionLog:
+        """In PREPARE: go on without one of the remaining victims.
+
+        Raises:
+            CompactionOutOfOrder: the phase is not PREPARE, or the segment is not a remaining victim.
+        """
+        self._must_be(Phase.PREPARE, f"leave out {segment}")
+        if segment not in self.remaining:
+            raise CompactionOutOfOrder(f"{segment} is none of the victims that remain ({_named(self.remaining)})",
+                                       phase=self.phase.value)
+        return attrs.evolve(self, left_out=(*self.left_out, segment))
 
     def copied(self, target: Target) -> CompactionLog:
         """The safe point moves on: one more segment is written and durable.
@@ -283,7 +295,7 @@ class CompactionLog:
             CompactlibError: a cycle that is not the last is not ended, the cycles take other segments than the victims
                 or in another order, or times and targets do not fit the phase; the message names the cycle.
         """
-        left = self.victims
+        left = tuple(name for name in self.victims if name not in self.left_out)
         for number, cycle in enumerate(self.cycles, 1):
             times = (cycle.copy_started_ms, cycle.commit_started_ms, cycle.cleanup_started_ms, cycle.ended_ms)
             reached = [time for time in times if time is not None]
@@ -292,7 +304,7 @@ class CompactionLog:
                 tuple(reached) == times[:len(reached)]
                 and (cycle.ended_ms is not None or number == len(self.cycles))
                 and left[:len(cycle.sources)] == cycle.sources
-                and (cycle.partial is None or after[:1] == (cycle.partial.segment,))
+                and (cycle.partial is None or cycle.partial.segment in (*after[:1], *self.left_out))
                 and tuple(target.name for target in cycle.targets) == cycle.planned[:len(cycle.targets)]
                 and (cycle.commit_started_ms is None or len(cycle.targets) == len(cycle.planned))
                 and len(cycle.planned) <= self.swap_segments
