@@ -1,0 +1,294 @@
+"""Which blocks there are: by id, tenant, shard and time.
+
+Blocks of one tenant and shard are kept in partitions of time, by their oldest data, and within a partition in the order
+of that time. A list of a span of time looks at the partitions that can hold something of it, and retention removes
+whole partitions.
+
+Pure state, changed by commands alone. Source: issue 3, part 10; `notes/scheduler.md` 1.9.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+import math
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+import attrs
+from sortedcontainers import SortedDict, SortedKeyList
+
+from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.scheduler.model import BlockMeta, ShardTombstone
+from compactlib.scheduler.tombstones import Tombstones
+
+PARTITION_SECONDS = 6 * 3600
+"""The span of one partition, unless another is given."""
+
+
+class AddOutcome(enum.Enum):
+    """What became of a block that was added."""
+
+    ADDED = "added"
+    DUPLICATE = "duplicate"
+    """Its id is known in this tenant and shard; that block stays as it is."""
+    TOMBSTONED = "tombstoned"
+    """It is waiting for deletion; it was not added."""
+
+
+@attrs.frozen
+class Replaced:
+    """The sources are gone and the new blocks are there, in one step.
+
+    Attributes:
+        removed: the sources, as they were.
+        added: the new blocks, without those whose ids were known.
+    """
+
+    removed: tuple[BlockMeta, ...]
+    added: tuple[BlockMeta, ...]
+
+
+@attrs.frozen
+class SourcesMissing:
+    """Nothing was changed, because these sources are not there."""
+
+    missing: tuple[str, ...]
+
+
+ReplaceOutcome: TypeAlias = Replaced | SourcesMissing
+"""What a replacement ended in."""
+
+_Times: TypeAlias = "SortedKeyList[BlockMeta, tuple[float, str]]"
+
+
+def _by_time(block: BlockMeta) -> tuple[float, str]:
+    return block.min_time, block.id
+
+
+def _by_time_and_place(block: BlockMeta) -> tuple[float, str, int, str]:
+    return block.min_time, block.tenant, block.shard, block.id
+
+
+class _Group:
+    """The blocks of one tenant and shard."""
+
+    __slots__ = ("by_id", "longest", "partitions")
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, BlockMeta] = {}
+        self.partitions: SortedDict[int, _Times] = SortedDict()
+        # No block reaches further than this beyond its oldest data; removals leave it as it is.
+        self.longest = 0.0
+
+
+class MetadataIndex:
+    """All blocks, up to some millions.
+
+    Args:
+        partition_seconds: the span of one partition of time, whole seconds >= 1: what retention removes at once.
+
+    Raises:
+        InvalidInput: the span is less than 1.
+    """
+
+    def __init__(self, partition_seconds: int = PARTITION_SECONDS) -> None:
+        if partition_seconds < 1:
+            raise InvalidInput(f"partition_seconds is {partition_seconds}; give whole seconds >= 1")
+        self._span = partition_seconds
+        self._groups: SortedDict[tuple[str, int], _Group] = SortedDict()
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def get(self, tenant: str, shard: int, block_id: str) -> BlockMeta | None:
+        """The block of this id, if there is one. O(1)."""
+        group = self._groups.get((tenant, shard))
+        return None if group is None else group.by_id.get(block_id)
+
+    def missing(self, tenant: str, shard: int, block_ids: Iterable[str]) -> tuple[str, ...]:
+        """Those of the ids that are not there, in the order given. O(ids)."""
+        group = self._groups.get((tenant, shard))
+        known = {} if group is None else group.by_id
+        return tuple(block_id for block_id in block_ids if block_id not in known)
+
+    def add(self, block: BlockMeta, tombstones: Tombstones | None = None) -> AddOutcome:
+        """Add a block, unless its id is known or it waits for deletion. O(log n).
+
+        Raises:
+            InvalidInput: its times are not finite.
+        """
+        if tombstones is not None and tombstones.covers(block):
+            return AddOutcome.TOMBSTONED
+        key = block.tenant, block.shard
+        group = self._groups.get(key)
+        if group is not None and block.id in group.by_id:
+            return AddOutcome.DUPLICATE
+        number = self._partition(block)
+        if group is None:
+            group = self._groups[key] = _Group()
+        times = group.partitions.get(number)
+        if times is None:
+            times = group.partitions[number] = SortedKeyList(key=_by_time)
+        times.add(block)
+        group.by_id[block.id] = block
+        group.longest = max(group.longest, block.max_time - block.min_time)
+        self._size += 1
+        return AddOutcome.ADDED
+
+    def remove(self, tenant: str, shard: int, block_ids: Iterable[str]) -> tuple[BlockMeta, ...]:
+        """Remove the blocks that are there; returns them. O(log n) a block."""
+        group = self._groups.get((tenant, shard))
+        if group is None:
+            return ()
+        removed = []
+        for block_id in block_ids:
+            block = group.by_id.pop(block_id, None)
+            if block is not None:
+                number = self._partition(block)
+                times = group.partitions[number]
+                times.remove(block)
+                if not times:
+                    del group.partitions[number]
+                removed.append(block)
+        if not group.by_id:
+            del self._groups[tenant, shard]
+        self._size -= len(removed)
+        return tuple(removed)
+
+    def replace(self, tenant: str, shard: int, source_blocks: Iterable[str],
+                new_blocks: Iterable[BlockMeta]) -> ReplaceOutcome:
+        """Put new blocks in place of others, all or nothing. O(log n) a block.
+
+        A new block may have another tenant (the sources held several tenants' data), and may have a source's id.
+
+        Raises:
+            InvalidInput: a new block is in another shard, or its times are not finite; nothing was changed.
+        """
+        sources, fresh = tuple(dict.fromkeys(source_blocks)), tuple(new_blocks)
+        for block in fresh:
+            self._partition(block)
+            if block.shard != shard:
+                raise InvalidInput(f"block {block.id!r} of shard {block.shard} cannot replace blocks of shard {shard}")
+        missing = self.missing(tenant, shard, sources)
+        if missing:
+            return SourcesMissing(missing)
+        removed = self.remove(tenant, shard, sources)
+        added = tuple(block for block in fresh if self.add(block) is AddOutcome.ADDED)
+        return Replaced(removed, added)
+
+    def blocks(self, *, tenant: str | None = None, shard: int | None = None, start: float = -math.inf,
+               end: float = math.inf) -> Iterator[BlockMeta]:
+        """The blocks with data between `start` and `end` (both inclusive, seconds), oldest first.
+
+        Ordered by `min_time`, then tenant, shard and id. The index must not change meanwhile. Cost: O(log n) a tenant
+        and shard that is looked at, O(log of these) a block, and the blocks that begin before `start` by no more than
+        the longest one lasts.
+
+        Args:
+            tenant: of this tenant only.
+            shard: of this shard only.
+            start: leave out blocks that end before.
+            end: leave out blocks that begin after.
+        """
+        keys: Iterable[tuple[str, int]]
+        if tenant is None:
+            keys = self._groups.keys() if shard is None else [key for key in self._groups if key[1] == shard]
+        elif shard is None:
+            keys = self._groups.irange((tenant, -1), (tenant, sys.maxsize))
+        else:
+            keys = [(tenant, shard)] if (tenant, shard) in self._groups else []
+        found = [self._of_group(self._groups[key], start, end) for key in keys]
+        return heapq.merge(*found, key=_by_time_and_place)
+
+    def _of_group(self, group: _Group, start: float, end: float) -> Iterator[BlockMeta]:
+        earliest = start - group.longest
+        first = None if earliest == -math.inf else self._number(earliest)
+        last = None if end == math.inf else self._number(end)
+        for number in group.partitions.irange(first, last):
+            times = group.partitions[number]
+            for block in times.irange_key((earliest, ""), None):
+                if block.min_time > end:
+                    return
+                if block.max_time >= start:
+                    yield block
+
+    def expired(self, before: float, limit: int = 32, *, name_suffix: str = "") -> tuple[ShardTombstone, ...]:
+        """The partitions that retention removes: those that end before `before`, like all their data. Changes nothing.
+
+        Removed whole, by `drop`, and their objects by the tombstone: whatever lies in the tenant and shard and begins
+        in the span. Cost: O(tenants and shards + blocks of the partitions that are looked at).
+
+        Args:
+            before: data newer than this stays, seconds.
+            limit: how many partitions at most, oldest first within each tenant and shard.
+            name_suffix: makes the names unique for all time, for example by the command's index.
+        """
+        found: list[ShardTombstone] = []
+        for (tenant, shard), group in self._groups.items():
+            for number, times in group.partitions.items():
+                start = number * self._span
+                if len(found) >= limit or not start + self._span <= before:
+                    break
+                if all(block.max_time < before for block in times):
+                    name = f"{start} ({self._span}s)-T{tenant}-S{shard}{name_suffix}"
+                    found.append(ShardTombstone(name=name, tenant=tenant, shard=shard, timestamp=float(start),
+                                                duration=float(self._span)))
+        return tuple(found)
+
+    def drop(self, span: ShardTombstone) -> tuple[BlockMeta, ...]:
+        """Remove every block of the tenant and shard that begins in the span; returns them. O(log n) a block."""
+        group = self._groups.get((span.tenant, span.shard))
+        if group is None:
+            return ()
+        end = span.timestamp + span.duration
+        gone = [block.id for number in group.partitions.irange(self._number(span.timestamp), self._number(end))
+                for block in group.partitions[number] if span.timestamp <= block.min_time < end]
+        return self.remove(span.tenant, span.shard, gone)
+
+    def _partition(self, block: BlockMeta) -> int:
+        if not -math.inf < block.min_time <= block.max_time < math.inf:
+            raise InvalidInput(f"block {block.id!r} holds data from {block.min_time} to {block.max_time}; give finite "
+                               f"times")
+        return self._number(block.min_time)
+
+    def _number(self, time: float) -> int:
+        # Exact, other than a division that is rounded: a block must lie in the span of its partition.
+        return int(time // self._span)
+
+    def audit(self) -> None:
+        """Check that all parts tell the same. Reads everything.
+
+        Raises:
+            CompactlibError: they do not; the message has the numbers.
+        """
+        total = 0
+        for (tenant, shard), group in self._groups.items():
+            listed = 0
+            for number, times in group.partitions.items():
+                listed += len(times)
+                self._audit_partition((tenant, shard, number), group, times)
+            if listed != len(group.by_id) or not listed:
+                raise CompactlibError(f"tenant {tenant!r}, shard {shard}: {len(group.by_id)} blocks by id, {listed} by "
+                                      f"time")
+            total += listed
+        if total != self._size:
+            raise CompactlibError(f"the index counts {self._size} blocks and holds {total}")
+
+    def _audit_partition(self, place: tuple[str, int, int], group: _Group, times: Iterable[BlockMeta]) -> None:
+        tenant, shard, number = place
+        previous: tuple[float, str] | None = None
+        for block in times:
+            belongs = (block.tenant, block.shard, self._number(block.min_time)) == place
+            known = group.by_id.get(block.id) is block and block.max_time - block.min_time <= group.longest
+            if not belongs or not known or (previous is not None and previous >= _by_time(block)):
+                raise CompactlibError(f"{block!r} is kept in tenant {tenant!r}, shard {shard}, partition {number}, "
+                                      f"after {previous}, where it does not belong")
+            previous = _by_time(block)
+        if previous is None:
+            raise CompactlibError(f"tenant {tenant!r}, shard {shard} keeps the empty partition {number}")
+
+    def __repr__(self) -> str:
+        return f"MetadataIndex({self._size} blocks in {len(self._groups)} tenants and shards)"
