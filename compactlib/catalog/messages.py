@@ -35,7 +35,7 @@ def checked_name(name: str, *, what: str = "node") -> str:
     Raises:
         InvalidInput: it is not.
     """
-    if not isinstance(name, str) or not name or not name.isprintable():
+    if not name or not name.isprintable():
         raise InvalidInput(f"{name!r} is no {what} name; give printable text")
     if len(name.encode()) > MAX_NAME_BYTES:
         raise InvalidInput(f"a {what} name of {len(name.encode())} bytes; the limit is {MAX_NAME_BYTES}")
