@@ -1,0 +1,179 @@
+"""Plans and views as values: what they refuse, how they print, what they forecast; and the history they leave."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.plan import CompactionPlan, PlannedSegment, PolicyRecord, forecast, plan_for
+from compactlib.blobstore.plan_history import FILE_NAME, PlanHistory, read_history, write_history
+from compactlib.blobstore.policies import CompactAll, Greedy, StatsBased
+from compactlib.blobstore.policy import Dying, SegmentView
+from compactlib.errors import CorruptData, InvalidInput, Unsupported
+from compactlib.files import LocalFiles
+from tests.blobstore.policy_views import NOW, a_view, places, shares, toy
+
+
+def a_plan(**changed: Any) -> CompactionPlan:
+    fields: dict[str, Any] = {
+        "store": "s", "victims": (PlannedSegment(SegmentName(0, 0), 10, 4), PlannedSegment(SegmentName(2, 1), 7, 0)),
+        "reference_time": 1.0, "planned_at": 2.0, "policy": PolicyRecord("p", ()), "benefit_segments": 1,
+        "reason": "because", **changed}
+    return CompactionPlan(**fields)
+
+
+@pytest.mark.parametrize(("changed", "told"), [
+    ({"victims": ()}, "has no segments"),
+    ({"victims": (PlannedSegment(SegmentName(2, 0), 1, 1), PlannedSegment(SegmentName(1, 0), 1, 1))}, "1_0 after 2_0"),
+    ({"victims": (PlannedSegment(SegmentName(2, 0), 1, 1),) * 2}, "2_0 after 2_0"),
+    ({"reference_time": -1.0}, "reference time -1.0"),
+    ({"reference_time": float("nan")}, "reference time nan"),
+])
+def test_a_plan_refuses_what_cannot_be(changed: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidInput, match=told):
+        a_plan(**changed)
+
+
+def test_a_plan_adds_up_and_prints_itself() -> None:
+    plan = a_plan()
+    assert (plan.cost_bytes, plan.dead_bytes, plan.ratio, plan.is_full) == (4, 13, 4.0, False)
+    assert plan.names == (SegmentName(0, 0), SegmentName(2, 1))
+    assert plan.drops == (SegmentName(2, 1),)
+    assert repr(plan) == ("<CompactionPlan: compaction of 0_0, 2_1 of s by p: copies 4 bytes, frees 1 for sure: "
+                          "because>")
+    assert str(plan).splitlines()[1].split()[:3] == ["store", "segment", "action"]
+    assert [row["action"] for row in plan.to_dicts()] == ["copy", "drop"]
+    assert pickle.loads(pickle.dumps(plan)) == plan
+    assert "full compaction of 0_0, 2_1" in repr(attrs.evolve(plan, kind="full", benefit_segments=0))
+
+
+def test_a_plan_of_many_ranges_stays_one_line() -> None:
+    plan = Greedy(min_reclaimed_segments=40).plan(toy([0, 900] * 40), NOW)
+    assert "0_0, 2_0, 4_0, 6_0, 8_0 and 35 ranges more" in repr(plan)
+    assert "0_0 .. 2_0" in repr(StatsBased().plan(toy([0, 0, 0]), NOW))
+
+
+@pytest.mark.parametrize(("changed", "told"), [
+    ({"used_bytes": -1}, "used_bytes"), ({"segment_bytes": 300_000}, "no room beside"),
+    ({"reference_time": float("inf")}, "reference_time"), ({"active": False}, "is the newest one"),
+])
+def test_a_view_refuses_what_cannot_be(changed: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidInput, match=told):
+        a_view([1, 2], **changed)
+
+
+def test_a_view_refuses_segments_that_do_not_ascend() -> None:
+    view = a_view([1, 2])
+    with pytest.raises(InvalidInput, match="0_0 follows 1_0"):
+        attrs.evolve(view, segments=(view.segments[1], view.segments[0], view.segments[2]))
+
+
+@pytest.mark.parametrize(("changed", "told"), [
+    ({"valid_bytes": 11}, "11 valid of 10 used"), ({"valid_bytes": -1}, "-1 valid"),
+    ({"dying": (Dying(2.0, 1), Dying(1.0, 1))}, "must ascend"), ({"dying": (Dying(2.0, 9),)}, "at most the 8"),
+])
+def test_a_segment_refuses_what_cannot_be(changed: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidInput, match=told):
+        SegmentView(**{"name": SegmentName(0, 0), "used_bytes": 10, "valid_bytes": 8, **changed})
+
+
+def test_what_is_dying_is_valid_until_strictly_after_its_time() -> None:
+    segment = SegmentView(name=SegmentName(0, 0), used_bytes=10, valid_bytes=8, dying=(Dying(5.0, 3), Dying(7.0, 5)))
+    assert [segment.valid_bytes_at(when) for when in (4.0, 5.0, 5.001, 7.0, 8.0)] == [8, 8, 5, 5, 0]
+
+
+def test_eligible_runs_end_where_a_segment_may_not_be_taken() -> None:
+    view = toy([1, 2, 3, 4], eligible=[True, True, False, True])
+    assert [[segment.valid_bytes for segment in run] for run in view.eligible_runs] == [[1, 2], [4]]
+
+
+def test_a_stores_part_of_a_time_is_its_own_and_always_the_same() -> None:
+    parts = [toy([], store=f"store {number}").spread(100.0) for number in range(50)]
+    assert all(0 <= part <= 100 for part in parts)
+    assert min(parts) < 20 < 80 < max(parts)
+    assert toy([], store="store 3").spread(100.0) == parts[3]
+
+
+@given(st.lists(st.integers(0, 980), min_size=1, max_size=12))
+def test_a_forecast_has_fewer_segments_by_the_benefit_and_all_valid_bytes(valid: list[int]) -> None:
+    view = toy(valid)
+    plan = plan_for(view, CompactAll(), view.eligible, now=NOW, reason="all", kind="full")
+    after = forecast(plan, view)
+    assert sum(segment.valid_bytes for segment in after.segments) == sum(valid)
+    assert len(view.segments) - len(after.segments) >= plan.benefit_segments
+    assert after.history.last_full_at == NOW
+
+
+def test_an_output_takes_the_first_places_of_its_victims_one_generation_on() -> None:
+    view = toy([300, 900, 300, 300])
+    plan = plan_for(view, CompactAll(), [view.segments[0], view.segments[2], view.segments[3]], now=NOW, reason="three")
+    assert [str(segment.name) for segment in forecast(plan, view).segments] == ["0_1", "1_0", "4_0"]
+
+
+# ---------------------------------------------------------------------------------------------------- the history
+
+def test_a_history_comes_back_from_its_folder(tmp_path: Path) -> None:
+    assert read_history(tmp_path) is None
+    history = PlanHistory(since=1.5, last_full_at=None, last_middle_range_at=7.25)
+    write_history(LocalFiles(), tmp_path, history)
+    assert read_history(tmp_path) == history
+    write_history(LocalFiles(), tmp_path, attrs.evolve(history, last_full_at=9.0))
+    assert read_history(tmp_path) == PlanHistory(since=1.5, last_full_at=9.0, last_middle_range_at=7.25)
+
+
+def test_w14_the_middle_range_is_remembered_over_a_restart(tmp_path: Path) -> None:
+    policy = StatsBased(middle_range_interval_seconds=3600.0)
+    view = shares((.3, .2, .1, .1, .3), history=PlanHistory(since=0.0))
+    plan = policy.plan(view, NOW)
+    assert plan is not None
+    assert plan.kind == "middle range"
+    write_history(LocalFiles(), tmp_path, view.history.after(plan, NOW))
+    read = read_history(tmp_path)
+    assert read is not None
+    assert places(policy.plan(shares((.3, .2, .1, .1, .3), history=read), NOW + 60)) == [2, 3]
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("{}", PlanHistory(since=0.0)),
+    ('{"since": 3, "colour": "blue"}', PlanHistory(since=3.0)),
+    ('{"last_full_at": 5.0}', PlanHistory(since=5.0, last_full_at=5.0)),
+    ('{"since": 1, "last_full_at": null}', PlanHistory(since=1.0)),
+])
+def test_h5_fields_may_be_missing_or_unknown(text: str, expected: PlanHistory, tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text(text)
+    assert read_history(tmp_path) == expected
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"since": "now"}', '{"since": true}', '{"since": NaN}',
+                                  "[" * 100_000, '{"last_full_at": []}'])
+def test_a_damaged_history_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text(text)
+    with pytest.raises(CorruptData, match=FILE_NAME):
+        read_history(tmp_path)
+
+
+def test_a_later_format_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text(json.dumps({"format": 2}))
+    with pytest.raises(Unsupported, match="format 2"):
+        read_history(tmp_path)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_history_or_named_damage(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / FILE_NAME).write_bytes(content)
+        try:
+            read_history(folder)
+        except (CorruptData, Unsupported) as error:
+            assert FILE_NAME in str(error)
+
+
