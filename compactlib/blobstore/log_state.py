@@ -210,3 +210,12 @@ class LogSnapshot:
     def history(self, blob_id: bytes) -> list[IndexEntry]:
         """Every index entry of an id in the whole store, ascending by sequence."""
         return self.state.history(blob_id, self.open_rows)
+
+    def index_parts(self) -> tuple[IndexSegment, ...]:
+        """Every index segment, the open one sealed as it was; empty ones left out."""
+        if not self.open_rows:
+            return self.state.by_age
+        opened = self.state.open
+        entries = tuple(opened.entries(0, self.open_rows))
+        return (*self.state.by_age, IndexSegment.of_entries(opened.segment, entries, opened.start, self.open_end,
+                                                            self.state.key))

@@ -20,6 +20,7 @@ from typing import Protocol
 import attrs
 
 from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore.index_segment import IndexSegment
 from compactlib.blobstore.model import IndexEntry
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.segment import SegmentHeader
@@ -76,6 +77,10 @@ class Snapshot(Protocol):
     def history(self, blob_id: bytes) -> list[IndexEntry]:
         """Every index entry of an id in the whole store, ascending by sequence. A miss costs one look at a filter
         per index segment."""
+
+    def index_parts(self) -> tuple[IndexSegment, ...]:
+        """Every index segment, the open one sealed as it was: for looking at all entries at once, sorted by hash of
+        id."""
 
 
 class CompactableStore(Protocol):
