@@ -1,0 +1,44 @@
+"""`CatalogHost`: what a node asks of the database around it. Every method may block; each call has a deadline outside.
+
+Source: `seeds/catalog.md`, both processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from compactlib.catalog.messages import ZoneResult
+from compactlib.catalog.model import NodeReport, Topology
+from compactlib.catalog.timestamp import Timestamp
+from compactlib.catalog.verdict import Compact, Decision
+
+
+class CatalogHost(Protocol):
+    """Called from worker threads, several at once. A call whose deadline has passed may still end; nobody waits for it.
+
+    Any `CompactlibError` fails the call alone; other exceptions are taken for `HostFailed`.
+    """
+
+    def report(self) -> NodeReport:
+        """What this node needs and hosts, from one moment. What it says stays true: no lower need may arise later."""
+
+    def zones(self, since: Timestamp) -> Mapping[int, int]:
+        """Partition counts by zone id, over all versions from the one active at `since` to the one active now.
+
+        Raises:
+            TimeBeforeHistory: `since` is before the retained history.
+        """
+
+    def publish(self, zone: int, partitions: int, time: Timestamp) -> ZoneResult:
+        """Replicate `time` to the zone's partitions whose primary is here; others are skipped and counted."""
+
+    def decide(self, reports: tuple[NodeReport, ...], topology: Topology) -> Decision:
+        """Look up the assignments and decide; reports may be missing."""
+
+    def write(self, decision: Compact, reports: tuple[NodeReport, ...], topology: Topology, term: int) -> bool:
+        """Check once more that the decision holds, and write the snapshot; whether history was cut by this call.
+
+        Raises:
+            UnsafeCompaction: it does not hold any more; nothing was written.
+        """
