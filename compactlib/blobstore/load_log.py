@@ -242,11 +242,11 @@ def _holds(found: Scanned) -> bool:
     return isinstance(found, ScannedRecord) and found.whole
 
 
-def list_log(folder: str) -> tuple[list[SegmentName], dict[SegmentName, list[int]]]:
+def list_log(folder: str, *, check: bool = True) -> tuple[list[SegmentName], dict[SegmentName, list[int]]]:
     """The log segments in a folder, and where their index files begin, both ascending.
 
     Raises:
-        CorruptData: two generations of one position are there.
+        CorruptData: `check` is set, and two generations of one position are there.
         StorageError: the folder cannot be read.
     """
     names, index_files = [], dict[SegmentName, list[int]]()
@@ -257,7 +257,7 @@ def list_log(folder: str) -> tuple[list[SegmentName], dict[SegmentName, list[int
         elif place is not None:
             index_files.setdefault(place.segment, []).append(place.offset)
     names.sort()
-    for first, second in pairwise(names):
+    for first, second in pairwise(names) if check else ():
         if first.position == second.position:
             raise CorruptData(path=os.path.join(folder, second.log_file), offset=0,
                               expected="one generation of each position", found=f"{first} beside {second}")

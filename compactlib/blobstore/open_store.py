@@ -1,0 +1,156 @@
+"""Opening a store's folder: the lock, the descriptor, an interrupted compaction, then the log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import attrs
+
+from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore.descriptor import DESCRIPTOR_FILE, Descriptor, read_descriptor, write_descriptor
+from compactlib.blobstore.errors import NotAStore
+from compactlib.blobstore.live_log import MAX_UNSYNCED_RECORDS, LiveLog, remove_leftovers
+from compactlib.blobstore.load_log import (
+    LoadedSegment,
+    RecoveryReport,
+    SegmentLoader,
+    find_descriptor,
+    list_log,
+    merged,
+)
+from compactlib.blobstore.log_state import LogSegment, LogState
+from compactlib.blobstore.log_writer import LogWriter
+from compactlib.blobstore.model import milliseconds
+from compactlib.blobstore.names import FIRST_SEGMENT, INDEX_SUFFIX, SegmentName
+from compactlib.blobstore.open_index import OpenIndex
+from compactlib.blobstore.recover import CompactionRecovery, recover_compaction
+from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, create_segment, decode_header
+from compactlib.clock import Clock
+from compactlib.errors import CorruptData
+from compactlib.files import Files, list_folder
+from compactlib.folder_lock import FolderLock
+from compactlib.observe import Observer
+
+LOCK_FILE = "LOCK"
+
+
+@attrs.frozen
+class OpenedStore:
+    """What opening a folder gives.
+
+    Attributes:
+        lock_file: held until the store is closed.
+        descriptor: what the store is.
+        log: its log.
+        report: what was out of order.
+        compaction: what an interrupted compaction had left.
+    """
+
+    lock_file: FolderLock
+    descriptor: Descriptor
+    log: LiveLog
+    report: RecoveryReport
+    compaction: CompactionRecovery
+
+
+def open_log(folder: str, config: BlobStoreConfig, files: Files, clock: Clock, observer: Observer,
+             new_incarnation: Callable[[], bytes]) -> OpenedStore:
+    """Open or create the store in a folder; see `BlobStore` for the errors."""
+    if not os.path.isdir(folder):
+        config.check_capacity()
+        files.make_folder(folder)
+        files.sync_folder(os.path.dirname(folder))
+    lock = FolderLock(folder, LOCK_FILE)
+    try:
+        descriptor, damage = _descriptor(folder, config, files, clock, new_incarnation)
+        remove_leftovers(files, folder, (INDEX_SUFFIX + ".tmp", DESCRIPTOR_FILE + ".tmp"))
+        compaction = recover_compaction(folder, files)
+        log, report = _load(folder, config, files, clock, observer, descriptor)
+        found = (*damage, compaction.damage) if compaction.damage is not None else damage
+        report = merged([RecoveryReport(found), report])
+        for error in report.damage:
+            observer.event("blobstore_damage", {"folder": folder, "path": error.path, "offset": error.offset,
+                                                "expected": error.expected, "found": error.found})
+        return OpenedStore(lock, descriptor, log, report, compaction)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _descriptor(folder: str, config: BlobStoreConfig, files: Files, clock: Clock,
+                new_incarnation: Callable[[], bytes]) -> tuple[Descriptor, tuple[CorruptData, ...]]:
+    """The folder's descriptor: read, made again from the segments, or new."""
+    names, _ = list_log(folder, check=False)
+    damage: tuple[CorruptData, ...] = ()
+    try:
+        known = read_descriptor(folder)
+        if known is not None:
+            return known, ()
+        lost = CorruptData(path=os.path.join(folder, DESCRIPTOR_FILE), offset=0, expected="the store's descriptor",
+                           found="segments, but no such file")
+    except CorruptData as error:
+        lost = error
+        if not names:
+            raise
+    if names:
+        damage = (lost,)
+        known = find_descriptor(folder, names)
+        if known is None:
+            raise lost
+    else:
+        strangers = [name for name in list_folder(folder) if name not in (LOCK_FILE, DESCRIPTOR_FILE + ".tmp")]
+        if strangers:
+            raise NotAStore(f"{folder} holds {strangers[0]!r} and no blob store; choose an empty folder", path=folder)
+        config.check_capacity()
+        segment_bytes = min(config.segment_bytes, config.capacity_bytes)
+        known = Descriptor(new_incarnation(), segment_bytes, config.capacity_bytes // segment_bytes,
+                           milliseconds(clock.now()))
+    write_descriptor(files, folder, known)
+    return known, damage
+
+
+def _load(folder: str, config: BlobStoreConfig, files: Files, clock: Clock, observer: Observer,
+          descriptor: Descriptor) -> tuple[LiveLog, RecoveryReport]:
+    names, index_files = list_log(folder)
+    if names and _was_never_whole(folder, names[-1]):
+        # The crash came while the segment was being created: no record was ever in it.
+        files.unlink(os.path.join(folder, names.pop().log_file))
+    loader = SegmentLoader(files, folder, descriptor, config.index_max_entries, index_files)
+    loaded = [loader.load_sealed(name) for name in names[:-1]]
+    loaded.append(loader.load_active(names[-1]) if names else _first_segment(folder, files, descriptor))
+    active = loaded[-1]
+    assert active.open is not None
+    state = LogState(descriptor.incarnation, tuple(segment.segment for segment in loaded), active.open)
+    newest = max([active.header.first_sequence, active.open.last_sequence]
+                 + [segment.segment.info().last_sequence for segment in loaded])
+    # Records that a crash may have lost have had numbers too, and peers may have seen them.
+    following = newest + 1 + (MAX_UNSYNCED_RECORDS if newest else 0)
+    writer = LogWriter(files, folder, active.header, active.open.end)
+    log = LiveLog(files, folder, config, clock, observer, descriptor, state, writer, following)
+    return log, merged(segment.report for segment in loaded)
+
+
+def _was_never_whole(folder: str, name: SegmentName) -> bool:
+    path = os.path.join(folder, name.log_file)
+    with open(path, "rb") as file:
+        data = file.read(SEGMENT_HEADER_BYTES + 1)
+    if len(data) > SEGMENT_HEADER_BYTES:
+        return False
+    try:
+        decode_header(data, path)
+    except CorruptData:
+        return True
+    return False
+
+
+def _first_segment(folder: str, files: Files, descriptor: Descriptor) -> LoadedSegment:
+    header = descriptor.header(FIRST_SEGMENT)
+    out = create_segment(files, os.path.join(folder, FIRST_SEGMENT.log_file), header)
+    try:
+        out.sync()
+    finally:
+        out.close()
+    files.sync_folder(folder)
+    return LoadedSegment(LogSegment(FIRST_SEGMENT, SEGMENT_HEADER_BYTES), header,
+                         OpenIndex(FIRST_SEGMENT, SEGMENT_HEADER_BYTES), RecoveryReport())
