@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _LIMITS = KVLimits(max_partition_bytes=1 << 16, max_key_bytes=1 << 16, max_value_bytes=1 << 28, max_transact=100_000)
 _PAGE_BYTES = 4 << 20
+_HEADER_BYTES = 100
 _WAL_WAIT_SECONDS = 0.01
 
 _GET = "SELECT value, version, checksum FROM cells WHERE partition = ? AND key = ?"
@@ -63,11 +64,12 @@ class SqliteStore:
         synchronous: what a power failure may take back.
         busy_seconds: how long a write waits for another process before it raises `SlowDown`.
         page_size: how many entries one page of a scan holds, at most; 4 MiB also end a page.
+        create: whether a file that is absent or empty becomes a new store. Give `False` where there must be one.
         files: creates the file.
         clock: sleeps while another process sets the file up.
 
     Raises:
-        NotAStore: the file holds something else.
+        NotAStore: the file holds something else, or nothing although `create` is `False`.
         Unsupported: it was written by a later release, or its disk cannot do WAL.
         DamagedStore: it is damaged.
         SlowDown: another process kept it locked while it was to be set up.
@@ -75,9 +77,12 @@ class SqliteStore:
     """
 
     def __init__(self, path: StrPath, *, synchronous: Synchronous = "full", busy_seconds: float = 10.0,
-                 page_size: int = 1000, files: Files | None = None, clock: Clock | None = None) -> None:
+                 page_size: int = 1000, create: bool = True, files: Files | None = None,
+                 clock: Clock | None = None) -> None:
         if busy_seconds < 0:
             raise InvalidInput(f"busy_seconds is {busy_seconds}; give 0 or more")
+        if synchronous not in ("full", "normal"):
+            raise InvalidInput(f'synchronous is {synchronous!r}; give "full" or "normal"')
         self._path = os.path.abspath(os.fspath(path))
         self._synchronous = synchronous
         self._busy_seconds = busy_seconds
@@ -85,7 +90,7 @@ class SqliteStore:
         self._clock: Clock = SystemClock() if clock is None else clock
         self._connections = Connections(self._path, self._connect)
         self._writes: GroupCommit[Transaction, None] = GroupCommit(self._commit)
-        _create(LocalFiles() if files is None else files, self._path)
+        _require_file(self._path, None if not create else LocalFiles() if files is None else files)
         try:
             self._set_up()
         except BaseException:
@@ -221,7 +226,12 @@ class SqliteStore:
         uri = f"file:{quote(self._path)}?mode=rw"
         connection = sqlite3.connect(uri, uri=True, timeout=self._busy_seconds, isolation_level=None,
                                      check_same_thread=False)
-        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        try:
+            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        except BaseException:
+            # It would keep the file open for as long as the exception lives.
+            connection.close()
+            raise
         return connection
 
     def _set_up(self) -> None:
@@ -293,16 +303,21 @@ def _holds(predicate: Predicate | None, version: int | None) -> bool:
     return predicate is EXISTS or (type(predicate) is int and predicate == version)
 
 
-def _create(files: Files, path: str) -> None:
-    if os.path.exists(path):
-        return
+def _require_file(path: str, files: Files | None) -> None:
+    """Make the file if it is absent; without `files` it must hold something."""
     try:
-        files.create(path).close()
-        files.sync_folder(os.path.dirname(path))
+        if not os.path.exists(path) and files is not None:
+            files.create(path).close()
+            files.sync_folder(os.path.dirname(path))
     except StorageError:
         # Another process was faster, or the folder is not there.
         if not os.path.exists(path):
             raise
+    size = os.path.getsize(path) if os.path.exists(path) else 0
+    # SQLite takes a file shorter than its header for an empty one.
+    if 0 < size < _HEADER_BYTES or (not size and files is None):
+        raise NotAStore(f"{path} has {size} bytes, so there is no key-value store in it; check the path, restore the "
+                        f"file from a copy, or open it with create=True to begin anew", path=path)
 
 
 def _has_other_header(path: str) -> bool:

@@ -1,0 +1,367 @@
+"""The store in an SQLite file: the conformance kit, processes, kills, damage, other files and versions."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from compactlib.clock import ManualClock
+from compactlib.errors import Closed, CompactlibError, CorruptData, DiskFull, InvalidInput, StorageError, Unsupported
+from compactlib.kv import (
+    ConnectFailed,
+    DamagedStore,
+    KeyNotFound,
+    KVStore,
+    NotAStore,
+    Put,
+    SlowDown,
+    SqliteStore,
+)
+from compactlib.testing import KVStoreConformance
+from compactlib.testing.kv_machine import kv_machine
+from tests.readonly import read_only_copy
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Another writer holds the file."""
+    other = sqlite3.connect(path, isolation_level=None)
+    try:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+    finally:
+        other.close()
+
+
+class TestSqliteStore(KVStoreConformance):
+    shared = True
+
+    def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
+        folder.mkdir(exist_ok=True)
+        self.path = folder / "kv.sqlite"
+        return SqliteStore(self.path, page_size=page_size or 1000, synchronous="normal", busy_seconds=0.0)
+
+    @contextlib.contextmanager
+    def throttled(self, store: KVStore) -> Iterator[bool]:
+        with locked(self.path):
+            yield True
+
+
+@pytest.fixture
+def machine_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteStore]:
+    folder = tmp_path_factory.mktemp("machine")
+    return (SqliteStore(folder / f"{number}.sqlite", page_size=3, synchronous="normal") for number in itertools.count())
+
+
+def test_a_state_machine_agrees_with_a_dictionary(machine_stores: Iterator[SqliteStore]) -> None:
+    from hypothesis.stateful import run_state_machine_as_test
+
+    run_state_machine_as_test(kv_machine(lambda: next(machine_stores)),
+                              settings=settings(max_examples=15, stateful_step_count=25))
+
+
+# -- durability, processes
+
+
+def test_what_was_written_is_there_after_opening_again(tmp_path: Path) -> None:
+    with contextlib.closing(SqliteStore(tmp_path / "kv")) as store:
+        store.set(b"p", b"k", b"v")
+        old = store.get(b"p", b"k")
+    with contextlib.closing(SqliteStore(tmp_path / "kv")) as store:
+        assert store.get(b"p", b"k") == old
+        store.set_if(b"p", b"k", b"w", old.predicate)
+    assert sorted(os.listdir(tmp_path)) == ["kv"]
+
+
+def test_the_disk_is_synced_as_asked(tmp_path: Path) -> None:
+    for synchronous, number in (("full", 2), ("normal", 1)):
+        store = SqliteStore(tmp_path / synchronous, synchronous=synchronous)  # type: ignore[arg-type]
+        with store._connections.lent() as connection:  # noqa: SLF001
+            assert connection.execute("PRAGMA synchronous").fetchone() == (number,)
+            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        store.close()
+    with pytest.raises(InvalidInput, match="synchronous"):
+        SqliteStore(tmp_path / "off", synchronous="off")  # type: ignore[arg-type]
+
+
+def processes(command: list[str], count: int) -> list[subprocess.Popen[bytes]]:
+    return [subprocess.Popen([sys.executable, "-m", "tests.kv.sqlite_writer", *command], cwd=ROOT)
+            for _ in range(count)]
+
+
+def test_eight_processes_count_by_compare_and_set(tmp_path: Path) -> None:
+    # They also race to make the file.
+    path = tmp_path / "kv"
+    for process in processes(["count", str(path), "50"], 8):
+        assert process.wait(timeout=120) == 0
+    with contextlib.closing(SqliteStore(path)) as store:
+        assert store.get(b"p", b"counter").value == b"400"
+        store.audit()
+
+
+def test_a_writer_that_is_killed_leaves_whole_transactions(tmp_path: Path) -> None:
+    path = tmp_path / "kv"
+    with contextlib.closing(SqliteStore(path)) as store:
+        store.set(b"left", b"k", b"0")
+    rng = random.Random(9)
+    for _ in range(5):
+        command = [sys.executable, "-m", "tests.kv.sqlite_writer", "live", str(path)]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            told = [process.stdout.readline() for _ in range(rng.randint(1, 150))]
+            process.send_signal(signal.SIGKILL)
+            told.extend(process.stdout.readlines())
+        assert process.returncode == -signal.SIGKILL
+        words = [line.split() for line in told if line.endswith(b"\n")]
+        promised = max((int(number) for word, number in words if word == b"done"), default=0)
+        begun = max(int(number) for _, number in words)
+        with contextlib.closing(SqliteStore(path)) as store:
+            left = store.get(b"left", b"k").value
+            assert promised <= int(left) <= begun
+            assert int(left) == 0 or store.get(b"right", b"k").value == left
+            with store.scan(b"log") as entries:
+                assert [int(entry.key) for entry in entries] == list(range(1, int(left) + 1))
+            store.audit()
+
+
+def test_a_child_of_fork_must_open_its_own(tmp_path: Path) -> None:
+    with contextlib.closing(SqliteStore(tmp_path / "kv")) as store:
+        store.set(b"p", b"k", b"v")
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            # pytest's own machinery must not run twice: whatever happens, this process ends here.
+            answers = []
+            for call in (lambda: store.get(b"p", b"k"), lambda: store.set(b"p", b"k", b"w"), store.close):
+                try:
+                    call()
+                    answers.append("fine")
+                except BaseException as error:
+                    answers.append(type(error).__name__)
+            os.write(writer, " ".join(answers).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        os.close(writer)
+        with open(reader) as answer:
+            assert answer.read() == "Closed Closed fine"
+        store.set(b"p", b"k", b"x")
+        store.audit()
+
+
+# -- locks
+
+
+def test_a_file_that_stays_locked_is_slow_down_not_an_endless_wait(tmp_path: Path) -> None:
+    path = tmp_path / "kv"
+    with contextlib.closing(SqliteStore(path, busy_seconds=0.05)) as store:
+        store.set(b"p", b"k", b"v")
+        with locked(path):
+            with pytest.raises(SlowDown, match="locked by another writer") as refused:
+                store.set(b"p", b"k", b"w")
+            assert store.get(b"p", b"k").value == b"v", "readers do not wait"
+        assert (refused.value.operation, str(path) in refused.value.detail) == ("begin", True)
+        store.set(b"p", b"k", b"w")
+
+
+def test_a_store_is_not_set_up_while_the_file_is_locked(tmp_path: Path) -> None:
+    path, clock = tmp_path / "kv", ManualClock()
+    path.touch()
+    with locked(path), pytest.raises(SlowDown):
+        SqliteStore(path, busy_seconds=0.05, clock=clock)
+    SqliteStore(path).close()
+
+
+# -- other files, other versions, damage
+
+
+def test_other_files_are_refused_and_left_alone(tmp_path: Path) -> None:
+    text, database = tmp_path / "text", tmp_path / "database"
+    text.write_bytes(b"Dear diary, today I wrote more than one page of text.\n" * 100)
+    with contextlib.closing(sqlite3.connect(database)) as other:
+        other.execute("CREATE TABLE mine (x)")
+    for path in (text, database):
+        before = path.read_bytes()
+        with pytest.raises(NotAStore, match=path.name) as refused:
+            SqliteStore(path)
+        assert refused.value.path == str(path)
+        assert path.read_bytes() == before
+
+
+def test_a_newer_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "kv"
+    SqliteStore(path).close()
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA user_version = 2")
+    with pytest.raises(Unsupported, match="format 2, this release knows format 1"):
+        SqliteStore(path)
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="No such file"):
+        SqliteStore(tmp_path / "no folder" / "kv")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ConnectFailed):
+        SqliteStore(tmp_path / "folder")
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    SqliteStore(folder / "kv").close()
+    with read_only_copy(folder) as view, pytest.raises(StorageError, match="kv"):
+        SqliteStore(view / "kv")
+
+
+def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
+    with contextlib.closing(SqliteStore(tmp_path / "kv", synchronous="normal")) as store:
+        store.set(b"p", b"k", b"v")
+        with store._connections.lent() as connection:  # noqa: SLF001
+            connection.execute("PRAGMA max_page_count = 20")
+        with pytest.raises(DiskFull, match="free some space"):
+            store.transact([], [Put(b"p", b"k", b"w"), Put(b"p", b"large", bytes(200_000))])
+        assert [(entry.key, entry.value) for entry in store.scan(b"p")] == [(b"k", b"v")]
+        store.set(b"p", b"k", b"x")
+        store.audit()
+
+
+def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "kv")
+    store.close()
+    with pytest.raises(Closed, match="open it again"):
+        store.get(b"p", b"k")
+    assert repr(store) == f"SqliteStore({str(tmp_path / 'kv')!r}, synchronous='full')"
+    with pytest.raises(InvalidInput, match="busy_seconds is -1"):
+        SqliteStore(tmp_path / "kv", busy_seconds=-1)
+
+
+def filled(path: Path) -> dict[bytes, bytes]:
+    rng = random.Random(3)
+    wanted = {b"key %03d" % number: rng.randbytes(rng.choice([0, 5, 60, 3000])) for number in range(60)}
+    with contextlib.closing(SqliteStore(path, synchronous="normal")) as store:
+        for key, value in wanted.items():
+            store.set(b"p", key, value)
+    return wanted
+
+
+def look(path: Path, wanted: dict[bytes, bytes]) -> None:
+    """Read everything in every way. A value that is given out is right; a key may be missed, but not by `audit`."""
+    store = SqliteStore(path, synchronous="normal")
+    missed = False
+    try:
+        for key, value in wanted.items():
+            try:
+                assert store.get(b"p", key).value == value
+            except KeyNotFound:
+                missed = True
+        with store.scan(b"p", page_size=7) as entries:
+            found = [(entry.key, entry.value) for entry in entries]
+        assert set(found) <= set(wanted.items())
+        missed |= len(found) < len(wanted)
+        store.set(b"p", b"new", b"v")
+        if missed:
+            with pytest.raises((AssertionError, CorruptData)):
+                store.audit()
+    finally:
+        store.close()
+
+
+def test_no_damaged_byte_gives_a_wrong_value(tmp_path: Path) -> None:
+    path = tmp_path / "kv"
+    wanted = filled(path)
+    sound = path.read_bytes()
+    rng = random.Random(4)
+    named: set[str] = set()
+    for number in range(300):
+        damaged = bytearray(sound)
+        place = rng.randrange(200) if number < 60 else rng.randrange(len(sound))
+        damaged[place] ^= 1 << rng.randrange(8)
+        copy = tmp_path / "copy"
+        copy.write_bytes(damaged)
+        try:
+            look(copy, wanted)
+        except CompactlibError as error:
+            named.add(type(error).__name__)
+        for left in tmp_path.glob("copy*"):
+            left.unlink()
+    assert "DamagedStore" in named
+
+
+def test_a_file_cut_short_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "kv"
+    wanted = filled(path)
+    size = path.stat().st_size
+    for length in (1, 50, 99, 100, 4096, 4097, 8192, size // 2, size - 4096):
+        copy = tmp_path / "copy"
+        shutil.copy(path, copy)
+        os.truncate(copy, length)
+        with pytest.raises((DamagedStore, NotAStore)):
+            look(copy, wanted)
+        for left in tmp_path.glob("copy*"):
+            left.unlink()
+
+
+def test_a_store_that_must_be_there(tmp_path: Path) -> None:
+    path = tmp_path / "kv"
+    with pytest.raises(NotAStore, match="has 0 bytes"):
+        SqliteStore(path, create=False)
+    assert not path.exists()
+    path.touch()
+    with pytest.raises(NotAStore, match="create=True to begin anew"):
+        SqliteStore(path, create=False)
+    SqliteStore(path).close()
+    SqliteStore(path, create=False).close()
+
+
+def test_a_value_changed_behind_our_back_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "kv"
+    filled(path)
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("UPDATE cells SET value = x'00' WHERE key = ?", (b"key 007",))
+        other.commit()
+    with contextlib.closing(SqliteStore(path)) as store:
+        with pytest.raises(DamagedStore, match=r"key b'key 007' in partition b'p' does not match its checksum"):
+            store.get(b"p", b"key 007")
+        with pytest.raises(DamagedStore, match="restore the file from a copy"):
+            list(store.scan(b"p"))
+        with pytest.raises(DamagedStore):
+            store.audit()
+        store.get(b"p", b"key 008")
+
+
+@pytest.mark.parametrize("statement", ["DELETE FROM counter", "UPDATE counter SET version = 'x'"])
+def test_a_write_counter_that_is_gone(tmp_path: Path, statement: str) -> None:
+    path = tmp_path / "kv"
+    filled(path)
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute(statement)
+        other.commit()
+    with contextlib.closing(SqliteStore(path)) as store:
+        with pytest.raises(DamagedStore, match="write counter"):
+            store.set(b"p", b"k", b"v")
+        with pytest.raises(DamagedStore, match="write counter"):
+            store.audit()
+
+
+def test_a_counter_set_back_is_found_by_the_audit(tmp_path: Path) -> None:
+    path = tmp_path / "kv"
+    filled(path)
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("UPDATE counter SET version = 5")
+        other.commit()
+    with contextlib.closing(SqliteStore(path)) as store, pytest.raises(AssertionError, match="the counter stands at 5"):
+        store.audit()
