@@ -1,4 +1,4 @@
-"""`CatalogService`: one node's catalog. Executes commands, follows the log, answers by version and by time, cuts the log.
+"""`CatalogService`: one node's catalog. Executes commands, follows the log, answers by version and time, cuts the log.
 
 It is the edge where log, history and clock meet. No thread runs inside: `poll` looks for what others wrote, and a host
 calls it from a thread, a timer or a notification of its own.
@@ -48,7 +48,7 @@ class Executed:
 
 
 Listener = Callable[[Catalog], None]
-"""Is told each version once, in order, before it counts as ready. Must not call the service's changing methods."""
+"""Is told each version in order, before it counts as ready; once, unless a listener raised, which stops the `poll`."""
 
 
 class CatalogService:
@@ -112,7 +112,8 @@ class CatalogService:
 
     # --- changing -----------------------------------------------------------------------------------------------
 
-    def execute(self, commands: Sequence[Command], *, delay_seconds: float | None = None, wait: bool = True) -> Executed:
+    def execute(self, commands: Sequence[Command], *, delay_seconds: float | None = None,
+                wait: bool = True) -> Executed:
         """Carry out a batch as one version, or none of it; a batch that changes nothing makes no version.
 
         Returns once the version is ready here and in force on every node; without `wait`, once it is ready here.
@@ -156,8 +157,8 @@ class CatalogService:
         ensured = self._ensured(catalog)
         if wait and catalog.version:
             self.clock.wait_until(ensured)
-        return Executed(version=catalog.version, applied=planned.applied, activation=catalog.activation, ensured=ensured,
-                        attempts=attempts)
+        return Executed(version=catalog.version, applied=planned.applied, activation=catalog.activation,
+                        ensured=ensured, attempts=attempts)
 
     def _ensured(self, catalog: Catalog) -> Timestamp:
         return ensured_activation(catalog.activation, max_skew_ms=self.clock.max_skew_ms)
@@ -174,6 +175,10 @@ class CatalogService:
             before = self.view.latest
             for _ in range(_MAX_LOOKS):
                 state = self.log.state()
+                known = 0 if state is None else state.latest
+                if known < self.view.latest:
+                    raise RecordMissing(key="latest", version=self.view.latest, expected=f"version {self.view.latest}, "
+                                        f"which was there before; the log ends at {known}")
                 if state is None or self._caught_up(state):
                     break
                 try:
@@ -191,8 +196,10 @@ class CatalogService:
         if state.compacted and state.earliest > self.view.latest:
             self._register(self.log.snapshot(state.earliest), cut=True)
         for record in self.log.read(self.view.latest + 1, state.latest):
-            self._register(applied(record, self.view.catalog(self.view.latest)) if isinstance(record, Update) else record,
-                           cut=not isinstance(record, Update))
+            if isinstance(record, Update):
+                self._register(applied(record, self.view.catalog(self.view.latest)), cut=False)
+            else:
+                self._register(record, cut=True)
         if state.compacted and state.earliest > self.view.earliest:
             self._register(self.catalog(state.earliest), cut=True)
 
@@ -243,12 +250,15 @@ class CatalogService:
         catalog = self.catalog(version)
         try:
             saved = self.log.save_snapshot(catalog, fence) if version else AlreadyCompacted(self.view.earliest)
-            if isinstance(saved, AlreadyCompacted):
-                return Skipped(f"the log begins at version {saved.earliest} already")
-            reclaim(self.log)
-            self.poll()
         except CompactlibError as error:
             return Failed(error)
+        try:
+            reclaim(self.log)  # also what an attempt that died after its commit left behind
+            self.poll()
+        except CompactlibError as error:  # the cut stands; the next one deletes what is left
+            self._observer.event("catalog.reclaim_failed", {"version": version, "error": str(error)})
+        if isinstance(saved, AlreadyCompacted):
+            return Skipped(f"the log begins at version {saved.earliest} already")
         return Done(saved)
 
     def audit(self) -> None:
