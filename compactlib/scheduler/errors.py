@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compactlib.errors import Conflict, InvalidInput, NotFound, Stale
+from compactlib.errors import CompactlibError, Conflict, InvalidInput, NotFound, Stale
 
 
 class BadConfig(InvalidInput):
@@ -77,3 +77,21 @@ class CommandOutOfOrder(InvalidInput):
         super().__init__(f"command {index} comes after {applied}; indexes must grow with every command")
         self.index = index
         self.applied = applied
+
+
+class JobLost(Stale):
+    """Raised in a worker's job, by its own checks: the work has to end. Let it through; its outcome is thrown away.
+
+    Attributes:
+        name: the job.
+        reason: why: it went to somebody else, or the worker shuts down.
+    """
+
+    def __init__(self, *, name: str, reason: str) -> None:
+        super().__init__(f"stop working on {name!r}: {reason}")
+        self.name = name
+        self.reason = reason
+
+
+class ReleaseJob(CompactlibError):
+    """Raise it in a worker's job to give the job back: somebody else should do it, and it counts as no failure."""

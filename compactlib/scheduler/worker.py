@@ -1,0 +1,387 @@
+"""A worker: polls the scheduler, runs its jobs in threads, renews their leases, and cleans up.
+
+The decisions are those of `WorkerCore`; here are the threads: one that polls, a pool for jobs, a pool for deletions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+import attrs
+
+from compactlib.budget import Budget
+from compactlib.clock import Clock, SystemClock
+from compactlib.errors import Closed, InvalidInput
+from compactlib.observe import Observer
+from compactlib.scheduler.errors import JobLost, ReleaseJob
+from compactlib.scheduler.model import CompactedBlocks, JobPlan, Tombstone
+from compactlib.scheduler.transport import Transport
+from compactlib.scheduler.worker_core import (
+    Clean,
+    Crashed,
+    Effect,
+    Finished,
+    GivenBack,
+    Renewed,
+    RunOutcome,
+    Settled,
+    Start,
+    Stop,
+    WorkerCore,
+)
+
+_LOOK_AGAIN_SECONDS = 0.1
+"""How long the polling thread waits at most before it looks at its (injected) clock again."""
+_LEASE_PARTS = 3
+"""A lease is renewed when a third of it is over, so that one lost poll does not cost it."""
+
+
+@attrs.frozen(kw_only=True)
+class WorkerOptions:
+    """How a worker works.
+
+    Attributes:
+        capacity: jobs at a time, >= 1.
+        cleanup_capacity: tombstones at a time, if the worker has a cleanup, >= 1.
+        poll_seconds: time between polls, > 0; shorter while a lease is short, and when a job has ended.
+        max_poll_seconds: how far the time between polls grows while there is no answer.
+        jitter: the share, 0 .. 1, by which this time varies, so that workers do not poll all at once.
+        patience_seconds: how long after the end of a lease, without an answer, a job is stopped.
+
+    Raises:
+        InvalidInput: a number is out of its range.
+    """
+
+    capacity: int = 1
+    cleanup_capacity: int = 4
+    poll_seconds: float = 5.0
+    max_poll_seconds: float = 60.0
+    jitter: float = 0.1
+    patience_seconds: float = 300.0
+
+    def __attrs_post_init__(self) -> None:
+        if self.capacity < 1 or self.cleanup_capacity < 1:
+            raise InvalidInput(f"capacity {self.capacity}, cleanup_capacity {self.cleanup_capacity}; give at least 1")
+        if not 0 < self.poll_seconds <= self.max_poll_seconds or not 0 <= self.jitter <= 1:
+            raise InvalidInput(f"poll_seconds {self.poll_seconds}, max_poll_seconds {self.max_poll_seconds}, jitter "
+                               f"{self.jitter}; give 0 < poll_seconds <= max_poll_seconds and a jitter from 0 to 1")
+
+
+class RunningJob:
+    """What an execute gets: the plan, and a look at whether the job is still the worker's. Any thread may use it.
+
+    Attributes:
+        plan: the job.
+        budget: ask it before each chunk that is written; it is cancelled when the work has to stop.
+    """
+
+    def __init__(self, start: Start, budget: Budget, clock: Clock) -> None:
+        self.plan: JobPlan = start.plan
+        self.budget: Budget = budget
+        self._clock = clock
+        # Replaced as one, since the polling thread renews while the job's own threads look.
+        self._lease = start.token, start.deadline
+        self._stopped: Stop | None = None
+
+    @property
+    def token(self) -> int:
+        """The fencing token, as last confirmed; give it to a `Fence` around the commit."""
+        return self._lease[0]
+
+    @property
+    def lease_seconds_left(self) -> float:
+        """How long the lease lasts by this worker's clock; negative if it may be over."""
+        return self._lease[1] - self._clock.monotonic()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the work has to end: the job was lost, or the worker shuts down."""
+        return self._stopped is not None
+
+    def check(self) -> None:
+        """Return if the work may go on; call it now and then.
+
+        Raises:
+            JobLost: the job was lost, or the worker shuts down. Let it through.
+        """
+        stopped = self._stopped
+        if stopped is not None:
+            raise JobLost(name=stopped.name, reason=stopped.reason)
+
+    def renew(self, renewed: Renewed) -> None:
+        """Called by the worker when the lease was renewed."""
+        self._lease = renewed.token, renewed.deadline
+
+    def stop(self, stop: Stop) -> None:
+        """Called by the worker when the work has to end."""
+        self._stopped = stop
+        self.budget.cancel()
+
+    def __repr__(self) -> str:
+        return f"RunningJob({self.plan.name!r}, token {self.token}{', stopped' if self.is_stopped else ''})"
+
+
+Execute: TypeAlias = Callable[[RunningJob], CompactedBlocks]
+"""Does a job: reads the sources of `job.plan`, writes the outputs under ids of `output_block_id`, says what they are.
+
+May run twice for one job, also at the same time. Any error but `ReleaseJob` counts as a failure of the job.
+"""
+
+Cleanup: TypeAlias = Callable[[Tombstone], object]
+"""Deletes the objects of a tombstone, of which some may be gone already. Any error: they are not all deleted yet."""
+
+
+class Worker:
+    """Runs jobs until it is stopped. Use it in a `with`, or call `start` and `stop`; or `poll_once` in a loop of yours.
+
+    Args:
+        transport: how polls reach the scheduler.
+        execute: does a job; several run at once, in threads.
+        cleanup: deletes objects; without it, the worker leaves tombstones to others.
+        options: how it works.
+        clock: where time comes from.
+        observer: told of `scheduler_job_started`, `scheduler_job_stopped`, `scheduler_job_reported`,
+            `scheduler_poll_failed` and `scheduler_cleanup_failed`. What it raises is dropped.
+        budget: what all jobs together may write.
+        rng: for the jitter.
+    """
+
+    def __init__(self, transport: Transport, execute: Execute, *, cleanup: Cleanup | None = None,
+                 options: WorkerOptions | None = None, clock: Clock | None = None, observer: Observer | None = None,
+                 budget: Budget | None = None, rng: random.Random | None = None) -> None:
+        self._options = options = WorkerOptions() if options is None else options
+        self._transport = transport
+        self._execute = execute
+        self._cleanup = cleanup
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._observer = Observer() if observer is None else observer
+        self._budget = Budget(clock=self._clock) if budget is None else budget
+        self._rng = random.Random() if rng is None else rng
+        self._core = WorkerCore(options.capacity, patience_seconds=options.patience_seconds,
+                                cleanup_capacity=0 if cleanup is None else options.cleanup_capacity)
+        self._running: dict[int, RunningJob] = {}
+        self._job_pool = ThreadPoolExecutor(options.capacity, "compactlib-job")
+        self._cleanup_pool = ThreadPoolExecutor(options.cleanup_capacity, "compactlib-cleanup")
+        self._lock = threading.Lock()
+        self._polling = threading.Lock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._unanswered = 0
+        self._stopping = False
+        self._closed = False
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The names of the jobs it has: running, or ended and not reported yet."""
+        with self._lock:
+            return self._core.jobs
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs and nothing is left to be said."""
+        with self._lock:
+            return self._core.is_idle
+
+    def poll_once(self) -> bool:
+        """Poll, and act on the answer; whether there was one. An error of the transport is an event, not raised.
+
+        Raises:
+            Closed: the worker was closed.
+        """
+        if self._closed:
+            raise Closed("the worker was closed; make a new one")
+        with self._polling:
+            with self._lock:
+                now = self._clock.monotonic()
+                stops = self._core.give_up_overdue(now)
+                self._carry_out(stops)
+                request = self._core.poll(now)
+            self._tell(stops)
+            if request is None:
+                return True
+            try:
+                response = self._transport.poll(request)
+            except Exception as error:
+                self._unanswered += 1
+                self._event("scheduler_poll_failed", {"error": repr(error), "in_a_row": self._unanswered})
+                return False
+            self._unanswered = 0
+            with self._lock:
+                effects = self._core.answered(request, response)
+                self._carry_out(effects)
+            self._tell(effects)
+            return True
+
+    def start(self) -> None:
+        """Poll in a thread of its own from now on. Starting again does nothing.
+
+        Raises:
+            Closed: the worker was closed.
+        """
+        if self._closed:
+            raise Closed("the worker was closed; make a new one")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._poll_for_ever, name="compactlib-worker", daemon=True)
+            self._thread.start()
+
+    def stop(self, *, wait_seconds: float = 30.0, give_back: bool = False) -> bool:
+        """Take no more jobs; wait for those that run, then give back the rest, report, and close.
+
+        Leases are renewed to the end. Returns whether everything was reported; if not, the scheduler finds out when the
+        leases end. A job that does not look at `check` or at its budget goes on in its thread, as long as the process.
+
+        Args:
+            wait_seconds: for the jobs to end by themselves, and once more for those that were told to.
+            give_back: do not wait for the jobs to end by themselves.
+        """
+        if self._closed:
+            return self.is_idle
+        with self._lock:
+            self._core.drain()
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+        if give_back or not self._poll_until_idle(wait_seconds):
+            with self._lock:
+                stops = self._core.give_back("the worker shuts down")
+                self._carry_out(stops)
+            self._tell(stops)
+            self._poll_until_idle(wait_seconds)
+        self._closed = True
+        done = self.is_idle
+        self._job_pool.shutdown(wait=done, cancel_futures=True)
+        self._cleanup_pool.shutdown(wait=done, cancel_futures=True)
+        return done
+
+    def _poll_until_idle(self, seconds: float) -> bool:
+        """Poll as usual until nothing is left to do or to say; `False` if this takes longer than allowed."""
+        deadline = self._clock.monotonic() + seconds
+        while not self.is_idle:
+            # Before a look at the clock: what has just ended is to be reported, however little time there is.
+            self.poll_once()
+            left = deadline - self._clock.monotonic()
+            if left <= 0:
+                break
+            if not self._core.is_idle:
+                self._wait(min(self._next_wait(), left))
+        return self.is_idle
+
+    def _poll_for_ever(self) -> None:
+        while not self._stopping:
+            self.poll_once()
+            self._wait(self._next_wait())
+
+    def _next_wait(self) -> float:
+        """Seconds until the next poll."""
+        options = self._options
+        pause: float = min(options.poll_seconds * 2.0 ** min(self._unanswered, 30), options.max_poll_seconds)
+        pause *= 1 + options.jitter * (2 * self._rng.random() - 1)
+        with self._lock:
+            deadline = self._core.earliest_deadline()
+        if deadline is not None:
+            # More often while a lease is running out; no more so once that has not helped.
+            left = deadline - self._clock.monotonic()
+            if left > 0:
+                pause = min(pause, max(left / _LEASE_PARTS, options.poll_seconds / 10))
+        return pause
+
+    def _wait(self, seconds: float) -> None:
+        """Wait on the injected clock, unless there is something to report or the worker is told to stop."""
+        due = self._clock.monotonic() + seconds
+        while not self._wake.is_set():
+            left = due - self._clock.monotonic()
+            if left <= 0:
+                return
+            self._wake.wait(min(left, _LOOK_AGAIN_SECONDS))
+        # What cannot be reported for want of an answer must not turn the pauses into none.
+        self._wake.clear()
+
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
+        """Act on what the core decided; called under the lock."""
+        for effect in effects:
+            match effect:
+                case Start():
+                    self._running[effect.run] = job = RunningJob(effect, self._budget.lend(), self._clock)
+                    self._job_pool.submit(self._run, effect.run, job)
+                case Renewed():
+                    self._running[effect.run].renew(effect)
+                case Stop():
+                    self._running[effect.run].stop(effect)
+                case Clean():
+                    self._cleanup_pool.submit(self._clean, effect.tombstone)
+
+    def _tell(self, effects: Sequence[Effect]) -> None:
+        """Tell the observer what was decided."""
+        for effect in effects:
+            match effect:
+                case Start():
+                    self._event("scheduler_job_started", {"job": effect.plan.name, "token": effect.token})
+                case Stop():
+                    self._event("scheduler_job_stopped", {"job": effect.name, "lost": effect.lost,
+                                                          "reason": effect.reason})
+                case Settled():
+                    verdict = None if effect.verdict is None else effect.verdict.name
+                    self._event("scheduler_job_reported", {"job": effect.name, "status": effect.status.name,
+                                                           "verdict": verdict, "detail": effect.detail})
+
+    def _event(self, name: str, fields: Mapping[str, Any]) -> None:
+        # An observer that fails must not end the renewals of everybody's leases.
+        with contextlib.suppress(Exception):
+            self._observer.event(name, fields)
+
+    def _run(self, run: int, job: RunningJob) -> None:
+        """In a thread of the pool: do a job, whatever comes of it."""
+        outcome: RunOutcome
+        try:
+            job.check()
+            results: object = self._execute(job)
+            outcome = (Finished(results) if isinstance(results, CompactedBlocks) else
+                       Crashed(f"the execute returned a {type(results).__name__}; it must return CompactedBlocks"))
+        except ReleaseJob as released:
+            outcome = GivenBack(str(released))
+        except BaseException as error:
+            # A job may also end in SystemExit or the like; the worker lives on.
+            outcome = Crashed(f"{type(error).__name__}: {error}")
+        with self._lock:
+            del self._running[run]
+            self._core.ended(run, outcome)
+        self._wake.set()
+
+    def _clean(self, tombstone: Tombstone) -> None:
+        """In a thread of the other pool: delete what a tombstone names."""
+        deleted = False
+        try:
+            if self._cleanup is not None:
+                self._cleanup(tombstone)
+                deleted = True
+        except BaseException as error:
+            self._event("scheduler_cleanup_failed", {"tombstone": tombstone.name, "error": repr(error)})
+        with self._lock:
+            self._core.cleaned(tombstone.name, deleted=deleted)
+
+    def audit(self) -> None:
+        """Check that the threads and the core agree.
+
+        Raises:
+            CompactlibError: they do not; the message has the numbers.
+        """
+        with self._lock:
+            self._core.audit()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.stop(give_back=kind is not None)
+
+    def __repr__(self) -> str:
+        return f"Worker({self._core!r}{', closed' if self._closed else ''})"

@@ -1,0 +1,342 @@
+"""The worker with its threads, against a scripted scheduler; events tell when to go on, nothing sleeps."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from compactlib.budget import Budget
+from compactlib.clock import ManualClock
+from compactlib.errors import BudgetSpent, Closed, InvalidInput
+from compactlib.observe import Observer, RecordingObserver
+from compactlib.scheduler.errors import JobLost, ReleaseJob
+from compactlib.scheduler.model import BlockTombstones, CompactedBlocks, JobPlan, JobStatus, NoOutput, Tombstone
+from compactlib.scheduler.poll import Assignment, PollRequest, PollResponse, StatusAnswer, Verdict
+from compactlib.scheduler.worker import Execute, RunningJob, Worker, WorkerOptions
+
+PATIENCE = 60.0
+FAST = WorkerOptions(capacity=2, poll_seconds=0.01, jitter=0)
+
+
+def plan(name: str, *tombstones: Tombstone) -> JobPlan:
+    return JobPlan(name=name, tenant="A", shard=1, compaction_level=0, source_blocks=("1",), tombstones=tombstones)
+
+
+def tombstone(name: str) -> BlockTombstones:
+    return BlockTombstones(name=name, tenant="A", shard=1, level=0, blocks=("x",))
+
+
+def nothing(job: RunningJob) -> CompactedBlocks:
+    return CompactedBlocks(tenant="A", shard=1, source_blocks=job.plan.source_blocks, no_output=NoOutput.EMPTY)
+
+
+class Desk:
+    """A scheduler with a heap of jobs: hands out each once, renews what is not lost, and notes every report."""
+
+    def __init__(self, *names: str, lease_seconds: float = 15.0) -> None:
+        self.waiting = list(names)
+        self.lost: set[str] = set()
+        self.reports: dict[str, tuple[JobStatus | int, str]] = {}
+        self.polls: list[PollRequest] = []
+        self.renewals: dict[str, int] = {}
+        self.deleted: set[str] = set()
+        self.cleanup: list[Tombstone] = []
+        self.broken = 0
+        self.lease_seconds = lease_seconds
+        self.token = 0
+        self.changed = threading.Condition()
+
+    def poll(self, request: PollRequest) -> PollResponse:
+        with self.changed:
+            self.changed.notify_all()
+            self.polls.append(request)
+            if self.broken:
+                self.broken -= 1
+                raise ConnectionError("no leader")
+            self.deleted |= set(request.deleted_tombstones)
+            assignments = []
+            answers = []
+            for update in request.status_updates:
+                lost = update.name in self.lost
+                if not lost and update.status == JobStatus.IN_PROGRESS:
+                    self.renewals[update.name] = self.renewals.get(update.name, 0) + 1
+                    assignments.append(Assignment(update.name, update.token, self.lease_seconds))
+                elif not lost:
+                    self.reports[update.name] = update.status, update.reason
+                answers.append(StatusAnswer(update.name, Verdict.STALE_TOKEN if lost else Verdict.ACCEPTED))
+            taken = [self.waiting.pop(0) for _ in range(min(request.job_capacity, len(self.waiting)))]
+            self.token += 1
+            assignments += [Assignment(name, self.token, self.lease_seconds) for name in taken]
+            cleanup, self.cleanup = tuple(self.cleanup), []
+            return PollResponse(tuple(map(plan, taken)), tuple(assignments), tuple(answers), cleanup)
+
+    def wait_for(self, what: object) -> None:
+        with self.changed:
+            assert self.changed.wait_for(what, PATIENCE)  # type: ignore[arg-type]
+
+
+@contextmanager
+def working(desk: Desk, execute: Execute, **settings: object) -> Iterator[Worker]:
+    worker = Worker(desk, execute, **{"options": FAST, **settings})  # type: ignore[arg-type]
+    with worker:
+        yield worker
+        worker.audit()
+
+
+def test_all_jobs_are_done_and_reported() -> None:
+    desk = Desk(*"abcdefgh")
+    with working(desk, nothing):
+        desk.wait_for(lambda: len(desk.reports) == 8)
+    assert set(desk.reports.values()) == {(JobStatus.SUCCESS, "")}
+    assert all(poll.job_capacity <= 2 for poll in desk.polls)
+
+
+def test_jobs_run_side_by_side_and_are_renewed_meanwhile() -> None:
+    desk, together = Desk("a", "b"), threading.Barrier(3)
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        together.wait(PATIENCE)
+        together.wait(PATIENCE)
+        return nothing(job)
+
+    with working(desk, execute) as worker:
+        together.wait(PATIENCE)
+        desk.wait_for(lambda: desk.renewals.get("a", 0) >= 3 and desk.renewals.get("b", 0) >= 3)
+        assert set(worker.jobs) == {"a", "b"}
+        assert not worker.is_idle
+        together.wait(PATIENCE)
+        desk.wait_for(lambda: len(desk.reports) == 2)
+
+
+@pytest.mark.parametrize(("error", "status", "reason"), [
+    (ZeroDivisionError("boom"), JobStatus.FAILED, "ZeroDivisionError: boom"),
+    (SystemExit("out"), JobStatus.FAILED, "SystemExit: out"),
+    (MemoryError(), JobStatus.FAILED, "MemoryError: "),
+    (ReleaseJob("too large for me"), JobStatus.RELEASED, "too large for me"),
+])
+def test_a_worker_survives_what_its_jobs_end_in(error: BaseException, status: JobStatus, reason: str) -> None:
+    desk = Desk("bad", "good")
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        if job.plan.name == "bad":
+            raise error
+        return nothing(job)
+
+    with working(desk, execute):
+        desk.wait_for(lambda: len(desk.reports) == 2)
+    assert desk.reports == {"bad": (status, reason), "good": (JobStatus.SUCCESS, "")}
+
+
+def test_an_execute_that_returns_something_else_has_failed() -> None:
+    desk = Desk("a")
+    with working(desk, lambda job: None):  # type: ignore[arg-type, return-value]
+        desk.wait_for(lambda: desk.reports)
+    assert desk.reports["a"] == (JobStatus.FAILED, "the execute returned a NoneType; it must return CompactedBlocks")
+
+
+def test_a_job_whose_lease_was_lost_is_stopped_and_not_reported() -> None:
+    desk, ended = Desk("a"), threading.Event()
+    found: list[object] = []
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        if job.plan.name == "b":
+            return nothing(job)
+        job.check()
+        desk.lost.add("a")
+        try:
+            # The budget is how work that writes finds out.
+            job.budget.pause()
+            job.budget.check()
+        except BudgetSpent as error:
+            found.append(error)
+            with pytest.raises(JobLost, match="stop working on 'a': stale token"):
+                job.check()
+            assert job.is_stopped
+            assert "stopped" in repr(job)
+            ended.set()
+            raise
+        return nothing(job)
+
+    told = RecordingObserver()
+    with working(desk, execute, observer=told, options=WorkerOptions(poll_seconds=0.01)):
+        assert ended.wait(PATIENCE)
+        desk.waiting.append("b")
+        desk.wait_for(lambda: desk.reports)
+    assert list(desk.reports) == ["b"]
+    assert len(found) == 1
+    events = [name for name, fields in told.events if fields.get("job") == "a"]
+    assert events == ["scheduler_job_started", "scheduler_job_stopped"]
+
+
+def test_cancelling_one_job_leaves_the_others_and_their_common_budget_alone() -> None:
+    desk, common = Desk("a", "b"), Budget()
+    lost = threading.Event()
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        job.budget.spend(10)
+        if job.plan.name == "a":
+            desk.lost.add("a")
+            job.budget.pause()
+            try:
+                job.budget.check()
+            finally:
+                job.budget.resume()
+                lost.set()
+        assert lost.wait(PATIENCE)
+        job.budget.spend(10)
+        return nothing(job)
+
+    with working(desk, execute, budget=common):
+        desk.wait_for(lambda: desk.reports)
+    assert desk.reports == {"b": (JobStatus.SUCCESS, "")}
+    assert not common.cancelled
+    assert common.spent_bytes == 30
+
+
+def test_a_scheduler_that_does_not_answer_is_asked_again() -> None:
+    desk, told = Desk("a"), RecordingObserver()
+    desk.broken = 3
+    with working(desk, nothing, observer=told):
+        desk.wait_for(lambda: desk.reports)
+    failed = [fields["in_a_row"] for name, fields in told.events if name == "scheduler_poll_failed"]
+    assert failed == [1, 2, 3]
+
+
+def test_a_report_that_was_not_answered_is_sent_again() -> None:
+    desk = Desk("a")
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        desk.broken = 2
+        return nothing(job)
+
+    with working(desk, execute):
+        desk.wait_for(lambda: desk.reports)
+    sent = [each for poll in desk.polls for each in poll.status_updates if each.status == JobStatus.SUCCESS]
+    assert len(sent) >= 2
+
+
+def test_an_observer_that_fails_does_not_end_the_work() -> None:
+    class Broken(Observer):
+        def event(self, name: str, fields: object) -> None:
+            raise RuntimeError(name)
+
+    desk = Desk("a", "b")
+    desk.broken = 1
+    with working(desk, nothing, observer=Broken()):
+        desk.wait_for(lambda: len(desk.reports) == 2)
+
+
+def test_objects_are_deleted_and_confirmed_and_what_fails_is_not() -> None:
+    desk, told = Desk(), RecordingObserver()
+    desk.cleanup = [tombstone("good"), tombstone("bad")]
+
+    def cleanup(what: Tombstone) -> None:
+        if what.name == "bad":
+            raise OSError("store is down")
+
+    with working(desk, nothing, cleanup=cleanup, observer=told):
+        desk.wait_for(lambda: desk.deleted)
+    assert desk.deleted == {"good"}
+    assert [fields["tombstone"] for name, fields in told.events if name == "scheduler_cleanup_failed"] == ["bad"]
+
+
+def test_vector_54_stopping_waits_for_jobs_and_deletions_and_reports_them() -> None:
+    desk, began, may_end = Desk("a"), threading.Event(), threading.Event()
+    deleting = threading.Event()
+    desk.cleanup = [tombstone("t")]
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        began.set()
+        assert may_end.wait(PATIENCE)
+        return nothing(job)
+
+    def cleanup(what: Tombstone) -> None:
+        deleting.set()
+        assert may_end.wait(PATIENCE)
+
+    worker = Worker(desk, execute, cleanup=cleanup, options=FAST)
+    worker.start()
+    worker.start()
+    assert began.wait(PATIENCE)
+    assert deleting.wait(PATIENCE)
+    polls = len(desk.polls)
+    stopping = threading.Thread(target=worker.stop, kwargs={"wait_seconds": PATIENCE})
+    stopping.start()
+    # It goes on renewing, and asks for no more jobs.
+    desk.wait_for(lambda: len(desk.polls) > polls + 3)
+    may_end.set()
+    stopping.join()
+    assert desk.reports == {"a": (JobStatus.SUCCESS, "")}
+    assert desk.deleted == {"t"}
+    assert desk.polls[-1].job_capacity == 0
+    assert worker.stop()
+    with pytest.raises(Closed):
+        worker.poll_once()
+    with pytest.raises(Closed):
+        worker.start()
+    assert "closed" in repr(worker)
+
+
+def test_stopping_at_once_gives_the_jobs_back() -> None:
+    desk, began = Desk("a"), threading.Event()
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        began.set()
+        job.budget.pause()
+        job.budget.check()
+        return nothing(job)
+
+    def fail() -> None:
+        with working(desk, execute):
+            assert began.wait(PATIENCE)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    status, reason = desk.reports["a"]
+    assert status is JobStatus.RELEASED
+    assert "cancelled" in reason
+
+
+def test_a_job_that_does_not_listen_is_left_behind() -> None:
+    desk, may_end, began = Desk("a"), threading.Event(), threading.Event()
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        began.set()
+        assert may_end.wait(PATIENCE)
+        return nothing(job)
+
+    worker = Worker(desk, execute, options=FAST)
+    worker.start()
+    assert began.wait(PATIENCE)
+    assert not worker.stop(wait_seconds=0)
+    assert desk.reports == {}
+    may_end.set()
+
+
+def test_by_hand_and_on_a_clock_of_one_s_own() -> None:
+    desk, clock, ended = Desk("a", lease_seconds=12), ManualClock(1000), threading.Event()
+    seen: list[float] = []
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        seen.extend([job.token, job.lease_seconds_left])
+        ended.set()
+        return nothing(job)
+
+    worker = Worker(desk, execute, clock=clock, options=WorkerOptions(), rng=random.Random(1))
+    assert worker.poll_once()
+    assert ended.wait(PATIENCE)
+    assert seen == [1, 12.0]
+    assert worker.stop()
+    assert desk.reports == {"a": (JobStatus.SUCCESS, "")}
+
+
+@pytest.mark.parametrize("wrong", [{"capacity": 0}, {"cleanup_capacity": 0}, {"poll_seconds": 0.0}, {"jitter": 2.0},
+                                   {"poll_seconds": 9.0, "max_poll_seconds": 5.0}])
+def test_options_that_are_none(wrong: dict[str, float]) -> None:
+    with pytest.raises(InvalidInput):
+        WorkerOptions(**wrong)  # type: ignore[arg-type]
