@@ -6,9 +6,9 @@ dies it ends them all, and the pool cannot say whose fault it was; nor can it be
 
 Workers are *spawned*, not forked: hosts of this library have threads, locks and sockets (a JVM gateway among them)
 that a fork copies in whatever state they are in. A fork server would start workers faster, but is one for the whole
-host process, with the environment of its first use. So each run pays the start of one interpreter a worker; a script
-that uses this executor keeps its own start under `if __name__ == "__main__":`, and the classes of its tasks live in
-modules that workers can import.
+host process, with the environment of its first use. So the first run pays the start of one interpreter a worker, and
+each further one too, unless the executor is held open by a `with`. A script that uses this executor keeps its own
+start under `if __name__ == "__main__":`, and the classes of its tasks live in modules that workers can import.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import contextlib
 import multiprocessing
 import pickle
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from multiprocessing import connection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import attrs
 
@@ -62,6 +63,9 @@ class ProcessExecutor:
       one group.
     * **errors** come back with all their fields; one that cannot be pickled comes as `TaskFailed` with its text.
 
+    Used as a context manager, it keeps its workers from one run to the next, and ends them when the `with` is left;
+    otherwise each run starts its own. Threads may use one executor at once.
+
     Args:
         workers: how many processes run at once, >= 1.
         max_attempts: how many workers a task may cost before it is given up, >= 1.
@@ -85,14 +89,22 @@ class ProcessExecutor:
         self._max_attempts = max_attempts
         self._grace_seconds = grace_seconds
         self._attempt_id = attempt_id
+        self._kept = _KeptWorkers()
+
+    def __enter__(self) -> Self:
+        self._kept.keep(self._workers)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kept.end(self._grace_seconds)
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
-        """See `Executor.run`. Workers start with the first outcome that is asked for and end with the run.
+        """See `Executor.run`. Workers start with the first outcome that is asked for; see the class for their end.
 
         While the caller deals with one outcome, each worker does at most one further task. The iterator is a
         generator; closing it, or leaving a `for` over it, cancels the running tasks, kills what does not end within
-        `grace_seconds`, and returns when no worker is left.
+        `grace_seconds`, and returns when no worker of this run is left.
 
         A task that ends its process (a signal, `sys.exit`, a `KeyboardInterrupt` of its own) counts as a worker
         that died. After `max_attempts` of those its outcome is a `TaskFailed` of kind `WorkerDied`. If no worker
@@ -103,7 +115,7 @@ class ProcessExecutor:
         lent_observer = Observer() if observer is None else observer
         parallel = min(self._workers, max(1, len(listed)))
         return _Run(listed, parallel, self._max_attempts, self._grace_seconds, self._attempt_id, lent_budget,
-                    lent_observer).outcomes()
+                    lent_observer, self._kept).outcomes()
 
     def __repr__(self) -> str:
         return f"ProcessExecutor(workers={self._workers}, max_attempts={self._max_attempts})"
@@ -175,11 +187,53 @@ class _Worker:
         return in_time
 
 
+class _KeptWorkers:
+    """Idle workers that wait for the next run, while the executor is held open."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._limit = 0
+        self._idle: list[_Worker] = []
+
+    def keep(self, limit: int) -> None:
+        """From now on keep up to `limit` workers."""
+        with self._lock:
+            self._limit = limit
+
+    def take(self) -> _Worker | None:
+        """One that is alive, or `None`."""
+        with self._lock:
+            while self._idle:
+                worker = self._idle.pop()
+                if worker.process.is_alive():
+                    return worker
+                worker.end(0)
+        return None
+
+    def put(self, worker: _Worker) -> bool:
+        """Keep a worker that has nothing to do; whether there was room."""
+        with self._lock:
+            has_room = len(self._idle) < self._limit
+            if has_room:
+                self._idle.append(worker)
+            return has_room
+
+    def end(self, patience_seconds: float) -> None:
+        """End them all, and keep none from now on."""
+        with self._lock:
+            self._limit = 0
+            idle, self._idle = self._idle, []
+        for worker in idle:
+            worker.end(patience_seconds)
+
+
 class _Run:
     """One call of `ProcessExecutor.run`: hands out tasks, listens to workers, and collects outcomes."""
 
     def __init__(self, tasks: Sequence[RewriteTask], parallel: int, max_attempts: int, grace_seconds: float,
-                 attempt_id: Callable[[], str], budget: Budget, observer: Observer) -> None:
+                 attempt_id: Callable[[], str], budget: Budget, observer: Observer,
+                 kept: _KeptWorkers) -> None:
+        self._kept = kept
         self._context = multiprocessing.get_context("spawn")
         self._waiting = deque(_Job(task) for task in tasks)
         self._finished: deque[RewriteOutcome] = deque()
@@ -252,7 +306,7 @@ class _Run:
                 self._discard(worker)
         while len(self._workers) < self._parallel:
             try:
-                worker = _Worker(self._context)
+                worker = self._kept.take() or _Worker(self._context)
             except OSError as error:
                 self._not_started(str(error))
             else:
@@ -342,7 +396,8 @@ class _Run:
         self._observer.progress(Progress("rewrite", self._done, self._total, "groups"))
 
     def _end(self) -> None:
-        """Stop every worker at once; those that do not stop in time are killed."""
+        """Stop every worker at once, but for idle ones to be kept; those that do not stop in time are killed."""
+        self._workers = [worker for worker in self._workers if worker.task is not None or not self._kept.put(worker)]
         for worker in self._workers:
             worker.pipe.close()
         patience = self._grace_seconds

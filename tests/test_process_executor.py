@@ -335,6 +335,50 @@ def test_a_finished_run_leaves_no_process(tmp_path: Path) -> None:
     assert workers_alive() == []
 
 
+def test_held_open_the_workers_serve_one_run_after_another() -> None:
+    tasks: list[RewriteTask] = [TellingTask("a"), TellingTask("b")]
+    with ProcessExecutor(2) as executor:
+        ran(executor, tasks)
+        first = {worker.pid for worker in workers_alive()}
+        ran(executor, tasks)
+        assert {worker.pid for worker in workers_alive()} == first
+        assert len(first) in (1, 2)
+    assert workers_alive() == []
+    ran(executor, tasks)
+    assert workers_alive() == []
+
+
+def test_held_open_a_worker_that_died_between_runs_is_replaced(tmp_path: Path) -> None:
+    with ProcessExecutor(1, max_attempts=1) as executor:
+        ran(executor, [WriteTask("a", str(tmp_path))])
+        (idle,) = workers_alive()
+        idle.kill()
+        idle.join()
+        assert result_of(ran(executor, [WriteTask("b", str(tmp_path))])["b"]).task == "b"
+        assert len(workers_alive()) == 1
+
+
+def test_held_open_a_run_that_is_left_keeps_no_worker_with_a_task(tmp_path: Path) -> None:
+    tasks: list[RewriteTask] = [MeetingTask("first", str(tmp_path), "stubborn.began"),
+                                StubbornTask("stubborn", str(tmp_path))]
+    with ProcessExecutor(2, grace_seconds=0) as executor:
+        run = executor.run(tasks)
+        assert next(run).task == "first"
+        run.close()
+        assert len(workers_alive()) == 1
+        assert result_of(ran(executor, [WriteTask("b", str(tmp_path))])["b"]).task == "b"
+
+
+def test_held_open_runs_at_once_have_workers_of_their_own_and_only_so_many_are_kept(tmp_path: Path) -> None:
+    with ProcessExecutor(1) as executor:
+        tasks: list[RewriteTask] = [WriteTask("a", str(tmp_path)), WriteTask("b", str(tmp_path))]
+        one, other = executor.run(tasks), executor.run([WriteTask("c", str(tmp_path))])
+        assert {result_of(next(one)).task, result_of(next(other)).task} == {"a", "c"}
+        assert list(other) == []
+        assert len(list(one)) == 1
+        assert len(workers_alive()) == 1
+
+
 def test_an_observer_that_raises_ends_the_run_and_its_workers(tmp_path: Path) -> None:
     class Objecting(Observer):
         def progress(self, progress: Progress) -> None:
