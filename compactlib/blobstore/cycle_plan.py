@@ -10,17 +10,22 @@ outnumber the sources: what one source keeps fits into one new segment.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 import attrs
 
 from compactlib.blobstore.compaction_log import MAX_MOVES_PER_SOURCE, Move
-from compactlib.blobstore.model import IndexEntry
+from compactlib.blobstore.model import IndexEntry, RecordKind
 from compactlib.blobstore.names import LogPosition, SegmentName
 from compactlib.blobstore.swap import Snapshot
 from compactlib.blobstore.validity import Rules, Verdict, judge
+from compactlib.checksum import crc32
+
+
+_PUT = int(RecordKind.PUT)
 
 
 @attrs.define(eq=False)
@@ -59,6 +64,16 @@ class TargetPlan:
         """How many records it gets."""
         return sum(len(part.offsets) for part in self.picked)
 
+    @property
+    def fingerprint(self) -> int:
+        """CRC-32 over what it gets; equal plans make equal files."""
+        crc = 0
+        for part in self.picked:
+            crc = crc32(str(part.segment).encode(), crc)
+            for column in (part.offsets, part.sizes, part.sequences):
+                crc = crc32(column, crc)
+        return crc
+
 
 @attrs.frozen(kw_only=True, eq=False)
 class CyclePlan:
@@ -87,9 +102,20 @@ class CyclePlan:
         """Bytes to copy."""
         return sum(sum(part.sizes) for target in self.targets for part in target.picked)
 
+    def copies(self, entry: IndexEntry) -> bool:
+        """Whether a record of a source is copied."""
+        for target in self.targets:
+            for part in target.picked:
+                if part.segment == entry.segment:
+                    place = bisect_left(part.offsets, entry.offset)
+                    if place < len(part.offsets) and part.offsets[place] == entry.offset:
+                        return True
+        return False
+
 
 def plan_cycle(snapshot: Snapshot, remaining: Sequence[SegmentName], copied_before: LogPosition | None, rules: Rules, *,
-               swap_segments: int, segment_bytes: int, header_bytes: int) -> CyclePlan:
+               swap_segments: int, segment_bytes: int, header_bytes: int,
+               dropped_put: Callable[[IndexEntry], object] | None = None) -> CyclePlan:
     """Decide the next cycle over the victims that remain. One pass over their index entries; 24 bytes a kept record.
 
     Args:
@@ -100,6 +126,7 @@ def plan_cycle(snapshot: Snapshot, remaining: Sequence[SegmentName], copied_befo
         swap_segments: how many segments may be filled.
         segment_bytes: capacity of each.
         header_bytes: where the first record of a segment lies.
+        dropped_put: told of each PUT that is not copied and has later records.
 
     Raises:
         CorruptData: the index has two records that cannot both be (two PUTs of one blob).
@@ -110,18 +137,21 @@ def plan_cycle(snapshot: Snapshot, remaining: Sequence[SegmentName], copied_befo
     for name in remaining:
         start = copied_before.offset if copied_before is not None and copied_before.segment == name else 0
         step = -(-max(records[name], 1) // MAX_MOVES_PER_SOURCE)
-        if not packing.take(name, start, step, _judged(snapshot, name, start, rules, compacting)):
+        if not packing.take(name, start, step, _judged(snapshot, name, start, rules, compacting, dropped_put)):
             break
     last = max((info.last_sequence for info in snapshot.segments), default=0)
     return packing.finish(last)
 
 
 def _judged(snapshot: Snapshot, name: SegmentName, start: int, rules: Rules,
-            compacting: frozenset[SegmentName]) -> Iterator[tuple[IndexEntry, Verdict]]:
+            compacting: frozenset[SegmentName],
+            dropped_put: Callable[[IndexEntry], object] | None) -> Iterator[tuple[IndexEntry, Verdict]]:
     for entry in snapshot.entries_of(name, start=start):
         history = snapshot.history(entry.id)
-        place = history.index(entry)
-        yield entry, judge(history, rules, compacting)[place]
+        verdict = judge(history, rules, compacting)[history.index(entry)]
+        if dropped_put is not None and verdict is not Verdict.KEEP and entry.kind == _PUT and len(history) > 1:
+            dropped_put(entry)
+        yield entry, verdict
 
 
 class _Packing:

@@ -57,6 +57,8 @@ class Rules:
         purge_tombstones: whether deletes that nobody needs any more go.
         seen_by_all_peers: asked about a tombstone: whether every peer that counts has read it. Without peers to ask,
             only expired tombstones go (notes 1.4 b).
+        had_put: asked about a tombstone without PUT: whether its PUT was there when the compaction began, so that the
+            tombstone has to wait for the next one.
         is_container_gone: asked about a record: whether its account and container are gone for good.
     """
 
@@ -64,6 +66,7 @@ class Rules:
     now_ms: int
     purge_tombstones: bool = False
     seen_by_all_peers: Callable[[IndexEntry], bool] = nobody
+    had_put: Callable[[IndexEntry], bool] = nobody
     is_container_gone: Callable[[IndexEntry], bool] = nobody
 
     def in_effect(self, delete: IndexEntry) -> bool:
@@ -111,7 +114,8 @@ def _judge_alone(entry: IndexEntry, rules: Rules) -> Verdict:
 
 def _is_removable(tombstone: IndexEntry, rules: Rules) -> bool:
     """For a tombstone whose PUT is gone."""
-    return rules.purge_tombstones and (tombstone.is_expired(rules.now_ms) or rules.seen_by_all_peers(tombstone))
+    return (rules.purge_tombstones and not rules.had_put(tombstone)
+            and (tombstone.is_expired(rules.now_ms) or rules.seen_by_all_peers(tombstone)))
 
 
 def _without_duplicates(history: Sequence[IndexEntry], order: Sequence[int]) -> list[int]:

@@ -1,0 +1,77 @@
+"""The commit of a cycle on the disk: new segments get their names, sources lose theirs.
+
+The order that makes it safe; each step may be repeated, and recovery repeats those that a crash cut short:
+
+1. every new segment is durable under its private name, and its index files are; the folder is synced;
+2. the compaction log says COMMIT, durably: from here on the new segments count;
+3. each new segment gets its name; the folder is synced;
+4. the store answers from the new segments; the log says CLEANUP;
+5. the sources' files go; the folder is synced; the log says that the cycle has ended.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from compactlib.blobstore.compaction_log import Cycle, Target
+from compactlib.blobstore.names import SegmentName, place_of_index_file, segment_of_log_file
+from compactlib.blobstore.rewrite import TEMPORARY_SUFFIX
+from compactlib.errors import CorruptData
+from compactlib.files import Files, StrPath, list_folder
+
+
+def private_name(target: SegmentName) -> str:
+    """The name of a new segment that is whole, until the commit."""
+    return target.log_file + TEMPORARY_SUFFIX
+
+
+def place_targets(files: Files, folder: StrPath, cycle: Cycle) -> None:
+    """Step 3: give each new segment its name, durably; those that have it already keep it.
+
+    Raises:
+        CorruptData: a new segment is not there, or is shorter than it was; nothing is taken from the sources.
+        StorageError: the disk refused; call again.
+    """
+    for target in cycle.targets:
+        private = os.path.join(folder, private_name(target.name))
+        final = os.path.join(folder, target.name.log_file)
+        if os.path.lexists(private):
+            _check_whole(private, target)
+            files.rename(private, final)
+        else:
+            _check_whole(final, target)
+    if cycle.targets:
+        files.sync_folder(folder)
+
+
+def _check_whole(path: str, target: Target) -> None:
+    size = os.stat(path).st_size if os.path.lexists(path) else 0
+    if size != target.end:
+        raise CorruptData(path=path, offset=size, expected=f"a new segment of {target.end} bytes",
+                          found=f"{size} bytes")
+
+
+def remove_sources(files: Files, folder: StrPath, sources: Sequence[SegmentName]) -> None:
+    """Step 5: remove the files of segments that no longer count; what is gone already does not matter.
+
+    Raises:
+        StorageError: the disk refused; call again.
+    """
+    gone = set(sources)
+    for name in list_folder(folder):
+        place = place_of_index_file(name)
+        if segment_of_log_file(name) in gone or (place is not None and place.segment in gone):
+            files.unlink(os.path.join(folder, name))
+    if gone:
+        files.sync_folder(folder)
+
+
+def remove_names(files: Files, folder: StrPath, names: Sequence[str]) -> None:
+    """Remove what an attempt has left; not durable before the next sync of the folder, which is early enough.
+
+    Raises:
+        StorageError: the disk refused; call again.
+    """
+    for name in names:
+        files.unlink(os.path.join(folder, name))

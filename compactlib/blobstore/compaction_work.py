@@ -1,0 +1,323 @@
+"""One compaction in progress: decides a cycle, hands out what is to be copied, and commits it.
+
+A cycle that was interrupted while copying is decided anew, since deletes and expiry go on; new segments that are whole
+are used again if they are what it would write now.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import attrs
+
+from compactlib.blobstore.commit import place_targets, private_name, remove_names, remove_sources
+from compactlib.blobstore.compaction_file import write_log
+from compactlib.blobstore.compaction_log import CompactionLog, Phase, Target
+from compactlib.blobstore.cycle_plan import CyclePlan, TargetPlan, plan_cycle
+from compactlib.blobstore.events import StoreEvents
+from compactlib.blobstore.index_file import write_index
+from compactlib.blobstore.index_segment import IndexSegment
+from compactlib.blobstore.model import IndexEntry, RecordKind, milliseconds
+from compactlib.blobstore.names import SegmentName, segment_of_log_file
+from compactlib.blobstore.pace import Pace
+from compactlib.blobstore.recover import leftovers
+from compactlib.blobstore.rewrite import TEMPORARY_SUFFIX, CopyRecords, SourceRecords
+from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
+from compactlib.blobstore.swap import CompactableStore, Snapshot
+from compactlib.blobstore.tombstones import DroppedPuts
+from compactlib.blobstore.validity import Rules, Verdict, nobody
+from compactlib.errors import CompactlibError, Conflict, CorruptData
+from compactlib.files import list_folder
+from compactlib.rewrite import RewriteFailure, RewriteOutcome, RewriteResult
+
+Question: TypeAlias = Callable[[IndexEntry], bool]
+
+_MAX_RESTARTS = 3
+_LARGEST_READ = 4 << 20
+_LEAST_READ = 64 << 10
+_KEPT_SUFFIX = ".kept" + TEMPORARY_SUFFIX
+
+
+@attrs.frozen(kw_only=True)
+class Questions:
+    """What a compaction asks its host; see `Rules`.
+
+    Attributes:
+        seen_by_all_peers: whether every peer that counts has read a tombstone.
+        is_container_gone: whether a record's container is gone for good.
+    """
+
+    seen_by_all_peers: Question = nobody
+    is_container_gone: Question = nobody
+
+
+class CompactionWork:
+    """A compaction of one store from its first step to its last. Used by one thread at a time.
+
+    Args:
+        store: the store.
+        log: how far it has come, as on the disk.
+        questions: asked of the host.
+        resumed: whether an earlier run had begun it.
+    """
+
+    def __init__(self, store: CompactableStore, log: CompactionLog, questions: Questions, *, resumed: bool) -> None:
+        self.log = log
+        self.resumed = resumed
+        self.verdicts: Counter[Verdict] = Counter()
+        self.copied_records = 0
+        self.damage: list[CorruptData] = []
+        self._store = store
+        self._files = store.files
+        self._folder = store.folder
+        self._questions = questions
+        self._events = StoreEvents(store.name, store.observer)
+        self._dropped_puts = DroppedPuts(store.incarnation, complete=not resumed)
+        self._plan: CyclePlan | None = None
+        self._ready: dict[SegmentName, Target] = {}
+        self._failures: list[CompactlibError] = []
+        self._restarts = 0
+
+    def next_tasks(self, *, kept: bool) -> list[CopyRecords]:
+        """What there is to copy for the cycle under way, which is decided first; nothing in COMMIT and CLEANUP.
+
+        Args:
+            kept: whether attempts die with this process, so that a later one may go on with their files.
+
+        Raises:
+            CorruptData: the index holds two records that cannot both be.
+            StorageError: the disk refused; call again.
+        """
+        if self.log.phase not in (Phase.PREPARE, Phase.COPY):
+            return []
+        plan = self._decided()
+        done = {target.name for target in self.log.cycles[-1].targets}
+        return [self._task(target, kept=kept) for target in plan.targets if target.name not in done]
+
+    def take(self, outcome: RewriteOutcome) -> None:
+        """Note what a task ended in; a new segment that is whole moves the safe point on.
+
+        Raises:
+            Conflict: the file is not what this compaction asked for.
+            StorageError: the disk refused; call `next_tasks` again.
+        """
+        if isinstance(outcome, RewriteFailure):
+            self._failures.append(outcome.error)
+        else:
+            self._note(outcome)
+
+    def finish_cycle(self) -> None:
+        """When all tasks have ended: commit and clean up.
+
+        A record that turned out to be damaged keeps its whole segment where it is; the cycle is decided anew without.
+
+        Raises:
+            CompactlibError: what a task or a step failed with. Go on with `next_tasks`.
+        """
+        failures, self._failures = self._failures, []
+        if self.log.phase is Phase.COPY:
+            damaged = next((error for error in failures if isinstance(error, CorruptData)), None)
+            if damaged is not None:
+                self._leave_out(damaged)
+                return
+            if failures:
+                raise failures[0]
+            if self._has_come_back():
+                self._restart()
+                return
+            self._start_commit()
+        if self.log.phase is Phase.COMMIT:
+            self._put_in_force()
+        if self.log.phase is Phase.CLEANUP:
+            self._clean_up()
+
+    # -- deciding
+
+    def _decided(self) -> CyclePlan:
+        """The plan of the cycle under way; the log is in COPY afterwards."""
+        base = self.log.restart_copy() if self.log.phase is Phase.COPY else self.log
+        now_ms = milliseconds(self._store.clock.now())
+        config = self._store.config
+        snapshot = self._store.snapshot()
+        plan = plan_cycle(
+            snapshot, base.remaining, base.copied_before, self._rules(now_ms), swap_segments=base.swap_segments,
+            segment_bytes=self._store.segment_bytes, header_bytes=SEGMENT_HEADER_BYTES,
+            dropped_put=self._dropped_puts.note if config.purge_tombstones else None)
+        if self.log.phase is Phase.PREPARE or not _is_begun(self.log, plan):
+            self.log = base.start_copy(plan.sources, plan.partial, tuple(each.name for each in plan.targets), now_ms)
+            self._write_log()
+            remove_names(self._files, self._folder, tuple(leftovers(self._folder, self.log)))
+        self._ready.clear()
+        self._plan = plan
+        return plan
+
+    def _rules(self, now_ms: int) -> Rules:
+        config = self._store.config
+        return Rules(
+            reference_ms=self.log.reference_ms, now_ms=now_ms, purge_tombstones=config.purge_tombstones,
+            seen_by_all_peers=self._questions.seen_by_all_peers, had_put=self._dropped_puts.had_put,
+            is_container_gone=self._questions.is_container_gone if config.drop_dead_containers else nobody)
+
+    def _task(self, target: TargetPlan, *, kept: bool) -> CopyRecords:
+        config = self._store.config
+        rate, slowest = config.compaction_bytes_per_second, config.compaction_min_bytes_per_second
+        size, pace = min(config.compaction_buffer_bytes, _LARGEST_READ), None
+        if rate is not None:
+            size = min(size, max(int(rate / 4), _LEAST_READ))
+            if slowest < rate and config.compaction_latency_threshold_seconds > 0:
+                pace = Pace(max_bytes_per_second=rate, min_bytes_per_second=slowest,
+                            threshold_seconds=config.compaction_latency_threshold_seconds,
+                            divisor=config.compaction_rate_divisor)
+        return CopyRecords(
+            name=self._task_name(target.name), folder=self._folder, header=self._store.segment_header(target.name),
+            sources=tuple(map(SourceRecords.of, target.picked)), buffer_bytes=size, kept=kept,
+            resume_from=self._half_written(target.name) if kept else None, pace=pace, files=self._files)
+
+    def _task_name(self, target: SegmentName) -> str:
+        return f"{self._folder} {target}"
+
+    def _half_written(self, target: SegmentName) -> str | None:
+        """The longest file that an attempt of this process, or of one before it, could not finish."""
+        found = [os.path.join(self._folder, name) for name in list_folder(self._folder)
+                 if name.startswith(target.log_file + ".") and name.endswith(_KEPT_SUFFIX)]
+        return max(found, key=os.path.getsize, default=None)
+
+    # -- taking what was copied
+
+    def _note(self, result: RewriteResult) -> None:
+        file = result.files[0]
+        target = next((each for each in self._planned().targets if self._task_name(each.name) == result.task), None)
+        if target is None or (file.size_bytes, file.entries) != (target.end, target.records):
+            raise Conflict(f"{file.path} holds {file.entries} records up to {file.size_bytes}, which is not what this "
+                           f"compaction asked for; resume it, which decides anew")
+        self._files.rename(file.path, os.path.join(self._folder, private_name(target.name)))
+        starts = tuple(self._write_index_files(target))
+        self.copied_records += target.records
+        self._ready[target.name] = Target(target.name, target.end, target.records, target.fingerprint, starts)
+        # Noted in the order of the plan, whatever the order in which they come.
+        cycle = self.log.cycles[-1]
+        for name in cycle.planned[len(cycle.targets):]:
+            if name not in self._ready:
+                break
+            self.log = self.log.copied(self._ready.pop(name))
+        if len(cycle.targets) < len(self.log.cycles[-1].targets) < len(cycle.planned):
+            # The safe point. After the last one, the commit says the same.
+            self._files.sync_folder(self._folder)
+            self._write_log()
+
+    def _write_index_files(self, target: TargetPlan) -> Iterator[int]:
+        snapshot = self._store.snapshot()
+        most = self._store.config.index_max_entries
+        entries: list[IndexEntry] = []
+        start = SEGMENT_HEADER_BYTES
+        for entry in _moved_entries(snapshot, target):
+            if len(entries) == most:
+                yield self._write_index(target.name, entries, start, entry.offset)
+                start, entries = entry.offset, []
+            entries.append(entry)
+        yield self._write_index(target.name, entries, start, target.end)
+
+    def _write_index(self, name: SegmentName, entries: list[IndexEntry], start: int, end: int) -> int:
+        key = self._store.incarnation
+        write_index(self._files, self._folder, IndexSegment.of_entries(name, entries, start, end, key), key)
+        return start
+
+    def _leave_out(self, error: CorruptData) -> None:
+        """Go on without the segment that holds a damaged record."""
+        segment = segment_of_log_file(os.path.basename(error.path))
+        if segment is None or segment not in self.log.restart_copy().remaining:
+            raise error
+        self.damage.append(error)
+        self._events.damage_found(str(segment), error)
+        self.log = self.log.restart_copy().leave_out(segment)
+        self._write_log()
+
+    def _restart(self) -> None:
+        self._restarts += 1
+        if self._restarts > _MAX_RESTARTS:
+            raise Conflict(f"blobs of {self._store.name} came back to life while they were being dropped, "
+                           f"{_MAX_RESTARTS} times in a row; resume the compaction later")
+        self.log = self.log.restart_copy()
+        self._write_log()
+
+    def _has_come_back(self) -> bool:
+        """Whether a blob that this cycle drops was undeleted or made permanent after the cycle was decided.
+
+        The store refuses both for what is gone by its clock; a clock that was set back is what this is for.
+        """
+        plan = self._planned()
+        snapshot = self._store.snapshot()
+        sources = {*plan.sources, *(() if plan.partial is None else (plan.partial.segment,))}
+        for info in snapshot.segments:
+            if info.last_sequence <= plan.last_sequence:
+                continue
+            for entry in snapshot.entries_of(info.name):
+                if (entry.sequence > plan.last_sequence and entry.kind in (RecordKind.UNDELETE, RecordKind.TTL_UPDATE)
+                        and any(other.segment in sources and other.kind == RecordKind.PUT and not plan.copies(other)
+                                for other in snapshot.history(entry.id))):
+                    return True
+        return False
+
+    # -- committing
+
+    def _start_commit(self) -> None:
+        plan = self._planned()
+        # The names of the new segments, which the log is about to rely on.
+        self._files.sync_folder(self._folder)
+        committed = self.log.start_commit(plan.moves, plan.copied_bytes, milliseconds(self._store.clock.now()))
+        # If this is refused, the log on the disk may say either; nothing has its name yet, so that both are true.
+        write_log(self._files, self._folder, committed)
+        self.log = committed
+        self.verdicts += plan.verdicts
+
+    def _put_in_force(self) -> None:
+        cycle = self.log.cycles[-1]
+        place_targets(self._files, self._folder, cycle)
+        names = [target.name for target in cycle.targets]
+        present = {info.name for info in self._store.snapshot().segments}
+        if not (present.issuperset(names) and present.isdisjoint(cycle.sources)):
+            self._store.swap_segments(cycle.sources, names)
+        self.log = self.log.start_cleanup(milliseconds(self._store.clock.now()))
+        self._write_log()
+
+    def _clean_up(self) -> None:
+        cycle = self.log.cycles[-1]
+        # Readers that still hold a source keep its bytes; only the names go.
+        remove_sources(self._files, self._folder, cycle.sources)
+        number = self.log.next_number - 1
+        self.log = self.log.end_cycle(milliseconds(self._store.clock.now()))
+        self._write_log()
+        verdicts = {} if self._plan is None else self._plan.verdicts
+        self._events.cycle_ended(number, cycle, verdicts)
+        self._plan = None
+
+    def _write_log(self) -> None:
+        write_log(self._files, self._folder, self.log)
+
+    def _planned(self) -> CyclePlan:
+        if self._plan is None:
+            raise Conflict("no cycle is decided; ask for its tasks first")
+        return self._plan
+
+
+def _is_begun(log: CompactionLog, plan: CyclePlan) -> bool:
+    """Whether the cycle in the log is this one, and what it has copied is what this one would write."""
+    cycle = log.cycles[-1]
+    return ((cycle.sources, cycle.partial, cycle.planned)
+            == (plan.sources, plan.partial, tuple(each.name for each in plan.targets))
+            and all((done.end, done.entries, done.crc32) == (target.end, target.records, target.fingerprint)
+                    for done, target in zip(cycle.targets, plan.targets, strict=False)))
+
+
+def _moved_entries(snapshot: Snapshot, target: TargetPlan) -> Iterator[IndexEntry]:
+    """The index entries of a new segment: those of its records, at their new places."""
+    offset = SEGMENT_HEADER_BYTES
+    for part in target.picked:
+        entries = snapshot.entries_of(part.segment, start=part.offsets[0])
+        for at in part.offsets:
+            entry = next(each for each in entries if each.offset == at)
+            yield entry._replace(segment=target.name, offset=offset)
+            offset += entry.size

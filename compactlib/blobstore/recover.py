@@ -1,0 +1,131 @@
+"""Finishing or undoing what a crash interrupted, before a store looks at its folder.
+
+What the compaction log says decides (notes 1.9):
+
+* no log, or PREPARE: nothing has changed; what attempts have left is removed;
+* COPY: nothing has changed; new segments that are whole, and what this process's own attempts had written, are kept
+  for `resume`;
+* COMMIT: the new segments count; they get their names, then as in CLEANUP;
+* CLEANUP: the sources go, and the cycle has ended;
+* DONE: the log goes to the history.
+
+Running this again changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+
+import attrs
+
+from compactlib.blobstore.commit import place_targets, private_name, remove_names, remove_sources
+from compactlib.blobstore.compaction_file import LOG_NAME, close_log, read_log, write_log
+from compactlib.blobstore.compaction_log import CompactionLog, Phase
+from compactlib.blobstore.names import SegmentName, place_of_index_file, segment_of_log_file
+from compactlib.blobstore.rewrite import TEMPORARY_SUFFIX
+from compactlib.errors import CorruptData
+from compactlib.files import Files, StrPath, list_folder
+
+DAMAGED_SUFFIX = ".damaged"
+_HALF_WRITTEN = (".index.tmp", LOG_NAME + ".tmp")
+
+
+@attrs.frozen
+class CompactionRecovery:
+    """What was found and done.
+
+    Attributes:
+        log: the compaction that is still in progress and can be resumed or dropped, or `None`.
+        finished: segments that took the place of others, because the commit had happened.
+        removed: names that were removed.
+        damage: the compaction log could not be read; it was set aside, and everything else was kept.
+    """
+
+    log: CompactionLog | None = None
+    finished: tuple[SegmentName, ...] = ()
+    removed: tuple[str, ...] = ()
+    damage: CorruptData | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.log or self.finished or self.removed or self.damage)
+
+
+def recover_compaction(folder: StrPath, files: Files) -> CompactionRecovery:
+    """Bring a store's folder into a state in which each position has one segment. The caller holds the store's lock.
+
+    Raises:
+        CorruptData: the compaction log is damaged and two generations of one segment are there, so that nobody can say
+            which counts; or a committed segment is not whole. Nothing was removed.
+        Unsupported: the compaction log is that of a later release.
+        StorageError: the disk refused; call again.
+    """
+    damage = None
+    try:
+        log = read_log(folder)
+    except CorruptData as error:
+        log, damage = None, error
+        _set_aside(files, folder, error)
+    finished: tuple[SegmentName, ...] = ()
+    if log is not None and log.phase in (Phase.COMMIT, Phase.CLEANUP):
+        log = _finish_cycle(files, folder, log)
+        finished = tuple(target.name for target in log.cycles[-1].targets)
+    if log is not None and log.phase is Phase.DONE:
+        close_log(files, folder, log)
+        log = None
+    removed = tuple(leftovers(folder, log))
+    remove_names(files, folder, removed)
+    if removed:
+        files.sync_folder(folder)
+    return CompactionRecovery(log, finished, removed, damage)
+
+
+def _finish_cycle(files: Files, folder: StrPath, log: CompactionLog) -> CompactionLog:
+    cycle = log.cycles[-1]
+    at = cycle.commit_started_ms
+    assert at is not None
+    if log.phase is Phase.COMMIT:
+        place_targets(files, folder, cycle)
+        log = log.start_cleanup(at)
+        write_log(files, folder, log)
+    remove_sources(files, folder, cycle.sources)
+    log = log.end_cycle(at)
+    write_log(files, folder, log)
+    return log
+
+
+def _set_aside(files: Files, folder: StrPath, error: CorruptData) -> None:
+    """Without a clash of generations, what the damaged log said does not matter.
+
+    Either nothing was committed; or all new segments are there, and of the sources at most some that a crash kept from
+    being removed. Their records are the same as their copies, or follow from newer ones that were kept.
+    """
+    names = sorted(name for name in map(segment_of_log_file, list_folder(folder)) if name is not None)
+    for older, newer in pairwise(names):
+        if older.position == newer.position:
+            raise error
+    path = os.path.join(folder, LOG_NAME)
+    files.rename(path, path + DAMAGED_SUFFIX)
+    files.sync_folder(folder)
+
+
+def leftovers(folder: StrPath, log: CompactionLog | None) -> Iterator[str]:
+    """Names that attempts have left and nobody will use, given the compaction in progress, if any."""
+    names = list_folder(folder)
+    cycle = None if log is None or log.phase is not Phase.COPY else log.cycle
+    whole = set() if cycle is None else {target.name for target in cycle.targets}
+    wanted = set() if cycle is None else set(cycle.planned) - whole
+    present = {name for name in map(segment_of_log_file, names) if name is not None}
+    for name in names:
+        place = place_of_index_file(name)
+        if place is not None:
+            if place.segment not in present | whole:
+                yield name
+        elif name.endswith(_HALF_WRITTEN):
+            yield name
+        elif name.endswith(TEMPORARY_SUFFIX) and name not in {private_name(each) for each in whole}:
+            # Attempts elsewhere may still be writing to theirs; ours have died with their process.
+            owner = segment_of_log_file(name.split(".log", 1)[0] + ".log")
+            if not (owner in wanted and name.endswith(".kept" + TEMPORARY_SUFFIX)):
+                yield name

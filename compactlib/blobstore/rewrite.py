@@ -1,0 +1,333 @@
+"""The heavy step of a compaction: copy records from some segments into one new segment.
+
+Runs of adjacent records are read and written at once, and each record is checked against its CRC in between: what is
+written is what was checked. One fsync makes the whole file durable. The task knows nothing of the store it works for:
+it can run in any process that sees the folder, twice, or at the same time as another try; each writes its own file and
+publishes nothing, and all write the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from array import array
+from collections.abc import Iterator
+
+import attrs
+
+from compactlib.blobstore.cycle_plan import Picked
+from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.pace import Pace, PaceKeeper
+from compactlib.blobstore.page_cache import PoliteReader, forget_written
+from compactlib.blobstore.records import HEADER_BYTES, OVERHEAD_BYTES, TRAILER_BYTES
+from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader, encode_header
+from compactlib.checksum import crc32
+from compactlib.errors import CorruptData, InvalidInput, StorageError
+from compactlib.files import Files, LocalFiles, OutFile
+from compactlib.observe import Progress
+from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
+
+TEMPORARY_SUFFIX = ".temp"
+_CRC = struct.Struct("<I")
+_HEAD = struct.Struct("<8xH10xQ")
+"""The length of the id and the sequence, within the header of a record."""
+_CONTENT = struct.Struct("<44xQ")
+"""The length of the content, likewise."""
+_LEAST_BUFFER_BYTES = 4096
+_NAP_SECONDS = 0.1
+
+
+@attrs.frozen
+class SourceRecords:
+    """Records of one segment, by place; packed, so that a task stays small on its way to another process.
+
+    Attributes:
+        segment: the segment; its file lies in the task's folder.
+        offsets: where each record begins, ascending: packed unsigned 64-bit numbers of this machine.
+        sizes: how long each is.
+        sequences: the number that each must have.
+    """
+
+    segment: SegmentName
+    offsets: bytes
+    sizes: bytes
+    sequences: bytes
+
+    @classmethod
+    def of(cls, picked: Picked) -> SourceRecords:
+        """Pack what a plan has picked."""
+        return cls(picked.segment, picked.offsets.tobytes(), picked.sizes.tobytes(), picked.sequences.tobytes())
+
+    def columns(self) -> tuple[array[int], array[int], array[int]]:
+        """Offsets, sizes and sequences."""
+        columns = array("Q"), array("Q"), array("Q")
+        for column, data in zip(columns, (self.offsets, self.sizes, self.sequences), strict=True):
+            column.frombytes(data)
+        return columns
+
+
+@attrs.frozen(kw_only=True)
+class CopyRecords:
+    """A `RewriteTask` that writes one new segment.
+
+    Attributes:
+        name: the task's name.
+        folder: the store's folder, where the new file goes too.
+        header: the header of the new segment.
+        sources: what it gets, in order.
+        buffer_bytes: how much is read at once, at least one page.
+        kept: whether a file that the attempt could not finish is kept, so that a later one can go on with it; only
+            for attempts that die with the process that holds the store.
+        resume_from: such a file. What it holds is checked, and used as far as it is right.
+        pace: how the copying slows down on a slow disk, if at all.
+        files: the disk.
+    """
+
+    name: str
+    folder: str
+    header: SegmentHeader
+    sources: tuple[SourceRecords, ...]
+    buffer_bytes: int = 4 << 20
+    kept: bool = False
+    resume_from: str | None = None
+    pace: Pace | None = None
+    files: Files = attrs.field(factory=LocalFiles)
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        """Copy, check and sync; see `RewriteTask.run`.
+
+        Raises:
+            CorruptData: a record is damaged, or is not the one that the index names; the new file is removed.
+            StorageError: the disk refused; likewise.
+            BudgetSpent: the budget ran out; the file is removed unless it is `kept`.
+        """
+        began = attempt.clock.monotonic()
+        out, start = self._open(attempt)
+        writing = _Writing(self, attempt, out)
+        try:
+            try:
+                writing.resume(start)
+                writing.copy_all()
+            finally:
+                out.close()
+        except BaseException as error:
+            # A disk that refused may have lost what it had taken before: that file is no base to go on from.
+            if not self.kept or isinstance(error, StorageError | CorruptData):
+                with contextlib.suppress(StorageError):
+                    self.files.unlink(out.path)
+            raise
+        file = RewrittenFile(out.path, writing.end, writing.records, writing.crc)
+        return RewriteResult(task=self.name, attempt=attempt.id, files=(file,), bytes_read=writing.bytes_read,
+                             bytes_written=writing.bytes_written, seconds=attempt.clock.monotonic() - began)
+
+    def _open(self, attempt: Attempt) -> tuple[OutFile, int]:
+        if self.resume_from is not None and os.path.exists(self.resume_from):
+            out = self.files.open(self.resume_from)
+            return out, os.fstat(out.fileno()).st_size
+        mark = "kept" if self.kept else "lent"
+        path = os.path.join(self.folder, f"{self.header.name.log_file}.{attempt.id}.{mark}{TEMPORARY_SUFFIX}")
+        return self.files.create(path), 0
+
+
+@attrs.frozen
+class _Span:
+    """Adjacent records that are read and written at once, or one record larger than the buffer."""
+
+    offset: int
+    sizes: list[int]
+    sequences: list[int]
+
+    @property
+    def length(self) -> int:
+        return sum(self.sizes)
+
+
+def _spans(source: SourceRecords, limit: int) -> Iterator[_Span]:
+    offset, end = 0, -1
+    sizes: list[int] = []
+    sequences: list[int] = []
+    for at, size, sequence in zip(*source.columns(), strict=True):
+        if at != end or at + size - offset > limit:
+            if sizes:
+                yield _Span(offset, sizes, sequences)
+            offset, sizes, sequences = at, [], []
+        sizes.append(size)
+        sequences.append(sequence)
+        end = at + size
+    if sizes:
+        yield _Span(offset, sizes, sequences)
+
+
+class _Writing:
+    """One attempt at a file, as far as it has come."""
+
+    def __init__(self, task: CopyRecords, attempt: Attempt, out: OutFile) -> None:
+        self.task = task
+        self.attempt = attempt
+        self.out = out
+        self.end = SEGMENT_HEADER_BYTES
+        self.records = 0
+        self.spans = 0
+        self.crc = 0
+        self.bytes_read = 0
+        self.bytes_written = 0
+        self.total = sum(sum(source.columns()[1]) for source in task.sources)
+        self.buffer = memoryview(bytearray(min(max(task.buffer_bytes, _LEAST_BUFFER_BYTES), self.total + 1)))
+        self.cold: list[tuple[int, int]] = []
+        self.keeper = None if task.pace is None else PaceKeeper(task.pace)
+
+    def resume(self, size: int) -> None:
+        """See how far an earlier attempt's file of `size` bytes is right, and go on from there."""
+        head = encode_header(self.task.header)
+        if size >= len(head) and os.pread(self.out.fileno(), len(head), 0) == head:
+            reader = PoliteReader(self.out.fileno())
+            with contextlib.suppress(CorruptData):
+                for source in self.task.sources:
+                    for span in self._spans_of(source):
+                        self._take(_Input(reader, self.out.path, self.end), span, write=False)
+        if size > self.end:
+            self.out.truncate(self.end)
+        self.out.write_at(0, [head])
+
+    def copy_all(self) -> None:
+        """Copy what is not there yet, and make the file durable."""
+        work, done = f"compact {self.task.name}", self.spans
+        seen = 0
+        self.attempt.observer.progress(Progress(work, self.end - SEGMENT_HEADER_BYTES, self.total))
+        for source in self.task.sources:
+            file = self._open_source(source.segment)
+            reader = PoliteReader(file.fileno())
+            for span in self._spans_of(source):
+                seen += 1
+                if seen > done:
+                    self._copy(_Input(reader, file.path, span.offset), span)
+                    self.attempt.observer.progress(Progress(work, self.end - SEGMENT_HEADER_BYTES, self.total))
+        if not self.records:
+            raise InvalidInput(f"task {self.task.name!r} has no record to copy; drop its segments instead")
+        self.out.sync()
+        for offset, length in self.cold:
+            forget_written(self.out.fileno(), offset, length)
+
+    def _spans_of(self, source: SourceRecords) -> Iterator[_Span]:
+        return _spans(source, len(self.buffer))
+
+    def _open_source(self, name: SegmentName) -> SegmentFile:
+        file = SegmentFile(os.path.join(self.task.folder, name.log_file))
+        if file.header.name != name or file.header.incarnation != self.task.header.incarnation:
+            raise CorruptData(path=file.path, offset=0, expected=f"segment {name} of this store",
+                              found=f"segment {file.header.name} of store {file.header.incarnation.hex()}")
+        return file
+
+    def _copy(self, source: _Input, span: _Span) -> None:
+        self.attempt.budget.spend(span.length)
+        began = self.attempt.clock.monotonic()
+        self._take(source, span, write=True)
+        self.bytes_written += span.length
+        if self.keeper is not None:
+            wait = self.keeper.wait_after(span.length, self.attempt.clock.monotonic() - began)
+            while wait > 0:
+                self.attempt.budget.check()
+                self.attempt.clock.sleep(min(wait, _NAP_SECONDS))
+                wait -= _NAP_SECONDS
+
+    def _take(self, source: _Input, span: _Span, *, write: bool) -> None:
+        """Read a span and check its records; then write it behind the last one, unless it is there already."""
+        if span.length <= len(self.buffer):
+            view = self.buffer[:span.length]
+            self._read(source, view, 0, write)
+            self.crc = self._checked(source, view, span, self.crc)
+            if write:
+                self.out.write_at(self.end, [view])
+        else:
+            self.crc = self._take_large(source, span, write)
+        self.end += span.length
+        self.records += len(span.sizes)
+        self.spans += 1
+
+    def _read(self, source: _Input, view: memoryview, at: int, write: bool) -> None:
+        try:
+            got, cached = source.reader.read_into(view, source.offset + at)
+        except OSError as error:
+            raise StorageError.from_os(error, "read", source.path) from error
+        self.bytes_read += got
+        if got < len(view):
+            raise CorruptData(path=source.path, offset=source.offset + at + got, found="the end of the file",
+                              expected=f"{len(view) - got} more bytes of records")
+        if write and not cached:
+            self.cold.append((self.end + at, got))
+
+    def _checked(self, source: _Input, view: memoryview, span: _Span, crc: int) -> int:
+        """Check each record of a span; the sum over their checksums goes on from `crc`."""
+        salt, at = self.task.header.salt, 0
+        for size, sequence in zip(span.sizes, span.sequences, strict=True):
+            found = _check_record(view[at:at + size], salt, sequence)
+            if found is not None:
+                raise CorruptData(path=source.path, offset=source.offset + at,
+                                  expected=f"record {sequence} of {size} bytes", found=found)
+            at += size
+            crc = crc32(view[at - TRAILER_BYTES:at], crc)
+        return crc
+
+    def _take_large(self, source: _Input, span: _Span, write: bool) -> int:
+        """One record larger than the buffer, piece by piece. It is written before its end was checked: if that is
+        wrong, the whole file goes."""
+        salt, at, running, trailer = self.task.header.salt, 0, 0, b""
+        while at < span.length:
+            view = self.buffer[:min(len(self.buffer), span.length - at)]
+            self._read(source, view, at, write)
+            body = view
+            if at == 0:
+                start, running, found = _check_head(view, span.length, salt, span.sequences[0])
+                if found is not None:
+                    raise CorruptData(path=source.path, offset=source.offset, found=found,
+                                      expected=f"record {span.sequences[0]} of {span.length} bytes")
+                body = view[start:]
+            # The last bytes are the checksum itself, and may be spread over two pieces.
+            beyond = max(at + len(view) - (span.length - TRAILER_BYTES), 0)
+            cut = max(len(body) - beyond, 0)
+            running = crc32(body[:cut], running)
+            trailer += bytes(body[cut:])
+            if write:
+                self.out.write_at(self.end + at, [view])
+            at += len(view)
+        (stored,) = _CRC.unpack(trailer)
+        if stored != running:
+            raise CorruptData(path=source.path, offset=source.offset, found=f"record CRC {running:#010x}",
+                              expected=f"record CRC {stored:#010x}")
+        return crc32(trailer, self.crc)
+
+
+@attrs.frozen
+class _Input:
+    """Where a span is read from: the source, or what an earlier attempt wrote."""
+
+    reader: PoliteReader
+    path: str
+    offset: int
+
+
+def _check_head(record: memoryview, size: int, salt: int, sequence: int) -> tuple[int, int, str | None]:
+    """Where the content of a record begins, its header's CRC, and what is wrong, if anything is."""
+    id_length, number = _HEAD.unpack_from(record)
+    start = HEADER_BYTES + id_length
+    (stored,) = _CRC.unpack_from(record, HEADER_BYTES - 4)
+    crc = crc32(record[HEADER_BYTES:start], crc32(record[:HEADER_BYTES - 4], salt))
+    if crc != stored:
+        return start, crc, f"header CRC {crc:#010x} instead of {stored:#010x}"
+    (content,) = _CONTENT.unpack_from(record)
+    if number != sequence or OVERHEAD_BYTES + id_length + content != size:
+        return start, crc, f"record {number} of {OVERHEAD_BYTES + id_length + content} bytes"
+    return start, crc, None
+
+
+def _check_record(record: memoryview, salt: int, sequence: int) -> str | None:
+    """What is wrong with a record that has to be whole and to have this number; `None` if nothing is."""
+    if len(record) < OVERHEAD_BYTES:
+        return "fewer bytes than any record has"
+    start, crc, found = _check_head(record, len(record), salt, sequence)
+    if found is not None:
+        return found
+    crc = crc32(record[start:-TRAILER_BYTES], crc)
+    (stored,) = _CRC.unpack_from(record, len(record) - TRAILER_BYTES)
+    return None if crc == stored else f"record CRC {crc:#010x} instead of {stored:#010x}"
