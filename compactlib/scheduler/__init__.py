@@ -1,1 +1,158 @@
-"""Compaction jobs fenced by the Raft log index."""
+"""Compaction jobs fenced by the Raft log index (Grafana Pyroscope; `seeds/scheduler.md`).
+
+Blocks are queued per tenant, shard and level; full or old batches become jobs; workers poll, get jobs with a lease and
+a fencing token, and report. The log's index is the only identity and its time the only clock.
+
+>>> service = SchedulerService(SchedulerConfig(levels=(LevelConfig(max_blocks=2),)))
+>>> log = iter(Command(index, 1, 1000.0 + index) for index in range(1, 99))
+>>> blocks = [BlockMeta(id=f"block-{n}", tenant="acme", shard=7, level=0) for n in range(4)]
+>>> added = service.apply(next(log), AddBlocks(tuple(blocks)))
+>>> planned = service.poll(next(log), PollRequest(job_capacity=1))
+>>> answer = service.poll(next(log), PollRequest(job_capacity=1))
+>>> [job] = answer.compaction_jobs
+>>> job.source_blocks, answer.assignments[0].token, answer.assignments[0].lease_expires_at
+(('block-0', 'block-1'), 3, 1018.0)
+>>> late = service.poll(next(log), PollRequest((StatusUpdate(job.name, token=2, status=JobStatus.SUCCESS),)))
+>>> late.answers[0].verdict
+<Verdict.STALE_TOKEN: 'stale token'>
+"""
+
+from compactlib.scheduler.config import FairShare, LevelConfig, SchedulerConfig
+from compactlib.scheduler.errors import (
+    BadConfig,
+    CommandOutOfOrder,
+    CommittedOtherwise,
+    FencedOff,
+    JobLost,
+    JobNotFound,
+    JournalConflict,
+    ReleaseJob,
+)
+from compactlib.scheduler.fence import Admission, Commitment, Fence, LockingFence, MemoryFence
+from compactlib.scheduler.fence_file import FileFence
+from compactlib.scheduler.fence_kv import KVFence
+from compactlib.scheduler.metadata_index import MetadataIndex
+from compactlib.scheduler.model import (
+    ANONYMOUS_TENANT,
+    BlockEntry,
+    BlockMeta,
+    BlockTombstones,
+    Command,
+    CompactedBlocks,
+    JobPhase,
+    JobPlan,
+    JobState,
+    JobStatus,
+    NoOutput,
+    ShardTombstone,
+    Tombstone,
+)
+from compactlib.scheduler.output_id import output_block_id
+from compactlib.scheduler.poll import Assignment, PollRequest, PollResponse, StatusAnswer, StatusUpdate, Verdict
+from compactlib.scheduler.service import SchedulerService
+from compactlib.scheduler.state import QuarantinedJob, SchedulerState
+from compactlib.scheduler.token import TokenSealer, owns
+from compactlib.scheduler.tombstones import Tombstones
+from compactlib.scheduler.transport import SealedPolls, Transport
+from compactlib.scheduler.update import (
+    AddBlocks,
+    AlreadyApplied,
+    Applied,
+    ApplyResult,
+    AssignedJob,
+    BlocksAdded,
+    CompletedJob,
+    EvictedJob,
+    NewJob,
+    Operation,
+    PlanUpdate,
+    RefusedOutputs,
+    Requeue,
+    Requeued,
+    Retain,
+    Retained,
+    ReturnedJob,
+    TermChanged,
+    Tick,
+    Ticked,
+    TombstoneLease,
+    UpdatedJob,
+)
+from compactlib.scheduler.worker import Cleanup, Execute, RunningJob, Worker, WorkerOptions
+
+__all__ = [
+    "ANONYMOUS_TENANT",
+    "AddBlocks",
+    "Admission",
+    "AlreadyApplied",
+    "Applied",
+    "ApplyResult",
+    "AssignedJob",
+    "Assignment",
+    "BadConfig",
+    "BlockEntry",
+    "BlockMeta",
+    "BlockTombstones",
+    "BlocksAdded",
+    "Cleanup",
+    "Command",
+    "CommandOutOfOrder",
+    "Commitment",
+    "CommittedOtherwise",
+    "CompactedBlocks",
+    "CompletedJob",
+    "EvictedJob",
+    "Execute",
+    "FairShare",
+    "Fence",
+    "FencedOff",
+    "FileFence",
+    "JobLost",
+    "JobNotFound",
+    "JobPhase",
+    "JobPlan",
+    "JobState",
+    "JobStatus",
+    "JournalConflict",
+    "KVFence",
+    "LevelConfig",
+    "LockingFence",
+    "MemoryFence",
+    "MetadataIndex",
+    "NewJob",
+    "NoOutput",
+    "Operation",
+    "PlanUpdate",
+    "PollRequest",
+    "PollResponse",
+    "QuarantinedJob",
+    "RefusedOutputs",
+    "ReleaseJob",
+    "Requeue",
+    "Requeued",
+    "Retain",
+    "Retained",
+    "ReturnedJob",
+    "RunningJob",
+    "SchedulerConfig",
+    "SchedulerService",
+    "SchedulerState",
+    "SealedPolls",
+    "ShardTombstone",
+    "StatusAnswer",
+    "StatusUpdate",
+    "TermChanged",
+    "Tick",
+    "Ticked",
+    "TokenSealer",
+    "Tombstone",
+    "TombstoneLease",
+    "Tombstones",
+    "Transport",
+    "UpdatedJob",
+    "Verdict",
+    "Worker",
+    "WorkerOptions",
+    "output_block_id",
+    "owns",
+]

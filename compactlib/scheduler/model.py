@@ -7,6 +7,7 @@ Times are seconds since the epoch as `float`, taken from commands and never from
 from __future__ import annotations
 
 import enum
+import math
 from typing import TypeAlias
 
 import attrs
@@ -62,9 +63,9 @@ class BlockMeta:
 
     def __attrs_post_init__(self) -> None:
         check_block_fields(self.id, self.tenant, self.shard, self.level, self.size_bytes)
-        if not self.min_time <= self.max_time:
+        if not -math.inf < self.min_time <= self.max_time < math.inf:
             raise InvalidInput(f"block {self.id!r} holds data from {self.min_time} to {self.max_time}; "
-                               f"min_time must be <= max_time")
+                               f"give finite times, min_time <= max_time")
 
 
 @attrs.frozen(kw_only=True)

@@ -6,8 +6,8 @@ from typing import TypeAlias
 
 import attrs
 
-from compactlib.scheduler.model import BlockMeta, CompactedBlocks, JobPlan, JobState
-from compactlib.scheduler.poll import PollResponse, StatusAnswer, Verdict
+from compactlib.scheduler.model import BlockMeta, CompactedBlocks, JobPlan, JobState, Tombstone
+from compactlib.scheduler.poll import PollResponse, StatusAnswer
 
 
 @attrs.frozen
@@ -59,13 +59,11 @@ class CompletedJob:
 
     Attributes:
         state: with the token it had.
-        compacted_blocks: the results; `None` under `SchedulerConfig.upstream()` if the worker sent none.
-        verdict: `ACCEPTED`, or `SOURCES_GONE`: the outputs are thrown away and what is left is queued again.
+        compacted_blocks: the results; `None` if the worker sent none, which only `SchedulerConfig.upstream()` takes.
     """
 
     state: JobState
     compacted_blocks: CompactedBlocks | None
-    verdict: Verdict = Verdict.ACCEPTED
 
 
 @attrs.frozen
@@ -92,7 +90,7 @@ class RefusedOutputs:
 class TombstoneLease:
     """A tombstone handed out for deletion until `lease_expires_at`."""
 
-    name: str
+    tombstone: Tombstone
     lease_expires_at: float
 
 
@@ -113,7 +111,7 @@ class PlanUpdate:
         refused_outputs: blocks to be deleted.
         leased_tombstones: cleanup handed out on its own; what rides on jobs is in their plans.
         deleted_tombstones: names of tombstones that are done with.
-        turns: per level, how many assignments it has had a say in (the share of higher levels).
+        turns: (level, how many assignments it has shared with the levels above so far), where that changed.
         passes: (level, tenant, virtual time) of the tenants whose turn moved on (fair share).
         answers: to the status updates, in their order.
     """
@@ -130,9 +128,16 @@ class PlanUpdate:
     refused_outputs: tuple[RefusedOutputs, ...] = ()
     leased_tombstones: tuple[TombstoneLease, ...] = ()
     deleted_tombstones: tuple[str, ...] = ()
-    turns: tuple[int, ...] = ()
+    turns: tuple[tuple[int, int], ...] = ()
     passes: tuple[tuple[int, str, int], ...] = ()
     answers: tuple[StatusAnswer, ...] = ()
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether applying it would leave the state as it is, so that a host need not replicate it."""
+        return not (self.new_jobs or self.assigned_jobs or self.updated_jobs or self.returned_jobs
+                    or self.completed_jobs or self.evicted_jobs or self.refused_outputs or self.leased_tombstones
+                    or self.deleted_tombstones)
 
 
 @attrs.frozen
