@@ -1,0 +1,173 @@
+"""How many bytes of each log segment a compaction would keep, exactly, for any times; and how many each container has.
+
+On demand, all entries of the index are looked at once. The sealed index segments are sorted by the hash of the id; the
+space of hashes is cut into slices, and in each slice the segments' pieces are merged, so that all records of
+a blob come together. Nothing is looked up, and memory is bounded by the slice. About a microsecond an entry.
+
+Every log segment is listed, one without valid bytes as well (notes 1.5).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+import attrs
+
+from compactlib.blobstore.index_segment import IndexSegment
+from compactlib.blobstore.lifetimes import FOREVER, Lifetime, PurgeRules, lifetimes
+from compactlib.blobstore.model import IndexEntry, RecordFlag, RecordKind, milliseconds
+from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.swap import Snapshot
+from compactlib.blobstore.validity import nobody
+from compactlib.report import Table
+from compactlib.throttle import Throttle
+
+SLICE_ENTRIES = 50_000
+"""About how many entries are merged at once."""
+
+_PUT = int(RecordKind.PUT)
+_TTL_UPDATED = int(RecordFlag.TTL_UPDATED)
+_ROW_BITS = 32
+_PART_BITS = 32
+_HASH_BITS = 64
+_BY_ID = attrgetter("id")
+_BY_AGE = attrgetter("sequence", "segment")
+
+
+@attrs.frozen(kw_only=True)
+class LogStatistics:
+    """Valid bytes of each log segment at one moment.
+
+    Attributes:
+        reference_time: deletes made strictly before it are in effect; seconds since the epoch.
+        now: blobs that expire strictly before it have expired; seconds since the epoch.
+        valid_bytes: for each log segment, in log order, the size of the records that a compaction of it would keep.
+    """
+
+    reference_time: float
+    now: float
+    valid_bytes: Mapping[SegmentName, int]
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dictionary a segment, in log order."""
+        return [{"segment": str(name), "valid_bytes": valid} for name, valid in self.valid_bytes.items()]
+
+    def table(self) -> Table:
+        """The rows of `to_dicts()` under a title with the total."""
+        total = sum(self.valid_bytes.values())
+        return Table.from_dicts(self.to_dicts(), title=f"{total:,} valid bytes in {len(self.valid_bytes)} segments")
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+def log_statistics(snapshot: Snapshot, reference_time: float, now: float, rules: PurgeRules | None = None, *,
+                   throttle: Throttle | None = None) -> LogStatistics:
+    """Valid bytes of each log segment, exactly. O(n log s) for n index entries in s index segments.
+
+    Args:
+        snapshot: of the store.
+        reference_time: deletes made strictly before it are in effect; seconds.
+        now: blobs that expire strictly before it have expired; seconds.
+        rules: what else a compaction may remove.
+        throttle: limits the entries looked at in a second, one "byte" an entry.
+    """
+    reference_ms, now_ms = milliseconds(reference_time), milliseconds(now)
+    valid = {info.name: 0 for info in snapshot.segments}
+    for life in all_lifetimes(snapshot, rules, throttle=throttle):
+        if reference_ms <= life.reference_until and now_ms <= life.now_until:
+            valid[life.segment] += life.size
+    return LogStatistics(reference_time=reference_time, now=now, valid_bytes=valid)
+
+
+def container_statistics(snapshot: Snapshot, as_of: float, rules: PurgeRules | None = None, *,
+                         throttle: Throttle | None = None) -> dict[tuple[int, int], int]:
+    """Bytes of live blobs of each (account, container): PUT records only, and a delete counts at once (notes 1.5).
+
+    A container without live bytes that has a PUT record left is listed with 0. Cost as for `log_statistics`.
+
+    Args:
+        snapshot: of the store.
+        as_of: deletes made and expiries reached strictly before it count; seconds.
+        rules: what else a compaction may remove; containers that are gone are left out.
+        throttle: see `log_statistics`.
+    """
+    as_of_ms = milliseconds(as_of)
+    live: dict[tuple[int, int], int] = {}
+    for life in all_lifetimes(snapshot, rules, throttle=throttle):
+        if life.container is not None:
+            counts = as_of_ms <= life.reference_until and as_of_ms <= life.now_until
+            live[life.container] = live.get(life.container, 0) + (life.size if counts else 0)
+    return dict(sorted(live.items()))
+
+
+def all_lifetimes(snapshot: Snapshot, rules: PurgeRules | None = None, *,
+                  throttle: Throttle | None = None) -> Iterator[Lifetime]:
+    """The lifetime of every record that is kept at some time; in no particular order. Cost as for `log_statistics`."""
+    rules = PurgeRules() if rules is None else rules
+    no_container_goes = rules.is_container_gone is nobody
+    parts = snapshot.index_parts()
+    for alone, histories in _slices(parts, throttle):
+        for part, row in alone:
+            columns = parts[part].columns
+            if columns.kinds[row] == _PUT and no_container_goes:
+                # Most blobs were put once and never touched again.
+                expires = columns.expiries[row]
+                yield Lifetime(columns.segment, columns.sizes[row], (columns.accounts[row], columns.containers[row]),
+                               FOREVER, FOREVER if expires < 0 or columns.flags[row] & _TTL_UPDATED else expires)
+            else:
+                yield from lifetimes((columns.entry(row),), rules)
+        for history in histories:
+            yield from lifetimes(history, rules)
+
+
+def _slices(parts: Sequence[IndexSegment], throttle: Throttle | None) -> Iterator[
+        tuple[list[tuple[int, int]], list[list[IndexEntry]]]]:
+    """For each slice of the hash space: the entries that share their hash with no other, and the histories."""
+    count = sum(map(len, parts))
+    slices = max(-(-count // SLICE_ENTRIES), 1)
+    places = [0] * len(parts)
+    for number in range(1, slices + 1):
+        merged: list[int] = []
+        bound = (1 << _HASH_BITS) * number // slices
+        for index, part in enumerate(parts):
+            start = places[index]
+            end = len(part) if number == slices else bisect_left(part.hashes, bound, start)
+            places[index] = end
+            tail = index << _ROW_BITS
+            merged.extend((hashed << _PART_BITS + _ROW_BITS) | tail | row
+                          for hashed, row in zip(part.hashes[start:end], part.rows[start:end], strict=True))
+        # The pieces are sorted already; the sort finds these runs and merges them.
+        merged.sort()
+        if throttle is not None:
+            throttle.take(len(merged))
+        yield _grouped(merged, parts)
+
+
+def _grouped(merged: Sequence[int], parts: Sequence[IndexSegment]) -> tuple[
+        list[tuple[int, int]], list[list[IndexEntry]]]:
+    alone: list[tuple[int, int]] = []
+    histories: list[list[IndexEntry]] = []
+    row_mask, part_mask, shift = (1 << _ROW_BITS) - 1, (1 << _PART_BITS) - 1, _PART_BITS + _ROW_BITS
+    start, count = 0, len(merged)
+    while start < count:
+        hashed = merged[start] >> shift
+        end = start + 1
+        while end < count and merged[end] >> shift == hashed:
+            end += 1
+        if end - start == 1:
+            alone.append((merged[start] >> _ROW_BITS & part_mask, merged[start] & row_mask))
+        else:
+            entries = [parts[each >> _ROW_BITS & part_mask].columns.entry(each & row_mask)
+                       for each in merged[start:end]]
+            entries.sort(key=_BY_ID)
+            histories.extend(sorted(group, key=_BY_AGE) for _, group in groupby(entries, _BY_ID))
+        start = end
+    return alone, histories

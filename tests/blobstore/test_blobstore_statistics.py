@@ -1,0 +1,218 @@
+"""Statistics: the vectors S8 to S10 of the notes, and oracles: the compaction's own rules, record by record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactlib.blobstore import statistics as statistics_module
+from compactlib.blobstore.lifetimes import FOREVER, PurgeRules, lifetimes
+from compactlib.blobstore.model import IndexEntry, RecordKind
+from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.statistics import container_statistics, log_statistics
+from compactlib.blobstore.validity import Rules, Verdict, judge
+from compactlib.clock import ManualClock
+from compactlib.testing.blob_strategies import record_logs
+from compactlib.throttle import Throttle
+from tests.blobstore.blob_logs import LogOf, Writing
+
+LATER = 1_000_000
+RETENTION = 10_000
+
+
+def valid(log: LogOf, reference_ms: int, now_ms: int, rules: PurgeRules | None = None) -> list[int]:
+    found = log_statistics(log, reference_ms / 1000, now_ms / 1000, rules)
+    return list(found.valid_bytes.values())
+
+
+# ------------------------------------------------------------------------------------------------- vectors of 3.8
+
+def test_s8_puts_count_until_they_have_expired() -> None:
+    log = Writing()
+    for number in range(3):
+        log.put(f"blob {number}")
+    assert valid(log.log(), 0, 0) == [159]
+    for number in range(3, 6):
+        log.put(f"blob {number}", expires=100)
+    log.put("blob 6")
+    assert valid(log.log(), 0, 100) == [159 + 212]
+    assert valid(log.log(), 0, 101) == [159 + 53]
+
+
+def test_s9_two_deletes_add_their_own_bytes_and_take_the_blobs_when_in_effect() -> None:
+    log = Writing()
+    for blob in "abc":
+        log.put(blob)
+    before = valid(log.log(), 0, 0)[0]
+    live = container_statistics(log.log(), 0)[0, 0]
+    log.delete("a", at=1000)
+    log.delete("b", at=1000)
+    assert valid(log.log(), 1000, 2000) == [before + 58]
+    assert container_statistics(log.log(), 1.0) == {(0, 0): live}
+    assert valid(log.log(), 1001, 2000) == [before - 48]
+    assert container_statistics(log.log(), 1.001) == {(0, 0): live - 106}
+
+
+def test_s10_undeletes_bring_the_blobs_back() -> None:
+    log = Writing()
+    log.put("a")
+    log.put("b")
+    log.ttl_update("b", at=5)
+    log.delete("a", at=10)
+    log.delete("b", at=10)
+    before, live = valid(log.log(), LATER, LATER)[0], container_statistics(log.log(), LATER / 1000)[0, 0]
+    log.undelete("a", at=20)
+    log.undelete("b", at=20)
+    assert valid(log.log(), LATER, LATER) == [before + 143]
+    assert container_statistics(log.log(), LATER / 1000) == {(0, 0): live + 106}
+    log.delete("a", at=LATER)
+    assert valid(log.log(), LATER, LATER) == [before + 143]
+    assert container_statistics(log.log(), LATER / 1000) == {(0, 0): live + 106}
+
+
+def test_segments_without_valid_bytes_are_listed_as_well() -> None:
+    log = Writing()
+    log.put("a", expires=5)
+    log.roll()
+    log.roll()
+    log.put("b")
+    found = log_statistics(log.log(), 0, 1)
+    assert found.valid_bytes == {SegmentName(0, 0): 0, SegmentName(1, 0): 0, SegmentName(2, 0): 53}
+    assert [row["segment"] for row in found.to_dicts()] == ["0_0", "1_0", "2_0"]
+    assert "53 valid bytes in 3 segments" in str(found)
+    assert found._repr_html_().startswith("<table>")
+
+
+def test_a_ttl_update_of_a_deleted_blob_counts_only_while_its_put_is_in_another_segment() -> None:
+    """As R26 and R27 want it of a compaction of the one segment."""
+    for other in (True, False):
+        log = Writing()
+        log.put("a")
+        if other:
+            log.roll()
+        log.ttl_update("a", at=1)
+        log.delete("a", at=2)
+        assert valid(log.log(), LATER, LATER)[-1] == (37 + 29 if other else 29)
+
+
+def test_an_orphaned_ttl_update_does_not_count() -> None:
+    log = Writing()
+    log.put("a")
+    log.roll()
+    log.ttl_update("a", at=1)
+    assert valid(LogOf([[], log.segments[1]]), 0, 1) == [0, 0]
+
+
+def test_a_tombstone_without_its_put_goes_when_it_is_purged_and_expired() -> None:
+    log = Writing()
+    log.put("a", expires=50)
+    log.roll()
+    log.delete("a", at=1)
+    gone = LogOf([[], log.segments[1]])
+    purge = PurgeRules(purge_tombstones=True)
+    assert valid(gone, LATER, 50, purge) == [0, 29]
+    assert valid(gone, LATER, 51, purge) == [0, 0]
+    assert valid(gone, LATER, 51) == [0, 29]
+    assert valid(gone, LATER, 0, PurgeRules(purge_tombstones=True, seen_by_all_peers=lambda entry: True)) == [0, 0]
+    assert valid(log.log(), LATER, 51, purge) == [0, 29]
+
+
+def test_containers_are_listed_apart_and_gone_ones_not_at_all() -> None:
+    log = Writing()
+    log.put("a", container=1)
+    log.put("b", container=2)
+    log.put("c", container=2, expires=10)
+    log.delete("a", at=3)
+    assert container_statistics(log.log(), 0.011) == {(0, 1): 0, (0, 2): 53}
+    rules = PurgeRules(is_container_gone=lambda entry: entry.container == 2)
+    assert container_statistics(log.log(), 0, rules) == {(0, 1): 53}
+    assert valid(log.log(), 0, 0, rules) == [53 + 29]
+
+
+# ------------------------------------------------------------------------------------------------------ the oracle
+
+def by_the_compactions_rules(segments: Sequence[Sequence[IndexEntry]], reference_ms: int, now_ms: int,
+                             purge: PurgeRules) -> list[int]:
+    """Each segment compacted alone, each record asked for by itself."""
+    entries = [entry for segment in segments for entry in segment]
+    rules = Rules(reference_ms=reference_ms, now_ms=now_ms, purge_tombstones=purge.purge_tombstones,
+                  seen_by_all_peers=purge.seen_by_all_peers, is_container_gone=purge.is_container_gone)
+    sums = []
+    for segment in segments:
+        kept = 0
+        for entry in segment:
+            history = [other for other in entries if other.id == entry.id]
+            verdict = judge(history, rules, {entry.segment})[history.index(entry)]
+            kept += entry.size if verdict is Verdict.KEEP else 0
+        sums.append(kept)
+    return sums
+
+
+purge_rules = st.builds(
+    PurgeRules, purge_tombstones=st.booleans(),
+    seen_by_all_peers=st.sampled_from([lambda entry: False, lambda entry: entry.sequence < 8]),
+    is_container_gone=st.sampled_from([PurgeRules().is_container_gone, lambda entry: entry.container == 1]))
+times = st.integers(0, 250)
+
+
+@given(record_logs(), times, times, purge_rules, st.integers(1, 4))
+def test_statistics_are_what_the_compactions_rules_keep(segments: tuple[tuple[IndexEntry, ...], ...], reference_ms: int,
+                                                        now_ms: int, purge: PurgeRules, index_entries: int) -> None:
+    log = LogOf(segments, index_entries=index_entries)
+    assert valid(log, reference_ms, now_ms, purge) == by_the_compactions_rules(segments, reference_ms, now_ms, purge)
+    assert log.probes == 0
+
+
+@given(record_logs(), times)
+def test_container_statistics_are_sums_of_live_puts(segments: tuple[tuple[IndexEntry, ...], ...],
+                                                    as_of_ms: int) -> None:
+    expected: dict[tuple[int, int], int] = {}
+    entries = [entry for segment in segments for entry in segment]
+    rules = Rules(reference_ms=as_of_ms, now_ms=as_of_ms)
+    for entry in entries:
+        if entry.kind == RecordKind.PUT:
+            history = [other for other in entries if other.id == entry.id]
+            kept = judge(history, rules, ())[history.index(entry)] is Verdict.KEEP
+            key = entry.account, entry.container
+            expected[key] = expected.get(key, 0) + (entry.size if kept else 0)
+    assert container_statistics(LogOf(segments), as_of_ms / 1000) == dict(sorted(expected.items()))
+
+
+@given(record_logs(max_records=12, blobs=2), st.integers(0, 11))
+def test_a_copy_of_a_record_counts_once(segments: tuple[tuple[IndexEntry, ...], ...], which: int) -> None:
+    """As between two cycles of a compaction: the copy in the first segment counts."""
+    entries = [entry for segment in segments for entry in segment]
+    if which >= len(entries):
+        return
+    copied = entries[which]._replace(segment=SegmentName(len(segments), 0), offset=64)
+    assert valid(LogOf([*segments, [copied]]), 0, 0)[-1] == 0
+
+
+@given(record_logs())
+def test_what_is_never_kept_has_no_lifetime(segments: tuple[tuple[IndexEntry, ...], ...]) -> None:
+    log = LogOf(segments)
+    for blob_id in {entry.id for entry in log.all()}:
+        for life in lifetimes(log.history(blob_id), PurgeRules()):
+            assert life.is_kept(0, 0)
+            assert life.is_kept(life.reference_until, life.now_until)
+            assert life.reference_until == FOREVER or not life.is_kept(life.reference_until + 1, 0)
+            assert life.now_until == FOREVER or not life.is_kept(0, life.now_until + 1)
+
+
+def test_a_large_index_is_merged_in_slices_and_as_fast_as_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics_module, "SLICE_ENTRIES", 10)
+    log = Writing()
+    for number in range(300):
+        if number % 100 == 0:
+            log.roll()
+        log.put(f"blob {number}")
+    for number in range(0, 300, 2):
+        log.delete(f"blob {number}", at=number)
+    clock = ManualClock()
+    throttle = Throttle(100, saved_bytes=0, clock=clock)
+    found = log_statistics(log.log(), LATER / 1000, LATER / 1000, throttle=throttle)
+    assert list(found.valid_bytes.values()) == [0, 50 * 53, 50 * 53, 50 * 53 + 150 * 29]
+    assert 4.4 < clock.monotonic() <= 4.51
