@@ -3,55 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
-
-import attrs
+from collections.abc import Iterable
+from typing import Literal, TypeAlias
 
 from compactlib.budget import Budget
-from compactlib.errors import (
-    Busy,
-    Closed,
-    CompactlibError,
-    InvalidInput,
-    Stale,
-    StorageError,
-)
+from compactlib.errors import Busy, Closed, CompactlibError, InvalidInput, Stale, StorageError
 from compactlib.files import StrPath
-from compactlib.folder_lock import FolderLock
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog.compaction import Compactor
+from compactlib.raftlog.cadence import MajorCadence
 from compactlib.raftlog.feasible import without_damaged
-from compactlib.raftlog.folder import discard_headless_newest, read_folder, require_log
 from compactlib.raftlog.known import KnownSegment
 from compactlib.raftlog.live_check import require_live
-from compactlib.raftlog.log_reader import LogReader
-from compactlib.raftlog.model import MAX_INDEX, Dead, Entry, Missing, SegmentRef
-from compactlib.raftlog.names import LOCK_NAME
-from compactlib.raftlog.newest import NewestSegment
+from compactlib.raftlog.log_writer import LogWriter
+from compactlib.raftlog.one_at_a_time import OneAtATime
 from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.plan import CompactionPlan, CompactionView, plan_major, plan_minor
 from compactlib.raftlog.policy import CompactionPolicy
-from compactlib.raftlog.recover import RecoveryReport, recover_folder
-from compactlib.raftlog.result import CompactionReport, GroupFailed, outcome_of
-from compactlib.raftlog.segment_set import Lease, SegmentSet
-from compactlib.raftlog.snapshot_state import SnapshotState, read_snapshot_state, write_snapshot_state
-from compactlib.raftlog.trigger import CompactionState
+from compactlib.raftlog.result import CompactionReport, outcome_of
+from compactlib.raftlog.snapshot_state import SnapshotState, write_snapshot_state
 from compactlib.rewrite import Executor, LocalExecutor
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 CompactionKind: TypeAlias = Literal["auto", "minor", "major"]
 """What `SegmentLog.compact` is asked for; `"auto"` leaves it to the log's trigger."""
 
-_BEYOND = MAX_INDEX + 1
 
-
-class SegmentLog(LogReader):
+class SegmentLog(LogWriter):
     """A log open for writing: append, sync, record snapshots, compact. One process at a time holds it.
 
     Threads may share one: appends and reads exclude each other only on the newest segment, and a compaction runs
@@ -71,242 +48,9 @@ class SegmentLog(LogReader):
     """
 
     def __init__(self, folder: StrPath, options: LogOptions | None = None) -> None:
-        self._options = LogOptions() if options is None else options
-        self._files = self._options.files
-        self._switch = threading.RLock()
-        self._compacting = threading.Lock()
-        self._running: tuple[Budget, int] | None = None
-        self._older_last = -1
-        self._newest_first = _BEYOND
-        self._minors_since_major = 0
-        self._to_discard: list[int] = []
-        self._overwrite_unsynced = False
-        self._must_recover = False
-        self._recovery = RecoveryReport()
-        with contextlib.ExitStack() as stack:
-            self._open_stack = stack
-            super().__init__(folder, max_open_segments=self._options.max_open_segments)
-            self._open_stack = stack.pop_all()
-        self._last_major_at = self._options.clock.now()
-
-    def _load(self) -> None:
-        folder = self._folder
-        if not require_log(folder, may_create=True) and not os.path.isdir(folder):
-            self._files.make_folder(folder)
-            self._files.sync_folder(os.path.dirname(os.path.abspath(folder)))
-        self._open_stack.enter_context(FolderLock(folder, LOCK_NAME))
-        self._limits = self._options.limits
-        self._state = read_snapshot_state(folder)
-        self._recovery = recover_folder(self._files, folder)
-        discard_headless_newest(self._files, folder)
-        contents = read_folder(folder, keep_open=self._max_open)
-        self._segments = SegmentSet(folder, contents.known, max_open=self._max_open)
-        for place, reader in contents.readers[:-1]:
-            self._segments.keep_open(place, reader)
-        number, newest = contents.newest or (0, None)
-        self._newest = NewestSegment(self._files, folder, self._limits, number=number, found=newest)
-        self._open_stack.callback(self._newest.close)
-        if not number:
-            self._newest.create_first()
-        self._compactor = Compactor(folder, self._segments, self._switch, files=self._files, clock=self._options.clock,
-                                    observer=self._options.observer,
-                                    keep_links_seconds=self._options.keep_links_seconds,
-                                    run_id=self._options.run_id, switched=self._note_newest)
-        empty = [segment for segment in contents.empty if segment != self._newest.number]
-        self._compactor.discard([*self._segments.covered, *empty])
-        self._compactor.reclaim()
-        self._note_newest()
-        self._tell_recovery()
-
-    def _tell_recovery(self) -> None:
-        if self._recovery:
-            self._options.observer.event("raftlog_recovered", attrs.asdict(self._recovery))
-        if self.torn_entries:
-            self._options.observer.event("raftlog_torn_tail_cut", {"records": self.torn_entries,
-                                                                   "segment": self._newest.number})
-
-    @property
-    def recovery(self) -> RecoveryReport:
-        """What opening the log had to finish, undo or remove."""
-        return self._recovery
-
-    @property
-    def torn_entries(self) -> int:
-        """Entries that opening the log cut off at its end; none of them was ever confirmed by a `sync`."""
-        return self._newest.torn_entries
-
-    def refresh(self) -> None:
-        """Nothing: a writer always knows its log."""
-
-    # -- writing
-
-    def append(self, index: int, term: int, payload: Buffer) -> None:
-        """Add one entry. Durable after `sync`; visible to reads at once.
-
-        An index that the log already holds takes back everything from there on, as Raft does when a leader changes.
-        Gaps are allowed. The payload must not be changed before the next `sync`. About 3 microseconds.
-
-        Raises:
-            InvalidInput: the index lies at or below the snapshot, or is no 64-bit number, or the payload is too large.
-            StorageError: the disk refused. Entries that were not synced are lost, and the log goes on from what is
-                there: look at `last_index` before appending again.
-            Closed: the log was closed.
-        """
-        with self._switch:
-            self._append(index, term, payload)
-
-    def extend(self, entries: Iterable[Entry | tuple[int, int, bytes]]) -> None:
-        """Add entries, `Entry` values or (index, term, payload) tuples; as `append`, in order, with one locking."""
-        with self._switch:
-            for entry in entries:
-                if isinstance(entry, Entry):
-                    self._append(entry.index, entry.term, entry.payload)
-                else:
-                    self._append(*entry)
-
-    def _append(self, index: int, term: int, payload: Buffer) -> None:
-        self._require_open()
-        state = self._state
-        if state is not None and index <= state.index:
-            raise InvalidInput(f"index {index} lies at or below the snapshot {state.index}; what a snapshot covers is "
-                               f"committed and cannot be written again, append from {state.index + 1}")
-        if self._must_recover:
-            self._recover_newest()
-        try:
-            ended = self._newest.make_room()
-            if ended is not None:
-                self._segments.put(ended)
-                self._older_last, self._newest_first = ended.ref.last, _BEYOND
-            self._newest.append(index, term, payload)
-        except StorageError:
-            self._lose_unsynced()
-            raise
-        if index <= self._older_last:
-            self._overwrite_older()
-        elif index < self._newest_first:
-            self._newest_first = index
-
-    def _overwrite_older(self) -> None:
-        newest = self._newest.known()
-        assert newest is not None, "an entry was just appended"
-        # The files of covered segments may go only once the entries that cover them are durable.
-        self._to_discard.extend(self._segments.put(newest))
-        self._overwrite_unsynced = True
-        self._note_newest()
-
-    def sync(self) -> None:
-        """Make every entry appended so far durable: one fsync, none if there is nothing new.
-
-        Raises:
-            StorageError: as `append`.
-            Closed: the log was closed.
-        """
-        with self._switch:
-            self._require_open()
-            if self._must_recover:
-                self._recover_newest()
-            try:
-                self._newest.sync()
-            except StorageError:
-                self._lose_unsynced()
-                raise
-            self._overwrite_unsynced = False
-            if self._to_discard:
-                self._compactor.discard(self._to_discard)
-                self._to_discard = []
-                # The entries are durable; what the disk refuses to remove is tried again by the next compaction.
-                with contextlib.suppress(StorageError):
-                    self._compactor.reclaim()
-
-    def _lose_unsynced(self) -> None:
-        """After a `StorageError`: go on from what is durable, now or (if that is refused too) with the next call."""
-        self._must_recover = True
-        with contextlib.suppress(CompactlibError):
-            self._recover_newest()
-
-    def _recover_newest(self) -> None:
-        self._newest.recover()
-        known = read_folder(self._folder).known
-        self._segments.reset(segment for segment in known if segment.ref.number not in self._compactor.doomed)
-        self._to_discard = list(self._segments.covered)
-        self._must_recover = self._overwrite_unsynced = False
-        self._note_newest()
-
-    def _note_newest(self) -> None:
-        """Follow a change of the list. While the newest segment is not recovered nothing is known of it."""
-        if self._must_recover:
-            return
-        newest = self._newest.known()
-        if newest is not None:
-            self._segments.put(newest)
-        self._older_last, self._newest_first = self._ends()
-
-    def _ends(self) -> tuple[int, int]:
-        """The last index of the older segments (-1 if none), and the first of the one that is written to."""
-        newest, refs = self._newest.known(), self._segments.refs
-        if newest is None:
-            return (refs[-1].last if refs else -1), _BEYOND
-        return (refs[-2].last if len(refs) > 1 else -1), newest.ref.first
-
-    def _publish_newest(self) -> None:
-        """Let the list of segments, and those who open the newest one, see what was appended last."""
-        with self._switch:
-            if self._must_recover:
-                self._recover_newest()
-            newest = self._newest.known()
-            if newest is None or self._closed:
-                return
-            try:
-                self._newest.flush()
-            except StorageError:
-                self._lose_unsynced()
-                raise
-            number = self._newest.number
-            outdated = self._segments.open_entries(number) not in (-1, newest.entries)
-            if outdated or self._segments.known_of(number) != newest:
-                self._segments.put(newest)
-
-    # -- reading
-
-    @property
-    def refs(self) -> tuple[SegmentRef, ...]:
-        """The segments, oldest first, with the range of indexes each answers for."""
-        self._publish_newest()
-        return self._segments.refs
-
-    @property
-    def last_index(self) -> int | None:
-        """The highest index in the log, `None` if it is empty. O(1)."""
-        with self._switch:
-            if self._must_recover:
-                self._recover_newest()
-            newest = self._newest.known()
-        return super().last_index if newest is None else newest.ref.last
-
-    def read(self, index: int) -> Entry | Dead | Missing:
-        """See `LogReader.read`."""
-        state = self._state
-        if index < self._newest_first or (state is not None and state.is_dead(index)):
-            return super().read(index)
-        with self._switch:
-            self._require_open()
-            if self._must_recover:
-                self._recover_newest()
-            if index < self._newest_first:
-                # It moved on while this thread waited.
-                return super().read(index)
-            try:
-                entry = self._newest.read(index)
-            except StorageError:
-                self._lose_unsynced()
-                raise
-        # What an older segment holds from here on was taken back.
-        return self._absent(index) if entry is None else entry
-
-    def _is_behind(self) -> bool:
-        return False
-
-    # -- snapshots and compaction
+        super().__init__(folder, options)
+        self._compaction = OneAtATime()
+        self._cadence = MajorCadence(self._options.trigger, self._options.clock)
 
     def record_snapshot(self, index: int, live: IndexSet | Iterable[int] = ()) -> None:
         """Note durably that a snapshot covers everything up to `index`, except the entries of `live`.
@@ -360,21 +104,18 @@ class SegmentLog(LogReader):
         self._require_open()
         if kind not in ("auto", "minor", "major"):
             raise InvalidInput(f"compact() takes the kinds 'auto', 'minor' and 'major', found {kind!r}")
-        if not self._compacting.acquire(blocking=False):
-            return Skipped("a compaction is running; ask again when it has ended")
-        try:
-            lent = (budget or Budget()).lend()
-            self._running = lent, threading.get_ident()
-            # Again: `close` either sees what runs, or is seen here.
-            self._require_open()
-            return self._compact(kind, policy or self._options.policy, executor or LocalExecutor(), lent)
-        except CompactlibError as error:
-            if self._closed and isinstance(error, Closed):
-                raise
-            return Failed(error)
-        finally:
-            self._running = None
-            self._compacting.release()
+        lent = (budget or Budget()).lend()
+        with self._compaction.begin(lent) as is_free:
+            if not is_free:
+                return Skipped("a compaction is running; ask again when it has ended")
+            try:
+                # Again: `close` either sees what runs, or is seen here.
+                self._require_open()
+                return self._compact(kind, policy or self._options.policy, executor or LocalExecutor(), lent)
+            except CompactlibError as error:
+                if self._closed and isinstance(error, Closed):
+                    raise
+                return Failed(error)
 
     def _compact(self, kind: CompactionKind, policy: CompactionPolicy, executor: Executor,
                  budget: Budget) -> Done[CompactionReport] | Skipped | Failed:
@@ -385,26 +126,20 @@ class SegmentLog(LogReader):
         damaged: dict[int, CompactlibError] = {}
         # Of this state, whatever is recorded meanwhile: what is copied must be what was counted.
         view = self._view_of(state, self._durable_list(), damaged)
-        why = "asked for" if kind != "auto" else self._reason_for_major(view)
+        why = "asked for" if kind != "auto" else self._cadence.reason_for_major(view)
         plan = self._plan(view, state, "major" if kind == "major" or (kind == "auto" and why) else "minor", policy)
         plan, set_aside = without_damaged(plan, damaged)
         plan = self._compactor.feasible(plan)
-        if plan.kind == "minor" and view.compactable:
-            self._minors_since_major += 1
+        self._cadence.planned(plan, view)
         if plan.is_empty and not set_aside:
             purged = self._compactor.reclaim()
-            self._count_major(plan, ())
+            self._cadence.ended(plan, ())
             return Skipped(f"nothing to {'rewrite or drop' if plan.kind == 'major' else 'drop'} at snapshot "
                            f"{state.index}" + (f"; purged {len(purged)} old links" if purged else ""))
         report = self._compactor.run(plan, state, why=why or "after a snapshot", limits=self._limits,
                                      executor=executor, budget=budget, set_aside=set_aside)
-        self._count_major(plan, report.failed)
+        self._cadence.ended(plan, report.failed)
         return outcome_of(report)
-
-    def _count_major(self, plan: CompactionPlan, failed: Sequence[GroupFailed]) -> None:
-        # One that the budget, a lease or the disk has cut short is to go on, not to wait for its turn again.
-        if plan.kind == "major" and not any(isinstance(group.error, Busy | StorageError) for group in failed):
-            self._minors_since_major, self._last_major_at = 0, self._options.clock.now()
 
     def _durable_list(self) -> tuple[KnownSegment, ...]:
         """The segments as a compaction may rely on them: no range was cut by entries that a crash may take back.
@@ -419,11 +154,6 @@ class SegmentLog(LogReader):
             with contextlib.suppress(StorageError):
                 self._publish_newest()
             return self._segments.known()
-
-    def _reason_for_major(self, view: CompactionView) -> str:
-        state = CompactionState.of(view.compactable, minors_since_major=self._minors_since_major,
-                                   last_major_at=self._last_major_at, now=self._options.clock.now())
-        return self._options.trigger.wants_major(state) or ""
 
     @staticmethod
     def _plan(view: CompactionView, state: SnapshotState, kind: str, policy: CompactionPolicy) -> CompactionPlan:
@@ -446,20 +176,6 @@ class SegmentLog(LogReader):
             self._require_open()
             return self._compactor.reclaim()
 
-    def lease(self) -> Lease:
-        """See `LogReader.lease`."""
-        self._publish_newest()
-        return super().lease()
-
-    def audit(self) -> None:
-        """See `LogReader.audit`; also checks what the writer remembers of its newest segment."""
-        with self._switch:
-            self._publish_newest()
-            super().audit()
-            found, wanted = (self._older_last, self._newest_first), self._ends()
-            if found != wanted:
-                raise CompactlibError(f"(end of the older segments, start of the newest) is {found}, expected {wanted}")
-
     def close(self) -> None:
         """Sync, and let the log go; closing again does nothing. A compaction that runs is cancelled and waited for.
 
@@ -469,18 +185,13 @@ class SegmentLog(LogReader):
         """
         if self._closed:
             return
-        running = self._running
-        if running is not None and running[1] == threading.get_ident():
+        if self._compaction.is_mine:
             raise Busy(f"the log in {self._folder} cannot be closed from within its own compaction; cancel the budget, "
                        f"and close it when compact() has returned")
         self._closed = True
-        running = self._running
-        if running is not None:
-            running[0].cancel()
         # The folder must not be given to another process while groups are still committed in it.
-        with self._compacting, self._switch:
+        with self._compaction.ended():
             super().close()
-            self._open_stack.close()
 
     def __enter__(self) -> SegmentLog:
         return self

@@ -1,0 +1,42 @@
+"""Sense: how long ago the last major compaction was, in minors and in seconds, and whether the next one is due."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compactlib.clock import Clock
+from compactlib.errors import Busy, StorageError
+from compactlib.raftlog.plan import CompactionPlan, CompactionView
+from compactlib.raftlog.result import GroupFailed
+from compactlib.raftlog.trigger import CompactionState, Trigger
+
+
+class MajorCadence:
+    """Counts towards the next major compaction. Losing it costs a later major, never data.
+
+    Args:
+        trigger: decides from what was counted.
+        clock: when a major ran.
+    """
+
+    def __init__(self, trigger: Trigger, clock: Clock) -> None:
+        self._trigger = trigger
+        self._clock = clock
+        self._minors_since_major = 0
+        self._last_major_at = clock.now()
+
+    def reason_for_major(self, view: CompactionView) -> str:
+        """Why a major is due, or an empty text."""
+        state = CompactionState.of(view.compactable, minors_since_major=self._minors_since_major,
+                                   last_major_at=self._last_major_at, now=self._clock.now())
+        return self._trigger.wants_major(state) or ""
+
+    def planned(self, plan: CompactionPlan, view: CompactionView) -> None:
+        """A compaction was planned; minors count if there was anything to look at."""
+        if plan.kind == "minor" and view.compactable:
+            self._minors_since_major += 1
+
+    def ended(self, plan: CompactionPlan, failed: Sequence[GroupFailed]) -> None:
+        """A compaction ended. One that a lease or the disk cut short is to go on, not to wait for its turn again."""
+        if plan.kind == "major" and not any(isinstance(group.error, Busy | StorageError) for group in failed):
+            self._minors_since_major, self._last_major_at = 0, self._clock.now()
