@@ -4,9 +4,11 @@ The order that makes it safe; each step may be repeated, and recovery repeats th
 
 1. every new segment is durable under its private name, and its index files are; the folder is synced;
 2. the compaction log says COMMIT, durably: from here on the new segments count;
-3. each new segment gets its name; the folder is synced;
-4. the store answers from the new segments; the log says CLEANUP;
-5. the sources' files go; the folder is synced; the log says that the cycle has ended.
+3. each new segment gets its name; the store answers from the new segments;
+4. the log says CLEANUP; with it the names become durable;
+5. the sources' files go; the log says that the cycle has ended.
+
+The removals of step 5 are synced before the log is closed: until then whoever finds it does them again.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ def private_name(target: SegmentName) -> str:
 
 
 def place_targets(files: Files, folder: StrPath, cycle: Cycle) -> None:
-    """Step 3: give each new segment its name, durably; those that have it already keep it.
+    """Step 3: give each new segment its name; those that have it already keep it. Not durable before `sync_folder`.
 
     Raises:
         CorruptData: a new segment is not there, or is shorter than it was; nothing is taken from the sources.
@@ -41,8 +43,6 @@ def place_targets(files: Files, folder: StrPath, cycle: Cycle) -> None:
             files.rename(private, final)
         else:
             _check_whole(final, target)
-    if cycle.targets:
-        files.sync_folder(folder)
 
 
 def _check_whole(path: str, target: Target) -> None:
@@ -55,6 +55,8 @@ def _check_whole(path: str, target: Target) -> None:
 def remove_sources(files: Files, folder: StrPath, sources: Sequence[SegmentName]) -> None:
     """Step 5: remove the files of segments that no longer count; what is gone already does not matter.
 
+    Not durable before `sync_folder`.
+
     Raises:
         StorageError: the disk refused; call again.
     """
@@ -63,8 +65,6 @@ def remove_sources(files: Files, folder: StrPath, sources: Sequence[SegmentName]
         place = place_of_index_file(name)
         if segment_of_log_file(name) in gone or (place is not None and place.segment in gone):
             files.unlink(os.path.join(folder, name))
-    if gone:
-        files.sync_folder(folder)
 
 
 def remove_names(files: Files, folder: StrPath, names: Sequence[str]) -> None:

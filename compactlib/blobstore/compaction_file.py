@@ -188,11 +188,14 @@ def write_log(files: Files, folder: StrPath, log: CompactionLog) -> None:
 def close_log(files: Files, folder: StrPath, log: CompactionLog) -> None:
     """End the compaction: its log goes to the history, or goes away if it never committed anything.
 
+    What was removed before is made durable first: without the log nobody would remove it again.
+
     Raises:
         StorageError: the disk refused; call again.
     """
     path = os.path.join(folder, LOG_NAME)
     if log.committed:
+        files.sync_folder(folder)
         files.rename(path, os.path.join(folder, done_name(log.number)))
     else:
         files.unlink(path)

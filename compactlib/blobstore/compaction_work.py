@@ -18,7 +18,7 @@ from compactlib.blobstore.compaction_file import write_log
 from compactlib.blobstore.compaction_log import CompactionLog, Phase, Target
 from compactlib.blobstore.cycle_plan import CyclePlan, TargetPlan, plan_cycle
 from compactlib.blobstore.events import StoreEvents
-from compactlib.blobstore.index_file import write_index
+from compactlib.blobstore.index_file import encode_index
 from compactlib.blobstore.index_segment import IndexSegment
 from compactlib.blobstore.model import IndexEntry, RecordKind, milliseconds
 from compactlib.blobstore.names import SegmentName, segment_of_log_file
@@ -221,8 +221,18 @@ class CompactionWork:
         yield self._write_index(target.name, entries, start, target.end)
 
     def _write_index(self, name: SegmentName, entries: list[IndexEntry], start: int, end: int) -> int:
+        """Durable with the next sync of the folder; nobody looks at it before the commit."""
         key = self._store.incarnation
-        write_index(self._files, self._folder, IndexSegment.of_entries(name, entries, start, end, key), key)
+        index = IndexSegment.of_entries(name, entries, start, end, key)
+        path = os.path.join(self._folder, name.index_file(start))
+        if os.path.lexists(path):
+            self._files.unlink(path)
+        out = self._files.create(path)
+        try:
+            out.write_at(0, [encode_index(index, key)])
+            out.sync()
+        finally:
+            out.close()
         return start
 
     def _leave_out(self, error: CorruptData) -> None:
@@ -289,7 +299,9 @@ class CompactionWork:
         remove_sources(self._files, self._folder, cycle.sources)
         number = self.log.next_number - 1
         self.log = self.log.end_cycle(milliseconds(self._store.clock.now()))
-        self._write_log()
+        if self.log.phase is Phase.DONE:
+            self._write_log()
+        # Else the log is written with the beginning of the next cycle; a crash before that cleans up once more.
         verdicts = {} if self._plan is None else self._plan.verdicts
         self._events.cycle_ended(number, cycle, verdicts)
         self._plan = None

@@ -54,6 +54,11 @@ class BlobCompactor:
         return self._store
 
     @property
+    def events(self) -> StoreEvents:
+        """Through which the store's observer is told."""
+        return self._events
+
+    @property
     def log(self) -> CompactionLog | None:
         """The compaction in progress, as far as it has come, or `None`."""
         work = self._work

@@ -24,7 +24,6 @@ from compactlib.blobstore.swap import Snapshot
 from compactlib.blobstore.validity import Rules, Verdict, judge
 from compactlib.checksum import crc32
 
-
 _PUT = int(RecordKind.PUT)
 
 

@@ -5,11 +5,12 @@ What the compaction log says decides (notes 1.9):
 * no log, or PREPARE: nothing has changed; what attempts have left is removed;
 * COPY: nothing has changed; new segments that are whole, and what this process's own attempts had written, are kept
   for `resume`;
-* COMMIT: the new segments count; they get their names, then as in CLEANUP;
-* CLEANUP: the sources go, and the cycle has ended;
+* COMMIT, CLEANUP: the new segments count; they get their names, the sources go, and the cycle has ended;
 * DONE: the log goes to the history.
 
-Running this again changes nothing.
+The sources of earlier cycles in the log go again, since their removal may not have been durable.
+
+A hard delete that was interrupted is finished first. Running this again changes nothing.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ import attrs
 from compactlib.blobstore.commit import place_targets, private_name, remove_names, remove_sources
 from compactlib.blobstore.compaction_file import LOG_NAME, close_log, read_log, write_log
 from compactlib.blobstore.compaction_log import CompactionLog, Phase
+from compactlib.blobstore.erasure import STATE_NAME, redo_erasures
 from compactlib.blobstore.names import SegmentName, place_of_index_file, segment_of_log_file
 from compactlib.blobstore.rewrite import TEMPORARY_SUFFIX
 from compactlib.errors import CorruptData
 from compactlib.files import Files, StrPath, list_folder
 
 DAMAGED_SUFFIX = ".damaged"
-_HALF_WRITTEN = (".index.tmp", LOG_NAME + ".tmp")
+_HALF_WRITTEN = (".index.tmp", LOG_NAME + ".tmp", STATE_NAME + ".tmp")
 
 
 @attrs.frozen
@@ -61,6 +63,7 @@ def recover_compaction(folder: StrPath, files: Files) -> CompactionRecovery:
         Unsupported: the compaction log is that of a later release.
         StorageError: the disk refused; call again.
     """
+    redo_erasures(files, folder)
     damage = None
     try:
         log = read_log(folder)
@@ -68,6 +71,9 @@ def recover_compaction(folder: StrPath, files: Files) -> CompactionRecovery:
         log, damage = None, error
         _set_aside(files, folder, error)
     finished: tuple[SegmentName, ...] = ()
+    if log is not None:
+        ended = [name for cycle in log.cycles if cycle.ended_ms is not None for name in cycle.sources]
+        remove_sources(files, folder, ended)
     if log is not None and log.phase in (Phase.COMMIT, Phase.CLEANUP):
         log = _finish_cycle(files, folder, log)
         finished = tuple(target.name for target in log.cycles[-1].targets)
@@ -85,11 +91,13 @@ def _finish_cycle(files: Files, folder: StrPath, log: CompactionLog) -> Compacti
     cycle = log.cycles[-1]
     at = cycle.commit_started_ms
     assert at is not None
+    place_targets(files, folder, cycle)
     if log.phase is Phase.COMMIT:
-        place_targets(files, folder, cycle)
         log = log.start_cleanup(at)
-        write_log(files, folder, log)
+    # With it the new segments' names become durable.
+    write_log(files, folder, log)
     remove_sources(files, folder, cycle.sources)
+    files.sync_folder(folder)
     log = log.end_cycle(at)
     write_log(files, folder, log)
     return log

@@ -1,0 +1,197 @@
+"""Hard delete: the content of deleted blobs is overwritten with zeros where it lies (seed, effect 5; notes 1.11).
+
+It follows the deletes in the order of their sequences, and remembers durably how far it has come; since compactions
+keep sequences, it never has to begin anew because of one. It works in small batches and gives way to compactions: while
+one runs, or waits to be resumed, nothing is overwritten.
+
+A batch: what is to be overwritten is written down durably (`erasure`), then the index says that the contents are gone,
+then the records are overwritten and synced, then the note is cleared. A crash in between is made good when the store
+is opened: `recover_compaction` calls `redo_erasures`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from compactlib.blobstore.compactor import BlobCompactor
+from compactlib.blobstore.erasure import (
+    Erasure,
+    HardDeleteState,
+    erase_records,
+    read_state,
+    redo_erasures,
+    total_bytes,
+    write_state,
+)
+from compactlib.blobstore.index_file import write_index
+from compactlib.blobstore.index_segment import IndexSegment
+from compactlib.blobstore.log_state import LogSnapshot
+from compactlib.blobstore.model import IndexEntry, RecordFlag, RecordKind, milliseconds
+from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.records import content_range, encode_head
+from compactlib.blobstore.segment import salt_of
+from compactlib.blobstore.store import BlobStore
+from compactlib.budget import Budget
+from compactlib.errors import CompactlibError, CorruptData
+from compactlib.outcome import Done, Failed, Outcome
+
+MAX_BATCH_RECORDS = 64
+MAX_BATCH_BYTES = 8 << 20
+
+
+@attrs.frozen
+class HardDeleteReport:
+    """What one run did.
+
+    Attributes:
+        records: records overwritten.
+        bytes_written: bytes written over them.
+        sequence: every delete up to this one has been looked at.
+    """
+
+    records: int
+    bytes_written: int
+    sequence: int
+
+
+class HardDeleter:
+    """Overwrites the content of deleted blobs of one store. One run at a time.
+
+    Args:
+        store: the store.
+        compactor: its compactor, to which it gives way.
+    """
+
+    def __init__(self, store: BlobStore, compactor: BlobCompactor) -> None:
+        self._store = store
+        self._compactor = compactor
+        self._state = self._read()
+
+    @property
+    def sequence(self) -> int:
+        """Every delete up to this one has been looked at."""
+        return self._state.sequence
+
+    def run(self, *, budget: Budget | None = None) -> Outcome[HardDeleteReport]:
+        """Carry out every delete that is in effect by now and was not looked at before.
+
+        `Failed` with `CompactionInProgress` if a compaction is in the way, with `BudgetSpent` if the budget ended;
+        what was done stays, and the next run goes on from there.
+
+        Args:
+            budget: what it may use up; the configured rate if not given.
+        """
+        config = self._store.config
+        limit = Budget(bytes_per_second=config.hard_delete_bytes_per_second,
+                       clock=self._store.clock) if budget is None else budget
+        records = written = 0
+        try:
+            while (batch := self._next_batch()) is not None:
+                erasures, sequence = batch
+                limit.spend(total_bytes(erasures))
+                with self._compactor.idle():
+                    # What was found may have moved while the budget let us wait.
+                    if self._still_there(erasures):
+                        written += self._carry_out(erasures, sequence)
+                        records += len(erasures)
+        except CompactlibError as error:
+            return Failed(error)
+        return Done(HardDeleteReport(records, written, self._state.sequence))
+
+    def audit(self) -> None:
+        """Check that what is in memory is what is on the disk.
+
+        Raises:
+            CompactlibError: it is not.
+        """
+        stored = read_state(self._store.folder)
+        if stored is not None and stored.sequence != self._state.sequence:
+            raise CompactlibError(f"hard delete has reached {self._state.sequence}, its file says {stored.sequence}")
+
+    def _read(self) -> HardDeleteState:
+        try:
+            state = read_state(self._store.folder)
+        except CorruptData as error:
+            self._compactor.events.hard_delete_reset(str(error))
+            state = None
+        if state is None or state.incarnation != self._store.incarnation:
+            return HardDeleteState(self._store.incarnation)
+        return state
+
+    def _next_batch(self) -> tuple[list[Erasure], int] | None:
+        """The next records to overwrite, and the sequence that is reached with them; `None` if there is nothing new."""
+        snapshot = self._store.snapshot()
+        in_effect_ms = milliseconds(self._store.clock.now() - self._store.config.deleted_retention_seconds)
+        found: list[Erasure] = []
+        size = 0
+        reached = self._state.sequence
+        for delete in _deletes_after(snapshot, reached):
+            if delete.op_time_ms >= in_effect_ms:
+                break
+            doomed = self._doomed(snapshot, delete, in_effect_ms)
+            if any(put.segment == snapshot.segments[-1].name for put in doomed):
+                # Still being written to: its turn comes when the segment is sealed.
+                break
+            found += map(self._erasure, doomed)
+            size += sum(content_range(put)[1] for put in doomed)
+            reached = delete.sequence
+            if len(found) >= MAX_BATCH_RECORDS or size >= MAX_BATCH_BYTES:
+                break
+        return (found, reached) if reached > self._state.sequence else None
+
+    def _doomed(self, snapshot: LogSnapshot, delete: IndexEntry, in_effect_ms: int) -> list[IndexEntry]:
+        """The PUTs whose content goes: none if the blob lives again, or was deleted again and that may be undone."""
+        history = snapshot.history(delete.id)
+        states = [entry for entry in history if entry.kind != RecordKind.TTL_UPDATE]
+        newest = max(states, key=lambda entry: entry.sequence)
+        if newest.kind != RecordKind.DELETE or newest.op_time_ms >= in_effect_ms:
+            return []
+        return [put for put in history if put.kind == RecordKind.PUT and not put.flags & RecordFlag.ERASED]
+
+    def _erasure(self, put: IndexEntry) -> Erasure:
+        head, _ = encode_head(put._replace(flags=put.flags | RecordFlag.ERASED), salt_of(self._store.incarnation))
+        return Erasure(put.segment, put.offset, content_range(put)[1], head)
+
+    def _still_there(self, erasures: Sequence[Erasure]) -> bool:
+        present = {info.name for info in self._store.snapshot().segments}
+        return all(erasure.segment in present for erasure in erasures)
+
+    def _carry_out(self, erasures: Sequence[Erasure], sequence: int) -> int:
+        store = self._store
+        # A batch that the disk refused half-way is finished first.
+        redo_erasures(store.files, store.folder)
+        intent = attrs.evolve(self._state, erasures=tuple(erasures))
+        write_state(store.files, store.folder, intent)
+        for segment in sorted({erasure.segment for erasure in erasures}):
+            self._mark(segment, {erasure.offset for erasure in erasures if erasure.segment == segment})
+        written = erase_records(store.files, store.folder, erasures)
+        state = HardDeleteState(store.incarnation, sequence)
+        write_state(store.files, store.folder, state)
+        self._state = state
+        return written
+
+    def _mark(self, segment: SegmentName, offsets: set[int]) -> None:
+        """Let the index of a segment say that these contents are gone, before they are: no reader finds half of it."""
+        store = self._store
+        key = store.incarnation
+        for part in store.snapshot().index_parts():
+            if part.segment == segment and any(entry.offset in offsets for entry in part.entries()):
+                marked = [entry._replace(flags=entry.flags | RecordFlag.ERASED) if entry.offset in offsets else entry
+                          for entry in part.entries()]
+                index = IndexSegment.of_entries(segment, marked, part.start, part.end, key)
+                write_index(store.files, store.folder, index, key)
+        store.reload_index(segment)
+
+
+def _deletes_after(snapshot: LogSnapshot, sequence: int) -> Iterator[IndexEntry]:
+    """The DELETE entries behind a sequence, in order. Segments that are older are not looked at."""
+    def of_segment(name: SegmentName) -> list[IndexEntry]:
+        return sorted((entry for entry in snapshot.entries_of(name)
+                       if entry.kind == RecordKind.DELETE and entry.sequence > sequence),
+                      key=lambda entry: entry.sequence)
+
+    return heapq.merge(*(of_segment(info.name) for info in snapshot.segments if info.last_sequence > sequence),
+                       key=lambda entry: entry.sequence)

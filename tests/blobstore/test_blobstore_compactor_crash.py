@@ -1,0 +1,235 @@
+"""Compactions are crashed after every operation, under every loss of what was not synced; nothing may be gone.
+
+After each crash the store is opened, its answers are compared with those from before, it is verified, what was in
+progress is resumed, and it ends with the same records as without a crash.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from compactlib.blobstore.compactor import BlobCompactor
+from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.verify import verify
+from compactlib.clock import ManualClock
+from compactlib.errors import StorageError
+from compactlib.files import Files, LocalFiles
+from compactlib.outcome import Failed
+from compactlib.testing import CrashReport, FailingFiles, Recording, explore, explore_recovery, record
+from tests.blobstore.compaction_stores import (
+    EVERYTHING,
+    START,
+    answers,
+    delete_some,
+    done,
+    fill,
+    open_store,
+    plan_of,
+    strays,
+)
+
+COUNT = 24
+NOW = START + 100
+
+
+@attrs.frozen
+class Story:
+    """A store and how it is compacted.
+
+    Attributes:
+        dead: which blobs are deleted.
+        settings: of the store.
+        spread: whether every other segment is compacted only.
+    """
+
+    dead: Callable[[int], bool]
+    settings: dict[str, Any]
+    spread: bool = False
+
+    def build(self, folder: Path) -> None:
+        """Make the store."""
+        clock = ManualClock(START)
+        with open_store(folder, clock, **self.settings) as store:
+            fill(store, COUNT, random.Random(7), largest=400)
+            delete_some(store, filter(self.dead, range(COUNT)), clock)
+            for number in range(COUNT, COUNT + 3):
+                store.put(f"b{number}", b"expiring", ttl_seconds=5)
+            fill(store, 8, random.Random(8), largest=400, first=COUNT + 3)
+
+    def open(self, folder: Path, files: Files | None = None) -> BlobStore:
+        """Open it, always at the same time."""
+        return open_store(folder, ManualClock(NOW), files=files, **self.settings)
+
+    def compact(self, folder: Path, files: Files) -> None:
+        """What is crashed."""
+        with self.open(folder / "store", files) as store:
+            eligible = store.snapshot().eligible()
+            done(BlobCompactor(store).compact(plan_of(store, eligible[::2] if self.spread else eligible)))
+
+    def recover(self, folder: Path, files: Files) -> None:
+        """What is crashed after that."""
+        with self.open(folder / "store", files) as store:
+            BlobCompactor(store).resume()
+
+    def records(self, store: BlobStore) -> list[tuple[object, ...]]:
+        """Every record, wherever it lies."""
+        snapshot = store.snapshot()
+        return [(entry.sequence, entry.id, entry.kind, entry.segment, entry.offset)
+                for info in snapshot.segments for entry in snapshot.entries_of(info.name)]
+
+
+STORIES = {
+    "one swap segment": Story(lambda number: number % 2 == 0, {"swap_segments": 1}),
+    "three swap segments": Story(lambda number: number % 2 == 0, {"swap_segments": 3}),
+    "nothing is kept": Story(lambda number: True, {"swap_segments": 1, "purge_tombstones": True}),
+    "every other segment": Story(lambda number: number % 4 != 0, {"swap_segments": 2}, spread=True),
+}
+
+
+@attrs.frozen
+class Expected:
+    """What a crash must not change.
+
+    Attributes:
+        story: the store.
+        plain: the answers of plain gets.
+        final: every record after the compaction.
+    """
+
+    story: Story
+    plain: list[Any]
+    final: list[tuple[object, ...]]
+
+    def check(self, folder: Path, _: Sequence[Any]) -> None:
+        """After a crash: everything is as before or as after, and resuming ends as without a crash."""
+        folder = folder / "store"
+        with self.story.open(folder) as store:
+            self._same_answers(store)
+            assert not store.recovery.damage, store.recovery.damage
+            report = verify(store)
+            assert report.is_sound, str(report)
+            compactor = BlobCompactor(store)
+            compactor.audit()
+            outcome = compactor.resume()
+            assert not isinstance(outcome, Failed), outcome
+            if self.story.records(store) != self.final:
+                # The crash came before the compaction was noted.
+                self.story_compacts(store)
+            assert self.story.records(store) == self.final
+            self._same_answers(store)
+            store.audit()
+        assert strays(folder) == []
+        with self.story.open(folder) as store:
+            assert not store.compaction_recovery
+            assert self.story.records(store) == self.final
+
+    def story_compacts(self, store: BlobStore) -> None:
+        """The whole compaction, on an open store."""
+        eligible = store.snapshot().eligible()
+        done(BlobCompactor(store).compact(plan_of(store, eligible[::2] if self.story.spread else eligible)))
+
+    def _same_answers(self, store: BlobStore) -> None:
+        found = answers(store, COUNT + 11)
+        for number, (before, now) in enumerate(zip(self.plain, found, strict=True)):
+            # An expired blob may have turned into a missing one, and so may a deleted one if tombstones are purged.
+            assert now == before or (before in ("Expired", "Deleted") and now == "Missing"), (number, before, now)
+
+
+def recorded(story: Story, folder: Path) -> tuple[Recording, Expected]:
+    story.build(folder / "store")
+    with story.open(folder / "store") as store:
+        plain = answers(store, COUNT + 11)
+    recording = record(folder, story.compact)
+    with story.open(folder / "store") as store:
+        final = story.records(store)
+        assert answers(store, COUNT + 11, EVERYTHING) != []
+    return recording, Expected(story, plain, final)
+
+
+def crash_everywhere(story: Story, folder: Path, *, seed: int = 0, limit_per_point: int) -> CrashReport:
+    recording, expected = recorded(story, folder)
+    return explore(recording, expected.check, rng=random.Random(seed), limit_per_point=limit_per_point)
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_crash_at_any_operation_loses_nothing(name: str, tmp_path: Path) -> None:
+    report = crash_everywhere(STORIES[name], tmp_path, limit_per_point=4)
+    assert report.points > 20
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_crash_of_the_recovery_loses_nothing(name: str, tmp_path: Path) -> None:
+    story = STORIES[name]
+    recording, expected = recorded(story, tmp_path)
+    report = explore_recovery(recording, story.recover, expected.check, rng=random.Random(1), recoveries=5,
+                              limit_per_point=3)
+    assert report.recoveries == 5
+
+
+def stubborn(story: Story) -> Callable[[Path, Files], None]:
+    """Compact until it has worked, whatever the disk refuses on the way, in one process."""
+    def work(folder: Path, files: Files) -> None:
+        with story.open(folder / "store", files) as store:
+            compactor = BlobCompactor(store)
+            for _ in range(6):
+                try:
+                    outcome = compactor.resume() if compactor.log else compactor.compact(plan_of(store))
+                except StorageError:
+                    continue
+                if not isinstance(outcome, Failed):
+                    return
+        raise AssertionError(f"the disk refused once, but six tries failed: {outcome}")
+    return work
+
+
+def crash_after_failure(folder: Path, fail_at: int, *, limit_per_point: int, points: int | None = None) -> int:
+    """Let the disk refuse one operation, go on in the same process, and crash that everywhere."""
+    story = STORIES["one swap segment"]
+    (folder / "clean").mkdir()
+    story.build(folder / "clean" / "store")
+    story.compact(folder / "clean", LocalFiles())
+    with story.open(folder / "clean" / "store") as store:
+        final = story.records(store)
+    (folder / "work").mkdir()
+    story.build(folder / "work" / "store")
+    with story.open(folder / "work" / "store") as store:
+        plain = answers(store, COUNT + 11)
+    files = FailingFiles(fail_at=fail_at, errno=errno.EIO)
+    recording = record(folder / "work", stubborn(story), files=files)
+    every = range(len(recording.operations) + 1)
+    chosen = None if points is None else random.Random(fail_at).sample(every, points)
+    explore(recording, Expected(story, plain, final).check, limit_per_point=limit_per_point, points=chosen)
+    return files.count
+
+
+@pytest.mark.parametrize("fail_at", [5, 16, 23, 31, 40])
+def test_a_crash_after_a_failure_and_a_second_try_loses_nothing(fail_at: int, tmp_path: Path) -> None:
+    assert crash_after_failure(tmp_path, fail_at, limit_per_point=2, points=10) >= fail_at
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", STORIES)
+def test_soak_every_loss_at_every_operation(name: str, tmp_path: Path) -> None:
+    crash_everywhere(STORIES[name], tmp_path, seed=2, limit_per_point=256)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", STORIES)
+def test_soak_every_crash_of_every_recovery(name: str, tmp_path: Path) -> None:
+    story = STORIES[name]
+    recording, expected = recorded(story, tmp_path)
+    explore_recovery(recording, story.recover, expected.check, rng=random.Random(3), recoveries=200,
+                     limit_per_point=16)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("fail_at", range(1, 120))
+def test_soak_crashes_after_a_failure(fail_at: int, tmp_path: Path) -> None:
+    crash_after_failure(tmp_path, fail_at, limit_per_point=8)

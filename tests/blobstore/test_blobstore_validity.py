@@ -1,0 +1,207 @@
+"""What a compaction keeps: the vectors R and T of the notes, and the rules against a slower second opinion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactlib.blobstore.model import NO_EXPIRY, IndexEntry, RecordFlag, RecordKind
+from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.validity import Rules, Verdict, judge
+from compactlib.errors import CorruptData
+
+KINDS = {"P": RecordKind.PUT, "D": RecordKind.DELETE, "T": RecordKind.TTL_UPDATE, "U": RecordKind.UNDELETE}
+LATER = Rules(reference_ms=1_000_000, now_ms=1_000_000)
+"""Every delete is in effect."""
+NEVER = Rules(reference_ms=0, now_ms=1_000_000)
+"""No delete is."""
+ALL = frozenset({SegmentName(0, 0), SegmentName(1, 0)})
+
+
+def history(text: str, *, expires: int = NO_EXPIRY, segments: str = "") -> list[IndexEntry]:
+    """Records by their letters; `P(exp)` expires, `D3` has life version 3; versions follow by themselves otherwise."""
+    entries: list[IndexEntry] = []
+    version = 0
+    permanent = False
+    for number, word in enumerate(text.split()):
+        kind = KINDS[word[0]]
+        if kind == RecordKind.UNDELETE:
+            version += 1
+        if word[1:].isdigit():
+            version = int(word[1:])
+        permanent = permanent or kind == RecordKind.TTL_UPDATE
+        segment = SegmentName(int(segments[number]), 0) if segments else SegmentName(0, 0)
+        entries.append(IndexEntry(b"k", kind, RecordFlag.TTL_UPDATED if permanent else 0, version, number + 1,
+                                  1000 * (number + 1), NO_EXPIRY if permanent else expires, 0, 0, segment,
+                                  100 * (number + 1), 53))
+    return entries
+
+
+def kept(entries: list[IndexEntry], rules: Rules, compacting: frozenset[SegmentName] = ALL) -> str:
+    """The letters of what is kept, with their places."""
+    verdicts = judge(entries, rules, compacting)
+    return " ".join(f"{RecordKind(entry.kind).name[0]}{entry.sequence}"
+                    for entry, verdict in zip(entries, verdicts, strict=True) if verdict is Verdict.KEEP)
+
+
+GONE = 500_000
+"""An expiry that has passed."""
+
+
+@pytest.mark.parametrize(("vector", "text", "expires", "rules", "expected"), [
+    ("R1", "P D U", NO_EXPIRY, LATER, "P1 U3"),
+    ("R2", "P D U", GONE, LATER, ""),
+    ("R3", "P D U D U", NO_EXPIRY, LATER, "P1 U5"),
+    ("R4", "P D D3 U", NO_EXPIRY, LATER, "P1 U4"),
+    ("R6", "P D D1", NO_EXPIRY, LATER, "D3"),
+    ("R7", "P2", NO_EXPIRY, LATER, "P1"),
+    ("R8", "P U", NO_EXPIRY, LATER, "P1 U2"),
+    ("R9", "P U", GONE, LATER, ""),
+    ("R11", "P T D U", NO_EXPIRY, LATER, "P1 T2 U4"),
+    ("R12", "P T", GONE, LATER, "P1 T2"),
+    ("R14", "T", NO_EXPIRY, LATER, ""),
+    ("R15", "P D D1", NO_EXPIRY, NEVER, "P1 D3"),
+    ("R17", "P U U D", NO_EXPIRY, NEVER, "P1 D4"),
+    ("R18 D", "D", NO_EXPIRY, LATER, "D1"),
+    ("R18 U", "U", NO_EXPIRY, LATER, "U1"),
+    ("R18 T U", "T U", NO_EXPIRY, LATER, "T1 U2"),
+    ("R18 T D", "T D", NO_EXPIRY, LATER, "D2"),
+    ("R18 D U", "D U", NO_EXPIRY, LATER, "U2"),
+    ("R18 U D", "U D", NO_EXPIRY, LATER, "D2"),
+    ("R18 T D U", "T D U", NO_EXPIRY, LATER, "T1 U3"),
+    ("R18 D U T", "D U T", NO_EXPIRY, LATER, "U2 T3"),
+    ("P D not in effect, expired", "P D", GONE, NEVER, "D2"),
+    ("P D U D in effect", "P D U D", NO_EXPIRY, LATER, "D4"),
+    ("P D U D not in effect", "P D U D", NO_EXPIRY, NEVER, "P1 D4"),
+    ("P T D not in effect", "P T D", NO_EXPIRY, NEVER, "P1 T2 D3"),
+])
+def test_vectors_of_one_segment(vector: str, text: str, expires: int, rules: Rules, expected: str) -> None:
+    assert kept(history(text, expires=expires), rules) == expected, vector
+
+
+def test_vector_r19_only_the_first_segment_is_compacted() -> None:
+    entries = history("P D U D", segments="0011")
+    verdicts = judge(entries, LATER, frozenset({SegmentName(0, 0)}))
+    assert [verdict.name for verdict in verdicts[:2]] == ["DELETED", "SUPERSEDED"]
+
+
+@pytest.mark.parametrize(("vector", "now", "expected"),
+                         [("R22", 4_999, "P1"), ("R22", 5_000, "P1"), ("R23", 5_001, "")])
+def test_vectors_of_expiry_it_is_strict_to_the_millisecond(vector: str, now: int, expected: str) -> None:
+    assert kept(history("P", expires=5_000), Rules(reference_ms=0, now_ms=now)) == expected, vector
+
+
+@pytest.mark.parametrize(("vector", "reference", "expected"),
+                         [("R24", 1_999, "P1 D2"), ("R24", 2_000, "P1 D2"), ("R25", 2_001, "D2")])
+def test_vectors_of_the_cut_off_it_is_strict_to_the_millisecond(vector: str, reference: int, expected: str) -> None:
+    assert kept(history("P D"), Rules(reference_ms=reference, now_ms=3_000)) == expected, vector
+
+
+@pytest.mark.parametrize(("vector", "compacting", "expected"), [("R26", {1}, True), ("R27", {0, 1}, False)])
+def test_vectors_of_a_ttl_update_whose_put_stays(vector: str, compacting: set[int], expected: bool) -> None:
+    entries = history("P T D", segments="011")
+    verdicts = judge(entries, LATER, frozenset(SegmentName(place, 0) for place in compacting))
+    assert (verdicts[1] is Verdict.KEEP) == expected, vector
+
+
+def test_vector_r29_records_of_a_container_that_is_gone() -> None:
+    entries = history("P D U T")
+    rules = Rules(reference_ms=0, now_ms=0, is_container_gone=lambda entry: entry.container == 0)
+    assert set(judge(entries, rules, ALL)) == {Verdict.CONTAINER}
+    assert judge(entries[:1], rules, ALL) == [Verdict.CONTAINER]
+
+
+def purging(peers: Callable[[IndexEntry], bool], *, purge: bool = True, had_put: bool = False) -> Rules:
+    return Rules(reference_ms=1_000_000, now_ms=1_000_000, purge_tombstones=purge, seen_by_all_peers=peers,
+                 had_put=lambda entry: had_put)
+
+
+@pytest.mark.parametrize(("vector", "text", "expires", "rules", "expected"), [
+    ("T2, T7", "D", NO_EXPIRY, purging(lambda entry: False), "D1"),
+    ("T3", "D", NO_EXPIRY, purging(lambda entry: True), ""),
+    ("T4 passed", "D", GONE, purging(lambda entry: False), ""),
+    ("T4 not passed", "D", 2_000_000, purging(lambda entry: False), "D1"),
+    ("T5", "D", GONE, purging(lambda entry: True, purge=False), "D1"),
+    ("T6", "P D", NO_EXPIRY, purging(lambda entry: True), "D2"),
+    ("T6 its PUT went in an earlier cycle", "D", NO_EXPIRY, purging(lambda entry: True, had_put=True), "D1"),
+    ("a tombstone among other records", "T D", NO_EXPIRY, purging(lambda entry: True), ""),
+])
+def test_vectors_of_tombstones(vector: str, text: str, expires: int, rules: Rules, expected: str) -> None:
+    assert kept(history(text, expires=expires), rules) == expected, vector
+
+
+def test_vector_c9_two_puts_of_one_blob() -> None:
+    with pytest.raises(CorruptData, match="one PUT of a blob"):
+        judge(history("P P"), LATER, ALL)
+
+
+def test_the_same_record_in_two_segments_counts_once_in_the_first() -> None:
+    first = history("P")[0]
+    second = first._replace(segment=SegmentName(1, 0), offset=700)
+    assert judge([second, first], LATER, ALL) == [Verdict.DUPLICATE, Verdict.KEEP]
+
+
+def test_two_records_of_one_sequence_that_differ_are_damage() -> None:
+    first = history("P")[0]
+    with pytest.raises(CorruptData, match="one sequence"):
+        judge([first, first._replace(segment=SegmentName(1, 0), size=99)], LATER, ALL)
+
+
+def test_a_copy_that_a_hard_delete_has_not_reached_is_still_a_copy() -> None:
+    first = history("P")[0]
+    second = first._replace(segment=SegmentName(1, 0), flags=int(RecordFlag.ERASED))
+    assert judge([first, second], LATER, ALL) == [Verdict.KEEP, Verdict.DUPLICATE]
+
+
+def by_the_table(entries: list[IndexEntry], rules: Rules, compacting: frozenset[SegmentName]) -> list[bool]:
+    """The table of notes 1.4, cell by cell."""
+    newest = max((entry for entry in entries if entry.kind != RecordKind.TTL_UPDATE),
+                 key=lambda entry: entry.sequence, default=None)
+    has_ttl = any(entry.kind == RecordKind.TTL_UPDATE for entry in entries)
+    puts = [entry for entry in entries if entry.kind == RecordKind.PUT]
+    answer = []
+    for entry in entries:
+        if newest is None:
+            answer.append(False)
+            continue
+        alive = has_ttl or newest.expires_ms < 0 or rules.now_ms <= newest.expires_ms
+        counts = newest.op_time_ms < rules.reference_ms
+        kinds = entry.kind, newest.kind
+        if entry.kind == RecordKind.PUT:
+            answer.append(alive and not (newest.kind == RecordKind.DELETE and counts))
+        elif entry.kind == RecordKind.TTL_UPDATE:
+            answer.append(newest.kind != RecordKind.DELETE or not counts
+                          or any(put.segment not in compacting for put in puts))
+        elif kinds == (RecordKind.DELETE, RecordKind.DELETE):
+            answer.append(entry is newest)
+        elif kinds == (RecordKind.UNDELETE, RecordKind.UNDELETE):
+            answer.append(entry is newest and alive)
+        else:
+            answer.append(False)
+    return answer
+
+
+@given(st.booleans(), st.lists(st.sampled_from("DTU"), max_size=6), st.sampled_from([NO_EXPIRY, 2_000, 50_000]),
+       st.integers(0, 9_000), st.integers(0, 60_000), st.sets(st.integers(0, 1)), st.data())
+def test_the_rules_are_those_of_the_table(has_put: bool, letters: list[str], expires: int, reference: int, now: int,
+                                          compacting: set[int], data: st.DataObject) -> None:
+    text = " ".join([*(["P"] if has_put else []), *letters])
+    if not text:
+        return
+    places = "".join(sorted(data.draw(st.sampled_from("01")) for _ in text.split()))
+    entries = history(text, expires=expires, segments=places)
+    rules = Rules(reference_ms=reference, now_ms=now)
+    chosen = frozenset(SegmentName(place, 0) for place in compacting)
+    assert [verdict is Verdict.KEEP for verdict in judge(entries, rules, chosen)] == by_the_table(
+        entries, rules, chosen)
+
+
+@given(st.lists(st.sampled_from("DTU"), min_size=1, max_size=5))
+def test_the_order_of_the_history_does_not_matter(letters: list[str]) -> None:
+    entries = history(" ".join(["P", *letters]))
+    verdicts = dict(zip(entries, judge(entries, LATER, ALL), strict=True))
+    shuffled = list(reversed(entries))
+    assert dict(zip(shuffled, judge(shuffled, LATER, ALL), strict=True)) == verdicts
