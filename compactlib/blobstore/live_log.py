@@ -195,7 +195,6 @@ class LiveLog:
         if len(self.state.segments) >= self._descriptor.log_segments:
             raise StoreFull(path=self._folder, capacity_bytes=self._descriptor.capacity_bytes,
                             wanted_bytes=wanted_bytes)
-        self.writer.sync()
         self.seal_index()
         name = self.writer.segment.next_position
         self.writer.roll(self._descriptor.header(name, self._next_sequence))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import attrs
 
@@ -22,7 +22,7 @@ from compactlib.blobstore.load_log import (
 from compactlib.blobstore.log_state import LogSegment, LogState
 from compactlib.blobstore.log_writer import LogWriter
 from compactlib.blobstore.model import milliseconds
-from compactlib.blobstore.names import FIRST_SEGMENT, INDEX_SUFFIX, SegmentName
+from compactlib.blobstore.names import FIRST_SEGMENT, INDEX_SUFFIX, SegmentName, place_of_index_file
 from compactlib.blobstore.open_index import OpenIndex
 from compactlib.blobstore.recover import CompactionRecovery, recover_compaction
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, create_segment, decode_header
@@ -67,7 +67,8 @@ def open_log(folder: str, config: BlobStoreConfig, files: Files, clock: Clock, o
         remove_leftovers(files, folder, (INDEX_SUFFIX + ".tmp", DESCRIPTOR_FILE + ".tmp"))
         compaction = recover_compaction(folder, files)
         log, report = _load(folder, config, files, clock, observer, descriptor)
-        found = (*damage, compaction.damage) if compaction.damage is not None else damage
+        found = (*damage, *([compaction.damage] if compaction.damage is not None else []),
+                 *_lost_segments(folder, compaction.removed))
         report = merged([RecoveryReport(found), report])
         for error in report.damage:
             observer.event("blobstore_damage", {"folder": folder, "path": error.path, "offset": error.offset,
@@ -129,6 +130,15 @@ def _load(folder: str, config: BlobStoreConfig, files: Files, clock: Clock, obse
     writer = LogWriter(files, folder, active.header, active.open.end)
     log = LiveLog(files, folder, config, clock, observer, descriptor, state, writer, following)
     return log, merged(segment.report for segment in loaded)
+
+
+def _lost_segments(folder: str, removed: Iterable[str]) -> Iterator[CorruptData]:
+    """Segments of which only an index was left, and whose place nobody has taken."""
+    held = {name.position for name in list_log(folder)[0]}
+    places = [place for place in map(place_of_index_file, removed) if place is not None]
+    for name in sorted({place.segment for place in places if place.segment.position not in held}):
+        yield CorruptData(path=os.path.join(folder, name.log_file), offset=0, expected="the segment of an index",
+                          found="no such file")
 
 
 def _was_never_whole(folder: str, name: SegmentName) -> bool:

@@ -154,4 +154,4 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStoreMachine = StoreMachine.TestCase
-TestStoreMachine.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestStoreMachine.settings = settings(stateful_step_count=40)

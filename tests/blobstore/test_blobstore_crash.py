@@ -1,0 +1,157 @@
+"""A store is crashed after every operation on the disk, under every loss of what was not synced: put, delete, undelete,
+TTL update, roll-over, sealing, closing, and opening after a crash."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from compactlib.blobstore.config import BlobStoreConfig, Durability
+from compactlib.blobstore.model import Answer, Blob, Deleted
+from compactlib.blobstore.store import BlobStore
+from compactlib.clock import ManualClock
+from compactlib.files import Files
+from compactlib.testing import RecordingFiles, explore, explore_recovery
+
+NOW = 1000.0
+Step = Callable[[BlobStore], object]
+State = dict[bytes, object]
+
+# One record of each kind, contents that fill segments of 1 KiB, and index segments of three records.
+STEPS: Sequence[Step] = (
+    lambda store: store.put(b"a", b"a" * 50),
+    lambda store: store.put(b"b", b"b" * 700, ttl_seconds=90),
+    lambda store: store.delete(b"a"),
+    lambda store: store.ttl_update(b"b"),
+    lambda store: store.put(b"c", b""),
+    lambda store: store.undelete(b"a"),
+    lambda store: store.put(b"d", b"d" * 600),
+    lambda store: store.delete(b"d"),
+)
+KEYS = [b"a", b"b", b"c", b"d"]
+
+
+def config_of(durability: Durability) -> BlobStoreConfig:
+    return BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 10, durability=durability, index_max_entries=3,
+                           sync_interval_seconds=1e6, ttl_update_buffer_seconds=1)
+
+
+def plain(answer: Answer) -> object:
+    if isinstance(answer, Blob):
+        return answer.content, answer.info.expires_at, answer.info.life_version
+    return answer
+
+
+def state_of(store: BlobStore) -> State:
+    return {key: plain(store.get(key)) for key in KEYS}
+
+
+def opened(folder: Path, durability: Durability, files: Files | None = None) -> BlobStore:
+    return BlobStore(folder / "store", config_of(durability), files=files, clock=ManualClock(NOW),
+                     new_incarnation=lambda: b"the incarnation.")
+
+
+def states_after_each_step(folder: Path, durability: Durability) -> list[State]:
+    """What the store answers before the first step, and after each."""
+    states = []
+    with opened(folder, durability) as store:
+        states.append(state_of(store))
+        for step in STEPS:
+            step(store)
+            states.append(state_of(store))
+    return states
+
+
+@attrs.frozen
+class Checker:
+    """What must hold after a crash.
+
+    Attributes:
+        durability: of the store.
+        states: what it may answer, by the number of steps.
+        in_flight: how many steps beyond the acknowledged ones may be there; `None` for any number.
+    """
+
+    durability: Durability
+    states: list[State]
+    in_flight: int | None
+
+    def __call__(self, folder: Path, acknowledged: Sequence[Any]) -> None:
+        least = max(acknowledged, default=0)
+        most = len(STEPS) if self.in_flight is None else min(least + self.in_flight, len(STEPS))
+        with opened(folder, self.durability) as store:
+            assert not store.recovery.damage
+            store.audit()
+            found = state_of(store)
+            assert found in self.states[least:most + 1], (least, found)
+            # The log goes on from there.
+            store.put(b"later", b"x" * 300)
+            store.delete(b"later")
+        with opened(folder, self.durability) as store:
+            assert not store.recovery.damage
+            assert not store.recovery.cut_bytes
+            assert state_of(store) == found
+            assert isinstance(store.get(b"later"), Deleted)
+            store.audit()
+
+
+def run(durability: Durability, files: RecordingFiles, folder: Path) -> None:
+    with opened(folder, durability, files) as store:
+        for count, step in enumerate(STEPS, 1):
+            step(store)
+            if durability == "interval" and count % 3 == 0:
+                store.flush()
+            if durability != "interval" or count % 3 == 0:
+                files.acknowledge(count)
+    files.acknowledge(len(STEPS))
+
+
+@pytest.mark.parametrize("durability", ["each", "group", "interval"])
+def test_nothing_acknowledged_is_lost_by_a_crash_at_any_step(durability: Durability, tmp_path: Path) -> None:
+    states = states_after_each_step(tmp_path, durability)
+    recorded = tmp_path / "recorded"
+    recorded.mkdir()
+    files = RecordingFiles(recorded)
+    run(durability, files, recorded)
+    report = explore(files.recording(), Checker(durability, states, None if durability == "interval" else 1),
+                     limit_per_point=256, rng=random.Random(1))
+    assert report.points > 40
+
+
+@pytest.mark.parametrize("durability", ["each", "interval"])
+def test_nothing_acknowledged_is_lost_by_a_crash_while_opening_after_a_crash(durability: Durability,
+                                                                              tmp_path: Path) -> None:
+    states = states_after_each_step(tmp_path, durability)
+    recorded = tmp_path / "recorded"
+    recorded.mkdir()
+    files = RecordingFiles(recorded)
+    run(durability, files, recorded)
+
+    def recover(folder: Path, again: Files) -> None:
+        opened(folder, durability, again).close()
+
+    report = explore_recovery(files.recording(), recover, Checker(durability, states,
+                                                                  None if durability == "interval" else 1),
+                              limit_per_point=4, rng=random.Random(1))
+    assert report.recoveries > 20
+
+
+def test_what_a_store_answers_after_a_kill_stays_after_a_crash(tmp_path: Path) -> None:
+    """A process is killed before it has synced; the next one answers what it had written; then the power fails."""
+    states = states_after_each_step(tmp_path, "interval")
+    recorded = tmp_path / "recorded"
+    recorded.mkdir()
+    files = RecordingFiles(recorded)
+    killed = opened(recorded, "interval", files)
+    for step in STEPS[:2]:
+        step(killed)
+    killed._lock_file.release()  # noqa: SLF001
+    with opened(recorded, "interval", files) as store:
+        assert state_of(store) == states[2]
+        files.acknowledge(2)
+    explore(files.recording(), Checker("interval", states, None), rng=random.Random(1))

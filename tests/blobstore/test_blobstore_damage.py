@@ -1,0 +1,180 @@
+"""Flipped and cut bytes anywhere: reported, never returned; the rest of the store stays readable."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore.model import Answer, Blob, Deleted, IndexEntry
+from compactlib.blobstore.store import BlobStore
+from compactlib.clock import ManualClock
+from compactlib.errors import CompactlibError, CorruptData
+from compactlib.observe import Observer
+from tests.blobstore.plain_store import told
+
+KEYS = [b"blob %d" % number for number in range(9)]
+CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 10, index_max_entries=3,
+                         ttl_update_buffer_seconds=1)
+Left = Literal["closed", "killed", "no index"]
+
+
+def filled(folder: Path, left: Left) -> tuple[dict[bytes, Answer | bytes], dict[str, list[IndexEntry]]]:
+    """A store with records of all kinds in several segments: what each id answers, and which records a file holds."""
+    work = folder / "work"
+    with BlobStore(work, CONFIG, clock=ManualClock(1000.0)) as store:
+        for number, key in enumerate(KEYS):
+            store.put(key, bytes([65 + number]) * (70 * number), ttl_seconds=50 if number % 2 else None)
+        store.delete(KEYS[2])
+        store.ttl_update(KEYS[3])
+        store.delete(KEYS[4])
+        store.undelete(KEYS[4])
+        answers = {key: told(store.get(key)) for key in KEYS}
+        snapshot = store.snapshot()
+        records = {segment.name.log_file: list(snapshot.entries_of(segment.name)) for segment in snapshot.segments}
+        if left == "killed":
+            shutil.copytree(work, folder / "store")
+    if left != "killed":
+        work.rename(folder / "store")
+    if left == "no index":
+        for path in (folder / "store").glob("*.index"):
+            path.unlink()
+    assert len(records) > 2
+    return answers, records
+
+
+def found_in(folder: Path) -> tuple[dict[bytes, Answer | bytes | CorruptData], list[object]]:
+    """What each id answers now, and what the store reports."""
+    found: dict[bytes, Answer | bytes | CorruptData] = {}
+    told_of = Told()
+    with BlobStore(folder, CONFIG, clock=ManualClock(1000.0), observer=told_of) as store:
+        store.audit()
+        for key in KEYS:
+            try:
+                found[key] = told(store.get(key))
+            except CorruptData as error:
+                found[key] = error
+        store.put(b"later", b"still possible")
+        assert isinstance(store.get(b"later"), Blob)
+        assert told_of.damage == len(store.recovery.damage)
+        return found, list(store.recovery.to_dicts())
+
+
+class Told(Observer):
+    def __init__(self) -> None:
+        self.damage = 0
+
+    def event(self, name: str, fields: object) -> None:
+        self.damage += name == "blobstore_damage"
+
+
+def damaged(folder: Path, rng: random.Random, count: int) -> Iterator[tuple[Path, int, bool]]:
+    """Copies of a folder, each with one byte flipped or one file cut: which file, where, and whether it was cut."""
+    for number in range(count):
+        copy = folder.with_name(f"copy {number}")
+        shutil.copytree(folder, copy)
+        path = rng.choice(sorted(file for file in copy.iterdir() if file.name != "LOCK"))
+        data = bytearray(path.read_bytes())
+        place, cut = rng.randrange(len(data)), rng.random() < 0.2
+        if cut:
+            del data[place:]
+        else:
+            data[place] ^= 1 << rng.randrange(8)
+        path.write_bytes(data)
+        yield path, place, cut
+        shutil.rmtree(copy)
+
+
+@pytest.mark.parametrize("left", ["closed", "killed", "no index"])
+def test_damage_anywhere_is_reported_and_harms_nothing_else(left: Left, tmp_path: Path) -> None:
+    answers, records = filled(tmp_path, left)
+    last = max(records)
+    for path, place, cut in damaged(tmp_path / "store", random.Random(7), 150):
+        concerned = {entry.id for entry in records.get(path.name, ())
+                     if entry.end > place and (cut or entry.offset <= place)}
+        found, reported = found_in(path.parent)
+        wrong = {key for key in KEYS if found[key] != answers[key]}
+        assert wrong <= concerned, (path.name, place, cut)
+        if left != "closed" and path.name == last:
+            # The end of the active segment without an index: what was written last counts as never acknowledged.
+            continue
+        assert reported or all(isinstance(found[key], CorruptData) for key in wrong)
+        # With its index, nothing that was put is taken for missing, and no delete for undone.
+        if left == "closed":
+            assert all(isinstance(found[key], CorruptData) for key in wrong)
+
+
+def test_damage_before_the_last_record_is_damage_even_if_the_store_was_killed(tmp_path: Path) -> None:
+    """Each write was synced before the next, so that a later record proves an earlier one to have been whole."""
+    with BlobStore(tmp_path / "work", CONFIG) as store:
+        for key in KEYS[:2]:
+            store.put(key, b"content")
+        shutil.copytree(tmp_path / "work", tmp_path / "store")
+    path = tmp_path / "store" / "0_0.log"
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"content", b"kontent", 1))
+    with BlobStore(tmp_path / "store", CONFIG) as store:
+        with pytest.raises(CorruptData, match="blob 0"):
+            store.get(KEYS[0])
+        assert isinstance(store.get(KEYS[1]), Blob)
+        assert [error.offset for error in store.recovery.damage] == [80]
+    # And it is still told when the store is opened again, with an index by now.
+    with BlobStore(tmp_path / "store", CONFIG) as store, pytest.raises(CorruptData):
+        store.get(KEYS[0])
+
+
+def test_a_segment_that_is_gone_harms_only_its_blobs(tmp_path: Path) -> None:
+    answers, records = filled(tmp_path, "closed")
+    victim = sorted(records)[1]
+    (tmp_path / "store" / victim).unlink()
+    with BlobStore(tmp_path / "store", CONFIG, clock=ManualClock(1000.0)) as store:
+        assert store.recovery.damage
+        gone = {entry.id for entry in records[victim]}
+        for key in KEYS:
+            if key not in gone:
+                assert told(store.get(key)) == answers[key]
+
+
+def test_a_blob_that_holds_a_log_is_not_taken_for_one(tmp_path: Path) -> None:
+    """The header of a record is damaged whose content is a segment of another store: none of those records appears."""
+    _, _ = filled(tmp_path, "closed")
+    content = (tmp_path / "store" / "0_0.log").read_bytes()
+    big = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 13)
+    with BlobStore(tmp_path / "outer", big) as store:
+        store.put(b"outer", content)
+        store.put(b"behind", b"readable")
+    path = tmp_path / "outer" / "0_0.log"
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    for index in (tmp_path / "outer").glob("*.index"):
+        index.unlink()
+    with BlobStore(tmp_path / "outer", big) as store:
+        assert store.status().records == 1
+        assert isinstance(store.get(b"behind"), Blob)
+        assert len(store.recovery.damage) == 1
+
+
+def test_two_generations_of_a_position_are_refused(tmp_path: Path) -> None:
+    filled(tmp_path, "closed")
+    store = tmp_path / "store"
+    shutil.copy(store / "1_0.log", store / "1_1.log")
+    with pytest.raises(CompactlibError):
+        BlobStore(store, CONFIG)
+
+
+def test_a_lost_descriptor_is_made_again_from_the_segments(tmp_path: Path) -> None:
+    answers, _ = filled(tmp_path, "closed")
+    (tmp_path / "store" / "STORE").unlink()
+    with BlobStore(tmp_path / "store", CONFIG, clock=ManualClock(1000.0)) as store:
+        assert [error.path.rpartition("/")[2] for error in store.recovery.damage] == ["STORE"]
+        assert {key: told(store.get(key)) for key in KEYS} == answers
+        assert (store.capacity_bytes, store.segment_bytes) == (1 << 16, 1 << 10)
+    with BlobStore(tmp_path / "store", CONFIG) as store:
+        assert not store.recovery.damage
+        assert isinstance(store.get(KEYS[2]), Deleted)

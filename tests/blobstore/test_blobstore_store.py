@@ -1,0 +1,453 @@
+"""A store through its methods: what each answers, and which error it raises for what it refuses."""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore.errors import (
+    AlreadyUndeleted,
+    BlobDeleted,
+    BlobExists,
+    BlobExpired,
+    BlobMissing,
+    BlobTooLarge,
+    DeletedForGood,
+    NotAStore,
+    NotDeleted,
+    PlanDoesNotFit,
+    StoreFull,
+    TtlAlreadyUpdated,
+    TtlUpdateTooLate,
+)
+from compactlib.blobstore.model import (
+    MAX_ID_BYTES,
+    Blob,
+    BlobInfo,
+    Deleted,
+    Expired,
+    GetOptions,
+    Missing,
+    RecordKind,
+)
+from compactlib.blobstore.names import FIRST_SEGMENT, SegmentName
+from compactlib.blobstore.records import record_size
+from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
+from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.stream import HELD_BYTES
+from compactlib.clock import ManualClock
+from compactlib.errors import Busy, Closed, CompactlibError, DiskFull, InvalidInput
+
+START = 1_000_000.0
+DAY = 86_400.0
+
+
+def small(**changes: Any) -> BlobStoreConfig:
+    return BlobStoreConfig(**{"capacity_bytes": 1 << 14, "segment_bytes": 1 << 12, **changes})
+
+
+def store_in(folder: Path, clock: ManualClock | None = None, **changes: Any) -> BlobStore:
+    return BlobStore(folder / "store", small(**changes), clock=clock or ManualClock(START))
+
+
+# ----------------------------------------------------------------------------------------------------- put and get
+
+def test_a_blob_is_answered_with_its_properties(tmp_path: Path) -> None:
+    with store_in(tmp_path) as store:
+        info = store.put("photo", b"bytes", ttl_seconds=60.5, account=3, container=4)
+        assert info == BlobInfo(b"photo", 5, START, START + 60.5, 0, 3, 4, START)
+        assert store.get("photo") == store.get(b"photo") == Blob(info, b"bytes")
+        assert store.info("photo") == info
+
+
+def test_an_id_that_was_never_put_is_missing(tmp_path: Path) -> None:
+    with store_in(tmp_path) as store:
+        assert store.get("x") == Missing(b"x") == store.info("x")
+
+
+def test_text_and_bytes_name_the_same_blob(tmp_path: Path) -> None:
+    with store_in(tmp_path) as store:
+        store.put("naïve", b"1")
+        assert isinstance(store.get("naïve".encode()), Blob)
+
+
+@pytest.mark.parametrize("blob_id", ["", b"", b"x" * (MAX_ID_BYTES + 1), "ä" * MAX_ID_BYTES, 7, None])
+def test_an_id_that_is_empty_too_long_or_of_another_type_is_refused(blob_id: Any, tmp_path: Path) -> None:
+    with store_in(tmp_path) as store:
+        for call in (store.get, store.delete, store.undelete, store.ttl_update, store.info):
+            with pytest.raises(InvalidInput, match="blob id"):
+                call(blob_id)
+        with pytest.raises(InvalidInput, match="blob id"):
+            store.put(blob_id, b"")
+        store.put(b"x" * MAX_ID_BYTES, b"as long as it may be")
+
+
+@pytest.mark.parametrize("ttl", [-1, -0.001, float("nan"), float("inf"), 1e300])
+def test_a_time_to_live_that_is_none_is_refused(ttl: float, tmp_path: Path) -> None:
+    with store_in(tmp_path) as store:
+        with pytest.raises(InvalidInput):
+            store.put("x", b"", ttl_seconds=ttl)
+        assert store.get("x") == Missing(b"x")
+
+
+@pytest.mark.parametrize("tags", [{"account": -1}, {"container": 1 << 32}])
+def test_account_and_container_have_32_bits(tags: dict[str, int], tmp_path: Path) -> None:
+    with store_in(tmp_path) as store, pytest.raises(InvalidInput, match="account"):
+        store.put("x", b"", **tags)
+
+
+def test_an_id_is_used_once(tmp_path: Path) -> None:
+    clock = ManualClock(START)
+    with store_in(tmp_path, clock) as store:
+        store.put("live", b"")
+        store.put("gone", b"")
+        store.delete("gone")
+        store.put("old", b"", ttl_seconds=1)
+        clock.advance(2)
+        for blob_id, was in (("live", "put before"), ("gone", "deleted"), ("old", "expired")):
+            with pytest.raises(BlobExists, match=was):
+                store.put(blob_id, b"again")
+
+
+def test_a_blob_that_fills_a_segment_fits_and_one_byte_more_does_not(tmp_path: Path) -> None:
+    room = (1 << 12) - SEGMENT_HEADER_BYTES - record_size(1, 0)
+    with store_in(tmp_path) as store:
+        store.put("a", b"x" * room)
+        with pytest.raises(BlobTooLarge) as refused:
+            store.put("b", b"x" * (room + 1))
+        assert (refused.value.record_bytes, refused.value.limit_bytes) == ((1 << 12) - SEGMENT_HEADER_BYTES + 1,
+                                                                           (1 << 12) - SEGMENT_HEADER_BYTES)
+        assert store.status().segments == 1
+
+
+def test_a_full_log_refuses_writes_and_goes_on_reading(tmp_path: Path) -> None:
+    with store_in(tmp_path) as store:
+        for number in range(4):
+            store.put(f"{number}", b"x" * 3800)
+        with pytest.raises(StoreFull) as full:
+            store.put("more", b"x" * 3800)
+        assert isinstance(full.value, DiskFull)
+        assert (full.value.capacity_bytes, full.value.wanted_bytes) == (1 << 14, record_size(4, 3800))
+        assert store.get("more") == Missing(b"more")
+        store.put("small", b"x")
+        assert isinstance(store.get("3"), Blob)
+        store.audit()
+
+
+# --------------------------------------------------------------------------------------------------------- streams
+
+def test_a_stream_is_stored_like_bytes(tmp_path: Path) -> None:
+    with store_in(tmp_path) as store:
+        assert store.put("s", io.BytesIO(b"from a file")).size_bytes == 11
+        assert store.put("t", io.BytesIO(b"sized"), size=5).size_bytes == 5
+        assert store.put("v", memoryview(b"view")).size_bytes == store.put("w", bytearray(b"four")).size_bytes == 4
+        found = store.get("s")
+        assert isinstance(found, Blob)
+        assert found.content == b"from a file"
+
+
+def test_a_long_stream_is_copied_in_pieces(tmp_path: Path) -> None:
+    content = os.urandom(HELD_BYTES + 3_000_000)
+    big: dict[str, Any] = {"capacity_bytes": 1 << 26, "segment_bytes": 1 << 25}
+    with store_in(tmp_path, **big) as store:
+        store.put("before", b"1")
+        store.put("long", io.BytesIO(content), size=len(content))
+        store.put("behind", b"2")
+        with pytest.raises(InvalidInput, match="needs its size"):
+            store.put("unsized", io.BytesIO(content))
+        for said in (len(content) - 1, len(content) + 1):
+            with pytest.raises(InvalidInput, match="stream"):
+                store.put("wrong", io.BytesIO(content), size=said)
+        store.put("last", b"3")
+    with store_in(tmp_path, **big) as store:
+        found = [store.get(blob_id) for blob_id in ("before", "long", "behind", "last")]
+        assert [answer.content for answer in found if isinstance(answer, Blob)] == [b"1", content, b"2", b"3"]
+        assert store.get("wrong") == Missing(b"wrong")
+
+
+@pytest.mark.parametrize(("content", "size"), [
+    (b"abc", 2), (io.BytesIO(b"abc"), 2), (io.BytesIO(b"abc"), 4), (io.BytesIO(b""), -1), (io.StringIO("abc"), None),
+    ("text", None), (7, None),
+])
+def test_content_that_is_not_what_was_said_is_refused(content: Any, size: int | None, tmp_path: Path) -> None:
+    with store_in(tmp_path) as store:
+        with pytest.raises(InvalidInput):
+            store.put("x", content, size=size)
+        assert store.get("x") == Missing(b"x")
+
+
+# ------------------------------------------------------------------------------------------------------ time to live
+
+def test_a_blob_is_live_at_its_expiry_and_expired_a_millisecond_later(tmp_path: Path) -> None:
+    clock = ManualClock(START)
+    with store_in(tmp_path, clock) as store:
+        store.put("x", b"1", ttl_seconds=1.234)
+        clock.set_now(START + 1.234)
+        assert isinstance(store.get("x"), Blob)
+        clock.set_now(START + 1.235)
+        assert store.get("x") == Expired(b"x", START + 1.234)
+        assert isinstance(store.get("x", GetOptions(include_expired=True)), Blob)
+        assert store.get("x", GetOptions(include_deleted=True)) == Expired(b"x", START + 1.234)
+
+
+def test_a_blob_made_permanent_does_not_expire(tmp_path: Path) -> None:
+    clock = ManualClock(START)
+    with store_in(tmp_path, clock) as store:
+        store.put("x", b"1", ttl_seconds=2 * DAY)
+        assert store.ttl_update("x").expires_at is None
+        clock.advance(3 * DAY)
+        assert isinstance(store.get("x"), Blob)
+        with pytest.raises(TtlAlreadyUpdated):
+            store.ttl_update("x")
+
+
+def test_a_ttl_update_has_to_come_before_the_buffer(tmp_path: Path) -> None:
+    clock = ManualClock(START)
+    with store_in(tmp_path, clock) as store:
+        store.put("early", b"", ttl_seconds=DAY)
+        store.put("late", b"", ttl_seconds=DAY - 0.001)
+        store.ttl_update("early")
+        with pytest.raises(TtlUpdateTooLate):
+            store.ttl_update("late")
+        clock.advance(DAY)
+        with pytest.raises(BlobExpired):
+            store.ttl_update("late")
+        with pytest.raises(BlobMissing):
+            store.ttl_update("never")
+
+
+# -------------------------------------------------------------------------------------------- delete and undelete
+
+def test_a_deleted_blob_says_so_and_can_be_asked_for(tmp_path: Path) -> None:
+    clock = ManualClock(START)
+    with store_in(tmp_path, clock) as store:
+        store.put("x", b"1", ttl_seconds=10)
+        clock.advance(1)
+        assert store.delete("x") == store.get("x") == Deleted(b"x", START + 1, 0)
+        assert isinstance(store.get("x", GetOptions(include_deleted=True)), Blob)
+        clock.advance(100)
+        # Deleted is the stronger word; asked for deleted blobs, it is told that the blob has expired too.
+        assert isinstance(store.get("x"), Deleted)
+        assert isinstance(store.get("x", GetOptions(include_expired=True)), Deleted)
+        assert isinstance(store.get("x", GetOptions(include_deleted=True)), Expired)
+        both = GetOptions(include_deleted=True, include_expired=True)
+        assert isinstance(store.get("x", both), Blob)
+        with pytest.raises(BlobDeleted):
+            store.delete("x")
+        with pytest.raises(BlobDeleted):
+            store.ttl_update("x")
+        with pytest.raises(BlobExpired):
+            store.undelete("x")
+        with pytest.raises(BlobMissing):
+            store.delete("never")
+        with pytest.raises(BlobMissing):
+            store.undelete("never")
+
+
+def test_an_undelete_begins_the_next_life(tmp_path: Path) -> None:
+    with store_in(tmp_path) as store:
+        store.put("x", b"1")
+        with pytest.raises(NotDeleted) as refused:
+            store.undelete("x")
+        assert type(refused.value) is NotDeleted
+        for life in (1, 2):
+            store.delete("x")
+            assert store.undelete("x").life_version == life
+            found = store.get("x")
+            assert isinstance(found, Blob)
+            assert (found.info.life_version, found.content) == (life, b"1")
+        with pytest.raises(AlreadyUndeleted):
+            store.undelete("x")
+        assert store.delete("x").life_version == 2
+
+
+def test_a_delete_can_be_taken_back_as_long_as_the_retention_lasts(tmp_path: Path) -> None:
+    clock = ManualClock(START)
+    with store_in(tmp_path, clock, deleted_retention_seconds=10.0) as store:
+        for blob_id in ("in time", "too late"):
+            store.put(blob_id, b"")
+            store.delete(blob_id)
+        clock.advance(10)
+        store.undelete("in time")
+        clock.advance(0.001)
+        with pytest.raises(DeletedForGood):
+            store.undelete("too late")
+
+
+def test_a_tombstone_without_content_says_that_the_content_is_gone(tmp_path: Path) -> None:
+    with store_in(tmp_path) as store:
+        store.append_replicated(RecordKind.DELETE, "x", op_time=START, life_version=2)
+        answer = Deleted(b"x", START, 2, content_gone=True)
+        assert store.get("x") == store.get("x", GetOptions(include_deleted=True)) == answer
+        with pytest.raises(DeletedForGood):
+            store.undelete("x")
+        store.append_replicated(RecordKind.TTL_UPDATE, "y", op_time=START)
+        assert store.get("y") == Missing(b"y")
+        store.append_replicated(RecordKind.UNDELETE, "z", op_time=START)
+        assert store.get("z") == Missing(b"z")
+        with pytest.raises(BlobMissing):
+            store.ttl_update("z")
+
+
+def test_r7_a_replicated_put_keeps_its_life_version(tmp_path: Path) -> None:
+    with store_in(tmp_path) as store:
+        store.append_replicated(RecordKind.PUT, "x", b"1", op_time=START, life_version=2, expires_at=START + 5)
+        found = store.get("x")
+        assert isinstance(found, Blob)
+        assert (found.info.life_version, found.info.expires_at) == (2, START + 5)
+        assert store.delete("x").life_version == 2
+        assert store.undelete("x").life_version == 3
+
+
+# ------------------------------------------------------------------------------------------- segments and accounting
+
+def test_records_never_cross_a_segment_and_the_wasted_tail_counts_as_used(tmp_path: Path) -> None:
+    with store_in(tmp_path) as store:
+        store.put("a", b"x" * 3000)
+        store.put("b", b"x" * 3000)
+        store.put("c", b"x" * 10)
+        segments = store.snapshot().segments
+        assert [segment.name for segment in segments] == [FIRST_SEGMENT, SegmentName(1, 0)]
+        assert segments[0].end == SEGMENT_HEADER_BYTES + record_size(1, 3000)
+        status = store.status()
+        assert status.used_bytes == (1 << 12) + segments[1].end
+        assert (status.free_segments, status.records) == (2, 3)
+
+
+def test_the_capacity_has_to_be_a_multiple_only_when_a_store_is_created(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="multiple"):
+        store_in(tmp_path, segment_bytes=1 << 12, capacity_bytes=10_000)
+    assert not (tmp_path / "store").exists()
+    store_in(tmp_path).close()
+    with store_in(tmp_path, segment_bytes=5000, capacity_bytes=12_000) as store:
+        assert (store.segment_bytes, store.capacity_bytes) == (1 << 12, 1 << 14)
+
+
+def test_a_segment_is_no_larger_than_the_log(tmp_path: Path) -> None:
+    with store_in(tmp_path, segment_bytes=1 << 30) as store:
+        assert store.segment_bytes == store.capacity_bytes == 1 << 14
+        assert store.snapshot().eligible() == ()
+
+
+def test_closing_the_active_segment_makes_it_eligible(tmp_path: Path) -> None:
+    with store_in(tmp_path, journal_max_entries=1) as store:
+        store.close_active_segment()
+        assert store.status().segments == 1, "an empty one is not closed"
+        store.put("a", b"1")
+        assert store.snapshot().eligible() == ()
+        store.close_active_segment()
+        assert store.snapshot().eligible() == (), "the journal still reaches it"
+        store.put("b", b"1")
+        assert store.snapshot().eligible() == (FIRST_SEGMENT,)
+
+
+def test_the_journal_keeps_the_segments_that_it_reaches(tmp_path: Path) -> None:
+    with store_in(tmp_path, journal_max_entries=3) as store:
+        for number in range(3):
+            store.put(f"{number}", b"x" * 3800)
+        assert store.snapshot().eligible() == ()
+        store.delete("0")
+        assert [str(name) for name in store.snapshot().eligible()] == ["0_0"]
+    # After a restart only the records of the last segment are in the journal.
+    with store_in(tmp_path, journal_max_entries=3) as store:
+        assert [str(name) for name in store.snapshot().eligible()] == ["0_0", "1_0"]
+
+
+def test_a_switch_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    with store_in(tmp_path, journal_max_entries=1) as store:
+        for number in range(3):
+            store.put(f"{number}", b"x" * 3800)
+        for remove in ([], [SegmentName(2, 0)], [SegmentName(0, 1)], [SegmentName(7, 0)]):
+            with pytest.raises(PlanDoesNotFit):
+                store.swap_segments(remove, [])
+        with pytest.raises(CompactlibError):
+            store.swap_segments([FIRST_SEGMENT], [SegmentName(0, 1)])
+        with pytest.raises(PlanDoesNotFit):
+            store.swap_segments([FIRST_SEGMENT], [SegmentName(1, 0)])
+        with pytest.raises(PlanDoesNotFit):
+            store.reload_index(SegmentName(2, 0))
+        assert isinstance(store.get("0"), Blob)
+        store.audit()
+
+
+def test_a_segment_that_is_switched_away_is_answered_no_more_and_its_file_is_let_go(tmp_path: Path) -> None:
+    with store_in(tmp_path, journal_max_entries=1) as store:
+        for number in range(3):
+            store.put(f"{number}", b"x" * 3800)
+        before = store.snapshot()
+        assert isinstance(store.get("0"), Blob)
+        store.swap_segments([FIRST_SEGMENT], [])
+        assert store.drain([FIRST_SEGMENT], 1.0)
+        assert store.get("0") == Missing(b"0")
+        assert isinstance(store.get("1"), Blob)
+        assert [str(segment.name) for segment in store.snapshot().segments] == ["1_0", "2_0"]
+        assert len(before.history(b"0")) == 1, "a snapshot does not change"
+        assert store.status().free_segments == 2
+
+
+def test_a_reader_that_holds_a_file_of_a_removed_segment_is_waited_for(tmp_path: Path) -> None:
+    with store_in(tmp_path, journal_max_entries=1) as store:
+        for number in range(3):
+            store.put(f"{number}", b"x" * 3800)
+        held = store._log.segments.get(FIRST_SEGMENT)  # noqa: SLF001
+        store.swap_segments([FIRST_SEGMENT], [])
+        (tmp_path / "store" / "0_0.log").unlink()
+        assert not store.drain([FIRST_SEGMENT], 1.0)
+        assert held.read(SEGMENT_HEADER_BYTES, 4) == b"CLBR"
+        del held
+        gc.collect()
+        assert store.drain([FIRST_SEGMENT], 0.0)
+
+
+# ---------------------------------------------------------------------------------------------- folders and closing
+
+def test_a_store_is_open_once(tmp_path: Path) -> None:
+    with store_in(tmp_path) as store:
+        with pytest.raises(Busy):
+            store_in(tmp_path)
+        store.put("x", b"")
+    store_in(tmp_path).close()
+
+
+def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "thesis.tex").write_text("")
+    with pytest.raises(NotAStore, match=r"thesis\.tex"):
+        store_in(tmp_path)
+
+
+def test_a_closed_store_refuses_everything(tmp_path: Path) -> None:
+    store = store_in(tmp_path)
+    store.put("x", b"")
+    store.close()
+    store.close()
+    for call in (lambda: store.get("x"), lambda: store.put("y", b""), lambda: store.delete("x"), store.flush,
+                 store.status, store.audit, store.snapshot, store.entries_since, store.close_active_segment):
+        with pytest.raises(Closed):
+            call()
+    assert "closed" in repr(store)
+
+
+def test_no_file_handle_is_leaked(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with store_in(tmp_path, max_open_segments=1) as store:
+        for number in range(4):
+            store.put(f"{number}", b"x" * 3800)
+        for number in range(4):
+            assert isinstance(store.get(f"{number}"), Blob)
+        assert len(os.listdir("/proc/self/fd")) <= before + 3
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_status_prints_itself(tmp_path: Path) -> None:
+    with store_in(tmp_path) as store:
+        store.put("x", b"")
+        status = store.status()
+        assert status.to_dicts()[0]["records"] == 1
+        assert "<table>" in status._repr_html_()
