@@ -1,4 +1,7 @@
-"""Runs the examples of docstrings, docs/ and README.md as tests, those of each file in a scratch folder of its own."""
+"""Runs the examples of docstrings, docs/ and README.md as tests, those of each file in a scratch folder of its own.
+
+With `-n 2` a file's tests stay in one process, and all that need Spark in the same one, since they share a session.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from doctest import ELLIPSIS, NORMALIZE_WHITESPACE
+from pathlib import Path
 from typing import Any
 
+import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 from sybil.parsers.rest import DocTestParser
@@ -18,15 +23,19 @@ from sybil.typing import Parser
 _FLAGS = ELLIPSIS | NORMALIZE_WHITESPACE
 
 
+_STARTED_IN = os.getcwd()
+
+
 def _enter_scratch_folder(namespace: dict[str, Any]) -> None:
     namespace["_came_from"] = os.getcwd()
-    os.chdir(tempfile.mkdtemp(prefix="compactlib-example-"))
+    # Named once and for all: what is removed in the end must not depend on where an example has gone meanwhile.
+    namespace["_scratch_folder"] = tempfile.mkdtemp(prefix="compactlib-example-")
+    os.chdir(namespace["_scratch_folder"])
 
 
 def _leave_scratch_folder(namespace: dict[str, Any]) -> None:
-    scratch = os.getcwd()
     os.chdir(namespace["_came_from"])
-    shutil.rmtree(scratch)
+    shutil.rmtree(namespace["_scratch_folder"])
 
 
 def _examples(parsers: Sequence[Parser], path: str, pattern: str, exclude: str | None = None) -> Sybil:
@@ -41,3 +50,10 @@ pytest_collect_file = SybilCollection([
     _examples(_MARKDOWN, "docs", "*.md"),
     _examples(_MARKDOWN, ".", "README.md", exclude="*/README.md"),
 ]).pytest()
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    for item in items:
+        path = item.path.relative_to(Path(__file__).parent)
+        needs_spark = "spark" in str(path) or any(item.get_closest_marker(name) for name in ("spark", "cluster"))
+        item.add_marker(pytest.mark.xdist_group("spark" if needs_spark else str(path)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TypeAlias, TypeVar
 
@@ -54,6 +55,7 @@ class Catalog:
         schemas, zones, tables, indexes: by id.
         names: id by qualified name.
         indexes_of: ids of the indexes of each table, by table id.
+        tables_in: how many tables each zone has, by zone id; zones without tables are left out.
         building: ids of the indexes that are registered or building, each to its table's id.
     """
 
@@ -68,6 +70,7 @@ class Catalog:
     indexes: PersistentMap[int, Index] = attrs.field(factory=PersistentMap)
     names: PersistentMap[str, int] = attrs.field(factory=PersistentMap)
     indexes_of: PersistentMap[int, tuple[int, ...]] = attrs.field(factory=PersistentMap)
+    tables_in: PersistentMap[int, int] = attrs.field(factory=PersistentMap)
     building: PersistentMap[int, int] = attrs.field(factory=PersistentMap)
 
     # --- by name ------------------------------------------------------------------------------------------------
@@ -118,6 +121,17 @@ class Catalog:
             raise ObjectNotFound(kind="zone", key=str(table.zone_id), version=self.version)
         return found
 
+    def index(self, index_id: int) -> Index:
+        """The index of this id.
+
+        Raises:
+            ObjectNotFound: there is none in this version.
+        """
+        found = self.indexes.get(index_id)
+        if found is None:
+            raise ObjectNotFound(kind="index", key=str(index_id), version=self.version)
+        return found
+
     # --- the next version ---------------------------------------------------------------------------------------
 
     def apply(self, changes: Sequence[Change], *, version: int, commit: Timestamp, activation: Timestamp,
@@ -143,8 +157,9 @@ class Catalog:
                 return attrs.evolve(self, zones=self.zones.with_entry(new.id, new),
                                     names=self._renamed(self.zones.get(new.id), new))
             case Table():
-                return attrs.evolve(self, tables=self.tables.with_entry(new.id, new),
-                                    names=self._renamed(self.tables.get(new.id), new))
+                old = self.tables.get(new.id)
+                return attrs.evolve(self, tables=self.tables.with_entry(new.id, new), names=self._renamed(old, new),
+                                    tables_in=self._counted(old, new))
             case Index():
                 siblings = self.indexes_of.get(new.table_id) or ()
                 owned = siblings if new.id in siblings else (*siblings, new.id)
@@ -162,7 +177,8 @@ class Catalog:
                 return attrs.evolve(self, zones=self.zones.without(object_id), names=self._renamed(zone, None))
             case "table" if (table := self.tables.get(object_id)) is not None:
                 return attrs.evolve(self, tables=self.tables.without(object_id),
-                                    indexes_of=self.indexes_of.without(object_id), names=self._renamed(table, None))
+                                    indexes_of=self.indexes_of.without(object_id),
+                                    names=self._renamed(table, None), tables_in=self._counted(table, None))
             case "index" if (index := self.indexes.get(object_id)) is not None:
                 left = tuple(one for one in self.indexes_of.get(index.table_id) or () if one != object_id)
                 owners = (self.indexes_of.with_entry(index.table_id, left) if left
@@ -178,6 +194,13 @@ class Catalog:
             return self.names
         names = self.names if before is None else self.names.without(before)
         return names if new is None or after is None else names.with_entry(after, new.id)
+
+    def _counted(self, old: Table | None, new: Table | None) -> PersistentMap[int, int]:
+        counts = self.tables_in
+        if old is not None:
+            left = (counts.get(old.zone_id) or 0) - 1
+            counts = counts.with_entry(old.zone_id, left) if left else counts.without(old.zone_id)
+        return counts if new is None else counts.with_entry(new.zone_id, (counts.get(new.zone_id) or 0) + 1)
 
     def _qualified(self, one: Descriptor) -> str:
         match one:
@@ -212,6 +235,8 @@ class Catalog:
             assert table.schema_id in self.schemas, f"{table} is in no schema"
             owned = self.indexes_of.get(table.id) or ()
             assert table.primary_index_id in owned, f"{table} has no primary index"
+        spread = Counter(table.zone_id for table in self.tables.values())
+        assert dict(self.tables_in.items()) == spread, "the tables of a zone are counted wrong"
         owned_by = {one: table for table, indexes in self.indexes_of.items() for one in indexes}
         assert owned_by == {index.id: index.table_id for index in self.indexes.values()}, "indexes and owners differ"
         building = {index.id: index.table_id for index in self.indexes.values() if index.status.is_being_built}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 FORMAT = b"format"
 LATEST = b"latest"
 EARLIEST = b"earliest"
 TERM = b"term"
-LOW_WATERMARK = b"low_watermark"
+LOW_WATERMARK = b"low_watermark/"
 UPDATES = b"update/"
 CHUNKS = b"chunk/"
 PUBLISHED = b"published/"
 PINS = b"pin/"
+PIN_EPOCH = b"pins"
 
 _DIGITS = 19
 
@@ -39,9 +42,24 @@ def chunk_version(key: bytes) -> int | None:
 
 def published_key(node: str, table: int, partition: int) -> bytes:
     """The key of a partition's published time on one node."""
-    return PUBLISHED + node.encode() + b"/%d/%d" % (table, partition)
+    return published_prefix(node) + b"%d/%d" % (table, partition)
+
+
+def published_prefix(node: str) -> bytes:
+    """What the keys of one node's published times begin with."""
+    return PUBLISHED + _quoted(node) + b"/"
+
+
+def low_watermark_key(node: str) -> bytes:
+    """The key of a node's low watermark."""
+    return LOW_WATERMARK + _quoted(node)
 
 
 def pin_key(owner: str) -> bytes:
     """The key of a pin."""
-    return PINS + owner.encode()
+    return PINS + _quoted(owner)
+
+
+def _quoted(name: str) -> bytes:
+    # A name with a slash must not reach into the keys of another.
+    return quote(name, safe="").encode()

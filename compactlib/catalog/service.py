@@ -131,6 +131,7 @@ class CatalogService:
         delay_ms = self._delay_ms if delay_seconds is None else milliseconds(delay_seconds, name="delay_seconds")
         with self._writing:
             for attempt in range(1, MAX_ATTEMPTS + 1):
+                self.poll()  # what is refused or needless is judged by the log, not by a view left behind
                 latest = self.view.catalog(self.view.latest)
                 try:
                     planned = plan_update(latest, commands)
@@ -141,8 +142,8 @@ class CatalogService:
                 if not planned.changes:
                     return self._executed(latest, planned, 0, wait)
                 outcome = self.log.append(self._next(latest, planned, delay_ms))
-                self.poll()
                 if isinstance(outcome, Appended):
+                    self.poll()
                     return self._executed(self.catalog(outcome.version), planned, attempt, wait)
         raise RetriesExhausted(attempts=MAX_ATTEMPTS, version=self.view.latest + 1)
 

@@ -55,7 +55,7 @@ class LogWriter(LogReader):
     def _load(self) -> None:
         folder = self._folder
         if not require_log(folder, may_create=True) and not os.path.isdir(folder):
-            self._files.make_folder(folder)
+            self._make_folder(folder)
             self._files.sync_folder(os.path.dirname(os.path.abspath(folder)))
         self._open_stack.enter_context(FolderLock(folder, LOCK_NAME))
         self._limits = self._options.limits
@@ -80,6 +80,14 @@ class LogWriter(LogReader):
         self._compactor.reclaim()
         self._note_newest()
         self._tell_recovery()
+
+    def _make_folder(self, folder: str) -> None:
+        try:
+            self._files.make_folder(folder)
+        except StorageError:
+            # Another process may have made it a moment ago; the lock says whose log it is.
+            if not os.path.isdir(folder):
+                raise
 
     def _tell_recovery(self) -> None:
         if self._recovery:

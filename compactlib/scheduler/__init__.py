@@ -17,6 +17,7 @@ a fencing token, and report. The log's index is the only identity and its time t
 <Verdict.STALE_TOKEN: 'stale token'>
 """
 
+from compactlib.scheduler.codec import decode_command, decode_message, encode_command, encode_message
 from compactlib.scheduler.config import FairShare, LevelConfig, SchedulerConfig
 from compactlib.scheduler.errors import (
     BadConfig,
@@ -51,6 +52,7 @@ from compactlib.scheduler.output_id import output_block_id
 from compactlib.scheduler.poll import Assignment, PollRequest, PollResponse, StatusAnswer, StatusUpdate, Verdict
 from compactlib.scheduler.service import SchedulerService
 from compactlib.scheduler.state import QuarantinedJob, SchedulerState
+from compactlib.scheduler.store import StoredScheduler
 from compactlib.scheduler.token import TokenSealer, owns
 from compactlib.scheduler.tombstones import Tombstones
 from compactlib.scheduler.transport import SealedPolls, Transport
@@ -141,6 +143,7 @@ __all__ = [
     "ShardTombstone",
     "StatusAnswer",
     "StatusUpdate",
+    "StoredScheduler",
     "TermChanged",
     "Tick",
     "Ticked",
@@ -153,6 +156,10 @@ __all__ = [
     "Verdict",
     "Worker",
     "WorkerOptions",
+    "decode_command",
+    "decode_message",
+    "encode_command",
+    "encode_message",
     "output_block_id",
     "owns",
 ]

@@ -13,6 +13,7 @@ from compactlib.scheduler.job import Job
 from compactlib.scheduler.model import BlockEntry, BlockMeta, BlockTombstones, CompactedBlocks, NoOutput
 from compactlib.scheduler.poll import Verdict
 from compactlib.scheduler.results import unread_sources
+from compactlib.scheduler.state import SchedulerState
 from compactlib.scheduler.update import CompletedJob
 
 
@@ -25,14 +26,16 @@ def complete(effects: Effects, item: CompletedJob) -> None:
         if results is not None:
             refuse_outputs(effects, name, results.new_blocks)
         return
-    if results is not None and any(state.tombstones.covers(block) for block in results.new_blocks):
+    if results is None:
+        state.jobs.complete(job)
+        return
+    gone = state.config.check_results and sources_gone(state, job, results)
+    if not gone and any(state.tombstones.covers(block) for block in results.new_blocks):
         # They were given up between prepare and apply; the worker keeps the job and will be told when it asks again.
         effects.verdicts[name] = Verdict.SUPERSEDED
         return
     state.jobs.complete(job)
-    if results is None:
-        return
-    if state.config.check_results and _sources_gone(effects, job, results):
+    if gone:
         effects.verdicts[name] = Verdict.SOURCES_GONE
         settle_orphans(effects, job, ())
         effects.throw_away(name, results.new_blocks)
@@ -79,8 +82,9 @@ def _joined(orphans: tuple[BlockMeta, ...], blocks: tuple[BlockMeta, ...]) -> tu
     return (*orphans, *(block for block in blocks if (block.tenant, block.id) not in known))[:MAX_ORPHANS]
 
 
-def _sources_gone(effects: Effects, job: Job, results: CompactedBlocks) -> bool:
-    index = effects.state.index
+def sources_gone(state: SchedulerState, job: Job, results: CompactedBlocks) -> bool:
+    """Whether the metadata index has lost a source that was read, while the job ran."""
+    index = state.index
     return index is not None and bool(index.missing(job.tenant, job.shard, results.source_blocks))
 
 

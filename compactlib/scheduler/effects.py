@@ -39,8 +39,8 @@ class Effects:
         index, tombstones = self.state.index, self.state.tombstones
         if index is None:
             return
-        unowned = tuple(block for block in blocks
-                        if index.get(block.tenant, block.shard, block.id) is None and not tombstones.covers(block))
+        unowned = tuple(block for block in blocks if index.get(block.tenant, block.shard, block.id) is None
+                        and not tombstones.exists(block.tenant, block.shard, block.id))
         for (tenant, shard, level), ids in by_place(unowned).items():
             name = f"{job} refused at {self.command.index} ({tenant} {level})"
             self.delete_later(BlockTombstones(name=name, tenant=tenant, shard=shard, level=level, blocks=tuple(ids)))

@@ -63,8 +63,9 @@ class Admission:
     Attributes:
         resource: to what.
         token: the highest so far.
-        committed: what was committed last, by this token or a lower one; `None` if nothing was. A worker that finds
-            the work of an earlier holder here reports that instead of doing it again.
+        committed: what was committed last, by this token or a lower one; `None` if nothing was. Says how far the
+            resource itself has come. Blocks named here by a lower token must not be reported to the scheduler as a
+            job's outputs: it may have refused them before, and had them deleted.
     """
 
     resource: str

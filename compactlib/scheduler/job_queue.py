@@ -20,7 +20,7 @@ from compactlib.errors import CompactlibError
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.due_jobs import DueJobs
 from compactlib.scheduler.job import NOT_READY, Job, LastKeyOf
-from compactlib.scheduler.model import JobPhase, JobPlan, JobState, JobStatus
+from compactlib.scheduler.model import BlockMeta, JobPhase, JobPlan, JobState, JobStatus
 from compactlib.scheduler.ready_jobs import FairReadyJobs, ReadyJobs, Turn
 
 _UNSPECIFIED = JobStatus.UNSPECIFIED
@@ -121,6 +121,12 @@ class JobQueue:
         level.counts.added += 1
         self._place(level, job)
         return True
+
+    def restore(self, state: JobState, plan: JobPlan, orphans: tuple[BlockMeta, ...]) -> None:
+        """Put a stored job back; nothing is counted. O(log n)."""
+        job = self._jobs[state.name] = Job(state, plan)
+        job.orphans = orphans
+        self._place(self.level(state.compaction_level), job)
 
     def put(self, job: Job, state: JobState) -> None:
         """Replace a job's state. O(log n); O(1) for a renewed lease."""

@@ -13,7 +13,7 @@ import enum
 import heapq
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 import attrs
@@ -34,7 +34,7 @@ class AddOutcome(enum.Enum):
     DUPLICATE = "duplicate"
     """Its id is known in this tenant and shard; that block stays as it is."""
     TOMBSTONED = "tombstoned"
-    """It is waiting for deletion; it was not added."""
+    """It is waiting for deletion, or retention has removed what is as old; it was not added."""
 
 
 @attrs.frozen
@@ -98,7 +98,13 @@ class MetadataIndex:
             raise InvalidInput(f"partition_seconds is {partition_seconds}; give whole seconds >= 1")
         self._span = partition_seconds
         self._groups: SortedDict[tuple[str, int], _Group] = SortedDict()
+        self._dropped_until: dict[tuple[str, int], float] = {}
         self._size = 0
+
+    @property
+    def partition_seconds(self) -> int:
+        """The span of one partition."""
+        return self._span
 
     def __len__(self) -> int:
         return self._size
@@ -115,14 +121,22 @@ class MetadataIndex:
         return tuple(block_id for block_id in block_ids if block_id not in known)
 
     def add(self, block: BlockMeta, tombstones: Tombstones | None = None) -> AddOutcome:
-        """Add a block, unless its id is known or it waits for deletion. O(log n).
+        """Add a block, unless its id is known, or it waits for deletion, or it is too old. O(log n).
+
+        Too old is what begins before the end of a span that was dropped, also once its tombstone is confirmed: the
+        deletion of the span may have met the object of a block that was on its way.
+
+        Args:
+            block: the block.
+            tombstones: what waits for deletion; without it, the block is added whatever its age (a job's output).
 
         Raises:
             InvalidInput: its times are not finite.
         """
-        if tombstones is not None and tombstones.covers(block):
-            return AddOutcome.TOMBSTONED
         key = block.tenant, block.shard
+        if tombstones is not None and (block.min_time < self._dropped_until.get(key, -math.inf)
+                                       or tombstones.covers(block)):
+            return AddOutcome.TOMBSTONED
         group = self._groups.get(key)
         if group is not None and block.id in group.by_id:
             return AddOutcome.DUPLICATE
@@ -239,14 +253,26 @@ class MetadataIndex:
         return tuple(found)
 
     def drop(self, span: ShardTombstone) -> tuple[BlockMeta, ...]:
-        """Remove every block of the tenant and shard that begins in the span; returns them. O(log n) a block."""
-        group = self._groups.get((span.tenant, span.shard))
+        """Remove every block of the tenant and shard that begins in the span; returns them. O(log n) a block.
+
+        From now on, blocks that begin before the end of the span are refused.
+        """
+        key, end = (span.tenant, span.shard), span.timestamp + span.duration
+        self._dropped_until[key] = max(end, self._dropped_until.get(key, -math.inf))
+        group = self._groups.get(key)
         if group is None:
             return ()
-        end = span.timestamp + span.duration
         gone = [block.id for number in group.partitions.irange(self._number(span.timestamp), self._number(end))
                 for block in group.partitions[number] if span.timestamp <= block.min_time < end]
         return self.remove(span.tenant, span.shard, gone)
+
+    def dropped_until(self) -> dict[tuple[str, int], float]:
+        """For each tenant and shard that has lost something to retention: up to when, seconds. To be stored."""
+        return dict(self._dropped_until)
+
+    def restore_dropped_until(self, dropped: Mapping[tuple[str, int], float]) -> None:
+        """What `dropped_until` gave."""
+        self._dropped_until = dict(dropped)
 
     def _partition(self, block: BlockMeta) -> int:
         if not -math.inf < block.min_time <= block.max_time < math.inf:

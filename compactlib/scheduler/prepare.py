@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from compactlib.errors import InvalidInput
+from compactlib.scheduler.complete import sources_gone
 from compactlib.scheduler.errors import CommandOutOfOrder
 from compactlib.scheduler.job import Job
 from compactlib.scheduler.model import Command, CompactedBlocks, JobStatus, Tombstone
@@ -138,7 +139,7 @@ class _Poll:
             self._answers.append(StatusAnswer(said.name, Verdict.BAD_RESULT, None, problem))
             self._refuse_outputs(said.name, results)
             return
-        if results is not None and state.config.check_results:
+        if results is not None and state.config.check_results and not sources_gone(state, job, results):
             doomed = [block.id for block in results.new_blocks if state.tombstones.covers(block)]
             if doomed:
                 # The same outputs were thrown away before and wait for deletion: try again once they are gone.

@@ -119,6 +119,9 @@ class ReadyJobs:
         return []
 
     def load(self, stored: list[Any]) -> None:
+        """Nothing: no turns, also if there were some before."""
+
+    def loaded(self) -> None:
         """Nothing: no turns."""
 
     def audit(self) -> None:
@@ -198,14 +201,26 @@ class FairReadyJobs:
         self._virtual[tenant] = virtual_time
 
     def dump(self) -> list[Any]:
-        """The turns as plain values; the jobs are stored elsewhere."""
-        return [self._now, sorted([tenant, virtual] for tenant, virtual in self._virtual.items())]
+        """The turns as plain values; the jobs are stored elsewhere.
+
+        The present virtual time, that of tenants with jobs, and that of others where it lies ahead.
+        """
+        turns: list[list[Any]] = [[tenant, virtual] for tenant, virtual in sorted(self._virtual.items())]
+        return [self._now, [turn for turn in turns if turn[0] in self._lines],
+                [turn for turn in turns if turn[0] not in self._lines and turn[1] > self._now]]
 
     def load(self, stored: list[Any]) -> None:
-        """Take what `dump` gave, before any job is added."""
-        if stored:
-            self._now = stored[0]
-            self._virtual = dict(stored[1])
+        """Take what `dump` gave; the jobs are added after."""
+        self._now = stored[0]
+        self._virtual = dict(stored[1] + stored[2])
+        for tenant, virtual in stored[1]:
+            self._order[virtual, tenant] = self._lines[tenant] = Line(self._last_key)
+
+    def loaded(self) -> None:
+        """All jobs were added: tenants that have none after all, under other settings, have no turns."""
+        for tenant in [tenant for tenant, line in self._lines.items() if not line]:
+            del self._lines[tenant]
+            del self._order[self._virtual[tenant], tenant]
 
     def _forget_past(self) -> None:
         """Tenants without jobs whose virtual time is over start at the present one anyway."""

@@ -21,6 +21,7 @@ from compactlib.errors import Closed, InvalidInput
 from compactlib.observe import Observer
 from compactlib.scheduler.errors import JobLost, ReleaseJob
 from compactlib.scheduler.model import CompactedBlocks, JobPlan, Tombstone
+from compactlib.scheduler.output_id import output_block_id
 from compactlib.scheduler.transport import Transport
 from compactlib.scheduler.worker_core import (
     Clean,
@@ -87,6 +88,7 @@ class RunningJob:
         self._clock = clock
         # Replaced as one, since the polling thread renews while the job's own threads look.
         self._lease = start.token, start.deadline
+        self._first_token = start.token
         self._stopped: Stop | None = None
 
     @property
@@ -103,6 +105,10 @@ class RunningJob:
     def is_stopped(self) -> bool:
         """Whether the work has to end: the job was lost, or the worker shuts down."""
         return self._stopped is not None
+
+    def output_id(self, tenant: str | None = None, number: int = 0) -> str:
+        """The id of a block to be written; see `output_block_id`. Stays the same while the job runs."""
+        return output_block_id(self.plan, self._first_token, tenant, number)
 
     def check(self) -> None:
         """Return if the work may go on; call it now and then.
@@ -128,7 +134,7 @@ class RunningJob:
 
 
 Execute: TypeAlias = Callable[[RunningJob], CompactedBlocks]
-"""Does a job: reads the sources of `job.plan`, writes the outputs under ids of `output_block_id`, says what they are.
+"""Does a job: reads the sources of `job.plan`, writes the outputs under ids of `job.output_id`, says what they are.
 
 May run twice for one job, also at the same time. Any error but `ReleaseJob` counts as a failure of the job.
 """

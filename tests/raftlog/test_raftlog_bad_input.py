@@ -5,6 +5,7 @@ A disk that fills up in the middle of a rewrite is in `test_raftlog_compaction_f
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import subprocess
@@ -26,6 +27,7 @@ from compactlib.errors import (
     Unsorted,
     Unsupported,
 )
+from compactlib.files import LocalFiles, StrPath
 from compactlib.raftlog import Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
 from compactlib.raftlog.names import segment_name
 from tests.raftlog.compaction_logs import picture
@@ -197,3 +199,19 @@ def test_two_processes_cannot_write_one_log(tmp_path: Path, model: PlainLog) -> 
     model.append(19, 2, b"from the other process")
     with SegmentLog(tmp_path / "log", OPTIONS) as log:
         model.check(log)
+
+
+def test_of_two_who_create_one_log_at_once_the_later_is_told_busy(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+
+    class Overtaken(LocalFiles):
+        """Another opens the log between the look at the folder and its creation."""
+
+        def make_folder(self, path: StrPath) -> None:
+            first.enter_context(SegmentLog(folder))
+            super().make_folder(path)
+
+    with contextlib.ExitStack() as first, pytest.raises(Busy, match="is open for writing"):
+        SegmentLog(folder, LogOptions(files=Overtaken()))
+    with SegmentLog(folder) as log:
+        assert log.last_index is None

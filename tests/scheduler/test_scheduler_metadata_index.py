@@ -123,6 +123,21 @@ def test_retention_removes_whole_partitions() -> None:
     index.audit()
 
 
+def test_what_is_as_old_as_what_retention_has_removed_is_refused_for_good() -> None:
+    # A deletion of a span meets whatever lies there, also the object of a block that has not arrived yet.
+    index, tombstones = index_of(block("a", 10)), Tombstones()
+    (span,) = index.expired(100)
+    index.drop(span)
+    for late in (block("b", 10), block("b", -500), block("b", 99.9, 300)):
+        assert index.add(late, tombstones) is AddOutcome.TOMBSTONED
+    assert index.add(block("c", 100), tombstones) is AddOutcome.ADDED
+    assert index.add(block("d", 10, shard=2), tombstones) is AddOutcome.ADDED
+    assert index.add(block("out", 10)) is AddOutcome.ADDED
+    again = MetadataIndex(index.partition_seconds)
+    again.restore_dropped_until(index.dropped_until())
+    assert again.add(block("b", 10), tombstones) is AddOutcome.TOMBSTONED
+
+
 @given(st.floats(-1e12, 1e12), st.integers(1, 100_000))
 def test_a_block_lies_in_the_span_that_removes_it(time: float, partition_seconds: int) -> None:
     index = index_of(block("a", time), partition_seconds=partition_seconds)

@@ -310,23 +310,24 @@ def test_the_audit_notices_too_many_runs() -> None:
 # ----------------------------------------------------------------------------------------------- output ids
 
 
-def test_the_ids_of_outputs_depend_on_the_job_alone() -> None:
+def test_the_ids_of_outputs_depend_on_the_assignment_alone() -> None:
     base = JobPlan(name="job", tenant="", shard=1, compaction_level=0,
                    source_blocks=("01ARZ3NDEKTSV4RRFFQ69G5FAV", "01BX5ZZKBKACTAV9WEVGEMMVRZ"))
-    first = output_block_id(base)
-    assert first == "01ARZ3NDEKG8D5QXJHBBM2QY7Q"
+    first = output_block_id(base, 41)
+    assert first == "01ARZ3NDEKGNMTTPP234BPFQS4"
     assert ulid_seconds(first) == ulid_seconds("01ARZ3NDEKTSV4RRFFQ69G5FAV")
-    assert output_block_id(attrs.evolve(base, name="another name", tombstones=(tombstone("t"),))) == first
-    others = {output_block_id(base, "A"), output_block_id(base, "B"), output_block_id(base, number=1),
-              output_block_id(attrs.evolve(base, shard=2)), output_block_id(attrs.evolve(base, compaction_level=1)),
-              output_block_id(attrs.evolve(base, source_blocks=base.source_blocks[::-1])),
-              output_block_id(attrs.evolve(base, source_blocks=base.source_blocks[:1])), first}
-    assert len(others) == 8
+    assert output_block_id(attrs.evolve(base, name="another name", tombstones=(tombstone("t"),)), 41) == first
+    others = {output_block_id(base, 41, "A"), output_block_id(base, 41, "B"), output_block_id(base, 41, number=1),
+              output_block_id(base, 42), output_block_id(attrs.evolve(base, shard=2), 41),
+              output_block_id(attrs.evolve(base, compaction_level=1), 41),
+              output_block_id(attrs.evolve(base, source_blocks=base.source_blocks[::-1]), 41),
+              output_block_id(attrs.evolve(base, source_blocks=base.source_blocks[:1]), 41), first}
+    assert len(others) == 9
 
 
 def test_sources_that_are_no_ulids_give_ids_of_the_time_0() -> None:
-    assert ulid_seconds(output_block_id(plan("a"))) == 0
-    assert ulid_seconds(output_block_id(attrs.evolve(plan("a"), source_blocks=()))) == 0
+    assert ulid_seconds(output_block_id(plan("a"), 1)) == 0
+    assert ulid_seconds(output_block_id(attrs.evolve(plan("a"), source_blocks=()), 1)) == 0
 
 
 # --------------------------------------------------------------------------------------- any order of events

@@ -1,0 +1,258 @@
+"""Published minimum times per partition: up to when a replica's data is on disk (seeds/catalog.md, replicas update).
+
+A time reaches a partition as a replicated command. It is published only after a flush that began after the command was
+applied has succeeded: a recovery from then on replays nothing older. A partition starts at the activation of the
+version that created it, never at "unknown"; what it published survives a restart, as long as its data does
+(weaknesses 4, 9, 10).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+import attrs
+
+from compactlib.catalog import keys
+from compactlib.catalog.errors import StaleIncarnation
+from compactlib.catalog.model import Culprit, Factor, Floor, Need
+from compactlib.catalog.partitions import HostedPartitions, mask_of
+from compactlib.catalog.records import RecordType, seal_fields, unseal_fields
+from compactlib.catalog.timestamp import Timestamp, checked_timestamp
+from compactlib.errors import InvalidInput
+from compactlib.kv import Condition, Delete, KeyNotFound, KVStore, OutcomeUnknown, PredicateFailed, Put
+
+_NOTHING = (0, 0)
+_ATTEMPTS = 10
+
+
+@attrs.define
+class _Replica:
+    incarnation: int
+    published: Timestamp
+    flushed_index: int
+    applied: tuple[int, Timestamp] = _NOTHING  # raft index and time of the last command, not yet known to be flushed
+
+
+@attrs.frozen
+class FlushTicket:
+    """What a flush that began now will cover, for one partition; give it to `flushed` when it has succeeded."""
+
+    table: int
+    partition: int
+    incarnation: int
+    index: int
+    time: Timestamp
+
+
+class PublishedTimes:
+    """The published times of one node's partitions. Any thread may call it.
+
+    Args:
+        store: where they are kept.
+        node: the node's name, part of the keys.
+        partition: the store's partition.
+    """
+
+    def __init__(self, store: KVStore, node: str, partition: bytes = b"catalog") -> None:
+        if not node:
+            raise InvalidInput("the node's name is empty; give its name, the published times are kept under it")
+        self._store = store
+        self._node = node
+        self._partition = partition
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._replicas: dict[tuple[int, int], _Replica] = {}
+
+    # --- which partitions ---------------------------------------------------------------------------------------
+
+    def register(self, table: int, partition: int, *, incarnation: int, created_at: Timestamp,
+                 flushed_index: int = 0) -> Timestamp:
+        """Host a partition from now on; returns its published time, at once a valid one.
+
+        Registering the same life again changes nothing. Another life begins anew: what its data has not seen cannot
+        be published for it.
+
+        Args:
+            table: the table's id.
+            partition: the partition's number.
+            incarnation: identifies this life of the partition's data, > 0; the same after a restart with its data.
+            created_at: activation of the catalog version that created the partition.
+            flushed_index: raft index up to which the data is on disk; commands up to it are replays.
+
+        Raises:
+            InvalidInput: a number is out of range.
+            RecordDamaged, RecordTooNew: the kept time cannot be read.
+        """
+        checked_timestamp(created_at)
+        mask_of((partition,))
+        if incarnation < 1:
+            raise InvalidInput(f"incarnation is {incarnation}; give a number above 0 that only this life has")
+        kept = self._kept(table, partition, incarnation)
+        with self._lock:
+            known = self._replicas.get((table, partition))
+            if known is None or known.incarnation != incarnation:
+                known = _Replica(incarnation, max(created_at, kept), flushed_index)
+                self._replicas[table, partition] = known
+            return known.published
+
+    def _kept(self, table: int, partition: int, incarnation: int) -> Timestamp:
+        key = keys.published_key(self._node, table, partition)
+        try:
+            found = self._store.get(self._partition, key)
+        except KeyNotFound:
+            return 0
+        life, time = unseal_fields(key, found.value, RecordType.PUBLISHED, "incarnation", "time")
+        return checked_timestamp(time) if life == incarnation else 0
+
+    def remove(self, table: int, partition: int, incarnation: int) -> None:
+        """The partition is gone from this node; one that is not registered in this life is no error."""
+        with self._writing:
+            with self._lock:
+                known = self._replicas.get((table, partition))
+                if known is None or known.incarnation != incarnation:
+                    return
+                del self._replicas[table, partition]
+            self._store.delete(self._partition, keys.published_key(self._node, table, partition))
+
+    # --- times --------------------------------------------------------------------------------------------------
+
+    def applied(self, table: int, partition: int, incarnation: int, *, index: int, time: Timestamp) -> None:
+        """A replicated command with this time was applied at this raft index; a replay of a flushed one is ignored.
+
+        Raises:
+            StaleIncarnation: the partition is not registered, or lives another life.
+            InvalidInput: `time` is no timestamp.
+        """
+        checked_timestamp(time)
+        with self._lock:
+            known = self._known(table, partition, incarnation)
+            if index > max(known.flushed_index, known.applied[0]):
+                known.applied = index, max(known.applied[1], time)
+
+    def begin_flush(self, table: int, partition: int, incarnation: int) -> FlushTicket:
+        """Call before a flush begins: the ticket holds what was applied until now, and the flush will cover.
+
+        Raises:
+            StaleIncarnation: as `applied`.
+        """
+        with self._lock:
+            index, time = self._known(table, partition, incarnation).applied
+        return FlushTicket(table, partition, incarnation, index, time)
+
+    def flushed(self, tickets: Iterable[FlushTicket]) -> int:
+        """Call after a flush has succeeded, and never after one that failed; returns how many times rose.
+
+        The times are kept first, then published. A ticket of another life, or of a partition that is gone, does
+        nothing; neither does one whose time is not above what is published. One write per 500 partitions.
+        """
+        rising = []
+        with self._writing:
+            with self._lock:
+                for ticket in tickets:
+                    known = self._replicas.get((ticket.table, ticket.partition))
+                    if known is not None and known.incarnation == ticket.incarnation:
+                        known.flushed_index = max(known.flushed_index, ticket.index)
+                        if ticket.time > known.published:
+                            rising.append(ticket)
+            self._keep(rising)
+            with self._lock:
+                for ticket in rising:
+                    known = self._replicas.get((ticket.table, ticket.partition))
+                    if known is not None and known.incarnation == ticket.incarnation:
+                        known.published = max(known.published, ticket.time)
+        return len(rising)
+
+    def publish(self, table: int, partition: int, incarnation: int, time: Timestamp) -> None:
+        """For storage that has nothing to flush: publish a time at once; a lower one than before is ignored.
+
+        Raises:
+            StaleIncarnation, InvalidInput: as `applied`.
+        """
+        checked_timestamp(time)
+        with self._lock:
+            self._known(table, partition, incarnation)
+        self.flushed([FlushTicket(table, partition, incarnation, 0, time)])
+
+    def _keep(self, tickets: list[FlushTicket]) -> None:
+        latest = {keys.published_key(self._node, one.table, one.partition): one
+                  for one in sorted(tickets, key=lambda one: one.time)}
+        puts = [Put(self._partition, key, seal_fields(key, RecordType.PUBLISHED, {
+            "incarnation": one.incarnation, "time": one.time})) for key, one in latest.items()]
+        batch = min(500, self._store.limits.max_transact // 2)
+        for at in range(0, len(puts), batch):
+            self._keep_batch(puts[at:at + batch])
+
+    def _keep_batch(self, puts: list[Put]) -> None:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                # With conditions, so that an earlier write that comes late cannot undo this one.
+                self._store.transact([self._as_it_is(put.key) for put in puts], puts)
+            except (PredicateFailed, OutcomeUnknown):
+                if attempt == _ATTEMPTS:
+                    raise
+                continue
+            return
+
+    def _as_it_is(self, key: bytes) -> Condition:
+        try:
+            return Condition(self._partition, key, self._store.get(self._partition, key).predicate)
+        except KeyNotFound:
+            return Condition(self._partition, key, None)
+
+    def _known(self, table: int, partition: int, incarnation: int) -> _Replica:
+        known = self._replicas.get((table, partition))
+        if known is None or known.incarnation != incarnation:
+            raise StaleIncarnation(what=f"partition {partition} of table {table}", incarnation=incarnation,
+                                   current=0 if known is None else known.incarnation)
+        return known
+
+    # --- looking ------------------------------------------------------------------------------------------------
+
+    def published(self, table: int, partition: int) -> Timestamp | None:
+        """The partition's published time; `None` if it is not registered."""
+        with self._lock:
+            known = self._replicas.get((table, partition))
+            return None if known is None else known.published
+
+    def needs_and_hosted(self) -> tuple[Need | None, HostedPartitions]:
+        """See `PartitionSource.needs_and_hosted`. O(partitions), under one lock."""
+        masks: dict[int, int] = {}
+        lowest: tuple[Timestamp, tuple[int, int]] | None = None
+        with self._lock:
+            for place, replica in self._replicas.items():
+                masks[place[0]] = masks.get(place[0], 0) | 1 << place[1]
+                if lowest is None or replica.published < lowest[0]:
+                    lowest = replica.published, place
+        need = None if lowest is None else Floor(Factor.RAFT_RECOVERY, lowest[0], Culprit(
+            table=lowest[1][0], partitions=(lowest[1][1],)))
+        return need, HostedPartitions.from_masks(masks)
+
+    def forget_removed(self) -> int:
+        """Delete kept times of partitions that are not registered here; returns how many. Call once all are."""
+        with self._writing, self._store.scan(self._partition, prefix=keys.published_prefix(self._node)) as kept:
+            with self._lock:
+                alive = {keys.published_key(self._node, *place) for place in self._replicas}
+            doomed = [entry.key for entry in kept if entry.key not in alive]
+            for at in range(0, len(doomed), 100):
+                self._store.transact(deletes=[Delete(self._partition, key) for key in doomed[at:at + 100]])
+        return len(doomed)
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+    def audit(self) -> None:
+        """Check that nothing is published that was not kept, except where a partition began.
+
+        Raises:
+            AssertionError: a kept time exceeds the published one.
+        """
+        with self._lock:
+            replicas = dict(self._replicas)
+        for (table, partition), replica in replicas.items():
+            kept = self._kept(table, partition, replica.incarnation)
+            told = f"table {table}, partition {partition}: {kept} is kept, {replica.published} published"
+            assert kept <= replica.published, told
+
+    def __repr__(self) -> str:
+        return f"PublishedTimes({len(self)} partitions on {self._node})"

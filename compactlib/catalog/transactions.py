@@ -1,0 +1,120 @@
+"""Active read-write transactions, counted by the catalog version they use (seeds/catalog.md, restriction 1).
+
+Beginning and ending one touches a single counter, however many are active (notes/catalog.md 1.10).
+
+>>> from compactlib.catalog.history import HistoryView
+>>> from compactlib.catalog.timestamp import HybridClock, timestamp
+>>> from compactlib.clock import ManualClock
+>>> active = ActiveTransactions(HistoryView, HybridClock(ManualClock(5.0)))
+>>> transaction = active.begin()
+>>> active.minimum(), active.end(transaction), active.minimum() > timestamp(5000)
+(1, None, True)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from compactlib.catalog.errors import CatalogVersionNotFound
+from compactlib.catalog.history import HistoryView
+from compactlib.catalog.model import Culprit, Factor, Floor, Need
+from compactlib.catalog.timestamp import HybridClock, Timestamp
+
+
+class Transaction:
+    """One active transaction; give it back with `ActiveTransactions.end`.
+
+    Attributes:
+        began: its begin time.
+        version: the catalog version in force then, which it may use until it ends.
+    """
+
+    __slots__ = ("_counter", "began", "version")
+
+    def __init__(self, began: Timestamp, version: int, counter: list[int]) -> None:
+        self.began = began
+        self.version = version
+        self._counter: list[int] | None = counter
+
+    def __repr__(self) -> str:
+        return f"Transaction(began={self.began}, version={self.version}{'' if self._counter else ', ended'})"
+
+
+class ActiveTransactions:
+    """Counts active transactions by catalog version. Any thread may call it.
+
+    Args:
+        view: gives the node's retained history.
+        clock: gives begin times.
+    """
+
+    def __init__(self, view: Callable[[], HistoryView], clock: HybridClock) -> None:
+        self._view = view
+        self._clock = clock
+        self._lock = threading.Lock()
+        # By version: how many are active, and when the version became active.
+        self._active: dict[int, list[int]] = {}
+
+    def begin(self) -> Transaction:
+        """Begin a transaction now. O(log versions), whatever is active.
+
+        Raises:
+            TimeBeforeHistory: the clock stands before the earliest retained version.
+        """
+        with self._lock:
+            began = self._clock.now()
+            catalog = self._view().at(began)
+            counter = self._active.get(catalog.version)
+            if counter is None:
+                counter = self._active[catalog.version] = [0, catalog.activation]
+            counter[0] += 1
+        return Transaction(began, catalog.version, counter)
+
+    def end(self, transaction: Transaction) -> None:
+        """End it; ending it again does nothing. O(1)."""
+        with self._lock:
+            counter = transaction._counter
+            if counter is None:
+                return
+            transaction._counter = None
+            counter[0] -= 1
+            if not counter[0] and self._active.get(transaction.version) is counter:
+                del self._active[transaction.version]
+
+    def minimum(self) -> Timestamp:
+        """Activation of the oldest version in use; without any, now: every later one begins after it. O(versions)."""
+        with self._lock:
+            return self._active[min(self._active)][1] if self._active else self._clock.now()
+
+    def need(self, view: HistoryView) -> Need | None:
+        """See `NeedSource.need`."""
+        with self._lock:
+            if not self._active:
+                return Floor(Factor.ACTIVE_TRANSACTIONS, self._clock.now())
+            version = min(self._active)
+            count, activation = self._active[version]
+        owner = f"{count} transactions at catalog version {version}"
+        return Floor(Factor.ACTIVE_TRANSACTIONS, activation, Culprit(owner=owner))
+
+    def __len__(self) -> int:
+        with self._lock:
+            return sum(count for count, _ in self._active.values())
+
+    def audit(self) -> None:
+        """Check the counters against the history.
+
+        Raises:
+            AssertionError: a counter is not positive, or a version in use is not retained.
+        """
+        view = self._view()
+        with self._lock:
+            for version, (count, activation) in self._active.items():
+                assert count > 0, f"{count} transactions at version {version}"
+                try:
+                    assert view.activation(version) == activation, f"version {version} became active twice"
+                except CatalogVersionNotFound as error:
+                    raise AssertionError(f"{count} transactions use version {version}: {error}") from error
+
+    def __repr__(self) -> str:
+        return f"ActiveTransactions({len(self)} at {len(self._active)} versions)"

@@ -1,0 +1,273 @@
+"""`SchedulerHost`: a scheduler on a command log, for one node or a group of them; workers poll it directly.
+
+The log orders what happens; the scheduler's state is what the log's commands make of it. Now and then the state goes
+into a key-value store as a snapshot, and the log forgets what led there. After a restart the state is the snapshot with
+the rest of the log carried out again, which is exactly the state before.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from compactlib.errors import CompactlibError, CorruptData, InvalidInput
+from compactlib.hosting.command_log import CommandLog
+from compactlib.hosting.errors import PollAgain
+from compactlib.hosting.snapshots import SnapshotStore
+from compactlib.kv import KVStore
+from compactlib.observe import Observer
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.scheduler import (
+    AddBlocks,
+    Applied,
+    ApplyResult,
+    BlockMeta,
+    BlocksAdded,
+    Command,
+    MetadataIndex,
+    Operation,
+    PollRequest,
+    PollResponse,
+    Requeue,
+    Requeued,
+    Retain,
+    Retained,
+    SchedulerConfig,
+    SchedulerService,
+    SchedulerState,
+    TermChanged,
+    Tick,
+    Ticked,
+    decode_message,
+    encode_message,
+)
+from compactlib.scheduler.codec import RecordKind, decode_record, encode_record
+from compactlib.scheduler.state_rows import dump_rows, load_rows
+
+AnswerT = TypeVar("AnswerT")
+
+
+class SchedulerMachine:
+    """A scheduler as a `StateMachine`: commands are encoded operations. A log calls it from one thread at a time.
+
+    Args:
+        config: the same on every node.
+        with_index: whether a new scheduler has a metadata index; one that is loaded has what it had.
+        observer: is told what happens as commands are applied, those of a replay included.
+
+    Attributes:
+        service: the scheduler.
+    """
+
+    def __init__(self, config: SchedulerConfig, *, with_index: bool = True, observer: Observer | None = None) -> None:
+        self._config = config
+        self._observer = observer
+        self._encoded: tuple[bytes, Operation] | None = None
+        self.service: SchedulerService = self._serve(SchedulerState(config, MetadataIndex() if with_index else None))
+
+    @property
+    def applied_index(self) -> int:
+        """See `StateMachine.applied_index`."""
+        return self.service.state.applied_index
+
+    def encode(self, operation: Operation) -> bytes:
+        """The operation as a command. The machine remembers the last one, so that `apply` need not read it again."""
+        payload = encode_message(operation)
+        self._encoded = payload, operation
+        return payload
+
+    def apply(self, command: Command, payload: bytes) -> ApplyResult:
+        """See `StateMachine.apply`."""
+        encoded = self._encoded
+        if encoded is not None and encoded[0] is payload:
+            return self.service.apply(command, encoded[1])
+        operation = decode_message(payload, f"command {command.index}")
+        if not isinstance(operation, Operation):
+            raise CorruptData(path=f"command {command.index}", offset=0, expected="an operation",
+                              found=type(operation).__name__)
+        return self.service.apply(command, operation)
+
+    def dump(self) -> bytes:
+        """The whole state. O(state)."""
+        return encode_record(RecordKind.ROWS, list(dump_rows(self.service.state)))
+
+    def load(self, data: bytes) -> None:
+        """Become the state that gave these bytes. O(state).
+
+        Raises:
+            CorruptData, Unsupported: they are not what `dump` gave, or a later release did.
+        """
+        place = "a scheduler's snapshot"
+        self.service = self._serve(load_rows(decode_record(data, RecordKind.ROWS, place), self._config, place))
+
+    def _serve(self, state: SchedulerState) -> SchedulerService:
+        return SchedulerService(state=state, observer=self._observer)
+
+
+class SchedulerHost:
+    """A scheduler that survives its process, also a `Transport` for workers. Any thread may call any method.
+
+    Put `SealedPolls` in front of it where workers are not to be trusted with tokens.
+
+    Answers are given once everything that they rest on is durable. A poll that changes nothing writes nothing.
+
+    Args:
+        log: orders the commands; started, and from then on owned, by the host, which closes it.
+        kv: where snapshots go. `None`: the log keeps itself small, as the Raft adapter does. Stays open.
+        config: the same on every node of a group, and after a restart; levels and limits may change in between if a
+            snapshot is taken first.
+        partition: of the store, for this scheduler's snapshots alone.
+        snapshot_every: commands after which a snapshot is taken, in the thread of whoever polls then; 0 for never.
+        with_index: whether a new scheduler has a metadata index.
+        observer: is told what happens, what is replayed at the start included.
+
+    Raises:
+        OutOfStep: the log does not continue the snapshot.
+        CorruptData, Unsupported: a snapshot or a command cannot be read.
+        InvalidInput: `snapshot_every` is negative.
+        CompactlibError: what log or store raise.
+    """
+
+    def __init__(self, log: CommandLog, kv: KVStore | None = None, config: SchedulerConfig | None = None, *,
+                 partition: bytes = b"scheduler/snapshot", snapshot_every: int = 10_000, with_index: bool = True,
+                 observer: Observer | None = None) -> None:
+        if snapshot_every < 0:
+            raise InvalidInput(f"snapshot_every is {snapshot_every}; give 0 or more")
+        self._log = log
+        self._every = snapshot_every
+        self._observer = Observer() if observer is None else observer
+        self._machine = SchedulerMachine(config or SchedulerConfig(), with_index=with_index, observer=observer)
+        self._snapshots = None if kv is None else SnapshotStore(kv, partition)
+        self._snapshotting = threading.Lock()
+        snapshot = None if self._snapshots is None else self._snapshots.load()
+        if snapshot is not None:
+            self._machine.load(snapshot.data)
+            if self._machine.applied_index != snapshot.index:
+                raise CorruptData(path=repr(self._snapshots), offset=0, expected=f"a state after {snapshot.index}",
+                                  found=f"a state after {self._machine.applied_index}")
+        log.start(self._machine)
+
+    # -- what changes the state
+
+    def poll(self, request: PollRequest) -> PollResponse:
+        """One poll of a worker.
+
+        Raises:
+            PollAgain: the leader changed between the two phases.
+            InvalidInput: the capacity is negative, or there are too many updates.
+            NotLeader, NoAnswer, LogBroken: see `CommandLog.propose`.
+        """
+        idle = PollResponse()
+
+        def prepare(command: Command) -> bytes | None:
+            nonlocal idle
+            update = self._machine.service.prepare(command, request)
+            if update.changes_nothing:
+                idle = PollResponse(answers=update.answers, now=update.now)
+                return None
+            return self._machine.encode(update)
+
+        result = self._log.decide(prepare)
+        if result is None:
+            return idle
+        if isinstance(result, TermChanged):
+            raise PollAgain(prepared=result.prepared, found=result.found)
+        assert isinstance(result, Applied), result
+        self._snapshot_if_due()
+        return result.response
+
+    def add_blocks(self, blocks: Iterable[BlockMeta]) -> BlocksAdded:
+        """New blocks: into the metadata index and the compaction queue. The answer says what became of each."""
+        return self._carry_out(AddBlocks(tuple(blocks)), BlocksAdded)
+
+    def tick(self) -> Ticked:
+        """Time has passed: flush what is old. Call it now and then where blocks come rarely."""
+        return self._carry_out(Tick(), Ticked)
+
+    def retain(self, before: float) -> Retained:
+        """Forget blocks whose newest data is older than `before`, seconds since the epoch."""
+        return self._carry_out(Retain(before), Retained)
+
+    def requeue(self, names: Iterable[str]) -> Requeued:
+        """Queue the blocks of quarantined jobs again."""
+        return self._carry_out(Requeue(tuple(names)), Requeued)
+
+    def _carry_out(self, operation: Operation, kind: type[AnswerT]) -> AnswerT:
+        # Encoded within the log's order, where the machine may remember it.
+        result = self._log.decide(lambda command: self._machine.encode(operation))
+        assert isinstance(result, kind), result
+        self._snapshot_if_due()
+        return result
+
+    # -- what looks at it
+
+    def look(self, at: Callable[[SchedulerService], AnswerT]) -> AnswerT:
+        """What `at` finds in the scheduler, between two commands; everything it sees is durable.
+
+        Keep it short: nothing else happens meanwhile. It must not keep parts of the service, nor change it.
+        """
+        found: list[AnswerT] = []
+
+        def see(command: Command) -> None:
+            found.append(at(self._machine.service))
+
+        self._log.decide(see)
+        return found[0]
+
+    def audit(self) -> None:
+        """Check the state, the log, and the snapshot. O(everything).
+
+        Raises:
+            CompactlibError: something is wrong; the message has the numbers.
+        """
+        self.look(SchedulerService.audit)
+        self._log.audit()
+        if self._snapshots is not None:
+            with self._snapshotting:
+                self._snapshots.audit()
+
+    # -- snapshots
+
+    def snapshot(self) -> Done[int] | Skipped | Failed:
+        """Write the state to the store, and let the log forget what led there. Commands wait while it is copied.
+
+        Returns:
+            `Done` with the index of the last command that the snapshot covers; `Failed` if the store refused, which
+            changes nothing.
+        """
+        snapshots = self._snapshots
+        if snapshots is None:
+            return Skipped("this host has no store for snapshots; the log keeps itself small")
+        if not self._snapshotting.acquire(blocking=False):
+            return Skipped("a snapshot is being taken")
+        try:
+            index, data = self.look(lambda service: (service.state.applied_index, self._machine.dump()))
+            if index <= snapshots.index:
+                return Skipped(f"nothing has happened since command {snapshots.index}")
+            snapshots.save(index, data)
+            self._log.compact(index)
+        except CompactlibError as error:
+            self._observer.event("scheduler_snapshot_failed", {"error": str(error)})
+            return Failed(error)
+        finally:
+            self._snapshotting.release()
+        return Done(index)
+
+    def _snapshot_if_due(self) -> None:
+        if self._snapshots is not None and self._every and self._log.last_index - self._snapshots.index >= self._every:
+            # Whether it succeeds or not, the command is done; a snapshot that failed is tried again with the next.
+            self.snapshot()
+
+    def close(self) -> None:
+        """Close the log; closing again does nothing. The store stays open."""
+        self._log.close()
+
+    def __enter__(self) -> SchedulerHost:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"SchedulerHost({self._log!r}, {self._machine.service!r})"

@@ -1,0 +1,48 @@
+"""Where immutable files live: a local folder, S3, GCS, Azure, or memory, behind one small protocol.
+
+>>> store = MemoryObjects()
+>>> ref = store.create("ranges/2026/first", b"some bytes")
+>>> store.get_range(ref.key, 5, 5)
+b'bytes'
+>>> read_checked(store, ref) == store.get("ranges/2026/first")
+True
+>>> [info.key for info in store.list("ranges/")]
+['ranges/2026/first']
+>>> store.create("ranges/2026/first", b"others")
+Traceback (most recent call last):
+compactlib.objects.errors.ObjectExists: the object 'ranges/2026/first' exists; objects are never overwritten: ...
+"""
+
+from compactlib.objects.digest import Digest, read_checked
+from compactlib.objects.errors import (
+    AccessDenied,
+    BadDigest,
+    BadKey,
+    ConditionsIgnored,
+    ObjectExists,
+    ObjectNotFound,
+    StoreFailed,
+)
+from compactlib.objects.local import LocalObjects
+from compactlib.objects.memory import MemoryObjects
+from compactlib.objects.remote import Conditions, RemoteObjects
+from compactlib.objects.store import ObjectInfo, ObjectRef, ObjectStore
+
+__all__ = [
+    "AccessDenied",
+    "BadDigest",
+    "BadKey",
+    "Conditions",
+    "ConditionsIgnored",
+    "Digest",
+    "LocalObjects",
+    "MemoryObjects",
+    "ObjectExists",
+    "ObjectInfo",
+    "ObjectNotFound",
+    "ObjectRef",
+    "ObjectStore",
+    "RemoteObjects",
+    "StoreFailed",
+    "read_checked",
+]

@@ -1,0 +1,38 @@
+"""What a key is made of: the part that local folders, S3, GCS and Azure all take as it is."""
+
+from __future__ import annotations
+
+import re
+
+from compactlib.objects.errors import BadKey
+
+MAX_KEY_CHARS = 512
+"""Longest key; S3 and Azure take 1024 bytes, of which a host's own prefix may need some."""
+MAX_SEGMENT_CHARS = 200
+"""Longest part between two slashes; file systems take 255 bytes."""
+
+_SEGMENT = re.compile(r"[A-Za-z0-9_=+@,-][A-Za-z0-9._=+@,-]*")
+
+
+def check_key(key: str) -> None:
+    """Pass a key: segments of letters, digits and `._=+@,-`, joined by `/`; none is empty or begins with a dot.
+
+    Raises:
+        BadKey: it is something else, or too long; says what.
+    """
+    if not 1 <= len(key) <= MAX_KEY_CHARS:
+        raise BadKey(f"a key has 1 to {MAX_KEY_CHARS} characters, found {len(key)}: {key[:100]!r}", key=key)
+    for segment in key.split("/"):
+        if not _SEGMENT.fullmatch(segment) or len(segment) > MAX_SEGMENT_CHARS:
+            raise BadKey(f"the part {segment!r} of key {key!r} is not 1 to {MAX_SEGMENT_CHARS} letters, digits or any "
+                         f"of '._=+@,-' that do not begin with a dot", key=key)
+
+
+def check_prefix(prefix: str) -> None:
+    """Pass a prefix of a key, the empty one included.
+
+    Raises:
+        BadKey: no key can begin with it.
+    """
+    if prefix:
+        check_key(prefix + "x" if prefix.endswith("/") else prefix)

@@ -1,0 +1,99 @@
+"""Objects in memory: the reference for the others, and for tests of hosts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from sortedcontainers import SortedDict
+
+from compactlib.clock import Clock, SystemClock
+from compactlib.errors import Closed, InvalidInput
+from compactlib.objects.digest import Digest
+from compactlib.objects.errors import ObjectExists, ObjectNotFound
+from compactlib.objects.keys import check_key, check_prefix
+from compactlib.objects.store import ObjectInfo, ObjectRef
+
+
+class MemoryObjects:
+    """An `ObjectStore` that keeps everything in memory, with an age by the given clock."""
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._objects: SortedDict[str, tuple[bytes, float]] = SortedDict()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
+        """See `ObjectStore.create`."""
+        self._check(key)
+        kept = bytes(data)
+        with self._lock:
+            if key in self._objects:
+                raise ObjectExists(key=key)
+            self._objects[key] = kept, self._clock.now()
+        return ObjectRef(key, len(kept), Digest.of(kept))
+
+    def get(self, key: str) -> bytes:
+        """See `ObjectStore.get`."""
+        return self._found(key)[0]
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See `ObjectStore.get_range`."""
+        if start < 0 or length < 0:
+            raise InvalidInput(f"{length} bytes from {start} were asked for; give no negative numbers")
+        return self._found(key)[0][start:start + length]
+
+    def info(self, key: str) -> ObjectInfo:
+        """See `ObjectStore.info`."""
+        data, modified_at = self._found(key)
+        return ObjectInfo(key, len(data), modified_at)
+
+    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+        """See `ObjectStore.list`. What is there when it is called."""
+        self._require_open()
+        check_prefix(prefix)
+        with self._lock:
+            # After its keys sorts whatever begins with the prefix and one more of the highest character.
+            keys = self._objects.irange(max(prefix, after), prefix + "\U0010ffff")
+            found = [ObjectInfo(key, len(self._objects[key][0]), self._objects[key][1])
+                     for key in keys if key > after]
+        return iter(found)
+
+    def delete(self, key: str) -> None:
+        """See `ObjectStore.delete`."""
+        self._check(key)
+        with self._lock:
+            self._objects.pop(key, None)
+
+    def _found(self, key: str) -> tuple[bytes, float]:
+        self._check(key)
+        found = self._objects.get(key)
+        if found is None:
+            raise ObjectNotFound(key=key)
+        return found
+
+    def _check(self, key: str) -> None:
+        self._require_open()
+        check_key(key)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise Closed("this store in memory was closed; what it held is gone")
+
+    def close(self) -> None:
+        """See `ObjectStore.close`; forgets everything."""
+        self._closed = True
+        self._objects.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<MemoryObjects: {len(self._objects):,} objects>"

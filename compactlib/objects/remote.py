@@ -1,0 +1,188 @@
+"""Objects in S3, GCS, Azure, or whatever else obstore reaches."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias
+
+from compactlib.errors import Closed, InvalidInput, MissingDependency
+from compactlib.objects.digest import Digest
+from compactlib.objects.errors import AccessDenied, ConditionsIgnored, ObjectExists, ObjectNotFound, StoreFailed
+from compactlib.objects.keys import check_key, check_prefix
+from compactlib.objects.store import ObjectInfo, ObjectRef
+
+if TYPE_CHECKING:
+    import obstore.store
+
+Conditions: TypeAlias = Literal["probe", "trusted", "unchecked"]
+"""Whether a create may rely on the store: `"probe"` finds out on opening, `"trusted"` takes its word, `"unchecked"`
+looks before each create instead, which is safe for a single writer only."""
+
+_PROBE = "compactlib-probe"
+_PAGE = 1000
+
+
+class RemoteObjects:
+    """An `ObjectStore` over any store of obstore: `S3Store`, `GCSStore`, `AzureStore`, `MemoryStore`.
+
+    Not over `obstore.store.LocalStore`, which does not sync; use `LocalObjects`.
+
+    Opening probes whether the store honours conditional writes: some that speak S3 overwrite without a word. The
+    probe creates one object twice under a name of its own and deletes it.
+
+    Args:
+        store: a store of obstore, configured with bucket, credentials, retries and time-outs.
+        conditions: see `Conditions`.
+        new_name: gives the probe its name.
+
+    Raises:
+        ConditionsIgnored: the store overwrites what it was asked to create only.
+        AccessDenied: the credentials may not write there.
+        StoreFailed: the store cannot be asked.
+        MissingDependency: obstore is not installed.
+    """
+
+    def __init__(self, store: obstore.store.ObjectStore, *, conditions: Conditions = "probe",
+                 new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
+        if conditions not in ("probe", "trusted", "unchecked"):
+            raise InvalidInput(f"conditions is {conditions!r}; give 'probe', 'trusted' or 'unchecked'")
+        try:
+            import obstore
+            from obstore import exceptions
+        except ImportError:
+            raise MissingDependency(package="obstore", extra="objects", purpose="an object store") from None
+        self._client = obstore
+        self._exceptions = exceptions
+        self._store = store
+        self._conditions = conditions
+        self._closed = False
+        if conditions == "probe":
+            self._probe(f"{_PROBE}/{new_name()}")
+
+    def _probe(self, key: str) -> None:
+        self.create(key, b"first")
+        try:
+            with contextlib.suppress(ObjectExists):
+                self.create(key, b"second")
+                raise ConditionsIgnored(store=repr(self._store))
+        finally:
+            self.delete(key)
+
+    def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
+        """See `ObjectStore.create`. One request, so at most what the store takes in one (5 GB in S3).
+
+        A create whose answer was lost (`StoreFailed`) may have happened: `info` tells.
+        """
+        self._check(key)
+        if self._conditions == "unchecked":
+            with contextlib.suppress(ObjectNotFound):
+                self.info(key)
+                raise ObjectExists(key=key)
+        with self._named("create", key):
+            # Parts cannot be put on a condition everywhere, so one request it is.
+            self._client.put(self._store, key, data, use_multipart=False,
+                             mode="overwrite" if self._conditions == "unchecked" else "create")
+        return ObjectRef(key, memoryview(data).nbytes, Digest.of(data))
+
+    def get(self, key: str) -> bytes:
+        """See `ObjectStore.get`."""
+        self._check(key)
+        with self._named("get", key):
+            return bytes(self._client.get(self._store, key).bytes())
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See `ObjectStore.get_range`. Two requests where it may reach beyond the end."""
+        if start < 0 or length < 0:
+            raise InvalidInput(f"{length} bytes from {start} were asked for; give no negative numbers")
+        size = self.info(key).size_bytes
+        stop = min(size, start + length)
+        if stop <= start:
+            return b""
+        if stop - start == size:
+            # Not every server answers a range of everything as a range.
+            return self.get(key)
+        with self._named("get range of", key):
+            return bytes(self._client.get_range(self._store, key, start=start, end=stop))
+
+    def info(self, key: str) -> ObjectInfo:
+        """See `ObjectStore.info`."""
+        self._check(key)
+        with self._named("look at", key):
+            found = self._client.head(self._store, key)
+        return ObjectInfo(key, found["size"], found["last_modified"].timestamp())
+
+    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+        """See `ObjectStore.list`. Pages of a thousand, asked for as they are needed."""
+        self._require_open()
+        check_prefix(prefix)
+        return self._pages(prefix, after)
+
+    def _pages(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
+        # obstore takes a prefix as whole segments, so what is left of the last segment is compared here.
+        folder = prefix[:prefix.rfind("/") + 1]
+        before = ""
+        with self._named("list", prefix):
+            pages = self._client.list(self._store, folder or None, offset=after or None, chunk_size=_PAGE)
+        while True:
+            with self._named("list", prefix):
+                page = next(pages, None)
+            if page is None:
+                return
+            for found in page:
+                key = found["path"]
+                if key <= before:
+                    raise StoreFailed(operation="list", key=prefix,
+                                      detail=f"the store answered {key!r} after {before!r}, which is out of order")
+                before = key
+                if key.startswith(prefix) and key > after and not key.startswith(_PROBE + "/"):
+                    yield ObjectInfo(key, found["size"], found["last_modified"].timestamp())
+
+    def delete(self, key: str) -> None:
+        """See `ObjectStore.delete`."""
+        self._check(key)
+        with contextlib.suppress(ObjectNotFound), self._named("delete", key):
+            self._client.delete(self._store, key)
+
+    @contextlib.contextmanager
+    def _named(self, operation: str, key: str) -> Iterator[None]:
+        """Give what obstore raises a name of ours."""
+        exceptions = self._exceptions
+        try:
+            yield
+        except FileNotFoundError:
+            raise ObjectNotFound(key=key) from None
+        except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
+            raise ObjectExists(key=key) from None
+        except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
+            raise AccessDenied(operation=operation, key=key, detail=_first_line(error)) from error
+        except (exceptions.BaseError, OSError) as error:
+            raise StoreFailed(operation=operation, key=key, detail=_first_line(error)) from error
+
+    def _check(self, key: str) -> None:
+        self._require_open()
+        check_key(key)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise Closed(f"{self!r} was closed; open it again")
+
+    def close(self) -> None:
+        """See `ObjectStore.close`."""
+        self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"RemoteObjects({self._store!r}, conditions={self._conditions!r})"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

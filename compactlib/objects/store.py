@@ -1,0 +1,101 @@
+"""The `ObjectStore` protocol: immutable files under keys, created once, read in ranges, listed in order.
+
+An object never changes: it is created whole or not at all, and stays until it is deleted. So whoever has seen one may
+cache it for ever, and two who create the same key cannot destroy each other's bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Protocol, Self
+
+import attrs
+
+from compactlib.objects.digest import Digest
+
+
+@attrs.frozen
+class ObjectInfo:
+    """One object of a listing.
+
+    Attributes:
+        key: its key.
+        size_bytes: its length.
+        modified_at: when it was created, in seconds since the epoch by the store's clock.
+    """
+
+    key: str
+    size_bytes: int
+    modified_at: float
+
+
+@attrs.frozen
+class ObjectRef:
+    """An object by key, size and digest: what to keep of an object in order to know it again.
+
+    Attributes:
+        key: its key.
+        size_bytes: its length.
+        digest: of all its bytes.
+    """
+
+    key: str
+    size_bytes: int
+    digest: Digest
+
+
+class ObjectStore(Protocol):
+    """Immutable objects under keys. Threads may share one; several processes may use one store at once.
+
+    Keys are those of `compactlib.objects.keys`. A key that continues another one's with a slash (`a` and `a/b`) may be
+    refused with `BadKey`: a folder on a disk cannot hold both. Every method raises `StoreFailed` when the store cannot
+    be asked, and `Closed` after `close`.
+    """
+
+    def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
+        """Create an object, durable and visible as a whole when this returns.
+
+        Raises:
+            ObjectExists: there is one; it stays as it is.
+            BadKey: the key cannot be stored.
+        """
+
+    def get(self, key: str) -> bytes:
+        """All bytes of an object. Nothing checks them; `read_checked` does.
+
+        Raises:
+            ObjectNotFound: there is none.
+        """
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """`length` bytes from `start`; fewer only where the object ends.
+
+        Raises:
+            ObjectNotFound: there is none.
+            InvalidInput: `start` or `length` is negative.
+        """
+
+    def info(self, key: str) -> ObjectInfo:
+        """Size and age.
+
+        Raises:
+            ObjectNotFound: there is none.
+        """
+
+    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+        """The objects whose key begins with `prefix` and lies above `after`, ascending by key.
+
+        Objects that are created or deleted meanwhile may or may not be seen; all others are, once.
+        """
+
+    def delete(self, key: str) -> None:
+        """Remove an object; no error if there is none."""
+
+    def close(self) -> None:
+        """Let go of connections and files; closing again does nothing."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None: ...

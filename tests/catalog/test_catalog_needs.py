@@ -1,0 +1,521 @@
+"""The sources of need: transactions, published times, rebalance, index builds, pins; and the report."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import attrs
+import pytest
+
+from compactlib.catalog import keys
+from compactlib.catalog.catalog import EMPTY, Change, DropObject, PutObject
+from compactlib.catalog.commands import CreateSchema
+from compactlib.catalog.descriptors import IndexStatus, Schema, Zone
+from compactlib.catalog.errors import (
+    CatalogVersionNotFound,
+    ObjectNotFound,
+    PinExpired,
+    RecordDamaged,
+    StaleIncarnation,
+    TimeBeforeHistory,
+    UnsafeCompaction,
+)
+from compactlib.catalog.history import HistoryView
+from compactlib.catalog.index_builds import IndexBuilds
+from compactlib.catalog.log_model import Fence
+from compactlib.catalog.model import Culprit, Factor, Floor, NodeId, Unavailable
+from compactlib.catalog.needs import LocalNeeds
+from compactlib.catalog.partitions import HostedPartitions
+from compactlib.catalog.pins import MAX_OWNER, Pins
+from compactlib.catalog.published import FlushTicket, PublishedTimes
+from compactlib.catalog.rebalance import (
+    Placement,
+    PlacementTracker,
+    RebalanceNeed,
+    ZoneProgress,
+    rebalance_minimum,
+)
+from compactlib.catalog.timestamp import HybridClock, timestamp
+from compactlib.catalog.transactions import ActiveTransactions
+from compactlib.clock import ManualClock
+from compactlib.errors import InvalidInput, StorageError
+from compactlib.kv import KVStore, MemoryStore
+from compactlib.outcome import Failed
+from compactlib.testing.kv_faults import FaultyStore, KVFault, KVRun, explore_kv_faults
+from tests.catalog.cases import TABLE_X, ZONE, drop_table, history, index, schema_and_zone, table, with_table_x
+from tests.catalog.services import grown, log_in, service_in
+
+# --- transactions -------------------------------------------------------------------------------------------------
+
+
+def timed_history(*seconds: float) -> HistoryView:
+    """Version 0, then one version at each of these seconds."""
+    catalogs = [EMPTY]
+    for version, at in enumerate(seconds, 1):
+        time = timestamp(int(at * 1000))
+        catalogs.append(catalogs[-1].apply((), version=version, commit=time, activation=time, next_id=0))
+    return HistoryView(catalogs)
+
+
+def test_vector_38_the_oldest_version_in_use_counts_until_its_last_transaction_ends() -> None:
+    clock = ManualClock(0.5)
+    hybrid = HybridClock(clock)
+    view = timed_history(1, 2, 3, 4, 5)
+    active = ActiveTransactions(lambda: view, hybrid)
+    begun = []
+    for _ in range(5):
+        clock.advance(1.0)
+        begun += [active.begin() for _ in range(100)]
+    assert len(active) == 500
+    for number, transaction in enumerate(begun):
+        assert active.minimum() == timestamp(1000 * (number // 100 + 1))
+        active.audit()
+        active.end(transaction)
+    before = hybrid.now()
+    assert before < active.minimum() < hybrid.now()
+
+
+def test_ending_a_transaction_twice_counts_once() -> None:
+    active = ActiveTransactions(HistoryView, HybridClock(ManualClock(1.0)))
+    one, two = active.begin(), active.begin()
+    active.end(one)
+    active.end(one)
+    assert len(active) == 1
+    assert "ended" in repr(one)
+    assert "ended" not in repr(two)
+
+
+def test_a_transaction_that_begins_after_a_report_begins_above_it() -> None:
+    active = ActiveTransactions(HistoryView, HybridClock(ManualClock(1.0)))
+    for _ in range(100):
+        told = active.minimum()
+        transaction = active.begin()
+        assert transaction.began > told
+        active.end(transaction)
+
+
+def test_transactions_name_themselves() -> None:
+    active = ActiveTransactions(HistoryView, HybridClock(ManualClock(1.0)))
+    assert active.need(HistoryView()) == Floor(Factor.ACTIVE_TRANSACTIONS, timestamp(1000))
+    active.begin()
+    assert active.need(HistoryView()) == Floor(
+        Factor.ACTIVE_TRANSACTIONS, 1, Culprit(owner="1 transactions at catalog version 0"))
+
+
+def test_a_transaction_before_history_is_refused() -> None:
+    view = timed_history(1, 2).from_version(2)
+    active = ActiveTransactions(lambda: view, HybridClock(ManualClock(1.5)))
+    with pytest.raises(TimeBeforeHistory):
+        active.begin()
+    assert len(active) == 0
+
+
+def test_the_audit_of_transactions_finds_a_version_that_was_cut() -> None:
+    views = [timed_history(1, 2, 3)]
+    active = ActiveTransactions(lambda: views[-1], HybridClock(ManualClock(1.5)))
+    active.begin()
+    views.append(views[0].from_version(2))
+    with pytest.raises(AssertionError, match="1 transactions use version 1"):
+        active.audit()
+
+
+# --- published times ----------------------------------------------------------------------------------------------
+
+
+def published(store: KVStore | None = None) -> PublishedTimes:
+    return PublishedTimes(MemoryStore() if store is None else store, "A")
+
+
+def test_vector_43_the_collector_keeps_the_greatest_time_of_what_is_registered() -> None:
+    times = published()
+    assert [times.register(7, partition, incarnation=1, created_at=1) for partition in (1, 2)] == [1, 1]
+    for partition, time in ((1, 2), (2, 4), (1, 3), (1, 2)):
+        times.publish(7, partition, 1, time)
+        times.audit()
+    assert (times.published(7, 1), times.published(7, 2)) == (3, 4)
+    times.remove(7, 2, 1)
+    with pytest.raises(StaleIncarnation) as caught:
+        times.publish(7, 2, 1, 1000)
+    assert (caught.value.incarnation, caught.value.current) == (1, 0)
+    times.remove(7, 1, 1)
+    times.remove(7, 1, 1)
+    assert times.needs_and_hosted() == (None, HostedPartitions())
+    assert times.register(7, 1, incarnation=2, created_at=1) == 1
+
+
+def test_vector_44_a_time_is_published_after_the_next_successful_flush() -> None:
+    times = published()
+    times.register(7, 0, incarnation=1, created_at=20, flushed_index=8)
+    times.applied(7, 0, 1, index=9, time=70)
+    assert times.published(7, 0) == 20
+    times.begin_flush(7, 0, 1)  # and it fails: nobody tells
+    assert times.published(7, 0) == 20
+    assert times.flushed([times.begin_flush(7, 0, 1)]) == 1
+    assert times.published(7, 0) == 70
+    times.applied(7, 0, 1, index=8, time=500)
+    assert times.flushed([times.begin_flush(7, 0, 1)]) == 0
+    assert times.published(7, 0) == 70
+
+
+def test_a_flush_covers_only_what_was_applied_when_it_began() -> None:
+    times = published()
+    times.register(7, 0, incarnation=1, created_at=20)
+    times.applied(7, 0, 1, index=1, time=30)
+    ticket = times.begin_flush(7, 0, 1)
+    times.applied(7, 0, 1, index=2, time=60)
+    times.flushed([ticket])
+    assert times.published(7, 0) == 30
+
+
+def test_weakness_4_a_restart_keeps_what_was_published_and_a_new_partition_begins_at_its_version() -> None:
+    store = MemoryStore()
+    before = published(store)
+    before.register(7, 0, incarnation=5, created_at=20)
+    before.publish(7, 0, 5, 70)
+    again = published(store)
+    assert again.register(7, 0, incarnation=5, created_at=20) == 70
+    assert again.register(8, 0, incarnation=1, created_at=60) == 60
+    assert again.needs_and_hosted() == (Floor(Factor.RAFT_RECOVERY, 60, Culprit(table=8, partitions=(0,))),
+                                        HostedPartitions.of({7: [0], 8: [0]}))
+
+
+def test_weakness_10_a_late_flush_of_an_earlier_life_publishes_nothing() -> None:
+    times = published()
+    times.register(7, 0, incarnation=1, created_at=20)
+    times.applied(7, 0, 1, index=5, time=70)
+    late = times.begin_flush(7, 0, 1)
+    assert times.register(7, 0, incarnation=1, created_at=20) == 20
+    assert times.register(7, 0, incarnation=2, created_at=20) == 20
+    assert times.flushed([late]) == 0
+    assert times.published(7, 0) == 20
+    for call in (lambda: times.applied(7, 0, 1, index=6, time=80), lambda: times.begin_flush(7, 0, 1)):
+        with pytest.raises(StaleIncarnation):
+            call()
+    times.remove(7, 0, 1)
+    assert times.published(7, 0) == 20
+
+
+def test_weakness_10_another_life_after_a_restart_does_not_inherit() -> None:
+    store = MemoryStore()
+    before = published(store)
+    before.register(7, 0, incarnation=5, created_at=20)
+    before.publish(7, 0, 5, 70)
+    assert published(store).register(7, 0, incarnation=6, created_at=20) == 20
+
+
+@pytest.mark.parametrize("fault", [KVFault.FAIL, KVFault.UNKNOWN_LOST, KVFault.UNKNOWN_DONE])
+def test_nothing_is_published_that_may_not_have_been_kept(fault: KVFault) -> None:
+    failing = [True]
+    store = FaultyStore(MemoryStore(), lambda one: fault if one.changes and failing[0] else None)
+    times = published(store)
+    times.register(7, 0, incarnation=1, created_at=20)
+    times.applied(7, 0, 1, index=9, time=70)
+    with pytest.raises(StorageError):
+        times.flushed([times.begin_flush(7, 0, 1)])
+    assert times.published(7, 0) == 20
+    failing[0] = False
+    assert times.flushed([times.begin_flush(7, 0, 1)]) == 1
+    assert published(store).register(7, 0, incarnation=1, created_at=20) == 70
+
+
+def test_what_was_published_is_kept_after_a_fault_at_any_step() -> None:
+    def run(store: FaultyStore) -> None:
+        times = published(store)
+        times.register(7, 0, incarnation=1, created_at=20)
+        for number in (1, 2, 3):
+            times.applied(7, 0, 1, index=number, time=30 * number)
+            times.flushed([times.begin_flush(7, 0, 1)])
+            store.acknowledge(times.published(7, 0))
+
+    def check(store: KVStore, run: KVRun) -> None:
+        assert published(store).register(7, 0, incarnation=1, created_at=20) >= max(run.acknowledged, default=20)
+
+    assert explore_kv_faults(MemoryStore, run, check).runs >= 40
+
+
+def test_a_pin_that_was_granted_is_there_after_a_fault_at_any_step() -> None:
+    view = timed_history(1, 2, 3)
+
+    def run(store: FaultyStore) -> None:
+        pins = Pins(log_in(store), HybridClock(ManualClock(5.0)))
+        pins.pin("a", 1, view, ttl_seconds=60)
+        pins.release("a")
+        store.acknowledge(pins.pin("a", 2, view, ttl_seconds=60))
+
+    def check(store: KVStore, run: KVRun) -> None:
+        assert set(run.acknowledged) <= set(Pins(log_in(store), HybridClock(ManualClock(5.0))).active())
+
+    assert explore_kv_faults(MemoryStore, run, check).runs >= 40
+
+
+def test_many_partitions_are_kept_in_few_writes() -> None:
+    store = FaultyStore(MemoryStore())
+    times = published(store)
+    for number in range(1200):
+        times.register(7, number, incarnation=1, created_at=1)
+        times.applied(7, number, 1, index=1, time=50)
+    assert times.flushed([times.begin_flush(7, number, 1) for number in range(1200)]) == 1200
+    assert sum(one.changes for one in store.operations) == 3
+
+
+def test_times_of_partitions_that_are_gone_are_forgotten() -> None:
+    store = MemoryStore()
+    PublishedTimes(store, "A/B")
+    other = PublishedTimes(store, "A/7")
+    other.register(7, 0, incarnation=1, created_at=1)
+    other.publish(7, 0, 1, 5)
+    times = published(store)
+    for number in (1, 2):
+        times.register(7, number, incarnation=1, created_at=1)
+        times.publish(7, number, 1, 5)
+    again = published(store)
+    again.register(7, 1, incarnation=1, created_at=1)
+    assert again.forget_removed() == 1
+    assert len([*store.scan(b"catalog", prefix=keys.PUBLISHED)]) == 2
+
+
+@pytest.mark.parametrize("wrong", [
+    {"incarnation": 0}, {"created_at": 0}, {"partition": -1}, {"partition": 65_000}, {"created_at": -5},
+])
+def test_a_partition_that_cannot_be_is_refused(wrong: dict[str, int]) -> None:
+    good = {"table": 7, "partition": 0, "incarnation": 1, "created_at": 10}
+    with pytest.raises(InvalidInput):
+        published().register(**{**good, **wrong})
+
+
+def test_a_damaged_published_time_is_named() -> None:
+    store = MemoryStore()
+    times = published(store)
+    times.register(7, 0, incarnation=1, created_at=1)
+    times.publish(7, 0, 1, 5)
+    store.set(b"catalog", keys.published_key("A", 7, 0), b"nonsense, but of some length")
+    with pytest.raises(RecordDamaged, match="published/A/7/0"):
+        published(store).register(7, 0, incarnation=1, created_at=1)
+
+
+def test_a_ticket_of_an_unknown_partition_does_nothing() -> None:
+    assert published().flushed([FlushTicket(7, 0, 1, 1, 50)]) == 0
+
+
+# --- rebalance ----------------------------------------------------------------------------------------------------
+
+
+def zone_history(*more: tuple[int, int, Sequence[Change]]) -> HistoryView:
+    """Zone Z with update time 15 and activation 20; table T1 in v3@30; its filter changed with 35 and 40."""
+    def zone(**fields: str | int) -> Change:
+        return PutObject(Zone(id=ZONE, name="Z", partitions=4, **fields))  # type: ignore[arg-type]
+
+    steps: list[tuple[int, int, Sequence[Change]]] = [
+        (5, 10, [PutObject(Schema(1, "PUBLIC"))]), (15, 20, [zone()]), (30, 30, table(TABLE_X)),
+        (35, 40, [zone(node_filter="ssd")]), *more,
+    ]
+    catalogs = [EMPTY]
+    for version, (commit, activation, changes) in enumerate(steps, 1):
+        catalogs.append(catalogs[-1].apply(changes, version=version, commit=commit, activation=activation, next_id=999))
+    return HistoryView(catalogs)
+
+
+def everywhere(time: int) -> dict[int, int]:
+    return dict.fromkeys(range(4), time)
+
+
+@pytest.mark.parametrize(("progress", "expected"), [
+    (ZoneProgress(), 34),
+    (ZoneProgress(stable=everywhere(30)), 34),
+    (ZoneProgress(pending=everywhere(40), trigger=35), 100),
+    (ZoneProgress(pending={0: 40, 2: 40}, trigger=35), 34),
+    (ZoneProgress(pending={0: 40, 2: 40}, stable=everywhere(30), trigger=35), 34),
+])
+def test_vector_33_a_zone_holds_what_lies_before_the_change_it_has_not_followed(progress: ZoneProgress,
+                                                                               expected: int) -> None:
+    time, zone = rebalance_minimum(zone_history(), Placement(safe=100, zones={ZONE: progress}))
+    assert time == expected
+    assert zone == (ZONE if expected < 100 else None)
+
+
+def test_weakness_3_a_finished_rebalance_holds_nothing_while_both_descriptors_are_retained() -> None:
+    view = zone_history()
+    tracker = PlacementTracker(lambda: 100)
+    need = RebalanceNeed(tracker)
+    assert need.need(view) == Floor(Factor.REBALANCE, 34, Culprit(zone=ZONE))
+    tracker.started(ZONE, 35)
+    for partition in range(4):
+        tracker.moving(ZONE, partition, 40)
+        for _ in range(partition < 3):
+            assert need.need(view) == Floor(Factor.REBALANCE, 34, Culprit(zone=ZONE))
+    for partition in range(4):
+        tracker.settled(ZONE, partition, 40)
+    assert need.need(view) == Floor(Factor.REBALANCE, 100)
+
+
+def test_a_change_that_moves_no_data_is_no_change_point() -> None:
+    later = [PutObject(Zone(id=ZONE, name="Z", partitions=4, node_filter="ssd", scale_up_seconds=9))]
+    view = zone_history((45, 50, later))
+    done = ZoneProgress(stable=everywhere(40), trigger=35)
+    assert rebalance_minimum(view, Placement(safe=100, zones={ZONE: done})) == (100, None)
+
+
+def test_a_dropped_zone_holds_only_while_something_of_it_is_left() -> None:
+    view = zone_history((45, 50, drop_table(TABLE_X)), (55, 60, [DropObject("zone", ZONE)]))
+    left = ZoneProgress(stable=everywhere(40), trigger=35)
+    assert rebalance_minimum(view, Placement(safe=100, zones={ZONE: left})) == (59, ZONE)
+    assert rebalance_minimum(view, Placement(safe=100)) == (100, None)
+
+
+def test_a_zone_that_never_had_a_table_holds_nothing() -> None:
+    view = history({1: schema_and_zone(), 3: [PutObject(Zone(id=ZONE, name="Z", partitions=30))]})
+    assert rebalance_minimum(view, Placement(safe=100)) == (100, None)
+
+
+def test_the_tracker_forgets_a_zone_that_is_gone() -> None:
+    tracker = PlacementTracker(lambda: 100)
+    tracker.settled(ZONE, 0, 40)
+    tracker.gone(ZONE)
+    assert tracker.placement() == Placement(safe=100)
+
+
+# --- index builds -------------------------------------------------------------------------------------------------
+
+
+def test_a_build_needs_the_version_it_reads_until_it_ends() -> None:
+    view = with_table_x({3: index(9, IndexStatus.BUILDING), 5: index(10, IndexStatus.BUILDING)})
+    builds = IndexBuilds()
+    assert builds.need(view) is None
+    builds.begin(10, 5, view)
+    builds.begin(9, 4, view)
+    assert builds.need(view) == Floor(Factor.INDEX_BUILD, 40, Culprit(index=9, table=TABLE_X))
+    with pytest.raises(InvalidInput, match="being built already"):
+        builds.begin(9, 5, view)
+    builds.end(9)
+    builds.end(9)
+    builds.audit()
+    assert len(builds) == 1
+    assert builds.need(view) == Floor(Factor.INDEX_BUILD, 50, Culprit(index=10, table=TABLE_X))
+
+
+def test_a_build_of_what_is_not_there_is_refused() -> None:
+    with pytest.raises(ObjectNotFound):
+        IndexBuilds().begin(9, 2, with_table_x({3: index(9, IndexStatus.BUILDING)}))
+    with pytest.raises(CatalogVersionNotFound):
+        IndexBuilds().begin(9, 20, with_table_x())
+
+
+# --- pins ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_pin_holds_its_version_until_it_expires_on_every_clock() -> None:
+    clock = ManualClock(1000.0)
+    service = grown(service_in(clock=clock), 5)
+    pins = Pins(service.log, HybridClock(clock, max_skew_seconds=0.5))
+    pins.pin("backup", 3, service.view, ttl_seconds=60)
+    pins.pin("report", 4, service.view, ttl_seconds=600)
+    assert pins.need(service.view) == Floor(Factor.PIN, service.view.activation(3), Culprit(owner="pinned by 'backup'"))
+    clock.advance(60.4)
+    assert [pin.owner for pin in pins.active()] == ["backup", "report"]
+    clock.advance(0.2)
+    assert [pin.owner for pin in pins.active()] == ["report"]
+    assert pins.forget_expired() == 1
+    assert [pin.owner for pin in pins.all()] == ["report"]
+    with pytest.raises(PinExpired) as caught:
+        pins.renew("backup", ttl_seconds=5)
+    assert caught.value.owner == "backup"
+
+
+def test_a_pin_is_renewed_moved_and_released() -> None:
+    clock = ManualClock(1000.0)
+    service = grown(service_in(clock=clock), 5)
+    pins = Pins(service.log, service.clock)
+    first = pins.pin("backup", 3, service.view, ttl_seconds=60)
+    clock.advance(50)
+    assert pins.renew("backup", ttl_seconds=60).expires > first.expires
+    pins.pin("backup", 4, service.view, ttl_seconds=60)
+    assert [pin.version for pin in pins.all()] == [4]
+    pins.release("backup")
+    pins.release("backup")
+    assert pins.need(service.view) is None
+
+
+def test_a_pin_that_was_granted_holds_against_a_decision_made_before_it() -> None:
+    service = grown(service_in(), 6)
+    pins = Pins(service.log, service.clock)
+    fence = Fence(conditions=(pins.condition(),))
+    pins.pin("backup", 3, service.view, ttl_seconds=60)
+    outcome = service.compact(5, fence)
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, UnsafeCompaction)
+    assert service.view.earliest == 0
+
+
+def test_a_pin_of_a_version_that_was_cut_meanwhile_is_not_granted() -> None:
+    service = grown(service_in(), 6)
+    pins = Pins(service.log, service.clock)
+    old = service.view
+    service.compact(5)
+    with pytest.raises(CatalogVersionNotFound) as caught:
+        pins.pin("backup", 3, old, ttl_seconds=60)
+    assert caught.value.earliest == 5
+    assert pins.all() == []
+
+
+@pytest.mark.parametrize(("owner", "ttl"), [
+    ("", 1.0), ("x" * (MAX_OWNER + 1), 1.0), ("ok", -1.0), ("ok", float("nan")),
+])
+def test_a_pin_that_cannot_be_is_refused(owner: str, ttl: float) -> None:
+    service = grown(service_in(), 3)
+    with pytest.raises(InvalidInput):
+        Pins(service.log, service.clock).pin(owner, 2, service.view, ttl_seconds=ttl)
+
+
+# --- the report ---------------------------------------------------------------------------------------------------
+
+
+class Waiting:
+    def need(self, view: HistoryView) -> Unavailable:
+        return Unavailable(Factor.LOW_WATERMARK, "none yet")
+
+
+class Broken:
+    def need(self, view: HistoryView) -> None:
+        raise PinExpired(owner="somebody")
+
+
+def test_a_report_holds_the_lowest_floor_of_each_factor_and_what_is_not_available() -> None:
+    view = with_table_x({3: index(9, IndexStatus.BUILDING)})
+    times = published()
+    times.register(TABLE_X, 3, incarnation=1, created_at=20)
+    builds, more_builds = IndexBuilds(), IndexBuilds()
+    builds.begin(9, 5, view)
+    more_builds.begin(9, 4, view)
+    active = ActiveTransactions(lambda: view, HybridClock(ManualClock(1.0)))
+    needs = LocalNeeds(NodeId("A", 3), lambda: view, transactions=active, partitions=times,
+                       sources=[builds, more_builds, Waiting(), Broken()])
+    report = needs.report()
+    assert report.node == NodeId("A", 3)
+    assert {floor.factor: floor.time for floor in report.floors} == {
+        Factor.RAFT_RECOVERY: 20, Factor.INDEX_BUILD: 40, Factor.ACTIVE_TRANSACTIONS: timestamp(1000)}
+    assert report.transactions_from == timestamp(1000, 1)
+    assert report.minimum() == 20
+    assert [one.reason for one in report.unavailable] == [
+        "none yet", "Broken failed: the pin of 'somebody' has expired or was released; pin again"]
+    assert report.hosted == HostedPartitions.of({TABLE_X: [3]})
+
+
+def test_weakness_9_the_partitions_of_a_report_are_those_its_floor_speaks_for() -> None:
+    """A partition that is registered in between is in both or in neither, since both come from one call."""
+    generator = random.Random(7)
+    times = published()
+    for number in range(50):
+        times.register(7, number, incarnation=1, created_at=generator.randrange(10, 99))
+        need, hosted = times.needs_and_hosted()
+        assert isinstance(need, Floor)
+        assert need.time == min(times.published(7, one) or 0 for one in range(number + 1))
+        assert hosted == HostedPartitions.of({7: range(number + 1)})
+
+
+def test_commands_and_pins_share_a_store() -> None:
+    service = grown(service_in(), 3)
+    Pins(service.log, service.clock).pin("backup", 2, service.view, ttl_seconds=60)
+    service.execute([CreateSchema("MORE")], wait=False)
+    service.audit()
+    assert attrs.evolve(service.view.catalog(4), version=4) == service.view.catalog(4)

@@ -1,0 +1,191 @@
+"""The low watermark: it rises only, waits for readers, survives restarts, and counts from the start (weakness 20)."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from compactlib.catalog import keys
+from compactlib.catalog.errors import BelowLowWatermark, RecordDamaged
+from compactlib.catalog.history import HistoryView
+from compactlib.catalog.model import Factor, Floor, Unavailable, Watermark
+from compactlib.catalog.timestamp import HybridClock, physical_ms, timestamp
+from compactlib.catalog.watermark import LowWatermark
+from compactlib.clock import ManualClock
+from compactlib.errors import InvalidInput
+from compactlib.kv import KVStore, MemoryStore
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.testing.kv_faults import FaultyStore, KVFault, KVRun, explore_kv_faults
+
+
+def watermark(store: KVStore | None = None, now: float = 1000.0, **options: float) -> LowWatermark:
+    return LowWatermark(MemoryStore() if store is None else store, "A", HybridClock(ManualClock(now)), **options)  # type: ignore[arg-type]
+
+
+def test_a_candidate_is_now_less_the_availability_and_the_skew() -> None:
+    candidate = watermark(data_availability_seconds=600).candidate()
+    assert candidate is not None
+    assert physical_ms(candidate) == 1_000_000 - 600_000 - 500
+    assert watermark(now=600.0).candidate() is None
+
+
+def test_it_rises_only() -> None:
+    low = watermark()
+    assert low.need(HistoryView()) == Unavailable(Factor.LOW_WATERMARK, "there has been none yet")
+    assert low.advance(50) == Done(Watermark(50))
+    for time in (50, 49, 1):
+        assert isinstance(low.advance(time), Skipped)
+    assert low.need(HistoryView()) == Floor(Factor.LOW_WATERMARK, 50)
+    assert isinstance(low.advance(), Done)
+    assert low.value.time == low.candidate() or physical_ms(low.value.time or 0) == 399_500
+    low.audit()
+
+
+def test_without_availability_behind_it_there_is_nothing_to_raise() -> None:
+    assert isinstance(watermark(now=1.0).advance(), Skipped)
+
+
+def test_it_waits_for_the_readers_below_it_and_refuses_new_ones() -> None:
+    low = watermark()
+    told: list[int] = []
+    low.listen(told.append)
+    low.advance(10)
+    low.lock("r1", 20)
+    low.lock("r2", 40)
+    low.lock("r3", 50)
+    assert low.advance(50) == Done(Watermark(10, pending=50))
+    low.audit()
+    with pytest.raises(BelowLowWatermark) as caught:
+        low.lock("late", 45)
+    assert (caught.value.time, caught.value.low_watermark) == (45, 50)
+    low.lock("fine", 50)
+    assert isinstance(low.advance(60), Skipped)
+    assert low.need(HistoryView()) == Floor(Factor.LOW_WATERMARK, 10)
+    low.unlock("r1")
+    assert low.value == Watermark(10, pending=50)
+    low.unlock("r2")
+    assert low.value == Watermark(50)
+    assert told == [10, 50]
+    low.unlock("r2")
+    low.unlock("never there")
+    low.audit()
+
+
+def test_a_reader_gives_its_lock_back_also_when_it_fails() -> None:
+    low = watermark()
+
+    def fails() -> None:
+        with low.reading("r", 20):
+            low.advance(30)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    assert low.value == Watermark(30)
+
+
+def test_a_reader_has_one_lock() -> None:
+    low = watermark()
+    low.lock("r", 20)
+    with pytest.raises(InvalidInput, match="holds a lock already"):
+        low.lock("r", 30)
+
+
+def test_weakness_20_after_a_restart_the_recovered_value_counts_and_tells_nobody() -> None:
+    store = MemoryStore()
+    first = watermark(store)
+    first.lock("r", 20)
+    first.advance(70)
+    again = watermark(store)
+    assert again.value == Watermark(70)
+    with pytest.raises(BelowLowWatermark):
+        again.lock("r", 20)
+    assert isinstance(again.advance(70), Skipped)
+
+
+def test_a_recovered_value_below_history_is_raised_to_it() -> None:
+    store = MemoryStore()
+    watermark(store).advance(70)
+    assert watermark(store, earliest=90).value == Watermark(90)
+    assert watermark(store, earliest=50).value == Watermark(70)
+
+
+def test_each_node_keeps_its_own() -> None:
+    store = MemoryStore()
+    watermark(store).advance(70)
+    assert LowWatermark(store, "B", HybridClock(ManualClock(1.0))).value == Watermark()
+
+
+def test_a_value_that_was_not_kept_is_not_in_force() -> None:
+    failing = [True]
+    store = FaultyStore(MemoryStore(), lambda one: KVFault.FAIL if one.changes and failing[0] else None)
+    low = watermark(store)
+    low.lock("r", 20)
+    assert isinstance(low.advance(70), Failed)
+    assert low.value == Watermark()
+    low.lock("r2", 30)
+    failing[0] = False
+    assert low.advance(70) == Done(Watermark(None, pending=70))
+
+
+def test_what_a_node_acted_on_is_there_after_a_fault_at_any_step() -> None:
+    def run(store: FaultyStore) -> None:
+        low = watermark(store)
+        for time in (30, 60, 90):
+            if isinstance(low.advance(time), Done):
+                store.acknowledge(time)
+
+    def check(store: KVStore, run: KVRun) -> None:
+        recovered = watermark(store).value.time or 0
+        assert recovered >= max(run.acknowledged, default=0)
+
+    assert explore_kv_faults(MemoryStore, run, check).runs >= 10
+
+
+def test_a_damaged_value_is_named() -> None:
+    store = MemoryStore()
+    watermark(store).advance(70)
+    store.set(b"catalog", keys.low_watermark_key("A"), b"something that nobody wrote")
+    with pytest.raises(RecordDamaged, match="low_watermark/A"):
+        watermark(store)
+
+
+def test_bad_input_is_refused() -> None:
+    for time in (0, -1, 1 << 63):
+        with pytest.raises(InvalidInput):
+            watermark().advance(time)
+    with pytest.raises(InvalidInput):
+        watermark(data_availability_seconds=-1)
+    with pytest.raises(InvalidInput):
+        LowWatermark(MemoryStore(), "", HybridClock(ManualClock(1.0)))
+
+
+def test_readers_and_a_rising_mark_in_threads_never_cross() -> None:
+    low = watermark()
+    crossed: list[int] = []
+    low.listen(lambda time: crossed.extend(at for at in held.values() if at < time))
+    held: dict[int, int] = {}
+    top = timestamp(1000)
+
+    def read(number: int) -> None:
+        for step in range(300):
+            time = (step + 1) * (top // 300)
+            try:
+                low.lock(number, time)
+            except BelowLowWatermark:
+                continue
+            held[number] = time
+            del held[number]
+            low.unlock(number)
+
+    readers = [threading.Thread(target=read, args=(number,)) for number in range(3)]
+    for reader in readers:
+        reader.start()
+    for step in range(300):
+        low.advance((step + 1) * (top // 300))
+    for reader in readers:
+        reader.join()
+    low.audit()
+    assert not crossed
+    assert low.value.pending is None

@@ -1,0 +1,134 @@
+"""Objects in a folder: the conformance kit, a crash at every step, a disk that refuses, processes that race."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from compactlib.errors import DiskFull, StorageError
+from compactlib.objects import LocalObjects, ObjectExists, ObjectNotFound, ObjectStore
+from compactlib.testing import FailingFiles, RecordingFiles, explore, record
+from compactlib.testing.objects_conformance import ObjectStoreConformance
+
+
+class TestLocalObjects(ObjectStoreConformance):
+    def make_store(self, folder: Path) -> ObjectStore:
+        return LocalObjects(folder)
+
+
+def test_an_object_is_a_file_that_any_tool_can_open(tmp_path: Path) -> None:
+    with LocalObjects(tmp_path / "deep" / "store") as store:
+        store.create("ranges/part-0", b"bytes")
+    assert (tmp_path / "deep" / "store" / "ranges" / "part-0").read_bytes() == b"bytes"
+
+
+def test_after_a_crash_an_object_is_whole_or_not_there(tmp_path: Path) -> None:
+    """And what was acknowledged is there, or gone if its deletion was acknowledged."""
+    names = itertools.count()
+
+    def work(folder: Path, files: RecordingFiles) -> None:
+        store = LocalObjects(folder / "store", files=files, new_name=lambda: f"private-{next(names)}")
+        for number in range(2):
+            store.create(f"a/{number}/x", b"whole object %d" % number)
+            files.acknowledge(("created", number))
+        store.delete("a/0/x")
+        files.acknowledge(("deleted", 0))
+
+    def check(folder: Path, acknowledged: list[object]) -> None:
+        with LocalObjects(folder / "store") as store:
+            found = {info.key: store.get(info.key) for info in store.list()}
+            for number in range(2):
+                key, data = f"a/{number}/x", b"whole object %d" % number
+                assert found.pop(key, data) == data
+                if ("created", number) in acknowledged and number:
+                    assert store.get(key) == data
+            if ("deleted", 0) in acknowledged:
+                with pytest.raises(ObjectNotFound):
+                    store.get("a/0/x")
+            elif ("created", 1) not in acknowledged and ("created", 0) in acknowledged:
+                assert store.get("a/0/x") == b"whole object 0"
+            assert found == {}
+            store.sweep(older_than=float("inf"))
+            assert os.listdir(folder / "store" / ".incoming") == []
+            # What was not created can be created now.
+            for number in range(2):
+                try:
+                    store.create(f"a/{number}/x", b"whole object %d" % number)
+                except ObjectExists:
+                    continue
+
+    report = explore(record(tmp_path, work), check)
+    assert report.points > 20
+
+
+@pytest.mark.parametrize("sticky", [False, True])
+def test_a_disk_that_refuses_leaves_the_object_whole_or_away(tmp_path: Path, sticky: bool) -> None:
+    counting = FailingFiles()
+    LocalObjects(tmp_path / "counted", files=counting).create("a/b", b"data")
+    for number in range(1, counting.count + 1):
+        folder = tmp_path / str(number)
+        files = FailingFiles(fail_at=number, short_write=True, sticky=sticky)
+        try:
+            LocalObjects(folder, files=files).create("a/b", b"data")
+        except DiskFull:
+            pass
+        with LocalObjects(folder) as store:
+            try:
+                assert store.get("a/b") == b"data"
+            except ObjectNotFound:
+                store.create("a/b", b"data")
+            assert store.get("a/b") == b"data"
+
+
+def test_leftovers_of_crashed_writers_are_swept_by_age(tmp_path: Path) -> None:
+    with LocalObjects(tmp_path) as store:
+        store.create("kept", b"data")
+        for name, age in (("old", 1000), ("young", 3000)):
+            path = tmp_path / ".incoming" / name
+            path.write_bytes(b"half an obj")
+            os.utime(path, (age, age))
+        assert store.sweep(older_than=2000) == 1
+        assert os.listdir(tmp_path / ".incoming") == ["young"]
+        assert [info.key for info in store.list()] == ["kept"]
+
+
+def test_a_read_only_folder_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"")
+    with pytest.raises(StorageError):
+        LocalObjects(path)
+
+
+RACER = """
+import sys
+from compactlib.objects import LocalObjects, ObjectExists
+store = LocalObjects(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+won = 0
+for number in range(100):
+    try:
+        store.create(f"contested/{number % 7}/{number}", sys.argv[2].encode())
+        won += 1
+    except ObjectExists:
+        pass
+print(won)
+"""
+
+
+def test_of_processes_that_create_the_same_keys_one_succeeds_each(tmp_path: Path) -> None:
+    racers = [subprocess.Popen([sys.executable, "-c", RACER, str(tmp_path / "store"), str(number)],
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for number in range(3)]
+    for racer in racers:
+        assert racer.stdout is not None
+        assert racer.stdout.readline() == "ready\n"
+    won = {str(number): int(racer.communicate("go\n")[0]) for number, racer in enumerate(racers)}
+    with LocalObjects(tmp_path / "store") as store:
+        owners = [store.get(info.key).decode() for info in store.list()]
+    assert len(owners) == 100
+    assert {racer: owners.count(racer) for racer in won} == won

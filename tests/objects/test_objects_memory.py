@@ -1,0 +1,68 @@
+"""The store in memory passes the conformance kit, and so do obstore's in memory and the kit without pytest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from obstore.store import MemoryStore
+
+from compactlib.clock import ManualClock
+from compactlib.errors import InvalidInput
+from compactlib.objects import MemoryObjects, ObjectInfo, ObjectRef, ObjectStore, RemoteObjects
+from compactlib.objects.digest import Digest
+from compactlib.testing.objects_conformance import ObjectStoreConformance, check_object_store
+
+
+class TestMemoryObjects(ObjectStoreConformance):
+    def make_store(self, folder: Path) -> ObjectStore:
+        return MemoryObjects()
+
+
+class TestObstoreInMemory(ObjectStoreConformance):
+    def make_store(self, folder: Path) -> ObjectStore:
+        return RemoteObjects(MemoryStore())
+
+
+def test_age_is_by_the_clock_that_was_given() -> None:
+    clock = ManualClock(1000.0)
+    with MemoryObjects(clock=clock) as store:
+        store.create("a", b"1")
+        clock.advance(50)
+        store.create("b", b"22")
+        assert list(store.list()) == [ObjectInfo("a", 1, 1000.0), ObjectInfo("b", 2, 1050.0)]
+
+
+class _Overwriting(MemoryObjects):
+    def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
+        self.delete(key)
+        return super().create(key, data)
+
+
+class _Unsorted(MemoryObjects):
+    def list(self, prefix: str = "", *, after: str = "") -> list[ObjectInfo]:  # type: ignore[override]
+        return sorted(super().list(prefix, after=after), key=lambda info: info.key, reverse=True)
+
+
+class _Padded(MemoryObjects):
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        return super().get_range(key, start, length).ljust(min(length, 5000), b"\0")
+
+
+@pytest.mark.parametrize("broken", [_Overwriting, _Unsorted, _Padded])
+def test_the_kit_finds_broken_stores(broken: type[MemoryObjects], tmp_path: Path) -> None:
+    (tmp_path / "right").mkdir()
+    assert len(check_object_store(lambda folder: MemoryObjects(), tmp_path / "right")) == 14
+    with pytest.raises(AssertionError) as found:
+        check_object_store(lambda folder: broken(), tmp_path)
+    assert "in test_" in found.value.__notes__[-1]
+
+
+def test_digests_are_known_again() -> None:
+    # BLAKE2b-160 of "abc", by the standard library of another language.
+    digest = Digest.of(b"abc")
+    assert digest.hex == "384264f676f39536840523f284921cdc68b6846b"
+    assert Digest.from_hex(digest.hex) == digest
+    for text in ("", "zz", "00" * 19):
+        with pytest.raises(InvalidInput):
+            Digest.from_hex(text)

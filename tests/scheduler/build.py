@@ -1,0 +1,173 @@
+"""Blocks, jobs and plans in few words, for the tests of the scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from compactlib.scheduler import (
+    AddBlocks,
+    BlockEntry,
+    BlockMeta,
+    Command,
+    CompactedBlocks,
+    JobPlan,
+    JobState,
+    JobStatus,
+    LevelConfig,
+    PollRequest,
+    PollResponse,
+    SchedulerConfig,
+    SchedulerService,
+    StatusUpdate,
+)
+from compactlib.scheduler.block_queue import BlockQueue, Pushed
+from compactlib.scheduler.job_queue import JobQueue
+from compactlib.scheduler.planner import PlanCursor
+from compactlib.scheduler.schedule import Schedule
+
+Limits = tuple[int, float]
+U, P, S = JobStatus.UNSPECIFIED, JobStatus.IN_PROGRESS, JobStatus.SUCCESS
+
+
+def levels(*limits: Limits) -> tuple[LevelConfig, ...]:
+    """`L=[(max_blocks, max_age)...]` of the notes."""
+    return tuple(LevelConfig(max_blocks=blocks, max_age_seconds=age) for blocks, age in limits)
+
+
+CFG3 = SchedulerConfig.upstream(levels=levels((3, 0), (2, 0), (2, 0)), cleanup_batch_size=0)
+
+
+def queue_of(config: SchedulerConfig = CFG3) -> BlockQueue:
+    return BlockQueue(config.levels)
+
+
+def push(queue: BlockQueue, key: tuple[str, int, int], *ids: object, at: float = 0.0) -> list[Pushed]:
+    """Push blocks of (tenant, shard, level) at a time."""
+    tenant, shard, level = key
+    pushed = [queue.push(BlockEntry(index=1, appended_at=at, id=str(block_id), tenant=tenant, shard=shard, level=level))
+              for block_id in ids]
+    queue.audit()
+    return pushed
+
+
+def batches(queue: BlockQueue, level: int = 0) -> list[list[str]]:
+    """The flushed batches of a level; a hole is `-`."""
+    return [["-" if block is None else block.id for block in batch.slots] for batch in queue.batches(level)]
+
+
+def flushed_ids(queue: BlockQueue, level: int = 0) -> list[str]:
+    return [block_id for batch in batches(queue, level) for block_id in batch if block_id != "-"]
+
+
+def cursor(queue: BlockQueue, config: SchedulerConfig = CFG3, now: float = 0.0) -> PlanCursor:
+    return PlanCursor(queue, config, now)
+
+
+def drained(plan: PlanCursor) -> list[JobPlan]:
+    jobs = []
+    while (job := plan.next_job()) is not None:
+        jobs.append(job)
+    return jobs
+
+
+def planned(queue: BlockQueue, config: SchedulerConfig = CFG3, now: float = 0.0) -> list[tuple[str, list[str]]]:
+    """Name and sources of every job; twice, since planning changes nothing."""
+    first = [(job.name, list(job.source_blocks)) for job in drained(cursor(queue, config, now))]
+    assert [(job.name, list(job.source_blocks)) for job in drained(cursor(queue, config, now))] == first
+    queue.audit()
+    return first
+
+
+# ------------------------------------------------------------------------------------------------------------ jobs
+
+
+def job_state(name: str, level: int = 0, status: JobStatus = U, *, token: int = 1, lease: float = 0.0,
+              failures: int = 0, sequence: int = 0) -> JobState:
+    return JobState(name=name, compaction_level=level, status=status, token=token, lease_expires_at=lease,
+                    failures=failures, sequence=sequence)
+
+
+def job_plan(name: str, level: int = 0, tenant: str = "A", sources: Sequence[str] = ()) -> JobPlan:
+    return JobPlan(name=name, tenant=tenant, shard=1, compaction_level=level,
+                   source_blocks=tuple(sources) or (f"{name}-source",))
+
+
+def jobs_of(config: SchedulerConfig, *states: JobState) -> JobQueue:
+    queue = JobQueue(config)
+    for state in states:
+        assert queue.add(state, job_plan(state.name, state.compaction_level))
+    queue.audit()
+    return queue
+
+
+def assigned_names(queue: JobQueue, config: SchedulerConfig, command: Command) -> list[str]:
+    """The jobs that a schedule assigns, until it has no more."""
+    schedule = Schedule(queue, config, command)
+    names = []
+    while (job := schedule.assign_job()) is not None:
+        names.append(job.state.name)
+    return names
+
+
+# --------------------------------------------------------------------------------------------------------- services
+
+
+class Host:
+    """A service with a log of its own: each call is the next command, and everything is audited."""
+
+    def __init__(self, config: SchedulerConfig | None = None, service: SchedulerService | None = None,
+                 now: float = 1000.0) -> None:
+        self.service = service or SchedulerService(config)
+        self.now = now
+        self.term = 1
+        self.index = 0
+
+    def command(self) -> Command:
+        self.index += 1
+        return Command(self.index, self.term, self.now)
+
+    def add(self, *ids: str, tenant: str = "A", shard: int = 1, level: int = 0) -> object:
+        return self.apply(AddBlocks(tuple(BlockMeta(id=block_id, tenant=tenant, shard=shard, level=level)
+                                          for block_id in ids)))
+
+    def apply(self, operation: object) -> object:
+        result = self.service.apply(self.command(), operation)  # type: ignore[arg-type]
+        self.audit()
+        return result
+
+    def poll(self, capacity: int = 0, *updates: StatusUpdate, deleted: Sequence[str] = ()) -> PollResponse:
+        response = self.service.poll(self.command(), PollRequest(updates, capacity, tuple(deleted)))
+        self.audit()
+        return response
+
+    def assigned(self, capacity: int = 1) -> PollResponse:
+        """What a poll gives after one that has made the jobs."""
+        self.poll(capacity)
+        return self.poll(capacity)
+
+    def audit(self) -> None:
+        self.service.audit()
+        if not self.service.state.quarantine_dropped:
+            assert self.service.state.unaccounted_blocks() == []
+
+
+def say(response: PollResponse, status: JobStatus | int, *, token: int | None = None, which: int = 0,
+        results: CompactedBlocks | None = None, reason: str = "") -> StatusUpdate:
+    """What a worker says about a job that it was assigned."""
+    job = response.compaction_jobs[which]
+    lease = {lease.name: lease for lease in response.assignments}[job.name]
+    return StatusUpdate(job.name, lease.token if token is None else token, status, results, reason)
+
+
+def output(plan: JobPlan, *ids: str, tenant: str | None = None) -> CompactedBlocks:
+    """Results of a job that has read all its sources and written these blocks."""
+    blocks = tuple(BlockMeta(id=block_id, tenant=plan.tenant if tenant is None else tenant, shard=plan.shard,
+                             level=plan.compaction_level + 1) for block_id in ids)
+    return CompactedBlocks(tenant=plan.tenant, shard=plan.shard, source_blocks=plan.source_blocks, new_blocks=blocks)
+
+
+def commands(term: int = 1, at: float = 0.0) -> Iterator[Command]:
+    index = 0
+    while True:
+        index += 1
+        yield Command(index, term, at)

@@ -1,0 +1,214 @@
+"""The planner: the vectors of notes 3 by number, and what is ours."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactlib.scheduler import BlockEntry, LevelConfig, SchedulerConfig
+from compactlib.scheduler.block_queue import BlockQueue
+from compactlib.scheduler.planner import PlanCursor, job_name
+from compactlib.scheduler.ulid import NO_TIME, ulid_seconds
+from compactlib.scheduler.xxh64 import xxh64
+from tests.scheduler.build import CFG3, batches, cursor, drained, levels, planned, push, queue_of
+from tests.scheduler.model_planner import Block, model_jobs
+
+KEYS = {"A0": ("A", 0, 0), "A1": ("A", 1, 0), "B2": ("B", 2, 0)}
+ARRIVAL = ["A0", "B2", "A1", "A1", "B2", "A1", "B2", "A0", "A1", "A0", "B2", "A1"]
+FIRST_THREE = [("ffba6b12acb007e6-TA-S1-L0", ["2", "3", "5"]), ("3860b3ec2cf5bfa3-TB-S2-L0", ["1", "4", "6"]),
+               ("6a1fee35d1568267-TA-S0-L0", ["0", "7", "9"])]
+
+
+def arrived(*keys: str) -> BlockQueue:
+    queue = queue_of()
+    for number, key in enumerate(keys):
+        push(queue, KEYS[key], number)
+    return queue
+
+
+@pytest.mark.parametrize(("text", "value"), [("", 0xEF46DB3751D8E999), ("a", 0xD24EC4F1A98C6E5B),
+                                             ("235", 0xFFBA6B12ACB007E6)])
+def test_the_hash_has_the_check_values_of_the_notes(text: str, value: int) -> None:
+    assert xxh64(text.encode()) == value
+
+
+@pytest.mark.parametrize(("size", "value"), [
+    # Taken from the reference implementation, on either side of the 32 bytes of a stripe.
+    (31, 0xC346D2B59B4D8EE1), (32, 0xCBF59C5116FF32B4), (33, 0x0C535D1ACAFB8EAD), (63, 0xE26AA9E2A95F8E4F),
+    (64, 0xF7C67301DB6713F0), (100, 0x6AC1E58032166597),
+])
+def test_the_hash_of_longer_texts(size: int, value: int) -> None:
+    assert xxh64(bytes(range(size))) == value
+
+
+def test_vector_10_jobs_of_one_level_in_the_order_of_arrival() -> None:
+    assert planned(arrived(*ARRIVAL)) == FIRST_THREE
+
+
+def test_vector_11_a_later_plan_gives_the_same_jobs_and_new_ones() -> None:
+    queue = arrived(*ARRIVAL, "B2", "A1", "B2")
+    assert planned(queue) == [*FIRST_THREE, ("34d4246acbf55d05-TA-S1-L0", ["8", "11", "13"]),
+                              ("5567ff0cdb349aaf-TB-S2-L0", ["10", "12", "14"])]
+
+
+def test_vector_12_lower_levels_come_first() -> None:
+    queue = queue_of()
+    for number, key in enumerate([("B", 2, 1), ("A", 1, 0), ("A", 1, 0), ("B", 2, 1), ("A", 1, 0)]):
+        push(queue, key, number)
+    assert planned(queue) == [("3567f9a8f34203a9-TA-S1-L0", ["1", "2", "4"]),
+                              ("3254788b90b8fafc-TB-S2-L1", ["0", "3"])]
+
+
+def test_vector_13_nothing_comes_of_nothing() -> None:
+    queue = queue_of()
+    assert planned(queue) == []
+    push(queue, ("A", 1, 1), 0)
+    assert planned(queue) == []
+    push(queue, ("A", 1, 1), 1)
+    assert planned(queue) == [("6ed10a79b52ef0f5-TA-S1-L1", ["0", "1"])]
+
+
+def test_vector_14_a_batch_with_holes_borrows_from_the_next() -> None:
+    queue = arrived(*["A1", "B2"] * 3)
+    queue.remove(KEYS["A1"], "0")
+    queue.remove(KEYS["A1"], "4")
+    assert planned(queue) == [("5668d093d5b7cc2f-TB-S2-L0", ["1", "3", "5"])]
+    push(queue, KEYS["A1"], 6, 7, 8)
+    assert planned(queue) == [("69cebc117138be9-TA-S1-L0", ["2", "6", "7"]),
+                              ("5668d093d5b7cc2f-TB-S2-L0", ["1", "3", "5"])]
+
+
+def test_vector_15_a_batch_without_blocks_gives_no_job() -> None:
+    queue = arrived("A1", "A1", "A1")
+    for number in range(3):
+        queue.remove(KEYS["A1"], str(number))
+    assert planned(queue) == []
+
+
+def test_vector_16_old_batches_become_jobs_of_one_block() -> None:
+    config = SchedulerConfig.upstream(levels=levels((5, 5), (5, 5)), cleanup_batch_size=0)
+    queue = queue_of(config)
+    push(queue, ("A", 1, 0), 1, at=10)
+    push(queue, ("B", 0, 0), 2, at=20)
+    push(queue, ("A", 1, 0), 3, at=30)
+    assert planned(queue, config, 40) == [("b7b41276360564d4-TA-S1-L0", ["1"]), ("6021b5621680598b-TB-S0-L0", ["2"])]
+    assert queue.staged(("A", 1, 0)) == ("3",)
+
+
+def ulid(seconds: float, tail: int = 0) -> str:
+    value = round(seconds * 1000) << 80 | tail
+    return "".join("0123456789ABCDEFGHJKMNPQRSTVWXYZ"[value >> shift & 31] for shift in range(125, -1, -5))
+
+
+def test_vector_17_blocks_too_far_apart_in_time_are_not_joined() -> None:
+    config = SchedulerConfig.upstream(cleanup_batch_size=0)
+    queue = queue_of(config)
+    start = 1727049615.0  # 2024-09-23T00:00:15Z
+    times = [start + 15 * number for number in range(10)]
+    times += [times[-1] + 6 * 3600 + 15 * number for number in range(5)]
+    for number, at in enumerate(times):
+        push(queue, ("A", 1, 0), ulid(at, number), at=at)
+    assert list(map(len, batches(queue))) == [4, 4, 3, 4]
+    jobs = planned(queue, config, times[-1])
+    assert [len(sources) for _, sources in jobs] == [10, 5]
+    assert jobs[1][1] == [ulid(at, number) for number, at in enumerate(times)][10:]
+
+
+def test_vector_18_removing_staged_blocks_harms_no_other_key() -> None:
+    queue = queue_of()
+    push(queue, ("X", 1, 0), 1, 2, 3)
+    plan = cursor(queue)
+    assert plan.next_job() is not None
+    push(queue, ("Y", 1, 0), 4, 5)
+    queue.remove(("Y", 1, 0), "4")
+    queue.remove(("Y", 1, 0), "5")
+    assert len(planned(queue)) == 1
+    assert plan.next_job() is None
+
+
+def test_vector_19_blocks_that_became_jobs_leave_the_queue_once() -> None:
+    queue = queue_of()
+    push(queue, ("A", 0, 0), *range(10))
+    jobs = drained(cursor(queue))
+    assert [job.name for job in jobs] == ["1c2dcb4b9024d73d-TA-S0-L0", "b356fb88f7d426ad-TA-S0-L0",
+                                          "3bab7eff41b7594-TA-S0-L0"]
+    removed = [queue.remove(("A", 0, 0), block_id) for _ in range(2) for job in jobs for block_id in job.source_blocks]
+    assert removed == [True] * 9 + [False] * 9
+    assert planned(queue) == []
+
+
+def test_vector_20_a_loaded_queue_plans_what_the_stored_one_did() -> None:
+    queue = queue_of()
+    push(queue, ("A", 0, 0), *range(4))
+    again = queue_of()
+    for row in queue.dump():
+        again.load(row)
+    assert planned(again) == planned(queue) == [("1c2dcb4b9024d73d-TA-S0-L0", ["0", "1", "2"])]
+
+
+# -------------------------------------------------------------------------------------------------------------- ours
+
+
+def test_a_job_takes_no_block_that_brings_it_over_its_bytes_except_the_first() -> None:
+    config = SchedulerConfig(levels=(LevelConfig(max_blocks=5, max_job_bytes=100),))
+    queue = BlockQueue(config.levels)
+    for number, size in enumerate((250, 60, 50, 40, 99, 2, 99)):
+        queue.push(BlockEntry(index=1, appended_at=0, id=str(number), tenant="A", shard=1, level=0, size_bytes=size))
+    assert [sources for _, sources in planned(queue, config)] == [["0"], ["1"], ["2", "3"], ["4"], ["5"]]
+
+
+def test_each_level_has_its_own_limit_of_time() -> None:
+    config = SchedulerConfig(levels=(LevelConfig(max_blocks=2, max_range_seconds=10),
+                                     LevelConfig(max_blocks=2, max_range_seconds=100)))
+    queue = BlockQueue(config.levels)
+    for level in (0, 1):
+        for number, time in enumerate((0.0, 50.0)):
+            queue.push(BlockEntry(index=1, appended_at=0, id=f"{level}{number}", tenant="A", shard=1, level=level,
+                                  time=time))
+    assert [sources for _, sources in planned(queue, config)] == [["00"], ["10", "11"]]
+
+
+def test_a_job_name_is_not_padded() -> None:
+    assert job_name("A", 1, 0, ["2", "6", "7"]) == "69cebc117138be9-TA-S1-L0"
+
+
+@pytest.mark.parametrize("block_id", ["", "abc", "8" + "0" * 25, "0" * 25 + "U", "I" * 26, "0" * 27])
+def test_an_id_that_is_no_ulid_has_no_time(block_id: str) -> None:
+    assert ulid_seconds(block_id) == NO_TIME
+
+
+@given(st.floats(0, 2e9))
+def test_the_time_of_a_ulid(seconds: float) -> None:
+    assert ulid_seconds(ulid(seconds)) == round(seconds * 1000) / 1000
+    assert ulid_seconds(ulid(seconds).lower()) == round(seconds * 1000) / 1000
+
+
+@given(st.integers(0, 10**6))
+def test_the_planner_gives_what_the_plain_model_gives(seed: int) -> None:
+    rng = random.Random(seed)
+    config = SchedulerConfig(levels=tuple(
+        LevelConfig(max_blocks=rng.randint(1, 4), max_age_seconds=rng.choice([0, 0, 5, 20]),
+                    max_range_seconds=rng.choice([0, 30]), max_job_bytes=rng.choice([None, 12]))
+        for _ in range(2)), cleanup_batch_size=0)
+    queue, model = BlockQueue(config.levels), []
+    now = 100.0
+    for number in range(rng.randint(1, 60)):
+        now += rng.choice([0, 1, 1, 7])
+        block = Block(str(number), (rng.choice("AB"), rng.randrange(2), rng.randrange(2)), now + rng.choice([0, 0, 40]),
+                      rng.randint(0, 5), now)
+        model.append(block)
+        queue.push(BlockEntry(index=1, appended_at=now, id=block.id, tenant=block.key[0], shard=block.key[1],
+                              level=block.key[2], time=block.time, size_bytes=block.size))
+        if rng.random() < 0.2:
+            gone = model[rng.randrange(len(model))]
+            queue.remove(gone.key, gone.id)
+        if rng.random() < 0.1:
+            queue.tick(now)
+        queue.audit()
+    for at in (now, now + 6, now + 1000, now - 30):
+        expected = model_jobs(queue, config, at)
+        assert [list(job.source_blocks) for job in drained(PlanCursor(queue, config, at))] == expected
+    assert planned(queue, CFG3, now) == planned(queue, CFG3, now)

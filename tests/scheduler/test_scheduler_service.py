@@ -1,0 +1,607 @@
+"""The service: two phases, answers, results against plans, quarantine, cleanup, retention; notes 3 by number."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from compactlib.observe import RecordingObserver
+from compactlib.scheduler import (
+    AddBlocks,
+    AlreadyApplied,
+    Applied,
+    AssignedJob,
+    BlockMeta,
+    BlocksAdded,
+    BlockTombstones,
+    Command,
+    CompactedBlocks,
+    CompletedJob,
+    JobNotFound,
+    JobPhase,
+    JobStatus,
+    LevelConfig,
+    NoOutput,
+    PlanUpdate,
+    PollRequest,
+    PollResponse,
+    Requeue,
+    Requeued,
+    Retain,
+    Retained,
+    SchedulerConfig,
+    SchedulerService,
+    ShardTombstone,
+    StatusUpdate,
+    TermChanged,
+    Tick,
+    Ticked,
+    Verdict,
+)
+from compactlib.scheduler.state_rows import dump_rows
+from tests.scheduler.build import Host, P, S, job_plan, job_state, output, say
+
+PAIRS = SchedulerConfig(levels=(LevelConfig(max_blocks=2), LevelConfig(max_blocks=2, max_age_seconds=50)),
+                        cleanup_delay_seconds=60, max_failures=2)
+
+
+def with_job(config: SchedulerConfig = PAIRS) -> tuple[Host, PollResponse]:
+    """A host with one job, of the blocks a and b, and the poll that assigned it."""
+    host = Host(config)
+    host.add("a", "b")
+    return host, host.assigned()
+
+
+# ------------------------------------------------------------------------------------------------------- two phases
+
+
+def test_vector_46_one_completion_and_one_assignment_in_one_poll() -> None:
+    host = Host(PAIRS)
+    host.add("a", "b", "c", "d")
+    host.poll(2)
+    first = host.poll(1)
+    host.index = 40
+    command = host.command()
+    request = PollRequest((say(first, S, results=output(first.compaction_jobs[0], "x")),), 1)
+    update = host.service.prepare(command, request)
+    assert (update.index, update.term) == (41, 1)
+    assert [done.compacted_blocks for done in update.completed_jobs] == [output(first.compaction_jobs[0], "x")]
+    applied = host.service.apply(command, update)
+    assert isinstance(applied, Applied)
+    assert [job.source_blocks for job in applied.response.compaction_jobs] == [("c", "d")]
+    assert [lease.token for lease in applied.response.assignments] == [41]
+    host.audit()
+
+
+def test_vector_49_an_update_of_another_term_changes_nothing_and_says_so() -> None:
+    host, response = with_job()
+    prepared = host.service.prepare(host.command(), PollRequest((say(response, P),), 1))
+    before = list(dump_rows(host.service.state))[1:]
+    host.term = 2
+    assert host.apply(prepared) == TermChanged(prepared=1, found=2)
+    assert list(dump_rows(host.service.state))[1:] == before
+
+
+@pytest.mark.parametrize("results", [None, CompactedBlocks(tenant="A", shard=1, source_blocks=()),
+                                     CompactedBlocks(tenant="A", shard=1, source_blocks=("a", "b"))])
+def test_vector_50_under_upstream_a_completion_without_results_leaves_its_sources(
+        results: CompactedBlocks | None) -> None:
+    host, response = with_job(SchedulerConfig.upstream(levels=PAIRS.levels))
+    answer = host.service.poll(host.command(), PollRequest((say(response, S, results=results),)))
+    assert [one.verdict for one in answer.answers] == [Verdict.ACCEPTED]
+    state = host.service.state
+    assert (len(state.jobs), len(state.tombstones), len(state.blocks)) == (0, 0, 0)
+    assert state.index is not None
+    assert len(state.index) == 2
+
+
+def test_preparing_changes_nothing_and_gives_the_same_again() -> None:
+    host, response = with_job()
+    host.add("c", "d", "e", "f")
+    before = list(dump_rows(host.service.state))
+    command = host.command()
+    request = PollRequest((say(response, S, results=output(response.compaction_jobs[0], "x")),), 3)
+    assert host.service.prepare(command, request) == host.service.prepare(command, request)
+    assert list(dump_rows(host.service.state)) == before
+
+
+def test_a_command_is_applied_once() -> None:
+    host = Host(PAIRS)
+    command = host.command()
+    host.service.apply(command, AddBlocks((BlockMeta(id="a", tenant="A", shard=1, level=0),)))
+    before = list(dump_rows(host.service.state))
+    assert host.service.apply(command, Tick()) == AlreadyApplied(1, 1)
+    assert host.service.apply(Command(0, 1, 5.0), Tick()) == AlreadyApplied(0, 1)
+    assert list(dump_rows(host.service.state)) == before
+
+
+def test_an_update_that_is_applied_by_two_commands_does_what_one_would() -> None:
+    host, response = with_job()
+    host.add("c", "d", "e", "f")
+    host.poll(2)
+    request = PollRequest((say(response, S, results=output(response.compaction_jobs[0], "x")),), 2)
+    update = host.service.prepare(host.command(), request)
+    first = host.apply(update)
+    before = list(dump_rows(host.service.state))[1:]
+    second = host.apply(update)
+    assert isinstance(first, Applied)
+    assert isinstance(second, Applied)
+    assert list(dump_rows(host.service.state))[1:] == before
+    assert second.response.assignments == first.response.assignments
+    assert second.response.compaction_jobs == first.response.compaction_jobs
+
+
+def test_of_two_polls_prepared_at_once_only_one_gets_the_job() -> None:
+    host = Host(PAIRS)
+    host.add("a", "b")
+    host.poll(1)
+    updates = [host.service.prepare(host.command(), PollRequest(job_capacity=1)) for _ in range(2)]
+    newer, older = host.apply(updates[1]), host.apply(updates[0])
+    assert isinstance(newer, Applied)
+    assert isinstance(older, Applied)
+    assert ([lease.token for lease in newer.response.assignments], older.response.assignments) == ([4], ())
+
+
+def test_of_two_polls_prepared_at_once_only_one_makes_the_jobs() -> None:
+    host = Host(attrs.evolve(PAIRS, max_queue_size=1))
+    host.add("a", "b", "c", "d")
+    updates = [host.service.prepare(host.command(), PollRequest(job_capacity=1)) for _ in range(2)]
+    for update in updates:
+        assert len(update.new_jobs) == 1
+        host.apply(update)
+    assert (len(host.service.state.jobs), len(host.service.state.blocks)) == (1, 2)
+
+
+def test_a_renewal_that_was_overtaken_is_superseded() -> None:
+    host, response = with_job()
+    host.now += 100
+    renewal = host.service.prepare(host.command(), PollRequest((say(response, P),)))
+    taken = host.poll(1)
+    assert len(taken.assignments) == 1
+    late = host.apply(renewal)
+    assert isinstance(late, Applied)
+    assert ([one.verdict for one in late.response.answers], late.response.assignments) == ([Verdict.SUPERSEDED], ())
+    assert host.service.job(taken.assignments[0].name)[0].token == taken.assignments[0].token
+
+
+def test_an_eviction_is_left_out_if_the_job_was_renewed_meanwhile() -> None:
+    host = Host(attrs.evolve(PAIRS, max_queue_size=1, max_failures=1))
+    host.add("a", "b", "c", "d")
+    first = host.assigned()
+    host.now += 100
+    last = host.poll(1)
+    host.now += 100
+    evicting = host.service.prepare(host.command(), PollRequest(job_capacity=1))
+    assert [gone.state.name for gone in evicting.evicted_jobs] == [first.compaction_jobs[0].name]
+    renewed = host.poll(0, say(last, P))
+    assert len(renewed.assignments) == 1
+    host.apply(evicting)
+    assert [phase for phase, _ in host.service.jobs(host.now)] == [JobPhase.IN_PROGRESS]
+    assert host.service.quarantine() == ()
+
+
+def test_a_well_formed_update_about_nothing_that_exists_does_nothing() -> None:
+    host = Host(PAIRS)
+    ghost, plan = job_state("ghost", status=P), job_plan("ghost")
+    update = host.service.prepare(host.command(), PollRequest())
+    full = attrs.evolve(update, assigned_jobs=(AssignedJob(ghost, ghost, plan),),
+                        completed_jobs=(CompletedJob(ghost, output(plan, "x")),), deleted_tombstones=("t",),
+                        turns=((7, 3),), passes=((7, "t", 3),))
+    result = host.apply(full)
+    assert isinstance(result, Applied)
+    assert (result.response.assignments, len(host.service.state.jobs)) == ((), 0)
+
+
+# ----------------------------------------------------------------------------------------------------------- answers
+
+
+def test_each_update_is_answered_in_its_place_with_the_holder_s_deadline() -> None:
+    host = Host(PAIRS)
+    host.add("a", "b", "c", "d")
+    response = host.assigned(2)
+    name = response.compaction_jobs[0].name
+    host.now += 1
+    answer = host.poll(0, StatusUpdate("unknown", 3, P), say(response, P, token=1), say(response, P, which=1),
+                       say(response, 0, which=0))
+    assert [(one.name, one.verdict, one.holder_deadline) for one in answer.answers] == [
+        ("unknown", Verdict.NOT_FOUND, None), (name, Verdict.STALE_TOKEN, 1015.0),
+        (response.compaction_jobs[1].name, Verdict.ACCEPTED, 1016.0), (name, Verdict.BAD_STATUS, 1015.0)]
+
+
+def test_a_slot_that_a_worker_lost_is_given_away_in_the_same_poll() -> None:
+    host = Host(PAIRS)
+    host.add("a", "b")
+    host.poll(1)
+    assert len(host.poll(0, StatusUpdate("lost", 1, P)).compaction_jobs) == 1
+
+
+def test_a_slot_of_a_job_that_is_over_is_not_counted_twice() -> None:
+    host = Host(PAIRS)
+    host.add("a", "b")
+    host.poll(1)
+    assert host.poll(0, StatusUpdate("over", 1, S), StatusUpdate("gone", 1, JobStatus.RELEASED)).compaction_jobs == ()
+
+
+def test_a_late_renewal_and_a_late_completion_count_as_long_as_nobody_else_has_the_job() -> None:
+    host, response = with_job()
+    host.now += 1000
+    assert host.poll(0, say(response, P)).assignments[0].lease_expires_at == host.now + 15
+    host.now += 1000
+    done = host.poll(0, say(response, S, results=output(response.compaction_jobs[0], "x")))
+    assert [one.verdict for one in done.answers] == [Verdict.ACCEPTED]
+
+
+def test_failed_and_released_jobs_are_taken_back_at_once() -> None:
+    host = Host(PAIRS)
+    host.add("a", "b", "c", "d")
+    response = host.assigned(2)
+    host.poll(0, say(response, JobStatus.FAILED, reason="boom"), say(response, JobStatus.RELEASED, which=1))
+    failed, released = (host.service.job(job.name)[0] for job in response.compaction_jobs)
+    assert (failed.failures, failed.last_failure, failed.not_before) == (1, "boom", host.now + 5)
+    assert (released.failures, released.not_before) == (0, 0.0)
+    # An update that was on its way before is stale now, though nobody else has the job; it leaves the worker room.
+    again = host.poll(0, say(response, P))
+    assert again.answers[0].verdict is Verdict.STALE_TOKEN
+    assert [job.name for job in again.compaction_jobs] == [response.compaction_jobs[1].name]
+
+
+# ----------------------------------------------------------------------------------------------------------- results
+
+
+def refused(results: CompactedBlocks | None) -> tuple[Host, str]:
+    """A host whose worker has reported these results for a job of a and b, and the answer's detail."""
+    host, response = with_job()
+    answer = host.poll(0, say(response, S, results=results))
+    assert [one.verdict for one in answer.answers] == [Verdict.BAD_RESULT]
+    state = host.service.job(response.compaction_jobs[0].name)[0]
+    assert (state.status, state.failures) == (JobStatus.UNSPECIFIED, 1)
+    assert "bad result" in state.last_failure
+    return host, answer.answers[0].detail
+
+
+SOURCES = ("a", "b")
+
+
+def block(block_id: str = "x", **fields: object) -> BlockMeta:
+    return BlockMeta(**{"id": block_id, "tenant": "A", "shard": 1, "level": 1, **fields})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("results", "detail"), [
+    (None, "no results"),
+    (CompactedBlocks(tenant="B", shard=1, source_blocks=SOURCES, new_blocks=(block(),)), "tenant 'B'"),
+    (CompactedBlocks(tenant="A", shard=2, source_blocks=SOURCES, new_blocks=(block(),)), "shard 2"),
+    (CompactedBlocks(tenant="A", shard=1, source_blocks=("a", "z"), new_blocks=(block(),)), "'z'"),
+    (CompactedBlocks(tenant="A", shard=1, source_blocks=("a", "a"), new_blocks=(block(),)), "twice"),
+    (CompactedBlocks(tenant="A", shard=1, source_blocks=(), new_blocks=(block(),)), "no sources"),
+    (CompactedBlocks(tenant="A", shard=1, source_blocks=SOURCES), "0 new blocks"),
+    (CompactedBlocks(tenant="A", shard=1, source_blocks=SOURCES, new_blocks=(block(),), no_output=NoOutput.EMPTY),
+     "1 new blocks"),
+    (CompactedBlocks(tenant="A", shard=1, source_blocks=SOURCES, new_blocks=(block(level=2),)), "level 2"),
+    (CompactedBlocks(tenant="A", shard=1, source_blocks=SOURCES, new_blocks=(block(shard=3),)), "shard 3"),
+    (CompactedBlocks(tenant="A", shard=1, source_blocks=SOURCES, new_blocks=(block(tenant="B"),)), "tenant 'B'"),
+    (CompactedBlocks(tenant="A", shard=1, source_blocks=SOURCES, new_blocks=(block(), block())), "twice"),
+])
+def test_results_that_do_not_fit_the_plan_count_as_a_failure(results: CompactedBlocks | None, detail: str) -> None:
+    host, found = refused(results)
+    assert detail in found
+    assert host.service.state.index is not None
+    assert [one.id for one in host.service.state.index.blocks()] == ["a", "b"]
+
+
+def test_outputs_of_a_bad_result_are_deleted_once_the_job_is_done_without_them() -> None:
+    host, _ = refused(CompactedBlocks(tenant="A", shard=1, source_blocks=("a", "z"), new_blocks=(block("bad"),)))
+    host.now += 10
+    response = host.poll(1)
+    assert len(host.service.state.tombstones) == 0
+    host.poll(0, say(response, S, results=output(response.compaction_jobs[0], "good")))
+    doomed = [entry.tombstone for entry in host.service.state.tombstones]
+    assert sorted(one.blocks for one in doomed if isinstance(one, BlockTombstones)) == [("a", "b"), ("bad",)]
+
+
+def test_an_anonymous_job_may_write_a_block_for_each_tenant() -> None:
+    host = Host(PAIRS)
+    host.add("a", "b", tenant="")
+    response = host.assigned()
+    plan = response.compaction_jobs[0]
+    results = CompactedBlocks(tenant="", shard=1, source_blocks=plan.source_blocks,
+                              new_blocks=(block("x", tenant="A"), block("x", tenant="B")))
+    assert host.poll(0, say(response, S, results=results)).answers[0].verdict is Verdict.ACCEPTED
+    assert set(host.service.state.blocks.levels[1].groups) == {("A", 1, 1), ("B", 1, 1)}
+
+
+def test_the_sources_give_way_to_the_outputs() -> None:
+    host, response = with_job()
+    plan = response.compaction_jobs[0]
+    host.poll(0, say(response, S, results=output(plan, "x")))
+    state = host.service.state
+    assert state.index is not None
+    assert [one.id for one in state.index.blocks()] == ["x"]
+    assert [entry.tombstone for entry in state.tombstones] == [
+        BlockTombstones(name=plan.name, tenant="A", shard=1, level=0, blocks=("a", "b"))]
+    assert state.blocks.staged(("A", 1, 1)) == ("x",)
+    # A retry of the push that is late does not bring a source back.
+    assert host.add("a") == BlocksAdded(tombstoned=("a",))
+
+
+def test_a_late_worker_s_outputs_are_deleted_when_its_successor_is_done() -> None:
+    host, late = with_job()
+    plan = late.compaction_jobs[0]
+    host.now += 100
+    successor = host.poll(1)
+    answer = host.poll(0, say(late, S, results=output(plan, "late")))
+    assert (answer.answers[0].verdict, answer.answers[0].holder_deadline) == (Verdict.STALE_TOKEN, host.now + 15)
+    assert len(host.service.state.tombstones) == 0
+    host.poll(0, say(successor, S, results=output(plan, "good")))
+    blocks = [entry.tombstone.blocks for entry in host.service.state.tombstones
+              if isinstance(entry.tombstone, BlockTombstones)]
+    assert sorted(blocks) == [("a", "b"), ("late",)]
+
+
+def test_a_late_worker_s_outputs_stay_if_they_are_its_successor_s_as_well() -> None:
+    host, late = with_job()
+    plan = late.compaction_jobs[0]
+    host.now += 100
+    successor = host.poll(1)
+    for response in (late, successor, late):
+        host.poll(0, say(response, S, results=output(plan, "same")))
+    blocks = [entry.tombstone.blocks for entry in host.service.state.tombstones
+              if isinstance(entry.tombstone, BlockTombstones)]
+    assert blocks == [("a", "b")]
+
+
+def test_outputs_for_a_job_that_is_gone_are_deleted() -> None:
+    host, response = with_job()
+    plan = response.compaction_jobs[0]
+    host.poll(0, say(response, S, results=output(plan, "x")))
+    answer = host.poll(0, say(response, S, results=output(plan, "y")))
+    assert answer.answers[0].verdict is Verdict.NOT_FOUND
+    assert host.service.state.tombstones.exists("A", 1, "y")
+    assert not host.service.state.tombstones.exists("A", 1, "x")
+
+
+def test_a_completion_whose_output_waits_for_deletion_is_tried_again_later() -> None:
+    host, response = with_job()
+    plan = response.compaction_jobs[0]
+    host.service.state.tombstones.add(host.command(), BlockTombstones(name="t", tenant="A", shard=1, level=1,
+                                                                      blocks=("x",)))
+    answer = host.poll(0, say(response, S, results=output(plan, "x")))
+    assert answer.answers[0].verdict is Verdict.BAD_RESULT
+    state = host.service.job(plan.name)[0]
+    assert (state.failures, state.not_before) == (0, host.now + 300)
+
+
+def test_a_job_whose_sources_were_deleted_meanwhile_is_over_and_the_rest_is_queued_again() -> None:
+    config = attrs.evolve(PAIRS, levels=(LevelConfig(max_blocks=2),))
+    host = Host(config)
+    day = 86400.0
+    host.apply(AddBlocks((BlockMeta(id="old", tenant="A", shard=1, level=0, min_time=0.0, max_time=1.0),
+                          BlockMeta(id="new", tenant="A", shard=1, level=0, min_time=9 * day, max_time=9 * day))))
+    response = host.assigned()
+    plan = response.compaction_jobs[0]
+    assert host.apply(Retain(5 * day)) == Retained(1, ("0 (21600s)-TA-S1@4",))
+    answer = host.poll(0, say(response, S, results=output(plan, "x")))
+    assert [one.verdict for one in answer.answers] == [Verdict.SOURCES_GONE]
+    state = host.service.state
+    assert (len(state.jobs), state.blocks.staged(("A", 1, 0))) == (0, ("new",))
+    assert state.tombstones.exists("A", 1, "x")
+
+
+def test_a_job_that_found_nothing_to_keep_deletes_its_sources() -> None:
+    host, response = with_job()
+    results = CompactedBlocks(tenant="A", shard=1, source_blocks=SOURCES, no_output=NoOutput.EMPTY)
+    assert host.poll(0, say(response, S, results=results)).answers[0].verdict is Verdict.ACCEPTED
+    state = host.service.state
+    assert state.index is not None
+    assert (len(state.index), state.tombstones.exists("A", 1, "a"), state.quarantine) == (0, True, {})
+
+
+def test_a_job_that_did_not_find_its_sources_puts_them_into_quarantine() -> None:
+    host, response = with_job()
+    results = CompactedBlocks(tenant="A", shard=1, source_blocks=(), no_output=NoOutput.MISSING)
+    assert host.poll(0, say(response, S, results=results)).answers[0].verdict is Verdict.ACCEPTED
+    [given_up] = host.service.quarantine()
+    assert (given_up.plan.source_blocks, "not find" in given_up.reason) == (("a", "b"), True)
+    assert host.apply(Requeue((given_up.plan.name, "nobody"))) == Requeued((given_up.plan.name,), ("nobody",), 2)
+    assert host.service.quarantine() == ()
+    assert host.assigned().compaction_jobs == response.compaction_jobs
+
+
+def test_a_source_that_the_worker_did_not_find_goes_to_quarantine() -> None:
+    host, response = with_job()
+    results = CompactedBlocks(tenant="A", shard=1, source_blocks=("b",), new_blocks=(block(),))
+    assert host.poll(0, say(response, S, results=results)).answers[0].verdict is Verdict.ACCEPTED
+    assert [one.plan.source_blocks for one in host.service.quarantine()] == [("a",)]
+    state = host.service.state
+    assert state.index is not None
+    assert [one.id for one in state.index.blocks()] == ["a", "x"]
+
+
+# ------------------------------------------------------------------------------------------- bounded queue, quarantine
+
+
+def exhausted(config: SchedulerConfig, pairs: int) -> Host:
+    """A host with a full queue of jobs that failed too often."""
+    host = Host(config)
+    host.add(*(f"a{number:02}" for number in range(2 * pairs)))
+    host.poll(pairs)
+    for _ in range(config.max_failures):
+        response = host.poll(pairs)
+        assert len(response.compaction_jobs) == pairs
+        host.poll(0, *(say(response, JobStatus.FAILED, which=which, reason="poison") for which in range(pairs)))
+        host.now += 1000
+    assert {phase for phase, _ in host.service.jobs(host.now)} == {JobPhase.EXCLUDED}
+    return host
+
+
+def test_a_queue_full_of_excluded_jobs_makes_room_for_as_many_as_are_wanted() -> None:
+    host = exhausted(attrs.evolve(PAIRS, max_queue_size=3), 3)
+    host.add(*(f"b{number}" for number in range(4)))
+    host.poll(9)
+    assert len(host.service.state.jobs) == 3
+    assert len(host.service.quarantine()) == 2
+    assert {one.reason for one in host.service.quarantine()} == {"poison"}
+    assert len(host.poll(9).compaction_jobs) == 2
+
+
+def test_under_upstream_a_full_queue_of_excluded_jobs_ends_all_compaction() -> None:
+    # Notes 5.1, number 1: why `evict_at_limit` is our default.
+    host = exhausted(SchedulerConfig.upstream(levels=PAIRS.levels, max_queue_size=3, max_failures=2), 3)
+    host.add(*(f"b{number}" for number in range(4)))
+    for _ in range(5):
+        host.poll(9)
+    assert (len(host.service.state.jobs), len(host.service.state.blocks)) == (3, 4)
+
+
+def test_a_job_is_never_renewed_and_evicted_by_one_poll() -> None:
+    host = Host(attrs.evolve(PAIRS, max_queue_size=1, max_failures=1))
+    host.add("a", "b", "c", "d")
+    host.assigned()
+    host.now += 100
+    last = host.poll(1)
+    host.now += 100
+    response = host.poll(1, say(last, P))
+    assert [lease.name for lease in response.assignments] == [last.compaction_jobs[0].name]
+    assert host.service.quarantine() == ()
+
+
+def test_a_full_quarantine_forgets_the_oldest_and_says_so() -> None:
+    watching = RecordingObserver()
+    config = attrs.evolve(PAIRS, max_queue_size=2, max_quarantine_size=1, max_failures=1)
+    host = Host(config, SchedulerService(config, observer=watching))
+    host.add("a", "b", "c", "d", "e", "f", "g", "h")
+    response = host.assigned(2)
+    host.poll(0, *(say(response, JobStatus.FAILED, which=which) for which in range(2)))
+    host.poll(2)
+    assert (len(host.service.quarantine()), host.service.state.quarantine_dropped) == (1, 1)
+    assert [name for name, _ in watching.events] == ["scheduler_job_quarantined", "scheduler_job_quarantined",
+                                                     "scheduler_quarantine_dropped"]
+    assert len(host.service.state.unaccounted_blocks()) == 2
+
+
+def test_a_completion_makes_room_in_the_same_poll() -> None:
+    host = Host(attrs.evolve(PAIRS, max_queue_size=1))
+    host.add("a", "b", "c", "d")
+    response = host.assigned()
+    host.poll(1, say(response, S, results=output(response.compaction_jobs[0], "x")))
+    assert len(host.service.state.jobs) == 1
+
+
+# ------------------------------------------------------------------------------------------------- cleanup, retention
+
+
+def test_tombstones_ride_on_new_jobs_and_stay_until_they_are_confirmed() -> None:
+    host, response = with_job()
+    name = response.compaction_jobs[0].name
+    host.poll(0, say(response, S, results=output(response.compaction_jobs[0], "x")))
+    host.now += 61
+    host.add("c", "d")
+    host.poll(1)
+    carrier = host.poll(1)
+    assert [one.name for one in carrier.compaction_jobs[0].tombstones] == [name]
+    assert carrier.tombstones == ()
+    assert name in host.service.state.tombstones
+    host.poll(0, say(carrier, P), deleted=(name, "unknown"))
+    assert name not in host.service.state.tombstones
+
+
+def test_a_tombstone_that_was_confirmed_rides_no_more() -> None:
+    host, response = with_job()
+    name = response.compaction_jobs[0].name
+    host.poll(0, say(response, S, results=output(response.compaction_jobs[0], "x")))
+    host.now += 61
+    host.add("c", "d")
+    host.poll(1)
+    host.poll(0, deleted=(name,))
+    assert host.poll(1).compaction_jobs[0].tombstones == ()
+
+
+def test_cleanup_runs_alone_when_there_is_nothing_else_to_do() -> None:
+    host, response = with_job()
+    name = response.compaction_jobs[0].name
+    host.poll(0, say(response, S, results=output(response.compaction_jobs[0], "x")))
+    assert host.poll(1).tombstones == ()
+    host.now += 61
+    assert [one.name for one in host.poll(1).tombstones] == [name]
+    assert host.poll(1).tombstones == ()
+    host.now += PAIRS.cleanup_lease_seconds + 1
+    assert [one.name for one in host.poll(1).tombstones] == [name]
+    assert host.poll(0).tombstones == ()
+    host.poll(0, deleted=(name,))
+    host.now += 10_000
+    assert host.poll(1).tombstones == ()
+
+
+def test_tombstones_ride_on_one_job_each_of_the_levels_that_carry_them() -> None:
+    config = attrs.evolve(PAIRS, levels=(LevelConfig(max_blocks=1), LevelConfig(max_blocks=1)), cleanup_max_level=0,
+                          cleanup_batch_size=1, standalone_cleanup=False)
+    host = Host(config)
+    for number in range(3):
+        host.service.state.tombstones.add(
+            host.command(), BlockTombstones(name=f"t{number}", tenant="A", shard=1, level=0, blocks=("gone",)))
+    host.now += 61
+    host.add("a", "b")
+    host.add("c", level=1)
+    update = host.service.prepare(host.command(), PollRequest(job_capacity=9))
+    assert [[one.name for one in job.plan.tombstones] for job in update.new_jobs] == [["t0"], ["t1"], []]
+
+
+def test_retention_removes_whole_spans_and_what_is_queued_of_them() -> None:
+    host = Host(PAIRS)
+    blocks = (BlockMeta(id="old", tenant="A", shard=1, level=0, min_time=10.0, max_time=20.0),)
+    host.apply(AddBlocks(blocks))
+    assert host.apply(Retain(1000.0)) == Retained(0)
+    assert host.apply(Retain(1e9)) == Retained(1, ("0 (21600s)-TA-S1@3",))
+    assert len(host.service.state.blocks) == 0
+    [entry] = host.service.state.tombstones
+    assert isinstance(entry.tombstone, ShardTombstone)
+    assert host.apply(AddBlocks(blocks)) == BlocksAdded(tombstoned=("old",))
+
+
+# -------------------------------------------------------------------------------------------------------- the rest
+
+
+def test_a_tick_makes_old_blocks_ready_without_another_push() -> None:
+    host = Host(attrs.evolve(PAIRS, levels=(LevelConfig(max_blocks=9, max_age_seconds=30),)))
+    host.add("a")
+    host.now += 31
+    assert host.apply(Tick()) == Ticked(1)
+    assert len(host.assigned().compaction_jobs) == 1
+
+
+def test_new_jobs_are_assigned_from_the_next_poll_on() -> None:
+    host = Host(PAIRS)
+    host.add("a", "b")
+    assert [len(host.poll(1).compaction_jobs) for _ in range(3)] == [0, 1, 0]
+
+
+def test_an_idle_poll_changes_nothing_and_says_so() -> None:
+    host = Host(PAIRS)
+    assert host.service.prepare(host.command(), PollRequest(job_capacity=4)).changes_nothing
+    host.add("a", "b")
+    assert not host.service.prepare(host.command(), PollRequest(job_capacity=4)).changes_nothing
+
+
+def test_without_an_index_the_host_keeps_track_of_its_blocks() -> None:
+    host = Host(PAIRS, SchedulerService(PAIRS, index=None))
+    host.add("a", "b")
+    response = host.assigned()
+    plan = response.compaction_jobs[0]
+    host.poll(0, say(response, S, results=output(plan, "x")))
+    assert host.add("a") == BlocksAdded(tombstoned=("a",))
+    # Nobody can tell whether these are somebody's, so they are let be.
+    host.poll(0, say(response, S, results=output(plan, "y")))
+    assert not host.service.state.tombstones.exists("A", 1, "y")
+    assert host.apply(Retain(1e12)) == Retained(0)
+    assert len(host.service.state.tombstones) == 1
+
+
+def test_what_people_see() -> None:
+    host, response = with_job()
+    name = response.compaction_jobs[0].name
+    [row] = host.service.table(host.now + 20).to_dicts()
+    assert (row["job"], row["phase"], row["token"], row["age"]) == (name, "lease expired", 3, 20.0)
+    assert host.service.stats(host.now)[0]["in progress"] == 1
+    assert "1 jobs" in repr(host.service)
+    with pytest.raises(JobNotFound, match="no job 'x'"):
+        host.service.job("x")
+    assert isinstance(host.service.prepare(host.command(), PollRequest()), PlanUpdate)
