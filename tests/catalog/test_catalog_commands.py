@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -290,6 +291,7 @@ class MapMachine(RuleBasedStateMachine):
 
 
 TestMap = MapMachine.TestCase
+TestMap.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
 
 
 def test_names_with_one_hash_live_side_by_side() -> None:
