@@ -23,9 +23,6 @@ from sybil.typing import Parser
 _FLAGS = ELLIPSIS | NORMALIZE_WHITESPACE
 
 
-_STARTED_IN = os.getcwd()
-
-
 def _enter_scratch_folder(namespace: dict[str, Any]) -> None:
     namespace["_came_from"] = os.getcwd()
     # Named once and for all: what is removed in the end must not depend on where an example has gone meanwhile.
