@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
 import threading
@@ -26,7 +27,8 @@ from tests.raftlog.wrapped_files import WatchedFiles
 TINY = SegmentLimits(max_entries=3, max_bytes=1000)
 
 
-def options(files: Files | None = None, clock: ManualClock | None = None, observer: Observer | None = None) -> LogOptions:
+def options(files: Files | None = None, clock: ManualClock | None = None,
+            observer: Observer | None = None) -> LogOptions:
     given: dict[str, Any] = {"files": files, "observer": observer}
     return LogOptions(limits=TINY, clock=clock or ManualClock(1000.0), keep_links_seconds=0.0,
                       **{name: value for name, value in given.items() if value is not None})
@@ -108,11 +110,11 @@ def test_threads_get_places_without_gaps_and_share_syncs(tmp_path: Path) -> None
         thread.start()
     while len(machine.commands) < 20:
         threading.Event().wait(0.001)
-    log.audit()
     assert answers == [], "nothing is durable yet"
     gate.set()
     for thread in threads:
         thread.join(60)
+    log.audit()
     assert sorted(answers) == [(command.index, payload) for command, payload in machine.commands]
     assert [index for index, _ in sorted(answers)] == list(range(2, 22))
     counted = {name: value for (name, _), value in observer.counters.items()}
@@ -241,13 +243,13 @@ def test_the_stored_bytes_are_as_documented(tmp_path: Path) -> None:
     assert stored == [(1, 1, b"\x02" + time_ns), (2, 1, b"\x01" + time_ns + b"payload")]
 
 
-def test_a_damaged_byte_is_never_a_wrong_command(tmp_path: Path) -> None:
-    log, machine = opened(tmp_path / "log")
+def test_a_damaged_byte_is_never_a_wrong_command(memory_path: Path) -> None:
+    log, machine = opened(memory_path / "log")
     for number in range(5):
         log.propose(b"command %d" % number)
     wanted = machine.payloads
     log.close()
-    paths = sorted((tmp_path / "log").glob("*.segment"))
+    paths = sorted((memory_path / "log").glob("*.segment"))
     rng = random.Random(5)
     for _ in range(150):
         path = rng.choice(paths)
@@ -257,13 +259,13 @@ def test_a_damaged_byte_is_never_a_wrong_command(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         machine = Journal()
         try:
-            with LocalLog(tmp_path / "log", options()) as log:
+            with LocalLog(memory_path / "log", options()) as log:
                 log.start(machine)
         except CompactlibError:
             pass
         # Of the newest segment the end may be taken for a torn write, and cut; all that is left is right.
         assert machine.payloads == wanted[:len(machine.payloads)]
-        for left in (tmp_path / "log").glob("*"):
+        for left in (memory_path / "log").glob("*"):
             if left not in paths:
                 left.unlink()
         path.write_bytes(sound)
@@ -323,17 +325,18 @@ def recorded(folder: Path) -> Any:
     return record(folder, work)
 
 
-def test_crash_at_every_step(tmp_path: Path) -> None:
-    report = explore(recorded(tmp_path / "work"), lambda folder, told: check(folder / "log", told), limit_per_point=16)
+def test_crash_at_every_step(memory_path: Path) -> None:
+    recording = recorded(memory_path / "work")
+    report = explore(recording, lambda folder, told: check(folder / "log", told), limit_per_point=16)
     assert report.points > 50
 
 
-def test_crash_at_every_step_of_the_recovery_from_a_crash(tmp_path: Path) -> None:
+def test_crash_at_every_step_of_the_recovery_from_a_crash(memory_path: Path) -> None:
     def recover(folder: Path, files: Files) -> None:
         with LocalLog(folder / "log", options(files)) as log:
             log.start(Journal([(Command(index, 1, 0.0), b"") for index in range(2, log.first_index)]))
 
-    report = explore_recovery(recorded(tmp_path / "work"), recover, lambda folder, told: check_mixed(folder, told),
+    report = explore_recovery(recorded(memory_path / "work"), recover, lambda folder, told: check_mixed(folder, told),
                               limit_per_point=3)
     assert report.points > 50
 
@@ -356,19 +359,16 @@ def check_mixed(folder: Path, acknowledged: Sequence[bytes]) -> None:
         assert len(found) >= len(acknowledged)
 
 
-@pytest.mark.parametrize("sticky", [False, True])
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-def test_a_disk_that_refuses_at_every_step(tmp_path: Path, number: int, sticky: bool) -> None:
+@pytest.mark.parametrize(("number", "sticky"), [(errno.ENOSPC, True), (errno.ENOSPC, False), (errno.EIO, False)])
+def test_a_disk_that_refuses_at_every_step(memory_path: Path, number: int, sticky: bool) -> None:
     counting = FailingFiles()
-    for _ in life(tmp_path / "undisturbed", counting):
+    for _ in life(memory_path / "undisturbed", counting):
         pass
     for fail_at in range(1, counting.count + 1):
-        folder = tmp_path / f"fail-{fail_at}"
+        folder = memory_path / f"fail-{fail_at}"
         told: list[bytes] = []
-        try:
+        with contextlib.suppress(StorageError, LogBroken):
             told.extend(life(folder, FailingFiles(fail_at=fail_at, errno=number, sticky=sticky)))
-        except (StorageError, LogBroken):
-            pass
         if folder.exists():
             check(folder, told)
 
