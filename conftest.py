@@ -31,8 +31,11 @@ def _enter_scratch_folder(namespace: dict[str, Any]) -> None:
 
 
 def _leave_scratch_folder(namespace: dict[str, Any]) -> None:
-    os.chdir(namespace["_came_from"])
-    shutil.rmtree(namespace["_scratch_folder"])
+    # Called twice when pytest stumbles over a failing example.
+    scratch = namespace.pop("_scratch_folder", None)
+    if scratch is not None:
+        os.chdir(namespace["_came_from"])
+        shutil.rmtree(scratch)
 
 
 def _examples(parsers: Sequence[Parser], path: str, pattern: str, exclude: str | None = None) -> Sybil:
