@@ -1,0 +1,308 @@
+"""The compaction log: order of phases (L1, L2), its file to the byte (L3), damage, and the history (L4, L5)."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from compactlib.blobstore.compaction_file import (
+    LOG_NAME,
+    MAGIC,
+    close_log,
+    damaged_history,
+    decode_log,
+    done_name,
+    encode_log,
+    next_number,
+    prune_history,
+    read_history,
+    read_log,
+    write_log,
+)
+from compactlib.blobstore.compaction_log import CompactionLog, Move, Phase, Target
+from compactlib.blobstore.errors import CompactionOutOfOrder
+from compactlib.blobstore.names import LogPosition, SegmentName
+from compactlib.checksum import crc32
+from compactlib.errors import CompactlibError, CorruptData, InvalidInput, Unsupported
+from compactlib.files import LocalFiles
+from compactlib.testing import RecordingFiles, explore, record
+from tests.blobstore.compaction_stores import names
+
+GOLDEN = Path(__file__).parent / "golden"
+FILES = LocalFiles()
+
+
+def begun(**changes: Any) -> CompactionLog:
+    values: dict[str, Any] = {"number": 7, "started_ms": 1000, "reference_ms": 500, "is_full": True,
+                              "swap_segments": 1, "victims": tuple(names("0_0", "1_0", "2_3"))}
+    return CompactionLog(**{**values, **changes})
+
+
+def at_all_phases() -> list[CompactionLog]:
+    """One log after each of its steps, in two cycles."""
+    zero, one, two = names("0_0", "1_0", "2_3")
+    split = LogPosition(two, 1080)
+    logs = [begun()]
+    logs.append(logs[-1].start_copy((zero, one), split, (SegmentName(0, 1),), 1001))
+    logs.append(logs[-1].copied(Target(SegmentName(0, 1), 2000, 9, 77, (80, 900))))
+    logs.append(logs[-1].start_commit((Move(LogPosition(zero, 80), LogPosition(SegmentName(0, 1), 80)),), 1920, 1002))
+    logs.append(logs[-1].start_cleanup(1003))
+    logs.append(logs[-1].end_cycle(1004))
+    logs.append(logs[-1].leave_out(two))
+    logs.append(logs[-2].start_copy((two,), None, (), 1005))
+    logs.append(logs[-1].start_commit((), 0, 1006).start_cleanup(1007).end_cycle(1008))
+    logs.append(logs[1].drop())
+    return logs
+
+
+def test_l2_two_cycles_and_where_they_stand() -> None:
+    logs = at_all_phases()
+    assert [log.phase.name for log in logs] == ["PREPARE", "COPY", "COPY", "COMMIT", "CLEANUP", "PREPARE", "DONE",
+                                                "COPY", "DONE", "DONE"]
+    assert logs[5].remaining == tuple(names("2_3"))
+    assert logs[5].copied_before == LogPosition(SegmentName(2, 3), 1080)
+    assert logs[6].copied_before is None
+    assert [log.next_number for log in logs] == [7, 7, 7, 8, 8, 8, 8, 8, 9, 7]
+    assert logs[8].copied_bytes == 1920
+
+
+STEPS: dict[str, Callable[[CompactionLog], CompactionLog]] = {
+    "start_copy": lambda log: log.start_copy(log.remaining, None, (), 9),
+    "copied": lambda log: log.copied(Target(SegmentName(0, 1), 2000, 9, 77, (80,))),
+    "start_commit": lambda log: log.start_commit((), 0, 9),
+    "start_cleanup": lambda log: log.start_cleanup(9),
+    "end_cycle": lambda log: log.end_cycle(9),
+    "restart_copy": lambda log: log.restart_copy(),
+    "leave_out": lambda log: log.leave_out(log.victims[-1]),
+    "drop": lambda log: log.drop(),
+}
+ALLOWED: dict[int, set[str]] = {
+    0: {"start_copy", "leave_out", "drop"}, 1: {"copied", "restart_copy", "drop"},
+    2: {"start_commit", "restart_copy", "drop"}, 3: {"start_cleanup"}, 4: {"end_cycle"},
+    5: {"start_copy", "leave_out", "drop"}, 6: set(), 8: set(), 9: set(),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("place", ALLOWED)
+def test_l1_a_step_out_of_order_is_refused_with_the_phase(step: str, place: int) -> None:
+    log = at_all_phases()[place]
+    if step in ALLOWED[place]:
+        STEPS[step](log).audit()
+    else:
+        with pytest.raises(CompactionOutOfOrder) as caught:
+            STEPS[step](log)
+        assert caught.value.phase == log.phase.value
+
+
+@pytest.mark.parametrize("changes", [
+    {"victims": ()}, {"victims": tuple(names("1_0", "0_0"))}, {"victims": tuple(names("1_0", "1_0"))},
+    {"swap_segments": 0}, {"number": 0}, {"reference_ms": -1},
+])
+def test_a_log_that_makes_no_sense(changes: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        begun(**changes)
+
+
+@pytest.mark.parametrize("arguments", [
+    (tuple(names("1_0")), None, ()), ((), None, ()), (tuple(names("0_0")), LogPosition(SegmentName(2, 3), 99), ()),
+    (tuple(names("0_0")), None, tuple(names("0_1", "1_1"))),
+])
+def test_a_cycle_that_does_not_fit(arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(InvalidInput, match="does not"):
+        begun().start_copy(*arguments, 9)
+
+
+class CompactionLogMachine(RuleBasedStateMachine):
+    """Random steps; in each state the log survives its file, and says what is left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log = begun(swap_segments=2)
+        self.gone: list[SegmentName] = []
+
+    @precondition(lambda self: self.log.phase is Phase.PREPARE)
+    @rule(count=st.integers(1, 3), swaps=st.integers(0, 2))
+    def start(self, count: int, swaps: int) -> None:
+        sources = self.log.remaining[:count]
+        planned = tuple(SegmentName(name.position, 9) for name in sources[:swaps])
+        self.log = self.log.start_copy(sources, None, planned, 1)
+
+    @precondition(lambda self: self.log.phase is Phase.COPY)
+    @rule(anew=st.booleans())
+    def copy(self, anew: bool) -> None:
+        if anew:
+            self.log = self.log.restart_copy()
+            return
+        cycle = self.log.cycles[-1]
+        for name in cycle.planned[len(cycle.targets):]:
+            self.log = self.log.copied(Target(name, 100, 1, 0, (80,)))
+        self.log = self.log.start_commit((), 20, 2)
+
+    @precondition(lambda self: self.log.phase is Phase.COMMIT)
+    @rule()
+    def commit(self) -> None:
+        self.log = self.log.start_cleanup(3)
+
+    @precondition(lambda self: self.log.phase is Phase.CLEANUP)
+    @rule()
+    def end(self) -> None:
+        self.gone += self.log.cycles[-1].sources
+        self.log = self.log.end_cycle(4)
+
+    @precondition(lambda self: self.log.phase in (Phase.PREPARE, Phase.COPY))
+    @rule()
+    def drop(self) -> None:
+        self.log = self.log.drop()
+
+    @precondition(lambda self: self.log.phase is Phase.DONE)
+    @rule()
+    def begin_another(self) -> None:
+        self.log = begun(number=self.log.next_number, swap_segments=2)
+        self.gone = []
+
+    @invariant()
+    def it_holds_together(self) -> None:
+        self.log.audit()
+        assert decode_log(encode_log(self.log), "x") == self.log
+        cycle = self.log.cycle
+        begun_with = cycle.sources if cycle else ()
+        assert self.log.remaining == tuple(name for name in self.log.victims
+                                           if name not in self.gone and name not in begun_with)
+
+
+TestCompactionLogMachine = CompactionLogMachine.TestCase
+
+
+# --------------------------------------------------------------------------------------------------------- the file
+
+
+def test_l3_the_bytes_of_an_earlier_release_are_read() -> None:
+    for place, log in enumerate(at_all_phases()):
+        path = GOLDEN / f"compaction-log-v1-{place}.bin"
+        assert decode_log(path.read_bytes(), str(path)) == log
+        assert encode_log(log) == path.read_bytes()
+
+
+def test_each_flipped_or_missing_byte_is_damage() -> None:
+    data = encode_log(at_all_phases()[4])
+    for place in range(len(data)):
+        broken = bytearray(data)
+        broken[place] ^= 1
+        with pytest.raises((CorruptData, Unsupported)):
+            decode_log(bytes(broken), "COMPACTION")
+        with pytest.raises(CorruptData):
+            decode_log(data[:place], "COMPACTION")
+
+
+@given(st.binary(max_size=300))
+def test_a_body_under_a_valid_crc_that_makes_no_sense_is_damage(body: bytes) -> None:
+    head = MAGIC + (1).to_bytes(4, "little") + crc32(body, 0).to_bytes(4, "little") + len(body).to_bytes(8, "little")
+    with contextlib.suppress(CorruptData):
+        decode_log(head + body, "COMPACTION").audit()
+
+
+def test_a_later_version_is_not_damage() -> None:
+    data = bytearray(encode_log(begun()))
+    data[8] = 2
+    with pytest.raises(Unsupported, match="upgrade"):
+        decode_log(bytes(data), "COMPACTION")
+
+
+def test_w13_the_file_is_whole_or_not_there_at_any_crash(tmp_path: Path) -> None:
+    logs = at_all_phases()
+
+    def work(folder: Path, files: RecordingFiles) -> None:
+        for log in (*logs[:6], logs[7], logs[8]):
+            write_log(files, folder, log)
+            files.acknowledge(log)
+        close_log(files, folder, logs[8])
+
+    def check(folder: Path, acknowledged: Any) -> None:
+        found = read_log(folder)
+        if found is not None and acknowledged:
+            assert logs.index(found) >= logs.index(acknowledged[-1])
+        if found is None and acknowledged:
+            assert read_history(folder) == [logs[8]]
+
+    report = explore(record(tmp_path, work), check)
+    assert report.distinct > 10
+
+
+# ------------------------------------------------------------------------------------------------------- the history
+
+
+def finished(number: int, started_ms: int) -> CompactionLog:
+    log = begun(number=number, started_ms=started_ms, victims=tuple(names("0_0")))
+    return log.start_copy(log.victims, None, (), 1).start_commit((), 0, 2).start_cleanup(3).end_cycle(4)
+
+
+def keep(folder: Path, log: CompactionLog) -> None:
+    write_log(FILES, folder, log)
+    close_log(FILES, folder, log)
+
+
+def test_l4_l5_the_history_is_in_order_and_forgets_what_is_old(tmp_path: Path) -> None:
+    for number in range(1, 11):
+        keep(tmp_path, finished(number, 10_000 * number))
+    write_log(FILES, tmp_path, begun(number=11, started_ms=110_000))
+    assert [log.number for log in read_history(tmp_path)] == list(range(1, 11))
+    removed = prune_history(FILES, tmp_path, 110_000 - 1 - 50_000)
+    assert len(removed) == 5
+    assert [log.number for log in read_history(tmp_path)] == list(range(6, 11))
+    assert read_log(tmp_path) is not None
+
+
+def test_the_newest_log_is_kept_whatever_its_age_since_it_holds_the_number(tmp_path: Path) -> None:
+    keep(tmp_path, finished(3, 10))
+    assert prune_history(FILES, tmp_path, 1 << 60) == []
+    assert next_number(tmp_path) == 4
+
+
+def test_a_compaction_that_committed_nothing_leaves_no_history(tmp_path: Path) -> None:
+    keep(tmp_path, begun().drop())
+    assert list(tmp_path.iterdir()) == []
+    assert next_number(tmp_path) == 1
+
+
+def test_damaged_history_hides_nothing_else(tmp_path: Path) -> None:
+    for number in (1, 2):
+        keep(tmp_path, finished(number, number))
+    path = tmp_path / done_name(2)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert [log.number for log in read_history(tmp_path)] == [1]
+    assert len(damaged_history(tmp_path)) == 1
+    assert next_number(tmp_path) > 3
+
+
+def test_w12_names_hold_nothing_but_a_number() -> None:
+    assert (LOG_NAME, done_name(12)) == ("COMPACTION", "compaction-0000000000000012.done")
+
+
+def test_it_prints_itself() -> None:
+    log = at_all_phases()[5]
+    assert "1 cycles committed, 1 segments left" in repr(log)
+    assert "0_0, 1_0" in str(log)
+    assert "<table>" in log._repr_html_()
+    assert log.to_dicts()[0]["records"] == 9
+
+
+def test_a_log_from_a_file_with_cycles_that_do_not_fit() -> None:
+    log = at_all_phases()[5]
+    cycle = attrs.evolve(log.cycles[0], sources=tuple(names("1_0")))
+    with pytest.raises(CompactlibError, match="cycle 1"):
+        attrs.evolve(log, cycles=(cycle,)).audit()
+
+
+if __name__ == "__main__" and sys.argv[1:] == ["write"]:
+    for number, sample in enumerate(at_all_phases()):
+        (GOLDEN / f"compaction-log-v1-{number}.bin").write_bytes(encode_log(sample))
