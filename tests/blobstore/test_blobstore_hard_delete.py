@@ -1,0 +1,250 @@
+"""Hard delete: contents that are gone from the disk, progress that lasts, crashes, and room for compactions."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactlib.blobstore.compactor import BlobCompactor
+from compactlib.blobstore.erasure import (
+    STATE_NAME,
+    Erasure,
+    HardDeleteState,
+    decode_state,
+    encode_state,
+    read_state,
+)
+from compactlib.blobstore.errors import CompactionInProgress
+from compactlib.blobstore.hard_delete import HardDeleter, HardDeleteReport
+from compactlib.blobstore.model import Blob, Deleted
+from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.verify import verify
+from compactlib.budget import Budget
+from compactlib.clock import ManualClock
+from compactlib.errors import BudgetSpent, CorruptData, Unsupported
+from compactlib.files import Files
+from compactlib.observe import RecordingObserver
+from compactlib.outcome import Done, Failed, Outcome
+from compactlib.testing import RecordingFiles, explore, explore_recovery, record
+from tests.blobstore.compaction_stores import EVERYTHING, RETENTION, START, answers, done, fill, open_store, plan_of
+
+SECRET = b"a secret of forty bytes, and nobody's....."
+
+
+def secrets_of(folder: Path, clock: ManualClock, *, count: int = 30, **changes: Any) -> BlobStore:
+    """A store where the odd blobs are deleted, with their deletes in effect."""
+    store = open_store(folder, clock, **changes)
+    for number in range(count):
+        store.put(f"b{number}", SECRET + b"%d" % number + bytes(40 * (number % 5)))
+    for number in range(1, count, 2):
+        store.delete(f"b{number}")
+    clock.advance(RETENTION + 1)
+    fill(store, 12, random.Random(0), first=100)
+    return store
+
+
+def on_disk(folder: Path) -> int:
+    """How many secrets the disk still holds."""
+    return sum(path.read_bytes().count(SECRET) for path in folder.glob("*.log"))
+
+
+def run(store: BlobStore, *, budget: Budget | None = None) -> Outcome[HardDeleteReport]:
+    return HardDeleter(store, BlobCompactor(store)).run(budget=Budget() if budget is None else budget)
+
+
+def report_of(outcome: Outcome[HardDeleteReport]) -> HardDeleteReport:
+    assert isinstance(outcome, Done), outcome
+    return outcome.stats
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(START)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def test_the_contents_of_deleted_blobs_are_gone_and_all_else_stays(folder: Path, clock: ManualClock) -> None:
+    with secrets_of(folder, clock) as store:
+        plain = answers(store, 30)
+        assert on_disk(folder) == 30
+        report = report_of(run(store))
+        assert report.records == 15
+        assert on_disk(folder) == 15
+        assert answers(store, 30) == plain
+        gone = store.get("b1", EVERYTHING)
+        assert isinstance(gone, Deleted)
+        assert gone.content_gone
+        assert not verify(store).findings
+        assert report_of(run(store)).records == 0
+        store.audit()
+    with open_store(folder, clock) as store:
+        assert not store.recovery.damage
+        assert answers(store, 30) == plain
+        assert not verify(store).findings
+
+
+def test_a_delete_that_can_still_be_undone_is_let_be(folder: Path, clock: ManualClock) -> None:
+    with open_store(folder, clock) as store:
+        store.put("b0", SECRET)
+        store.delete("b0")
+        fill(store, 20, random.Random(0), first=100)
+        clock.advance(RETENTION)
+        assert report_of(run(store)).records == 0
+        store.undelete("b0")
+        clock.advance(100)
+        report_of(run(store))
+        assert isinstance(store.get("b0"), Blob)
+
+
+def test_a_blob_that_lives_again_keeps_its_content(folder: Path, clock: ManualClock) -> None:
+    with open_store(folder, clock) as store:
+        store.put("b0", SECRET)
+        store.delete("b0")
+        store.undelete("b0")
+        fill(store, 20, random.Random(0), first=100)
+        clock.advance(RETENTION + 1)
+        assert report_of(run(store)).records == 0
+        assert isinstance(store.get("b0"), Blob)
+
+
+def test_progress_lasts_over_restarts_and_compactions(folder: Path, clock: ManualClock) -> None:
+    """Seed, effect 5: here a compaction does not reset it."""
+    with secrets_of(folder, clock) as store:
+        budget = Budget(total_bytes=3000)
+        first = run(store, budget=budget)
+        assert isinstance(first, Failed) or first.stats.records == 15  # type: ignore[union-attr]
+        reached = HardDeleter(store, BlobCompactor(store)).sequence
+        done(BlobCompactor(store).compact(plan_of(store)))
+    with open_store(folder, clock) as store:
+        deleter = HardDeleter(store, BlobCompactor(store))
+        deleter.audit()
+        assert deleter.sequence == reached
+        report_of(deleter.run(budget=Budget()))
+        assert report_of(deleter.run(budget=Budget())).records == 0
+        assert on_disk(folder) == 15
+
+
+def test_it_gives_way_to_a_compaction_that_is_in_progress(folder: Path, clock: ManualClock) -> None:
+    with secrets_of(folder, clock) as store:
+        compactor = BlobCompactor(store)
+        assert isinstance(compactor.compact(plan_of(store), budget=Budget(total_bytes=10)), Failed)
+        outcome = HardDeleter(store, compactor).run(budget=Budget())
+        assert isinstance(outcome, Failed)
+        assert isinstance(outcome.error, CompactionInProgress)
+        assert on_disk(folder) == 30
+        compactor.drop()
+        assert report_of(HardDeleter(store, compactor).run(budget=Budget())).records == 15
+
+
+def test_a_budget_ends_it_between_batches(folder: Path, clock: ManualClock) -> None:
+    with secrets_of(folder, clock) as store:
+        outcome = run(store, budget=Budget(total_bytes=1))
+        assert isinstance(outcome, Failed)
+        assert isinstance(outcome.error, BudgetSpent)
+        assert on_disk(folder) == 30
+
+
+def test_contents_still_in_the_active_segment_wait(folder: Path, clock: ManualClock) -> None:
+    with open_store(folder, clock) as store:
+        store.put("b0", SECRET)
+        store.delete("b0")
+        clock.advance(RETENTION + 1)
+        assert report_of(run(store)).records == 0
+        fill(store, 30, random.Random(0), first=100)
+        assert report_of(run(store)).records == 1
+        assert on_disk(folder) == 0
+
+
+def test_erased_records_are_compacted_like_any(folder: Path, clock: ManualClock) -> None:
+    with secrets_of(folder, clock) as store:
+        report_of(run(store))
+        plain = answers(store, 30)
+        done(BlobCompactor(store).compact(plan_of(store)))
+        assert answers(store, 30) == plain
+        assert not verify(store).findings
+
+
+def test_a_damaged_state_is_told_and_begins_anew(folder: Path, clock: ManualClock) -> None:
+    with secrets_of(folder, clock) as store:
+        report_of(run(store))
+    path = folder / STATE_NAME
+    path.write_bytes(path.read_bytes()[:-1])
+    observer = RecordingObserver()
+    with open_store(folder, clock, observer=observer) as store:
+        deleter = HardDeleter(store, BlobCompactor(store))
+        assert deleter.sequence == 0
+        assert [name for name, _ in observer.events] == ["blobstore_hard_delete_reset"]
+        assert report_of(deleter.run(budget=Budget())).records == 0
+
+
+def small(folder: Path) -> None:
+    secrets_of(folder / "store", ManualClock(START), count=12).close()
+
+
+def erase(folder: Path, files: Files) -> None:
+    with open_store(folder / "store", ManualClock(START + 100), files=files) as store:
+        report_of(run(store))
+
+
+def check(folder: Path, _: Sequence[Any]) -> None:
+    """Live blobs are untouched, nothing is damaged, and running it again erases everything."""
+    with open_store(folder / "store", ManualClock(START + 100)) as store:
+        assert not store.recovery.damage, store.recovery.damage
+        live = [store.get(f"b{number}") for number in range(0, 12, 2)]
+        assert all(isinstance(answer, Blob) and answer.content.startswith(SECRET) for answer in live)
+        for number in range(1, 12, 2):
+            assert isinstance(store.get(f"b{number}"), Deleted)
+            store.get(f"b{number}", EVERYTHING)
+        report = verify(store)
+        assert report.is_sound, str(report)
+        report_of(run(store))
+        assert on_disk(folder / "store") == 6
+        store.audit()
+
+
+def test_a_crash_at_any_operation_damages_nothing(tmp_path: Path) -> None:
+    small(tmp_path)
+    report = explore(record(tmp_path, erase), check, limit_per_point=12)
+    assert report.points > 10
+
+
+def test_a_crash_of_its_recovery_damages_nothing(tmp_path: Path) -> None:
+    small(tmp_path)
+
+    def recover(folder: Path, files: Files) -> None:
+        open_store(folder / "store", ManualClock(START + 100), files=files).close()
+
+    explore_recovery(record(tmp_path, erase), recover, check, rng=random.Random(0), recoveries=5, limit_per_point=4)
+
+
+STATE = HardDeleteState(b"an incarnation..", 99, (Erasure(SegmentName(1, 2), 80, 40, b"head" * 20),))
+
+
+def test_the_state_survives_its_file_and_each_damage_is_found(tmp_path: Path) -> None:
+    data = encode_state(STATE)
+    assert decode_state(data, "x") == STATE
+    assert read_state(tmp_path) is None
+    for place in range(len(data)):
+        broken = bytearray(data)
+        broken[place] ^= 1
+        with pytest.raises((CorruptData, Unsupported)):
+            decode_state(bytes(broken), "x")
+        with pytest.raises(CorruptData):
+            decode_state(data[:place], "x")
+
+
+def test_the_recorder_sees_every_change(tmp_path: Path) -> None:
+    """What the harness does not see cannot be crashed: the whole run goes through `Files`."""
+    small(tmp_path)
+    files = RecordingFiles(tmp_path)
+    erase(tmp_path, files)
+    assert on_disk(tmp_path / "store") == 6
