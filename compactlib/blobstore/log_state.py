@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
@@ -85,6 +86,11 @@ class LogState:
         put = -1
         sealed = []
         for index in self.by_age:
+            # The search of `rows_of`, written out: nearly every index segment is asked in vain.
+            hashes = index.hashes
+            place = bisect_left(hashes, hashed)
+            if place == len(hashes) or hashes[place] != hashed:
+                continue
             if index.last_sequence < put:
                 break
             for row in index.rows_of(blob_id, hashed):

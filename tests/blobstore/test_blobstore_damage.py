@@ -91,10 +91,10 @@ def damaged(folder: Path, rng: random.Random, count: int) -> Iterator[tuple[Path
 
 
 @pytest.mark.parametrize("left", ["closed", "killed", "no index"])
-def test_damage_anywhere_is_reported_and_harms_nothing_else(left: Left, tmp_path: Path) -> None:
-    answers, records = filled(tmp_path, left)
+def test_damage_anywhere_is_reported_and_harms_nothing_else(left: Left, scratch: Path) -> None:
+    answers, records = filled(scratch, left)
     last = max(records)
-    for path, place, cut in damaged(tmp_path / "store", random.Random(7), 150):
+    for path, place, cut in damaged(scratch / "store", random.Random(7), 150):
         concerned = {entry.id for entry in records.get(path.name, ())
                      if entry.end > place and (cut or entry.offset <= place)}
         found, reported = found_in(path.parent)
@@ -109,30 +109,30 @@ def test_damage_anywhere_is_reported_and_harms_nothing_else(left: Left, tmp_path
             assert all(isinstance(found[key], CorruptData) for key in wrong)
 
 
-def test_damage_before_the_last_record_is_damage_even_if_the_store_was_killed(tmp_path: Path) -> None:
+def test_damage_before_the_last_record_is_damage_even_if_the_store_was_killed(scratch: Path) -> None:
     """Each write was synced before the next, so that a later record proves an earlier one to have been whole."""
-    with BlobStore(tmp_path / "work", CONFIG) as store:
+    with BlobStore(scratch / "work", CONFIG) as store:
         for key in KEYS[:2]:
             store.put(key, b"content")
-        shutil.copytree(tmp_path / "work", tmp_path / "store")
-    path = tmp_path / "store" / "0_0.log"
+        shutil.copytree(scratch / "work", scratch / "store")
+    path = scratch / "store" / "0_0.log"
     data = path.read_bytes()
     path.write_bytes(data.replace(b"content", b"kontent", 1))
-    with BlobStore(tmp_path / "store", CONFIG) as store:
+    with BlobStore(scratch / "store", CONFIG) as store:
         with pytest.raises(CorruptData, match="blob 0"):
             store.get(KEYS[0])
         assert isinstance(store.get(KEYS[1]), Blob)
         assert [error.offset for error in store.recovery.damage] == [80]
     # And it is still told when the store is opened again, with an index by now.
-    with BlobStore(tmp_path / "store", CONFIG) as store, pytest.raises(CorruptData):
+    with BlobStore(scratch / "store", CONFIG) as store, pytest.raises(CorruptData):
         store.get(KEYS[0])
 
 
-def test_a_segment_that_is_gone_harms_only_its_blobs(tmp_path: Path) -> None:
-    answers, records = filled(tmp_path, "closed")
+def test_a_segment_that_is_gone_harms_only_its_blobs(scratch: Path) -> None:
+    answers, records = filled(scratch, "closed")
     victim = sorted(records)[1]
-    (tmp_path / "store" / victim).unlink()
-    with BlobStore(tmp_path / "store", CONFIG, clock=ManualClock(1000.0)) as store:
+    (scratch / "store" / victim).unlink()
+    with BlobStore(scratch / "store", CONFIG, clock=ManualClock(1000.0)) as store:
         assert store.recovery.damage
         gone = {entry.id for entry in records[victim]}
         for key in KEYS:
@@ -140,41 +140,41 @@ def test_a_segment_that_is_gone_harms_only_its_blobs(tmp_path: Path) -> None:
                 assert told(store.get(key)) == answers[key]
 
 
-def test_a_blob_that_holds_a_log_is_not_taken_for_one(tmp_path: Path) -> None:
+def test_a_blob_that_holds_a_log_is_not_taken_for_one(scratch: Path) -> None:
     """The header of a record is damaged whose content is a segment of another store: none of those records appears."""
-    _, _ = filled(tmp_path, "closed")
-    content = (tmp_path / "store" / "0_0.log").read_bytes()
+    _, _ = filled(scratch, "closed")
+    content = (scratch / "store" / "0_0.log").read_bytes()
     big = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 13)
-    with BlobStore(tmp_path / "outer", big) as store:
+    with BlobStore(scratch / "outer", big) as store:
         store.put(b"outer", content)
         store.put(b"behind", b"readable")
-    path = tmp_path / "outer" / "0_0.log"
+    path = scratch / "outer" / "0_0.log"
     data = bytearray(path.read_bytes())
     data[100] ^= 1
     path.write_bytes(data)
-    for index in (tmp_path / "outer").glob("*.index"):
+    for index in (scratch / "outer").glob("*.index"):
         index.unlink()
-    with BlobStore(tmp_path / "outer", big) as store:
+    with BlobStore(scratch / "outer", big) as store:
         assert store.status().records == 1
         assert isinstance(store.get(b"behind"), Blob)
         assert len(store.recovery.damage) == 1
 
 
-def test_two_generations_of_a_position_are_refused(tmp_path: Path) -> None:
-    filled(tmp_path, "closed")
-    store = tmp_path / "store"
+def test_two_generations_of_a_position_are_refused(scratch: Path) -> None:
+    filled(scratch, "closed")
+    store = scratch / "store"
     shutil.copy(store / "1_0.log", store / "1_1.log")
     with pytest.raises(CompactlibError):
         BlobStore(store, CONFIG)
 
 
-def test_a_lost_descriptor_is_made_again_from_the_segments(tmp_path: Path) -> None:
-    answers, _ = filled(tmp_path, "closed")
-    (tmp_path / "store" / "STORE").unlink()
-    with BlobStore(tmp_path / "store", CONFIG, clock=ManualClock(1000.0)) as store:
+def test_a_lost_descriptor_is_made_again_from_the_segments(scratch: Path) -> None:
+    answers, _ = filled(scratch, "closed")
+    (scratch / "store" / "STORE").unlink()
+    with BlobStore(scratch / "store", CONFIG, clock=ManualClock(1000.0)) as store:
         assert [error.path.rpartition("/")[2] for error in store.recovery.damage] == ["STORE"]
         assert {key: told(store.get(key)) for key in KEYS} == answers
         assert (store.capacity_bytes, store.segment_bytes) == (1 << 16, 1 << 10)
-    with BlobStore(tmp_path / "store", CONFIG) as store:
+    with BlobStore(scratch / "store", CONFIG) as store:
         assert not store.recovery.damage
         assert isinstance(store.get(KEYS[2]), Deleted)

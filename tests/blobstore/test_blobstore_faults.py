@@ -5,9 +5,6 @@ from __future__ import annotations
 import copy
 import errno
 import itertools
-import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -85,13 +82,6 @@ def check(store: BlobStore, model: PlainStore, in_flight: PlainStore | None = No
     models = [model] if in_flight is None else [model, in_flight]
     for key in KEYS:
         assert told(store.get(key)) in [each.expect(key, NOW_MS, GetOptions()) for each in models]
-
-
-@pytest.fixture
-def scratch() -> Iterator[Path]:
-    """A folder in memory where there is one: a thousand syncs on a disk take their time."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
-        yield Path(folder)
 
 
 @pytest.mark.parametrize(("number", "short"), [(errno.ENOSPC, False), (errno.ENOSPC, True), (errno.EIO, True)])

@@ -58,28 +58,28 @@ def store_in(folder: Path, clock: ManualClock | None = None, **changes: Any) -> 
 
 # ----------------------------------------------------------------------------------------------------- put and get
 
-def test_a_blob_is_answered_with_its_properties(tmp_path: Path) -> None:
-    with store_in(tmp_path) as store:
+def test_a_blob_is_answered_with_its_properties(scratch: Path) -> None:
+    with store_in(scratch) as store:
         info = store.put("photo", b"bytes", ttl_seconds=60.5, account=3, container=4)
         assert info == BlobInfo(b"photo", 5, START, START + 60.5, 0, 3, 4, START)
         assert store.get("photo") == store.get(b"photo") == Blob(info, b"bytes")
         assert store.info("photo") == info
 
 
-def test_an_id_that_was_never_put_is_missing(tmp_path: Path) -> None:
-    with store_in(tmp_path) as store:
+def test_an_id_that_was_never_put_is_missing(scratch: Path) -> None:
+    with store_in(scratch) as store:
         assert store.get("x") == Missing(b"x") == store.info("x")
 
 
-def test_text_and_bytes_name_the_same_blob(tmp_path: Path) -> None:
-    with store_in(tmp_path) as store:
+def test_text_and_bytes_name_the_same_blob(scratch: Path) -> None:
+    with store_in(scratch) as store:
         store.put("naïve", b"1")
         assert isinstance(store.get("naïve".encode()), Blob)
 
 
 @pytest.mark.parametrize("blob_id", ["", b"", b"x" * (MAX_ID_BYTES + 1), "ä" * MAX_ID_BYTES, 7, None])
-def test_an_id_that_is_empty_too_long_or_of_another_type_is_refused(blob_id: Any, tmp_path: Path) -> None:
-    with store_in(tmp_path) as store:
+def test_an_id_that_is_empty_too_long_or_of_another_type_is_refused(blob_id: Any, scratch: Path) -> None:
+    with store_in(scratch) as store:
         for call in (store.get, store.delete, store.undelete, store.ttl_update, store.info):
             with pytest.raises(InvalidInput, match="blob id"):
                 call(blob_id)
@@ -89,22 +89,22 @@ def test_an_id_that_is_empty_too_long_or_of_another_type_is_refused(blob_id: Any
 
 
 @pytest.mark.parametrize("ttl", [-1, -0.001, float("nan"), float("inf"), 1e300])
-def test_a_time_to_live_that_is_none_is_refused(ttl: float, tmp_path: Path) -> None:
-    with store_in(tmp_path) as store:
+def test_a_time_to_live_that_is_none_is_refused(ttl: float, scratch: Path) -> None:
+    with store_in(scratch) as store:
         with pytest.raises(InvalidInput):
             store.put("x", b"", ttl_seconds=ttl)
         assert store.get("x") == Missing(b"x")
 
 
 @pytest.mark.parametrize("tags", [{"account": -1}, {"container": 1 << 32}])
-def test_account_and_container_have_32_bits(tags: dict[str, int], tmp_path: Path) -> None:
-    with store_in(tmp_path) as store, pytest.raises(InvalidInput, match="account"):
+def test_account_and_container_have_32_bits(tags: dict[str, int], scratch: Path) -> None:
+    with store_in(scratch) as store, pytest.raises(InvalidInput, match="account"):
         store.put("x", b"", **tags)
 
 
-def test_an_id_is_used_once(tmp_path: Path) -> None:
+def test_an_id_is_used_once(scratch: Path) -> None:
     clock = ManualClock(START)
-    with store_in(tmp_path, clock) as store:
+    with store_in(scratch, clock) as store:
         store.put("live", b"")
         store.put("gone", b"")
         store.delete("gone")
@@ -115,9 +115,9 @@ def test_an_id_is_used_once(tmp_path: Path) -> None:
                 store.put(blob_id, b"again")
 
 
-def test_a_blob_that_fills_a_segment_fits_and_one_byte_more_does_not(tmp_path: Path) -> None:
+def test_a_blob_that_fills_a_segment_fits_and_one_byte_more_does_not(scratch: Path) -> None:
     room = (1 << 12) - SEGMENT_HEADER_BYTES - record_size(1, 0)
-    with store_in(tmp_path) as store:
+    with store_in(scratch) as store:
         store.put("a", b"x" * room)
         with pytest.raises(BlobTooLarge) as refused:
             store.put("b", b"x" * (room + 1))
@@ -126,8 +126,8 @@ def test_a_blob_that_fills_a_segment_fits_and_one_byte_more_does_not(tmp_path: P
         assert store.status().segments == 1
 
 
-def test_a_full_log_refuses_writes_and_goes_on_reading(tmp_path: Path) -> None:
-    with store_in(tmp_path) as store:
+def test_a_full_log_refuses_writes_and_goes_on_reading(scratch: Path) -> None:
+    with store_in(scratch) as store:
         for number in range(4):
             store.put(f"{number}", b"x" * 3800)
         with pytest.raises(StoreFull) as full:
@@ -142,8 +142,8 @@ def test_a_full_log_refuses_writes_and_goes_on_reading(tmp_path: Path) -> None:
 
 # --------------------------------------------------------------------------------------------------------- streams
 
-def test_a_stream_is_stored_like_bytes(tmp_path: Path) -> None:
-    with store_in(tmp_path) as store:
+def test_a_stream_is_stored_like_bytes(scratch: Path) -> None:
+    with store_in(scratch) as store:
         assert store.put("s", io.BytesIO(b"from a file")).size_bytes == 11
         assert store.put("t", io.BytesIO(b"sized"), size=5).size_bytes == 5
         assert store.put("v", memoryview(b"view")).size_bytes == store.put("w", bytearray(b"four")).size_bytes == 4
@@ -152,10 +152,10 @@ def test_a_stream_is_stored_like_bytes(tmp_path: Path) -> None:
         assert found.content == b"from a file"
 
 
-def test_a_long_stream_is_copied_in_pieces(tmp_path: Path) -> None:
+def test_a_long_stream_is_copied_in_pieces(scratch: Path) -> None:
     content = os.urandom(HELD_BYTES + 3_000_000)
     big: dict[str, Any] = {"capacity_bytes": 1 << 26, "segment_bytes": 1 << 25}
-    with store_in(tmp_path, **big) as store:
+    with store_in(scratch, **big) as store:
         store.put("before", b"1")
         store.put("long", io.BytesIO(content), size=len(content))
         store.put("behind", b"2")
@@ -165,7 +165,7 @@ def test_a_long_stream_is_copied_in_pieces(tmp_path: Path) -> None:
             with pytest.raises(InvalidInput, match="stream"):
                 store.put("wrong", io.BytesIO(content), size=said)
         store.put("last", b"3")
-    with store_in(tmp_path, **big) as store:
+    with store_in(scratch, **big) as store:
         found = [store.get(blob_id) for blob_id in ("before", "long", "behind", "last")]
         assert [answer.content for answer in found if isinstance(answer, Blob)] == [b"1", content, b"2", b"3"]
         assert store.get("wrong") == Missing(b"wrong")
@@ -175,8 +175,8 @@ def test_a_long_stream_is_copied_in_pieces(tmp_path: Path) -> None:
     (b"abc", 2), (io.BytesIO(b"abc"), 2), (io.BytesIO(b"abc"), 4), (io.BytesIO(b""), -1), (io.StringIO("abc"), None),
     ("text", None), (7, None),
 ])
-def test_content_that_is_not_what_was_said_is_refused(content: Any, size: int | None, tmp_path: Path) -> None:
-    with store_in(tmp_path) as store:
+def test_content_that_is_not_what_was_said_is_refused(content: Any, size: int | None, scratch: Path) -> None:
+    with store_in(scratch) as store:
         with pytest.raises(InvalidInput):
             store.put("x", content, size=size)
         assert store.get("x") == Missing(b"x")
@@ -184,9 +184,9 @@ def test_content_that_is_not_what_was_said_is_refused(content: Any, size: int | 
 
 # ------------------------------------------------------------------------------------------------------ time to live
 
-def test_a_blob_is_live_at_its_expiry_and_expired_a_millisecond_later(tmp_path: Path) -> None:
+def test_a_blob_is_live_at_its_expiry_and_expired_a_millisecond_later(scratch: Path) -> None:
     clock = ManualClock(START)
-    with store_in(tmp_path, clock) as store:
+    with store_in(scratch, clock) as store:
         store.put("x", b"1", ttl_seconds=1.234)
         clock.set_now(START + 1.234)
         assert isinstance(store.get("x"), Blob)
@@ -196,9 +196,9 @@ def test_a_blob_is_live_at_its_expiry_and_expired_a_millisecond_later(tmp_path: 
         assert store.get("x", GetOptions(include_deleted=True)) == Expired(b"x", START + 1.234)
 
 
-def test_a_blob_made_permanent_does_not_expire(tmp_path: Path) -> None:
+def test_a_blob_made_permanent_does_not_expire(scratch: Path) -> None:
     clock = ManualClock(START)
-    with store_in(tmp_path, clock) as store:
+    with store_in(scratch, clock) as store:
         store.put("x", b"1", ttl_seconds=2 * DAY)
         assert store.ttl_update("x").expires_at is None
         clock.advance(3 * DAY)
@@ -207,9 +207,9 @@ def test_a_blob_made_permanent_does_not_expire(tmp_path: Path) -> None:
             store.ttl_update("x")
 
 
-def test_a_ttl_update_has_to_come_before_the_buffer(tmp_path: Path) -> None:
+def test_a_ttl_update_has_to_come_before_the_buffer(scratch: Path) -> None:
     clock = ManualClock(START)
-    with store_in(tmp_path, clock) as store:
+    with store_in(scratch, clock) as store:
         store.put("early", b"", ttl_seconds=DAY)
         store.put("late", b"", ttl_seconds=DAY - 0.001)
         store.ttl_update("early")
@@ -224,9 +224,9 @@ def test_a_ttl_update_has_to_come_before_the_buffer(tmp_path: Path) -> None:
 
 # -------------------------------------------------------------------------------------------- delete and undelete
 
-def test_a_deleted_blob_says_so_and_can_be_asked_for(tmp_path: Path) -> None:
+def test_a_deleted_blob_says_so_and_can_be_asked_for(scratch: Path) -> None:
     clock = ManualClock(START)
-    with store_in(tmp_path, clock) as store:
+    with store_in(scratch, clock) as store:
         store.put("x", b"1", ttl_seconds=10)
         clock.advance(1)
         assert store.delete("x") == store.get("x") == Deleted(b"x", START + 1, 0)
@@ -250,8 +250,8 @@ def test_a_deleted_blob_says_so_and_can_be_asked_for(tmp_path: Path) -> None:
             store.undelete("never")
 
 
-def test_an_undelete_begins_the_next_life(tmp_path: Path) -> None:
-    with store_in(tmp_path) as store:
+def test_an_undelete_begins_the_next_life(scratch: Path) -> None:
+    with store_in(scratch) as store:
         store.put("x", b"1")
         with pytest.raises(NotDeleted) as refused:
             store.undelete("x")
@@ -267,9 +267,9 @@ def test_an_undelete_begins_the_next_life(tmp_path: Path) -> None:
         assert store.delete("x").life_version == 2
 
 
-def test_a_delete_can_be_taken_back_as_long_as_the_retention_lasts(tmp_path: Path) -> None:
+def test_a_delete_can_be_taken_back_as_long_as_the_retention_lasts(scratch: Path) -> None:
     clock = ManualClock(START)
-    with store_in(tmp_path, clock, deleted_retention_seconds=10.0) as store:
+    with store_in(scratch, clock, deleted_retention_seconds=10.0) as store:
         for blob_id in ("in time", "too late"):
             store.put(blob_id, b"")
             store.delete(blob_id)
@@ -280,8 +280,8 @@ def test_a_delete_can_be_taken_back_as_long_as_the_retention_lasts(tmp_path: Pat
             store.undelete("too late")
 
 
-def test_a_tombstone_without_content_says_that_the_content_is_gone(tmp_path: Path) -> None:
-    with store_in(tmp_path) as store:
+def test_a_tombstone_without_content_says_that_the_content_is_gone(scratch: Path) -> None:
+    with store_in(scratch) as store:
         store.append_replicated(RecordKind.DELETE, "x", op_time=START, life_version=2)
         answer = Deleted(b"x", START, 2, content_gone=True)
         assert store.get("x") == store.get("x", GetOptions(include_deleted=True)) == answer
@@ -295,8 +295,8 @@ def test_a_tombstone_without_content_says_that_the_content_is_gone(tmp_path: Pat
             store.ttl_update("z")
 
 
-def test_r7_a_replicated_put_keeps_its_life_version(tmp_path: Path) -> None:
-    with store_in(tmp_path) as store:
+def test_r7_a_replicated_put_keeps_its_life_version(scratch: Path) -> None:
+    with store_in(scratch) as store:
         store.append_replicated(RecordKind.PUT, "x", b"1", op_time=START, life_version=2, expires_at=START + 5)
         found = store.get("x")
         assert isinstance(found, Blob)
@@ -307,8 +307,8 @@ def test_r7_a_replicated_put_keeps_its_life_version(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------- segments and accounting
 
-def test_records_never_cross_a_segment_and_the_wasted_tail_counts_as_used(tmp_path: Path) -> None:
-    with store_in(tmp_path) as store:
+def test_records_never_cross_a_segment_and_the_wasted_tail_counts_as_used(scratch: Path) -> None:
+    with store_in(scratch) as store:
         store.put("a", b"x" * 3000)
         store.put("b", b"x" * 3000)
         store.put("c", b"x" * 10)
@@ -320,23 +320,23 @@ def test_records_never_cross_a_segment_and_the_wasted_tail_counts_as_used(tmp_pa
         assert (status.free_segments, status.records) == (2, 3)
 
 
-def test_the_capacity_has_to_be_a_multiple_only_when_a_store_is_created(tmp_path: Path) -> None:
+def test_the_capacity_has_to_be_a_multiple_only_when_a_store_is_created(scratch: Path) -> None:
     with pytest.raises(InvalidInput, match="multiple"):
-        store_in(tmp_path, segment_bytes=1 << 12, capacity_bytes=10_000)
-    assert not (tmp_path / "store").exists()
-    store_in(tmp_path).close()
-    with store_in(tmp_path, segment_bytes=5000, capacity_bytes=12_000) as store:
+        store_in(scratch, segment_bytes=1 << 12, capacity_bytes=10_000)
+    assert not (scratch / "store").exists()
+    store_in(scratch).close()
+    with store_in(scratch, segment_bytes=5000, capacity_bytes=12_000) as store:
         assert (store.segment_bytes, store.capacity_bytes) == (1 << 12, 1 << 14)
 
 
-def test_a_segment_is_no_larger_than_the_log(tmp_path: Path) -> None:
-    with store_in(tmp_path, segment_bytes=1 << 30) as store:
+def test_a_segment_is_no_larger_than_the_log(scratch: Path) -> None:
+    with store_in(scratch, segment_bytes=1 << 30) as store:
         assert store.segment_bytes == store.capacity_bytes == 1 << 14
         assert store.snapshot().eligible() == ()
 
 
-def test_closing_the_active_segment_makes_it_eligible(tmp_path: Path) -> None:
-    with store_in(tmp_path, journal_max_entries=1) as store:
+def test_closing_the_active_segment_makes_it_eligible(scratch: Path) -> None:
+    with store_in(scratch, journal_max_entries=1) as store:
         store.close_active_segment()
         assert store.status().segments == 1, "an empty one is not closed"
         store.put("a", b"1")
@@ -347,20 +347,20 @@ def test_closing_the_active_segment_makes_it_eligible(tmp_path: Path) -> None:
         assert store.snapshot().eligible() == (FIRST_SEGMENT,)
 
 
-def test_the_journal_keeps_the_segments_that_it_reaches(tmp_path: Path) -> None:
-    with store_in(tmp_path, journal_max_entries=3) as store:
+def test_the_journal_keeps_the_segments_that_it_reaches(scratch: Path) -> None:
+    with store_in(scratch, journal_max_entries=3) as store:
         for number in range(3):
             store.put(f"{number}", b"x" * 3800)
         assert store.snapshot().eligible() == ()
         store.delete("0")
         assert [str(name) for name in store.snapshot().eligible()] == ["0_0"]
     # After a restart only the records of the last segment are in the journal.
-    with store_in(tmp_path, journal_max_entries=3) as store:
+    with store_in(scratch, journal_max_entries=3) as store:
         assert [str(name) for name in store.snapshot().eligible()] == ["0_0", "1_0"]
 
 
-def test_a_switch_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    with store_in(tmp_path, journal_max_entries=1) as store:
+def test_a_switch_that_does_not_fit_is_refused(scratch: Path) -> None:
+    with store_in(scratch, journal_max_entries=1) as store:
         for number in range(3):
             store.put(f"{number}", b"x" * 3800)
         for remove in ([], [SegmentName(2, 0)], [SegmentName(0, 1)], [SegmentName(7, 0)]):
@@ -376,8 +376,8 @@ def test_a_switch_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         store.audit()
 
 
-def test_a_segment_that_is_switched_away_is_answered_no_more_and_its_file_is_let_go(tmp_path: Path) -> None:
-    with store_in(tmp_path, journal_max_entries=1) as store:
+def test_a_segment_that_is_switched_away_is_answered_no_more_and_its_file_is_let_go(scratch: Path) -> None:
+    with store_in(scratch, journal_max_entries=1) as store:
         for number in range(3):
             store.put(f"{number}", b"x" * 3800)
         before = store.snapshot()
@@ -391,13 +391,13 @@ def test_a_segment_that_is_switched_away_is_answered_no_more_and_its_file_is_let
         assert store.status().free_segments == 2
 
 
-def test_a_reader_that_holds_a_file_of_a_removed_segment_is_waited_for(tmp_path: Path) -> None:
-    with store_in(tmp_path, journal_max_entries=1) as store:
+def test_a_reader_that_holds_a_file_of_a_removed_segment_is_waited_for(scratch: Path) -> None:
+    with store_in(scratch, journal_max_entries=1) as store:
         for number in range(3):
             store.put(f"{number}", b"x" * 3800)
         held = store._log.segments.get(FIRST_SEGMENT)  # noqa: SLF001
         store.swap_segments([FIRST_SEGMENT], [])
-        (tmp_path / "store" / "0_0.log").unlink()
+        (scratch / "store" / "0_0.log").unlink()
         assert not store.drain([FIRST_SEGMENT], 1.0)
         assert held.read(SEGMENT_HEADER_BYTES, 4) == b"CLBR"
         del held
@@ -407,23 +407,23 @@ def test_a_reader_that_holds_a_file_of_a_removed_segment_is_waited_for(tmp_path:
 
 # ---------------------------------------------------------------------------------------------- folders and closing
 
-def test_a_store_is_open_once(tmp_path: Path) -> None:
-    with store_in(tmp_path) as store:
+def test_a_store_is_open_once(scratch: Path) -> None:
+    with store_in(scratch) as store:
         with pytest.raises(Busy):
-            store_in(tmp_path)
+            store_in(scratch)
         store.put("x", b"")
-    store_in(tmp_path).close()
+    store_in(scratch).close()
 
 
-def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir()
-    (tmp_path / "store" / "thesis.tex").write_text("")
+def test_a_folder_with_something_else_in_it_is_refused(scratch: Path) -> None:
+    (scratch / "store").mkdir()
+    (scratch / "store" / "thesis.tex").write_text("")
     with pytest.raises(NotAStore, match=r"thesis\.tex"):
-        store_in(tmp_path)
+        store_in(scratch)
 
 
-def test_a_closed_store_refuses_everything(tmp_path: Path) -> None:
-    store = store_in(tmp_path)
+def test_a_closed_store_refuses_everything(scratch: Path) -> None:
+    store = store_in(scratch)
     store.put("x", b"")
     store.close()
     store.close()
@@ -434,9 +434,9 @@ def test_a_closed_store_refuses_everything(tmp_path: Path) -> None:
     assert "closed" in repr(store)
 
 
-def test_no_file_handle_is_leaked(tmp_path: Path) -> None:
+def test_no_file_handle_is_leaked(scratch: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    with store_in(tmp_path, max_open_segments=1) as store:
+    with store_in(scratch, max_open_segments=1) as store:
         for number in range(4):
             store.put(f"{number}", b"x" * 3800)
         for number in range(4):
@@ -445,8 +445,8 @@ def test_no_file_handle_is_leaked(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_status_prints_itself(tmp_path: Path) -> None:
-    with store_in(tmp_path) as store:
+def test_a_status_prints_itself(scratch: Path) -> None:
+    with store_in(scratch) as store:
         store.put("x", b"")
         status = store.status()
         assert status.to_dicts()[0]["records"] == 1

@@ -1,0 +1,34 @@
+"""The journal: which segments the newest records lie in (notes 1.3, vector S7)."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactlib.blobstore.journal import Journal
+from compactlib.blobstore.names import SegmentName
+
+
+def test_s7_the_eleventh_entry_of_a_journal_of_ten_evicts_the_oldest() -> None:
+    journal = Journal(10)
+    assert not len(journal)
+    journal.append(SegmentName(0, 0))
+    journal.append(SegmentName(1, 0), 9)
+    assert (journal.floor, len(journal)) == (SegmentName(0, 0), 10)
+    journal.append(SegmentName(1, 0))
+    assert (journal.floor, len(journal)) == (SegmentName(1, 0), 10)
+
+
+@given(st.integers(0, 7), st.lists(st.tuples(st.booleans(), st.integers(1, 9)), max_size=30))
+def test_the_floor_is_the_segment_of_the_oldest_entry_that_is_left(most: int, steps: list[tuple[bool, int]]) -> None:
+    journal, plain = Journal(most), deque[SegmentName](maxlen=most)
+    segment = SegmentName(0, 0)
+    for rolls, count in steps:
+        segment = segment.next_position if rolls else segment
+        journal.append(segment, count)
+        plain.extend([segment] * count)
+        journal.audit()
+        assert len(journal) == len(plain)
+        assert journal.floor == (plain[0] if plain else None)
