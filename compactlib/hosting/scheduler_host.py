@@ -122,6 +122,10 @@ class SchedulerHost:
         with_index: whether a new scheduler has a metadata index.
         observer: is told what happens, what is replayed at the start included.
 
+    Attributes:
+        log: the log, for looking at it.
+        machine: what the log drives, for looking at it between commands; see `look`.
+
     Raises:
         OutOfStep: the log does not continue the snapshot.
         CorruptData, Unsupported: a snapshot or a command cannot be read.
@@ -134,19 +138,19 @@ class SchedulerHost:
                  observer: Observer | None = None) -> None:
         if snapshot_every < 0:
             raise InvalidInput(f"snapshot_every is {snapshot_every}; give 0 or more")
-        self._log = log
+        self.log = log
         self._every = snapshot_every
         self._observer = Observer() if observer is None else observer
-        self._machine = SchedulerMachine(config or SchedulerConfig(), with_index=with_index, observer=observer)
+        self.machine = SchedulerMachine(config or SchedulerConfig(), with_index=with_index, observer=observer)
         self._snapshots = None if kv is None else SnapshotStore(kv, partition)
         self._snapshotting = threading.Lock()
         snapshot = None if self._snapshots is None else self._snapshots.load()
         if snapshot is not None:
-            self._machine.load(snapshot.data)
-            if self._machine.applied_index != snapshot.index:
+            self.machine.load(snapshot.data)
+            if self.machine.applied_index != snapshot.index:
                 raise CorruptData(path=repr(self._snapshots), offset=0, expected=f"a state after {snapshot.index}",
-                                  found=f"a state after {self._machine.applied_index}")
-        log.start(self._machine)
+                                  found=f"a state after {self.machine.applied_index}")
+        log.start(self.machine)
 
     # -- what changes the state
 
@@ -162,13 +166,13 @@ class SchedulerHost:
 
         def prepare(command: Command) -> bytes | None:
             nonlocal idle
-            update = self._machine.service.prepare(command, request)
+            update = self.machine.service.prepare(command, request)
             if update.changes_nothing:
                 idle = PollResponse(answers=update.answers, now=update.now)
                 return None
-            return self._machine.encode(update)
+            return self.machine.encode(update)
 
-        result = self._log.decide(prepare)
+        result = self.log.decide(prepare)
         if result is None:
             return idle
         if isinstance(result, TermChanged):
@@ -195,7 +199,7 @@ class SchedulerHost:
 
     def _carry_out(self, operation: Operation, kind: type[AnswerT]) -> AnswerT:
         # Encoded within the log's order, where the machine may remember it.
-        result = self._log.decide(lambda command: self._machine.encode(operation))
+        result = self.log.decide(lambda command: self.machine.encode(operation))
         assert isinstance(result, kind), result
         self._snapshot_if_due()
         return result
@@ -210,9 +214,9 @@ class SchedulerHost:
         found: list[AnswerT] = []
 
         def see(command: Command) -> None:
-            found.append(at(self._machine.service))
+            found.append(at(self.machine.service))
 
-        self._log.decide(see)
+        self.log.decide(see)
         return found[0]
 
     def audit(self) -> None:
@@ -222,7 +226,7 @@ class SchedulerHost:
             CompactlibError: something is wrong; the message has the numbers.
         """
         self.look(SchedulerService.audit)
-        self._log.audit()
+        self.log.audit()
         if self._snapshots is not None:
             with self._snapshotting:
                 self._snapshots.audit()
@@ -242,11 +246,11 @@ class SchedulerHost:
         if not self._snapshotting.acquire(blocking=False):
             return Skipped("a snapshot is being taken")
         try:
-            index, data = self.look(lambda service: (service.state.applied_index, self._machine.dump()))
+            index, data = self.look(lambda service: (service.state.applied_index, self.machine.dump()))
             if index <= snapshots.index:
                 return Skipped(f"nothing has happened since command {snapshots.index}")
             snapshots.save(index, data)
-            self._log.compact(index)
+            self.log.compact(index)
         except CompactlibError as error:
             self._observer.event("scheduler_snapshot_failed", {"error": str(error)})
             return Failed(error)
@@ -255,13 +259,13 @@ class SchedulerHost:
         return Done(index)
 
     def _snapshot_if_due(self) -> None:
-        if self._snapshots is not None and self._every and self._log.last_index - self._snapshots.index >= self._every:
+        if self._snapshots is not None and self._every and self.log.last_index - self._snapshots.index >= self._every:
             # Whether it succeeds or not, the command is done; a snapshot that failed is tried again with the next.
             self.snapshot()
 
     def close(self) -> None:
         """Close the log; closing again does nothing. The store stays open."""
-        self._log.close()
+        self.log.close()
 
     def __enter__(self) -> SchedulerHost:
         return self
@@ -270,4 +274,4 @@ class SchedulerHost:
         self.close()
 
     def __repr__(self) -> str:
-        return f"SchedulerHost({self._log!r}, {self._machine.service!r})"
+        return f"SchedulerHost({self.log!r}, {self.machine.service!r})"
