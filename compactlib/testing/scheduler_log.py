@@ -16,12 +16,13 @@ import attrs
 
 from compactlib.scheduler.codec import decode_command, encode_command
 from compactlib.scheduler.model import Command
-from compactlib.scheduler.poll import PollRequest, Verdict
+from compactlib.scheduler.poll import PollRequest, PollResponse, Verdict
 from compactlib.scheduler.service import SchedulerService
 from compactlib.scheduler.state_rows import dump_rows, load_rows
 from compactlib.scheduler.update import (
     AddBlocks,
     AlreadyApplied,
+    Applied,
     ApplyResult,
     CompletedJob,
     Operation,
@@ -132,8 +133,12 @@ class Node:
         if self.leads is None:
             return False
         if not self.sim.settings.prepare_in_the_log:
-            command = Command(self.length + 1, self.term, self.now)
-            return self.propose(self.service.prepare(command, request), reply)
+            update = self.service.prepare(Command(self.length + 1, self.term, self.now), request)
+            if update.changes_nothing and not update.answers:
+                # Nothing was asked about jobs, so even a leader that leads no more can say this.
+                self.sim.after(0.0, reply, Applied(PollResponse(now=update.now)))
+                return True
+            return self.propose(update, reply)
         # As upstream: an entry of its own is the prepare, and other entries may come between the two.
         self.polls[self.length + 1] = request, reply
         return self.propose(Tick())
@@ -201,9 +206,9 @@ class Node:
                                          if node is not self)], reverse=True)
         length = lengths[len(lengths) // 2]
         if length > self.committed and self.leads.entries[length - 1].command.term == self.term:
+            # The others hear of it with the next entry or heartbeat.
             self.committed = length
             self._apply()
-            self._send_to_all()
 
     def _step_down(self, term: int) -> None:
         self.term = term
@@ -288,7 +293,7 @@ def elect(sim: Simulation, *, by_force: bool = False) -> None:
     up = [node for node in sim.nodes if node.is_up]
     if len(up) <= len(sim.nodes) // 2:
         return
-    newest = max((node.term for node in sim.nodes))
+    newest = max(node.term for node in sim.nodes)
     if not by_force and any(node.leads is not None and node.term == newest for node in up):
         return
     voters = sim.rng.sample(up, len(sim.nodes) // 2 + 1)

@@ -101,10 +101,10 @@ class SimulationSettings:
     nodes: int = 3
     workers: int = 3
     capacity: int = 2
-    blocks: int = 16
+    blocks: int = 12
     shards: int = 1
     anonymous: bool = False
-    rough_seconds: float = 60.0
+    rough_seconds: float = 40.0
     calm_seconds: float = 600.0
     lease_seconds: float = 5.0
     clock_skew: float = 3.0
@@ -127,7 +127,7 @@ class SimulationSettings:
     prepare_in_the_log: bool = False
     careless_leaders: bool = True
     over_the_wire: bool = False
-    check_every: int = 16
+    check_every: int = 32
     start: float = 1_000_000.0
     age_hours: float = 48.0
     config: SchedulerConfig = attrs.field(factory=SchedulerConfig)
@@ -149,7 +149,7 @@ class SimulationSettings:
             cleanup_batch_size=rng.choice([1, 2, 5]), standalone_cleanup=True)
         return cls(
             nodes=rng.choice([1, 3, 3, 3, 5]), workers=rng.choice([1, 2, 3, 4]), capacity=rng.choice([1, 2, 3]),
-            blocks=rng.choice([6, 12, 18]), shards=rng.choice([1, 1, 2]), anonymous=rng.random() < 0.3,
+            blocks=rng.choice([4, 8, 14]), shards=rng.choice([1, 1, 2]), anonymous=rng.random() < 0.3,
             lease_seconds=lease, clock_skew=skew, delay_seconds=delay, loss_rate=rng.choice([0.0, 0.1, 0.3]),
             repeat_rate=rng.choice([0.0, 0.1, 0.3]), crash_rate=rng.choice([0.0, 0.1, 0.3]),
             election_rate=rng.choice([0.0, 0.2, 0.5]), job_seconds=rng.choice([1.0, 6.0, 12.0]),
@@ -202,6 +202,7 @@ class Simulation:
         self.rng: random.Random = random.Random(seed)
         self.now: float = self.settings.start
         self.is_rough: bool = True
+        self.is_over: bool = False
         self.trace: list[str] = []
         self._tells = trace
         self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
@@ -274,11 +275,8 @@ class Simulation:
         service = self.checks.service
         state, now = service.state, max(node.now for node in self.nodes)
         jobs = [job.name for phase, job in service.jobs(now) if phase is not JobPhase.EXCLUDED]
-        # With the queue full of excluded jobs that cannot leave it, there is nowhere for others to go.
-        excluded = len(state.jobs) - len(jobs)
-        stuck = bool(self.config.max_queue_size) and excluded >= self.config.max_queue_size
-        found: dict[str, Any] = {"jobs": jobs, "blocks": 0 if stuck else len(state.blocks),
-                                 "tombstones": len(state.tombstones), "quarantine": list(state.quarantine)}
+        found: dict[str, Any] = {"jobs": jobs, "blocks": len(state.blocks), "tombstones": len(state.tombstones),
+                                 "quarantine": list(state.quarantine)}
         return {what: left for what, left in found.items() if left}
 
     # --------------------------------------------------------------------------------------------- the story
@@ -294,10 +292,13 @@ class Simulation:
             self._run_until(self.settings.start + self.settings.rough_seconds)
             self._calm_down()
             end = self.now + self.settings.calm_seconds
-            while self.now < end:
-                self._run_until(self.now + 10)
-                if self._is_quiet():
-                    break
+            quiet = 0
+            while self.now < end and quiet < 2:
+                self._run_until(self.now + 5)
+                quiet = 0 if self.unfinished() else quiet + 1
+            # Nobody asks for anything more: now the last entries reach all nodes.
+            self.is_over = True
+            self._run_until(self.now + 5)
         except SimulationFailure:
             raise
         except Exception as error:
@@ -349,10 +350,12 @@ class Simulation:
         """From now on, nothing goes wrong; what hangs or is under way still comes to its end."""
         self.note("the faults end")
         self.is_rough = False
-        calm = {"loss_rate": 0.0, "repeat_rate": 0.0, "crash_rate": 0.0, "hang_rate": 0.0, "failure_rate": 0.0}
-        self.settings = attrs.evolve(self.settings, **calm)
-        for what in [*self.nodes, *self.workers]:
-            self._restart(what)
+        self.settings = attrs.evolve(self.settings, loss_rate=0.0, repeat_rate=0.0, crash_rate=0.0, hang_rate=0.0,
+                                     failure_rate=0.0)
+        for node in self.nodes:
+            self._restart(node)
+        for worker in self.workers:
+            self._restart(worker)
         elect(self, by_force=True)
 
     def _run_until(self, time: float) -> None:
@@ -361,10 +364,6 @@ class Simulation:
             self.now, _, call, arguments = heapq.heappop(events)
             call(*arguments)
         self.now = time
-
-    def _is_quiet(self) -> bool:
-        return (not self.unfinished() and all(node.applied == self.checks.tip for node in self.nodes)
-                and all(node.length == self.checks.tip for node in self.nodes))
 
 
 def simulate(seed: int, settings: SimulationSettings | None = None, *, trace: bool = False) -> SimulationReport:
@@ -403,12 +402,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             report = simulate(seed, trace=arguments.trace)
         except SimulationFailure as failure:
-            print(failure.trace, failure, sep="\n", file=sys.stderr)
+            sys.stderr.write(f"{failure.trace}\n{failure}\n")
             return 1
         total.update({"seeds": 1, "entries": report.entries, **report.counts})
-        for line in report.trace:
-            print(line)
-    print(Table.from_dicts([{"what": what, "count": count} for what, count in sorted(total.items())]))
+        sys.stdout.writelines(f"{line}\n" for line in report.trace)
+    rows = [{"what": what, "count": count} for what, count in sorted(total.items())]
+    sys.stdout.write(f"{Table.from_dicts(rows)}\n")
     return 0
 
 

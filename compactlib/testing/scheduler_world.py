@@ -135,7 +135,7 @@ class SimulatedWorker:
     def poll(self, life: int) -> None:
         """Poll, and again after a while."""
         sim = self._sim
-        if life != self._life:
+        if life != self._life or sim.is_over:
             return
         now = sim.now * self._clock_rate
         self._carry_out(self.core.give_up_overdue(now))
@@ -269,6 +269,8 @@ class SimulatedWorker:
 
 def tend(sim: Simulation) -> None:
     """What a host does beside: time passes in the log, old data goes, what was given up is tried again."""
+    if sim.is_over:
+        return
     leader = sim.some_leader()
     leader.propose(Tick())
     settings, rng = sim.settings, sim.rng
