@@ -14,7 +14,7 @@ from compactlib.scheduler.block_queue import Pushed
 from compactlib.scheduler.complete import complete, queue_block, refuse_outputs
 from compactlib.scheduler.effects import Effects
 from compactlib.scheduler.metadata_index import AddOutcome
-from compactlib.scheduler.model import BlockEntry, BlockMeta, JobPlan, JobStatus
+from compactlib.scheduler.model import BlockMeta, JobPlan, JobStatus
 from compactlib.scheduler.poll import Assignment, PollResponse, StatusAnswer, Verdict
 from compactlib.scheduler.update import (
     AddBlocks,
@@ -171,17 +171,14 @@ def _add_blocks(effects: Effects, operation: AddBlocks) -> BlocksAdded:
 
 
 def _add_block(effects: Effects, block: BlockMeta) -> str:
-    state, command = effects.state, effects.command
+    state = effects.state
     if state.index is not None:
         added = state.index.add(block, state.tombstones)
         if added is not AddOutcome.ADDED:
             return "duplicate" if added is AddOutcome.DUPLICATE else "tombstoned"
     elif state.tombstones.covers(block):
         return "tombstoned"
-    pushed = state.blocks.push(BlockEntry(
-        index=command.index, appended_at=command.appended_at, id=block.id, tenant=block.tenant, shard=block.shard,
-        level=block.level, size_bytes=block.size_bytes, time=block.min_time or None))
-    return _FATES[pushed]
+    return _FATES[state.blocks.push_meta(block, effects.command.appended_at)]
 
 
 def _retain(effects: Effects, operation: Retain) -> Retained:

@@ -23,7 +23,7 @@ from sortedcontainers import SortedDict
 
 from compactlib.errors import CompactlibError
 from compactlib.scheduler.config import LevelConfig
-from compactlib.scheduler.model import BlockEntry
+from compactlib.scheduler.model import BlockEntry, BlockMeta
 from compactlib.scheduler.ulid import ulid_seconds
 
 Key: TypeAlias = tuple[str, int, int]
@@ -119,7 +119,7 @@ class QueueLevel:
 
     def due(self, now: float) -> list[Group]:
         """The groups whose oldest batch is too old to wait any longer. O(answer + log groups)."""
-        if not self.config.max_age_seconds:
+        if not self.waiting or not self.config.max_age_seconds:
             return []
         found: list[Group] = []
         for (created_at, _), group in self.waiting.items():
@@ -153,35 +153,44 @@ class BlockQueue:
 
         O(1), and O(log batches) if a batch is flushed.
         """
-        if entry.level >= len(self.levels):
+        time = ulid_seconds(entry.id) if entry.time is None else entry.time
+        return self._push((entry.tenant, entry.shard, entry.level), entry.appended_at,
+                          QueuedBlock(entry.id, time, entry.size_bytes))
+
+    def push_meta(self, block: BlockMeta, now: float) -> Pushed:
+        """Queue a block that the metadata index knows; its age is that of its oldest data, if it says so. As `push`."""
+        time = block.min_time or ulid_seconds(block.id)
+        return self._push((block.tenant, block.shard, block.level), now,
+                          QueuedBlock(block.id, time, block.size_bytes))
+
+    def _push(self, key: Key, now: float, block: QueuedBlock) -> Pushed:
+        if key[2] >= len(self.levels):
             return Pushed.TERMINAL
-        level = self.levels[entry.level]
-        key = (entry.tenant, entry.shard, entry.level)
+        level = self.levels[key[2]]
         group = level.groups.get(key)
         if group is None:
             group = level.groups[key] = Group(key)
         else:
             level.groups.move_to_end(key)
         # A duplicate is a sign of life of its key as well.
-        group.updated_at = entry.appended_at
-        if entry.id in group.members:
+        group.updated_at = now
+        if block.id in group.members:
             self.rejected += 1
-            self._flush_oldest(level, entry.appended_at)
+            self._flush_oldest(level, now)
             return Pushed.DUPLICATE
         batch = group.staging
         if not batch.live:
             batch.created_at = group.updated_at
-        time = ulid_seconds(entry.id) if entry.time is None else entry.time
-        batch.slots.append(QueuedBlock(entry.id, time, entry.size_bytes))
+        batch.slots.append(block)
         batch.live += 1
-        batch.size_bytes += entry.size_bytes
-        group.members[entry.id] = batch
+        batch.size_bytes += block.size_bytes
+        group.members[block.id] = batch
         limits = level.config
         if (batch.live >= limits.max_blocks
                 or (limits.max_age_seconds and group.updated_at - batch.created_at > limits.max_age_seconds)
                 or (limits.max_job_bytes is not None and batch.size_bytes >= limits.max_job_bytes)):
             self._flush(level, group)
-        self._flush_oldest(level, entry.appended_at)
+        self._flush_oldest(level, now)
         return Pushed.QUEUED
 
     def tick(self, now: float) -> int:

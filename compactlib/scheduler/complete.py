@@ -10,7 +10,7 @@ import attrs
 from compactlib.scheduler.block_queue import Pushed
 from compactlib.scheduler.effects import Effects
 from compactlib.scheduler.job import Job
-from compactlib.scheduler.model import BlockEntry, BlockMeta, BlockTombstones, CompactedBlocks, NoOutput
+from compactlib.scheduler.model import BlockMeta, BlockTombstones, CompactedBlocks, NoOutput
 from compactlib.scheduler.poll import Verdict
 from compactlib.scheduler.results import unread_sources
 from compactlib.scheduler.state import SchedulerState
@@ -113,7 +113,4 @@ def _replace(effects: Effects, job: Job, results: CompactedBlocks) -> None:
 
 def queue_block(effects: Effects, block: BlockMeta) -> bool:
     """Let the block wait for compaction; `False` if it waits already or its level is not compacted."""
-    command = effects.command
-    entry = BlockEntry(index=command.index, appended_at=command.appended_at, id=block.id, tenant=block.tenant,
-                       shard=block.shard, level=block.level, size_bytes=block.size_bytes, time=block.min_time or None)
-    return effects.state.blocks.push(entry) is Pushed.QUEUED
+    return effects.state.blocks.push_meta(block, effects.command.appended_at) is Pushed.QUEUED

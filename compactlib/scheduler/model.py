@@ -2,6 +2,8 @@
 
 Times are seconds since the epoch as `float`, taken from commands and never from a clock. Field names are those of
 `notes/scheduler.md` 1.1.
+
+What is made for every poll is without slots: frozen classes are made in less than half the time so.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ MAX_ID_CHARS = 256
 """The longest block id, tenant or job name."""
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class Command:
     """One entry of the replicated log: the only clock and the only identity that the scheduler knows.
 
@@ -110,7 +112,7 @@ def check_block_fields(block_id: str, tenant: str, shard: int, level: int, size_
                            f"none may be negative")
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, slots=False)
 class BlockTombstones:
     """Blocks whose data lives on elsewhere (or nowhere): their objects are to be deleted.
 
@@ -176,7 +178,7 @@ class JobPhase(enum.Enum):
     EXCLUDED = "excluded"
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, slots=False)
 class JobPlan:
     """What a job is to do. Never changes.
 
@@ -197,7 +199,7 @@ class JobPlan:
     tombstones: tuple[Tombstone, ...] = ()
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, slots=False)
 class JobState:
     """How far a job has come.
 
@@ -235,7 +237,7 @@ class NoOutput(enum.Enum):
     """The sources were not found: they go to quarantine, where an operator sees them."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, slots=False)
 class CompactedBlocks:
     """What a worker did.
 

@@ -9,7 +9,7 @@ import attrs
 from compactlib.scheduler.model import CompactedBlocks, JobPlan, JobStatus, Tombstone
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class StatusUpdate:
     """What a worker says about one of its jobs.
 
@@ -34,7 +34,7 @@ MAX_REASON_CHARS = 1000
 """What is kept of a reason."""
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class PollRequest:
     """One poll of a worker.
 
@@ -75,7 +75,7 @@ class Verdict(enum.Enum):
     """Another command changed the job between prepare and apply. Nothing changed; ask again."""
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class StatusAnswer:
     """What became of one status update.
 
@@ -92,7 +92,7 @@ class StatusAnswer:
     detail: str = ""
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class Assignment:
     """A job that the worker holds until the deadline.
 
@@ -109,7 +109,7 @@ class Assignment:
     seal: str = ""
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class PollResponse:
     """The answer to a poll.
 
@@ -126,7 +126,3 @@ class PollResponse:
     answers: tuple[StatusAnswer, ...] = ()
     tombstones: tuple[Tombstone, ...] = ()
     now: float = 0.0
-
-
-WORKER_STATUSES = frozenset({JobStatus.IN_PROGRESS, JobStatus.SUCCESS, JobStatus.FAILED, JobStatus.RELEASED})
-"""What a worker may send."""

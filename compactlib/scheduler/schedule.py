@@ -15,7 +15,7 @@ from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.job import Job
 from compactlib.scheduler.job_queue import JobQueue
 from compactlib.scheduler.model import Command, JobPlan, JobState, JobStatus
-from compactlib.scheduler.poll import MAX_REASON_CHARS, WORKER_STATUSES, Verdict
+from compactlib.scheduler.poll import MAX_REASON_CHARS, Verdict
 from compactlib.scheduler.ready_jobs import Turn
 from compactlib.scheduler.update import AssignedJob, EvictedJob, NewJob
 
@@ -24,6 +24,8 @@ SEQUENCE_BITS = 20
 
 _UNSPECIFIED = JobStatus.UNSPECIFIED
 _IN_PROGRESS = JobStatus.IN_PROGRESS
+_SUCCESS = JobStatus.SUCCESS
+_RELEASED = JobStatus.RELEASED
 
 
 class Schedule:
@@ -68,7 +70,7 @@ class Schedule:
             return Verdict.STALE_TOKEN
         if config.refuse_future_tokens and token > self._command.index:
             return Verdict.FUTURE_TOKEN
-        if status not in WORKER_STATUSES:
+        if not _IN_PROGRESS <= status <= _RELEASED:
             return Verdict.BAD_STATUS
         if config.strict_states and job.state.status is not _IN_PROGRESS:
             return Verdict.WRONG_STATE
@@ -82,12 +84,12 @@ class Schedule:
     def updated(self, state: JobState, status: int, reason: str = "") -> JobState:
         """The state after an update that `check` has let through."""
         self._touched.add(state.name)
-        if status == JobStatus.IN_PROGRESS:
+        if status == _IN_PROGRESS:
             return changed(state, state.status, state.token, self._lease, state.failures)
-        if status == JobStatus.SUCCESS:
+        if status == _SUCCESS:
             self._removed += 1
-            return changed(state, JobStatus.SUCCESS, state.token, state.lease_expires_at, state.failures)
-        if status == JobStatus.RELEASED:
+            return changed(state, _SUCCESS, state.token, state.lease_expires_at, state.failures)
+        if status == _RELEASED:
             return self.released(state, 0.0, reason)
         failures = state.failures + 1
         delay = self._config.backoff_seconds * 2.0 ** min(failures - 1, 60)

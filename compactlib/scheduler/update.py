@@ -10,7 +10,7 @@ from compactlib.scheduler.model import BlockMeta, CompactedBlocks, JobPlan, JobS
 from compactlib.scheduler.poll import PollResponse, StatusAnswer
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class NewJob:
     """A job to be queued."""
 
@@ -18,7 +18,7 @@ class NewJob:
     plan: JobPlan
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class AssignedJob:
     """A job to be given to the worker that polls.
 
@@ -33,14 +33,14 @@ class AssignedJob:
     plan: JobPlan | None = attrs.field(default=None, eq=False)
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class UpdatedJob:
     """A lease to be renewed."""
 
     state: JobState
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class ReturnedJob:
     """A job to be taken back from its worker, which released it or failed; `state` has a new token.
 
@@ -53,7 +53,7 @@ class ReturnedJob:
     held_token: int
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class CompletedJob:
     """A job that is done and leaves the queue.
 
@@ -66,14 +66,14 @@ class CompletedJob:
     compacted_blocks: CompactedBlocks | None
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class EvictedJob:
     """An excluded job to be moved to quarantine; not carried out if its state has changed since."""
 
     state: JobState
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class RefusedOutputs:
     """Blocks written by a worker whose completion was refused: they are deleted unless somebody owns them.
 
@@ -86,7 +86,7 @@ class RefusedOutputs:
     blocks: tuple[BlockMeta, ...]
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class TombstoneLease:
     """A tombstone handed out for deletion until `lease_expires_at`."""
 
@@ -94,7 +94,7 @@ class TombstoneLease:
     lease_expires_at: float
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, slots=False)
 class PlanUpdate:
     """What one poll changes: made by `prepare`, carried out by `apply`.
 
@@ -140,26 +140,26 @@ class PlanUpdate:
                     or self.deleted_tombstones)
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class AddBlocks:
     """New blocks: into the metadata index and into the compaction queue."""
 
     blocks: tuple[BlockMeta, ...]
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class Tick:
     """Time has passed: flush what is old, without another push."""
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class Retain:
     """Forget blocks whose newest data is older than `before` (seconds); a shard tombstone deletes their objects."""
 
     before: float
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class Requeue:
     """Queue the blocks of quarantined jobs again.
 
@@ -174,14 +174,14 @@ Operation: TypeAlias = PlanUpdate | AddBlocks | Tick | Retain | Requeue
 """Everything that `apply` carries out."""
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class Applied:
     """The update was carried out; `response` is for the worker."""
 
     response: PollResponse
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class BlocksAdded:
     """What became of each block of an `AddBlocks`.
 
@@ -198,14 +198,14 @@ class BlocksAdded:
     tombstoned: tuple[str, ...] = ()
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class Ticked:
     """`flushed` batches became ready for planning."""
 
     flushed: int
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class Retained:
     """What retention removed.
 
@@ -218,7 +218,7 @@ class Retained:
     tombstones: tuple[str, ...] = ()
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class Requeued:
     """What became of each name of a `Requeue`.
 
@@ -233,7 +233,7 @@ class Requeued:
     blocks: int
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class TermChanged:
     """The update was prepared in another term; nothing was changed. Poll the leader again."""
 
@@ -241,7 +241,7 @@ class TermChanged:
     found: int
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class AlreadyApplied:
     """The command's index is not above the last one applied; nothing was changed."""
 
