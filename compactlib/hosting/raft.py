@@ -1,0 +1,301 @@
+"""`RaftLog`: a `CommandLog` over a group of nodes, replicated by pysyncobj (extra `compactlib[raft]`).
+
+Every node has the whole log and a state machine of its own. The leader takes commands; a command's index is that of its
+Raft entry (`raftLastApplied + 1` inside the applied method), its time travels in the command. Its term is the highest
+that a command has carried so far, which is a function of the log alone, and so the same on every node.
+
+What pysyncobj promises, and what not: a command that was answered is in the memory of a majority of nodes. With a
+`folder` each node also keeps a journal through the page cache, which survives the process; it is synced once a second,
+so a power failure of a majority at once can take back the last second. Messages between nodes are pickles: keep them on
+a trusted network, or give a `password`. Tried with pysyncobj 0.3.17.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from compactlib.clock import Clock, SystemClock
+from compactlib.errors import Busy, Closed, CompactlibError, InvalidInput, MissingDependency
+from compactlib.files import Files, LocalFiles, StrPath
+from compactlib.hosting.command_log import StateMachine
+from compactlib.hosting.errors import LogBroken, NoAnswer, NotLeader, NotStarted
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.rewrite import new_attempt_id
+from compactlib.scheduler import Command
+
+try:
+    from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf, SyncObjConsumer, replicated
+except ImportError:
+    raise MissingDependency(package="pysyncobj", extra="raft", purpose="a replicated command log") from None
+
+_MAX_PAYLOAD_BYTES = 16 << 20
+_REFUSED = frozenset({FAIL_REASON.MISSING_LEADER, FAIL_REASON.NOT_LEADER, FAIL_REASON.REQUEST_DENIED,
+                      FAIL_REASON.DISCARDED})
+_REASONS = {value: name.lower().replace("_", " ") for name, value in vars(FAIL_REASON).items() if name.isupper()}
+
+
+class DumpableMachine(StateMachine, Protocol):
+    """A state machine that can be sent to another node."""
+
+    def dump(self) -> bytes:
+        """The whole state."""
+
+    def load(self, data: bytes) -> None:
+        """Become the state that gave these bytes."""
+
+
+class _Replica(SyncObjConsumer):  # type: ignore[misc]
+    """What pysyncobj drives on every node, in its own thread."""
+
+    def __init__(self, log: RaftLog, machine: DumpableMachine) -> None:
+        super().__init__()
+        self._log = log
+        self._machine = machine
+        self._term = 0
+
+    @replicated  # type: ignore[untyped-decorator]
+    def carry(self, ticket: tuple[str, int], term: int, time_ns: int, payload: bytes | None) -> Any:
+        """Apply one command. Without a payload, it is a place in the log where the proposer decides on one."""
+        self._term = max(self._term, term)
+        command = Command(self._syncObj.raftLastApplied + 1, self._term, time_ns / 1e9)
+        # pysyncobj would apply the entry again and again if this raised.
+        try:
+            if payload is None:
+                return self._log._decided_at(ticket, command)
+            return _Answer(self._machine.apply(command, payload))
+        except Exception as error:
+            if payload is not None:
+                self._log._break(command.index, f"the state machine raised {error!r}")
+            return _Raised(error)
+
+    def _serialize(self) -> tuple[int, bytes]:
+        return self._term, self._machine.dump()
+
+    def _deserialize(self, data: tuple[int, bytes]) -> None:
+        try:
+            self._term, dumped = data
+            self._machine.load(dumped)
+        except Exception as error:
+            self._log._break(self._machine.applied_index, f"a snapshot could not be loaded: {error!r}")
+            raise
+
+
+class _Answer:
+    """What the machine returned, told apart from an exception that was raised."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class _Raised:
+    """What was raised instead."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+class RaftLog:
+    """A `CommandLog` on one node of a group. Nothing is opened before `start`; then a thread of pysyncobj runs.
+
+    Polls and other commands go to the leader; every other node refuses them with `NotLeader`, which names it.
+
+    Args:
+        address: this node's `"host:port"`, to which the others connect.
+        peers: the other nodes' addresses.
+        folder: where this node keeps its journal and its snapshot; made if there is none. `None`: in memory only, and
+            a node that was restarted gets everything from the others.
+        password: encrypts the messages between nodes, with the package `cryptography`; the same everywhere.
+        wait_seconds: how long a command is waited for.
+        clock: gives the commands that are proposed here their time.
+        files: makes the folder.
+        settings: further settings of `pysyncobj.SyncObjConf`, by name; they win over what is chosen here.
+    """
+
+    def __init__(self, address: str, peers: Sequence[str], *, folder: StrPath | None = None,
+                 password: str | None = None, wait_seconds: float = 10.0, clock: Clock | None = None,
+                 files: Files | None = None, **settings: Any) -> None:
+        self._address = address
+        self._peers = tuple(peers)
+        self._folder = None if folder is None else os.fspath(folder)
+        self._password = password
+        self._wait_seconds = wait_seconds
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._files: Files = LocalFiles() if files is None else files
+        self._settings = settings
+        self._run = new_attempt_id()
+        self._lock = threading.Lock()
+        self._count = 0
+        self._deciders: dict[int, Callable[[Command], bytes | None]] = {}
+        self._node: Any = None
+        self._replica: _Replica | None = None
+        self._broken: LogBroken | None = None
+        self._closed = False
+
+    def start(self, machine: StateMachine) -> None:
+        """See `CommandLog.start`: the machine gets the commands in pysyncobj's thread, as they are found committed.
+
+        Raises:
+            InvalidInput: the machine is not empty, or cannot `dump` and `load`; or it was started before.
+            StorageError: the folder cannot be made.
+        """
+        if not hasattr(machine, "dump") or not hasattr(machine, "load") or machine.applied_index:
+            raise InvalidInput(f"a group's state machine begins empty and can be sent to other nodes; "
+                               f"{type(machine).__name__} stands at command {machine.applied_index}, and "
+                               f"{'has' if hasattr(machine, 'dump') else 'has no'} dump()")
+        if self._node is not None:
+            raise InvalidInput("this log was started before; open another one for another state machine")
+        chosen: dict[str, Any] = {
+            # A command must not be kept until there is a leader: its proposer has given up by then.
+            "commandsWaitLeader": False,
+            # Entries are sent at once, and waited for in small steps.
+            "appendEntriesUseBatch": False, "autoTickPeriod": 0.01,
+            # A fork of a process with threads and locks is asking for trouble.
+            "useFork": False, "password": self._password,
+        }
+        if self._folder is not None:
+            if not os.path.isdir(self._folder):
+                self._files.make_folder(self._folder)
+                self._files.sync_folder(os.path.dirname(os.path.abspath(self._folder)))
+            chosen["journalFile"] = os.path.join(self._folder, "journal")
+            chosen["fullDumpFile"] = os.path.join(self._folder, "snapshot")
+        conf = SyncObjConf(**{**chosen, **self._settings})
+        self._replica = _Replica(self, machine)  # type: ignore[arg-type]
+        self._node = SyncObj(self._address, list(self._peers), conf, consumers=[self._replica])
+
+    # -- commands
+
+    def propose(self, payload: bytes) -> Any:
+        """See `CommandLog.propose`. One round to a majority of nodes.
+
+        Raises:
+            NotLeader: this node does not lead, or lost the lead before the command was in the log.
+            NoAnswer: there was no answer in time, or the lead went elsewhere meanwhile.
+            Busy: too many commands are waiting.
+            LogBroken: this node's state machine has failed.
+        """
+        if len(payload) > _MAX_PAYLOAD_BYTES:
+            raise InvalidInput(f"a command of {len(payload)} bytes was given, this log takes at most "
+                               f"{_MAX_PAYLOAD_BYTES}; split it")
+        return self._carry(payload, self._next_ticket())
+
+    def decide(self, make: Callable[[Command], bytes | None]) -> Any:
+        """See `CommandLog.decide`: `make` runs in pysyncobj's thread. Two rounds to a majority, one for no command."""
+        ticket = self._next_ticket()
+        self._deciders[ticket[1]] = make
+        try:
+            payload = self._carry(None, ticket)
+        finally:
+            self._deciders.pop(ticket[1], None)
+        return None if payload is None else self.propose(payload)
+
+    def _next_ticket(self) -> tuple[str, int]:
+        with self._lock:
+            self._count += 1
+            return self._run, self._count
+
+    def _decided_at(self, ticket: tuple[str, int], command: Command) -> _Answer:
+        run, number = ticket
+        make = self._deciders.pop(number, None) if run == self._run else None
+        return _Answer(None if make is None else make(command))
+
+    def _carry(self, payload: bytes | None, ticket: tuple[str, int]) -> Any:
+        node, replica = self._require_started()
+        if not node._isLeader():
+            raise NotLeader(leader=self.leader)
+        answered = threading.Event()
+        answer: list[Any] = []
+
+        def take(result: Any, reason: int) -> None:
+            answer[:] = [result, reason]
+            answered.set()
+
+        time_ns = round(self._clock.now() * 1e9)
+        replica.carry(ticket, node.raftCurrentTerm, time_ns, payload, callback=take)
+        if not answered.wait(self._wait_seconds):
+            raise NoAnswer(waited_seconds=self._wait_seconds, reason="a majority of nodes did not answer")
+        result, reason = answer
+        if reason != FAIL_REASON.SUCCESS:
+            raise self._named(reason)
+        if isinstance(result, _Raised):
+            raise (self._broken or result.error) from result.error
+        return result.value
+
+    def _named(self, reason: int) -> CompactlibError:
+        if reason in _REFUSED:
+            return NotLeader(leader=self.leader)
+        if reason == FAIL_REASON.QUEUE_FULL:
+            return Busy("too many commands are waiting to be replicated; wait and try again")
+        return NoAnswer(waited_seconds=0.0, reason=_REASONS.get(reason, f"reason {reason}"))
+
+    # -- the group
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this node takes commands, as far as it knows."""
+        return self._node is not None and not self._closed and bool(self._node._isLeader())
+
+    @property
+    def leader(self) -> str:
+        """The leader's address, as far as this node knows; `""` if there is none."""
+        found = None if self._node is None or self._closed else self._node._getLeader()
+        return "" if found is None else str(found)
+
+    @property
+    def term(self) -> int:
+        """The term of this node's last command."""
+        return 0 if self._replica is None else self._replica._term
+
+    @property
+    def last_index(self) -> int:
+        """The index of the last entry that this node has applied."""
+        return 0 if self._node is None else int(self._node.raftLastApplied)
+
+    def compact(self, index: int) -> Done[Any] | Skipped | Failed:
+        """See `CommandLog.compact`: pysyncobj writes a snapshot of its own and forgets what it covers, soon."""
+        node, _ = self._require_started()
+        if index > self.last_index:
+            raise InvalidInput(f"the log is to forget commands up to {index}, the last one is {self.last_index}")
+        node.forceLogCompaction()
+        return Done(index)
+
+    def close(self) -> None:
+        """See `CommandLog.close`. The rest of the group goes on without this node."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if self._node is not None:
+            self._node.destroy_synchronous()
+
+    def audit(self) -> None:
+        """See `CommandLog.audit`."""
+        node, replica = self._require_started()
+        applied, last = replica._machine.applied_index, node.raftLastApplied
+        if applied > last:
+            raise CompactlibError(f"the state machine stands at command {applied}, this node's log at {last}")
+
+    def __enter__(self) -> RaftLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return (f"RaftLog({self._address!r}, {len(self._peers)} peers, {'leader' if self.is_leader else 'follower'}, "
+                f"last {self.last_index})")
+
+    def _require_started(self) -> tuple[Any, _Replica]:
+        if self._broken is not None:
+            raise self._broken
+        if self._closed:
+            raise Closed("the log was closed; open it again")
+        if self._node is None or self._replica is None:
+            raise NotStarted("this log has no state machine yet; call start() first")
+        return self._node, self._replica
+
+    def _break(self, index: int, cause: str) -> None:
+        if self._broken is None:
+            self._broken = LogBroken(index=index, durable_index=index, cause=cause)

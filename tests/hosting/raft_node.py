@@ -1,0 +1,62 @@
+"""One node of a group of schedulers: `python -m tests.hosting.raft_node ADDRESS PEER,PEER FOLDER`.
+
+Each line of its standard input is a request, each line of its output the answer: `status`, `dump`, `audit`, `compact`,
+`add MESSAGE`, `poll MESSAGE`, with messages in hex.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from compactlib.errors import CompactlibError
+from compactlib.hosting import SchedulerHost
+from compactlib.hosting.raft import RaftLog
+from compactlib.scheduler import AddBlocks, PollRequest, decode_message, encode_message
+from tests.hosting.workload import CONFIG
+
+QUICK: dict[str, Any] = {"raftMinTimeout": 0.25, "raftMaxTimeout": 0.6, "appendEntriesPeriod": 0.05,
+                         "connectionRetryTime": 0.2}
+
+
+def answer(host: SchedulerHost, log: RaftLog, line: str) -> dict[str, Any]:
+    """Carry out one request."""
+    word, _, argument = line.partition(" ")
+    message = decode_message(bytes.fromhex(argument)) if argument else None
+    match word, message:
+        case "status", _:
+            return {"leader": log.leader, "leads": log.is_leader, "last": log.last_index, "term": log.term}
+        case "dump", _:
+            return {"dump": host.machine.dump().hex(), "applied": host.machine.applied_index}
+        case "audit", _:
+            log.audit()
+            host.machine.service.audit()
+            unaccounted = host.machine.service.state.unaccounted_blocks()
+            assert unaccounted == [], unaccounted
+            return {}
+        case "compact", _:
+            log.compact(log.last_index)
+            return {}
+        case "add", AddBlocks():
+            return {"queued": len(host.add_blocks(message.blocks).queued)}
+        case "poll", PollRequest():
+            return {"response": encode_message(host.poll(message)).hex()}
+    raise AssertionError(line)
+
+
+def main(address: str, peers: str, folder: str) -> None:
+    """Serve until standard input ends."""
+    log = RaftLog(address, peers.split(","), folder=folder, wait_seconds=5.0, **QUICK)
+    with SchedulerHost(log, None, CONFIG) as host:
+        for line in sys.stdin:
+            try:
+                reply = answer(host, log, line.strip())
+            except CompactlibError as error:
+                reply = {"error": type(error).__name__, "text": str(error)}
+            sys.stdout.write(json.dumps(reply) + "\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,260 @@
+"""Three nodes in three processes on loopback: the leader is killed, jobs go on, none is completed twice."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactlib.errors import Closed, InvalidInput
+from compactlib.hosting import LogBroken, NotLeader, NotStarted, SchedulerMachine
+from compactlib.hosting.raft import RaftLog
+from compactlib.scheduler import AddBlocks, Command, PollRequest, PollResponse, decode_message, encode_message
+from tests.hosting.machines import Journal
+from tests.hosting.raft_node import QUICK
+from tests.hosting.workload import CONFIG, PlainWorker, blocks
+
+# Not ours to mend: pysyncobj leaves files for the garbage collector to close.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+ROOT = Path(__file__).parent.parent.parent
+
+
+def free_addresses(count: int) -> list[str]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+    for one in sockets:
+        one.close()
+    return addresses
+
+
+class Unreachable(Exception):
+    """The node is gone, or did not carry the request out, or it is not known."""
+
+
+class Node:
+    """One process of the group."""
+
+    def __init__(self, address: str, peers: list[str], folder: Path) -> None:
+        command = [sys.executable, "-W", "error", "-m", "tests.hosting.raft_node", address, ",".join(peers),
+                   str(folder)]
+        self.address = address
+        self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, request: str) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.stdin.write(request + "\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        except OSError:
+            line = ""
+        if not line:
+            raise Unreachable(f"{self.address} is gone")
+        reply: dict[str, Any] = json.loads(line)
+        if "error" in reply:
+            assert reply["error"] in ("NotLeader", "NoAnswer", "PollAgain", "Busy"), reply
+            raise Unreachable(f"{self.address}: {reply['error']}")
+        return reply
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.end()
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        self.process.wait(60)
+        self.process.stdout.close()
+
+
+class Group:
+    """The nodes; a `Scheduler` that finds the leader."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.addresses = free_addresses(3)
+        self.nodes = {address: self.started(address) for address in self.addresses}
+
+    def started(self, address: str) -> Node:
+        peers = [other for other in self.addresses if other != address]
+        return Node(address, peers, self.folder / address.rpartition(":")[2])
+
+    def leader(self) -> Node:
+        return next(node for _ in range(10_000) for node in self.nodes.values() if self.leads(node))
+
+    @staticmethod
+    def leads(node: Node) -> bool:
+        threading.Event().wait(0.005)
+        return bool(node.ask("status")["leads"])
+
+    def request(self, text: str) -> dict[str, Any]:
+        """Ask whoever leads, again and again; a request may be carried out more than once."""
+        for _ in range(1000):
+            try:
+                return self.leader().ask(text)
+            except Unreachable:
+                pass
+        raise AssertionError(f"nobody carried out {text:.40}")
+
+    def poll(self, request: PollRequest) -> PollResponse:
+        reply = decode_message(bytes.fromhex(self.request("poll " + encode_message(request).hex())["response"]))
+        assert isinstance(reply, PollResponse)
+        return reply
+
+    def dumps(self) -> list[str]:
+        """What each node's machine holds, once all have applied the same."""
+        for _ in range(2000):
+            found = [node.ask("dump") for node in self.nodes.values()]
+            if len({reply["applied"] for reply in found}) == 1:
+                return [reply["dump"] for reply in found]
+            threading.Event().wait(0.005)
+        raise AssertionError("the nodes do not come to the same place")
+
+
+@pytest.fixture
+def group(memory_path: Path) -> Iterator[Group]:
+    made = Group(memory_path)
+    try:
+        yield made
+    finally:
+        for node in made.nodes.values():
+            node.end()
+
+
+def work(group: Group, workers: list[PlainWorker], rounds: int, last: dict[str, int], rng: random.Random) -> None:
+    for _ in range(rounds):
+        worker = rng.choice(workers)
+        worker.poll(group)
+        for name, tokens in worker.tokens.items():
+            if tokens and worker.held.get(name, (None, 0))[1] == tokens[-1]:
+                assert tokens[-1] >= last.get(name, 0), f"the token of {name} went back"
+                last[name] = tokens[-1]
+
+
+def test_the_leader_is_killed_and_jobs_go_on(group: Group) -> None:
+    rng = random.Random(12)
+    workers = [PlainWorker(seed, diligent=seed % 2 == 0) for seed in range(4)]
+    last: dict[str, int] = {}
+    terms = []
+    for turn in range(2):
+        reply = group.request("add " + encode_message(AddBlocks(tuple(blocks(100 * turn, 24)))).hex())
+        assert reply["queued"] in (24, 0), "asked twice, if the first answer was lost"
+        work(group, workers, 10, last, rng)
+        leader = group.leader()
+        terms.append(leader.ask("status")["term"])
+        leader.kill()
+        del group.nodes[leader.address]
+        work(group, workers, 15, last, rng)
+        if turn == 0:
+            # What it finds in its journal and gets from the others makes it the same again, from a snapshot as well.
+            group.request("compact")
+        group.nodes[leader.address] = group.started(leader.address)
+    terms.append(group.leader().ask("status")["term"])
+    assert terms == sorted(set(terms)), "each leader has a term of its own"
+    diligent = [worker for worker in workers if worker.diligent]
+    work(group, diligent, 25, last, rng)
+    completed = sum((worker.completed for worker in workers), Counter[str]())
+    assert len(completed) >= 20
+    assert set(completed.values()) == {1}
+    first, *others = group.dumps()
+    assert others == [first, first]
+    for node in group.nodes.values():
+        node.ask("audit")
+
+
+def one_opening(address: str, folder: Path, opening: int, seen: list[tuple[Command, bytes]]
+                ) -> list[tuple[Command, bytes]]:
+    machine = DumpableJournal()
+    with RaftLog(address, [], folder=folder, **QUICK) as log:
+        log.start(machine)
+        eventually(lambda: log.is_leader)
+        answers = [log.propose(b"%d-%d" % (opening, number)) for number in range(3)]
+        decided = log.decide(lambda command: b"after %d" % len(machine.commands))
+        assert log.decide(lambda command: None) is None
+        with pytest.raises(ZeroDivisionError):
+            log.decide(lambda command: b"%d" % (1 // 0))
+        assert [payload for _, payload in answers] == [b"%d-%d" % (opening, number) for number in range(3)]
+        assert decided[1] == b"after %d" % (len(seen) + 3)
+        # The two places where nothing was decided are entries too.
+        eventually(lambda: log.last_index == machine.applied_index + 2)
+        log.audit()
+        assert machine.commands[:len(seen)] == seen
+        assert [command.index for command, _ in machine.commands[len(seen):-1]] == [index for index, _ in answers]
+        assert log.leader == address
+        assert "leader" in repr(log)
+    with pytest.raises(Closed):
+        log.propose(b"x")
+    return machine.commands
+
+
+def test_commands_on_a_group_of_one(memory_path: Path) -> None:
+    # The index is that of the Raft entry, and the same after a restart; so are term and time.
+    address, = free_addresses(1)
+    seen: list[tuple[Command, bytes]] = []
+    for opening in range(2):
+        seen = one_opening(address, memory_path / "node", opening, seen)
+    assert len({command.term for command, _ in seen}) == 2
+
+
+class DumpableJournal(Journal):
+    def dump(self) -> bytes:
+        raise AssertionError("too short to be dumped")
+
+    def load(self, data: bytes) -> None:
+        raise AssertionError
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    for _ in range(2000):
+        if holds():
+            return
+        threading.Event().wait(0.005)
+    raise AssertionError("it does not come true")
+
+
+def test_a_machine_that_raises_breaks_its_node(memory_path: Path) -> None:
+    class Moody(DumpableJournal):
+        def apply(self, command: Command, payload: bytes) -> tuple[int, bytes]:
+            raise ZeroDivisionError
+
+    address, = free_addresses(1)
+    with RaftLog(address, [], **QUICK) as log:
+        log.start(Moody())
+        eventually(lambda: log.is_leader)
+        with pytest.raises(LogBroken, match="raised ZeroDivisionError"):
+            log.propose(b"x")
+        with pytest.raises(LogBroken):
+            log.propose(b"x")
+
+
+def test_wrong_use_is_named() -> None:
+    one, other = free_addresses(2)
+    with RaftLog(one, [other], **QUICK) as log:
+        with pytest.raises(NotStarted):
+            log.propose(b"x")
+        with pytest.raises(InvalidInput, match="has no dump"):
+            log.start(Journal())
+        log.start(SchedulerMachine(CONFIG))
+        with pytest.raises(InvalidInput, match="started before"):
+            log.start(SchedulerMachine(CONFIG))
+        # One of two nodes is no majority.
+        with pytest.raises(NotLeader, match="none is known"):
+            log.propose(b"x")
+        with pytest.raises(InvalidInput, match="at most 16777216"):
+            log.propose(bytes((16 << 20) + 1))
+        with pytest.raises(InvalidInput, match="forget commands up to 99"):
+            log.compact(99)
