@@ -1,3 +1,164 @@
-"""A local blob store in a segmented log, with time to live, delete and undelete, compacted by policy."""
+"""A local blob store in a segmented log, with time to live, delete and undelete, compacted by policy (LinkedIn Ambry;
+`seeds/blobstore.md`).
 
-__all__: list[str] = []
+A policy chooses segments, a compaction copies their valid records into new ones and switches, while reads and writes go
+on; the segments it took are freed.
+
+>>> import tempfile
+>>> from compactlib.clock import ManualClock
+>>> clock = ManualClock(1_000_000)
+>>> config = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, journal_max_entries=0,
+...                          min_used_fraction=0, max_blob_bytes=0)
+>>> with BlobStore(tempfile.mkdtemp() + "/store", config, clock=clock) as store:
+...     for number in range(8):
+...         _ = store.put(f"blob {number}", b"x" * 1000, ttl_seconds=3600 if number % 2 else None)
+...     clock.advance(3601)
+...     plan = policy_of(config).plan(Sensor(store).view(clock.now()), clock.now())
+...     outcome = BlobCompactor(store).compact(plan)
+...     [store.get("blob 1"), store.get("blob 2").info.size_bytes, outcome.stats.freed_segments]
+[Missing(id=b'blob 1'), 1000, 1]
+"""
+
+from compactlib.blobstore.compact_many import compact_many
+from compactlib.blobstore.compaction_log import CompactionLog, Phase
+from compactlib.blobstore.compaction_report import BlobCompactionReport
+from compactlib.blobstore.compaction_work import Questions
+from compactlib.blobstore.compactor import BlobCompactor
+from compactlib.blobstore.config import BlobStoreConfig, Durability
+from compactlib.blobstore.errors import (
+    AlreadyUndeleted,
+    BlobConflict,
+    BlobDeleted,
+    BlobExists,
+    BlobExpired,
+    BlobMissing,
+    BlobTooLarge,
+    DeletedForGood,
+    NotAStore,
+    NotDeleted,
+    PlanDoesNotFit,
+    StoreFull,
+    TtlAlreadyUpdated,
+    TtlUpdateTooLate,
+    WritesStopped,
+)
+from compactlib.blobstore.hard_delete import HardDeleter, HardDeleteReport
+from compactlib.blobstore.history import CompactionHistory
+from compactlib.blobstore.load_log import RecoveryReport
+from compactlib.blobstore.log_state import LogSnapshot
+from compactlib.blobstore.model import (
+    Answer,
+    Blob,
+    BlobId,
+    BlobInfo,
+    Deleted,
+    Expired,
+    GetOptions,
+    IndexEntry,
+    Missing,
+    RecordFlag,
+    RecordKind,
+)
+from compactlib.blobstore.names import LogPosition, SegmentName
+from compactlib.blobstore.plan import CompactionPlan, PlannedSegment
+from compactlib.blobstore.policies import (
+    POLICY_NAMES,
+    CompactAll,
+    CopyBudget,
+    CostBenefit,
+    DChoices,
+    ExpiryForecast,
+    Greedy,
+    Hybrid,
+    StatsBased,
+    policy_named,
+    policy_of,
+)
+from compactlib.blobstore.policy import CompactionPolicy, SegmentView, StoreView
+from compactlib.blobstore.recover import CompactionRecovery
+from compactlib.blobstore.replication import FoundEntries, ReplicaEntry, ReplicationToken
+from compactlib.blobstore.rewrite import CopyRecords
+from compactlib.blobstore.sense import Sensor
+from compactlib.blobstore.statistics import LogStatistics, container_statistics, log_statistics
+from compactlib.blobstore.status import StoreStatus
+from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.swap import CompactableStore, SegmentInfo, Snapshot
+from compactlib.blobstore.verify import StorePicture, VerifyReport, compare, verify
+
+__all__ = [
+    "POLICY_NAMES",
+    "AlreadyUndeleted",
+    "Answer",
+    "Blob",
+    "BlobCompactionReport",
+    "BlobCompactor",
+    "BlobConflict",
+    "BlobDeleted",
+    "BlobExists",
+    "BlobExpired",
+    "BlobId",
+    "BlobInfo",
+    "BlobMissing",
+    "BlobStore",
+    "BlobStoreConfig",
+    "BlobTooLarge",
+    "CompactAll",
+    "CompactableStore",
+    "CompactionHistory",
+    "CompactionLog",
+    "CompactionPlan",
+    "CompactionPolicy",
+    "CompactionRecovery",
+    "CopyBudget",
+    "CopyRecords",
+    "CostBenefit",
+    "DChoices",
+    "Deleted",
+    "DeletedForGood",
+    "Durability",
+    "Expired",
+    "ExpiryForecast",
+    "FoundEntries",
+    "GetOptions",
+    "Greedy",
+    "HardDeleteReport",
+    "HardDeleter",
+    "Hybrid",
+    "IndexEntry",
+    "LogPosition",
+    "LogSnapshot",
+    "LogStatistics",
+    "Missing",
+    "NotAStore",
+    "NotDeleted",
+    "Phase",
+    "PlanDoesNotFit",
+    "PlannedSegment",
+    "Questions",
+    "RecordFlag",
+    "RecordKind",
+    "RecoveryReport",
+    "ReplicaEntry",
+    "ReplicationToken",
+    "SegmentInfo",
+    "SegmentName",
+    "SegmentView",
+    "Sensor",
+    "Snapshot",
+    "StatsBased",
+    "StoreFull",
+    "StorePicture",
+    "StoreStatus",
+    "StoreView",
+    "TtlAlreadyUpdated",
+    "TtlUpdateTooLate",
+    "VerifyReport",
+    "WritesStopped",
+    "compact_many",
+    "compare",
+    "container_statistics",
+    "log_statistics",
+    "policy_named",
+    "policy_of",
+    "verify",
+]
