@@ -219,9 +219,12 @@ class StoredScheduler:
         except PredicateFailed:
             self._broken = "somebody else has taken the store over"
             raise JournalConflict(index=self.service.state.applied_index) from None
-        self._head = head
-        self._head_predicate = self._kv.get(self._partition, HEAD_KEY).predicate
-        self._position = 0
+        self._head, self._position = head, 0
+        found = self._kv.get(self._partition, HEAD_KEY)
+        if found.value != record:
+            self._broken = "somebody else has taken the store over"
+            raise JournalConflict(index=self.service.state.applied_index)
+        self._head_predicate = found.predicate
         self._clean_up(head)
 
     def _write_rows(self, epoch: int, generation: int) -> _Head:

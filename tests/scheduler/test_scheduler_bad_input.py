@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import pytest
 
@@ -47,7 +49,7 @@ def response(host: Host) -> PollResponse:
     return host.assigned()
 
 
-def rows(host: Host) -> list[object]:
+def rows(host: Host) -> list[list[Any]]:
     """The state, apart from the number of the last command."""
     return list(dump_rows(host.service.state))[1:]
 

@@ -1,0 +1,180 @@
+"""Records as bytes: every value comes back, damage is found, and golden files stay readable.
+
+`python -m tests.scheduler.test_scheduler_codec` writes the golden file anew; a change in it is a new format.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactlib.checksum import crc32
+from compactlib.errors import CorruptData, InvalidInput, Unsupported
+from compactlib.scheduler import (
+    AddBlocks,
+    Assignment,
+    BlockMeta,
+    BlockTombstones,
+    Command,
+    CompactedBlocks,
+    JobPlan,
+    JobState,
+    JobStatus,
+    NoOutput,
+    PlanUpdate,
+    PollRequest,
+    PollResponse,
+    RefusedOutputs,
+    Requeue,
+    Retain,
+    ShardTombstone,
+    StatusAnswer,
+    StatusUpdate,
+    Tick,
+    TombstoneLease,
+    Verdict,
+    decode_command,
+    decode_message,
+    encode_command,
+    encode_message,
+)
+from compactlib.scheduler.codec import RecordKind, decode_record, encode_record
+from compactlib.scheduler.plain import FIELDS, from_plain, to_plain
+from compactlib.scheduler.update import AssignedJob, CompletedJob, EvictedJob, NewJob, ReturnedJob, UpdatedJob
+
+GOLDEN = Path(__file__).parent / "golden" / "update.command"
+
+META = BlockMeta(id="01J8F0000000000000000000X1", tenant="acme", shard=3, level=1, min_time=1.5, max_time=2.5,
+                 size_bytes=9)
+PLAN = JobPlan(name="ab-Tacme-S3-L0", tenant="acme", shard=3, compaction_level=0, source_blocks=("a", "b"),
+               tombstones=(BlockTombstones(name="t", tenant="acme", shard=3, level=0, blocks=("z",)),))
+STATE = JobState(name=PLAN.name, compaction_level=0, status=JobStatus.IN_PROGRESS, token=41, lease_expires_at=0.1 + 0.2,
+                 added_at=1e9, failures=2, sequence=(41 << 20) + 1, not_before=3.0, last_failure='said "ö\x00\ud800"')
+RESULTS = CompactedBlocks(tenant="acme", shard=3, source_blocks=("a", "b"), new_blocks=(META,))
+UPDATE = PlanUpdate(
+    index=41, term=7, now=1727049615.25, new_jobs=(NewJob(STATE, PLAN),),
+    assigned_jobs=(AssignedJob(STATE, attrs.evolve(STATE, token=40), PLAN),), updated_jobs=(UpdatedJob(STATE),),
+    returned_jobs=(ReturnedJob(STATE, 40),), completed_jobs=(CompletedJob(STATE, RESULTS), CompletedJob(STATE, None)),
+    evicted_jobs=(EvictedJob(STATE),), refused_outputs=(RefusedOutputs("ab", (META,)),),
+    leased_tombstones=(TombstoneLease(ShardTombstone(name="s", tenant="", shard=0, timestamp=0.0, duration=21600.0),
+                                      5.0),),
+    deleted_tombstones=("t",), turns=((0, 3),), passes=((0, "acme", 1 << 80),),
+    answers=(StatusAnswer("ab", Verdict.STALE_TOKEN, 3.5, "token 1"), StatusAnswer("cd", Verdict.ACCEPTED)))
+OPERATIONS = [UPDATE, AddBlocks((META, META)), AddBlocks(()), Tick(), Retain(1e9), Requeue(("a", "b"))]
+MESSAGES: list[Any] = [
+    *OPERATIONS,
+    PollRequest((StatusUpdate("ab", 41, JobStatus.SUCCESS, RESULTS, "", "k.seal"),
+                 StatusUpdate("cd", 1 << 70, 99, attrs.evolve(RESULTS, new_blocks=(), no_output=NoOutput.EMPTY))),
+                3, ("t",)),
+    PollResponse((PLAN,), (Assignment("ab", 41, 5.5, "k.seal"),), (StatusAnswer("ab", Verdict.NOT_FOUND),),
+                 PLAN.tombstones, 7.0),
+]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: type(operation).__name__)
+def test_a_command_comes_back_as_it_was(operation: Any) -> None:
+    command = Command(42, 7, 1727049615.123456789)
+    again = decode_command(encode_command(command, operation))
+    assert again == (command, operation)
+    assert encode_command(*again) == encode_command(command, operation)
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_comes_back_as_it_was(message: Any) -> None:
+    assert decode_message(encode_message(message)) == message
+
+
+def test_vector_47_statuses_and_tokens_of_a_request_survive() -> None:
+    request = decode_message(encode_message(PollRequest(
+        (StatusUpdate("a", 40, JobStatus.IN_PROGRESS), StatusUpdate("b", 41, JobStatus.SUCCESS, RESULTS)), 3)))
+    assert isinstance(request, PollRequest)
+    assert [(said.name, said.token, said.status) for said in request.status_updates] == [("a", 40, 1), ("b", 41, 2)]
+    assert (request.job_capacity, request.status_updates[1].compacted_blocks) == (3, RESULTS)
+
+
+def test_statuses_come_back_as_the_very_members() -> None:
+    again = from_plain(to_plain(STATE))
+    assert again.status is JobStatus.IN_PROGRESS
+    assert from_plain(to_plain(StatusAnswer("a", Verdict.ACCEPTED))).verdict is Verdict.ACCEPTED
+
+
+def test_the_golden_file_is_read_and_written_as_ever() -> None:
+    data = GOLDEN.read_bytes()
+    assert decode_command(data) == (Command(42, 7, 1727049616.0), UPDATE)
+    assert encode_command(Command(42, 7, 1727049616.0), UPDATE) == data
+
+
+def test_the_example_of_the_format_s_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "formats" / "scheduler-state.md").read_text()
+    data = bytes.fromhex(page.split("```hex")[1].split("```")[0])
+    assert encode_command(Command(1, 1, 1000.0), Tick()) == data
+    assert crc32(data[:-4]) == int.from_bytes(data[-4:], "little")
+
+
+def test_the_format_s_page_names_every_value_and_its_fields() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "formats" / "scheduler-state.md").read_text()
+    for tag, (kind, names) in FIELDS.items():
+        assert f"| `{tag}` | `{kind.__name__}` | {', '.join(names)} |" in page, tag
+
+
+def test_any_byte_flipped_or_cut_is_found() -> None:
+    data, rng = encode_command(Command(1, 1, 0.0), UPDATE), random.Random(3)
+    for place in range(len(data)):
+        damaged = bytearray(data)
+        damaged[place] ^= 1 << rng.randrange(8)
+        with pytest.raises((CorruptData, Unsupported)):
+            decode_command(bytes(damaged))
+        with pytest.raises(CorruptData):
+            decode_command(data[:place])
+    with pytest.raises(CorruptData):
+        decode_command(data + b"x")
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(max_size=4) | st.floats(allow_nan=False, allow_infinity=False)
+                    | st.sampled_from(sorted(FIELDS)), lambda inner: st.lists(inner, max_size=6), max_leaves=12))
+def test_whatever_a_valid_checksum_covers_is_a_value_or_corrupt(plain: Any) -> None:
+    for kind, decode in ((RecordKind.COMMAND, decode_command), (RecordKind.MESSAGE, decode_message)):
+        with contextlib.suppress(CorruptData):
+            decode(encode_record(kind, plain))
+
+
+@pytest.mark.parametrize("wrong", [
+    ["poll", [0, "text"], 0, [0]], ["poll", [0], "many", [0]], ["poll", [0], None, [0]], ["poll", [0], 1.5, [0]],
+    ["poll", [0], 0], ["nonsense"], [], [0, 1], ["add", [0, ["tick"]]], ["requeue", [0, 5]], ["tick", 1],
+    ["add", [0, ["meta", "", "t", 0, 0, 0.0, 0.0, 0]]], ["add", [0, ["meta", "a", "t", -1, 0, 0.0, 0.0, 0]]],
+    ["update", *[[0]] * 15], True,
+])
+def test_a_message_whose_parts_have_the_wrong_type_is_corrupt(wrong: Any) -> None:
+    with pytest.raises(CorruptData):
+        decode_message(encode_record(RecordKind.MESSAGE, [wrong]))
+
+
+def test_another_kind_of_record_is_refused() -> None:
+    with pytest.raises(CorruptData, match="kind 3"):
+        decode_command(encode_message(Tick()))
+    with pytest.raises(CorruptData, match="magic"):
+        decode_record(b"NOTSCHED" + encode_message(Tick())[8:], RecordKind.MESSAGE, "here")
+
+
+def test_numbers_that_json_cannot_hold_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="finite"):
+        encode_message(Retain(float("inf")))
+    with pytest.raises(TypeError, match="set has no stored form"):
+        to_plain(set())
+
+
+def test_every_stored_class_names_all_its_fields() -> None:
+    for kind, names in FIELDS.values():
+        left_out = {field.name for field in attrs.fields(kind)} - set(names)
+        assert left_out == ({"plan"} if kind is AssignedJob else set())
+
+
+if __name__ == "__main__":
+    GOLDEN.write_bytes(encode_command(Command(42, 7, 1727049616.0), UPDATE))

@@ -1,0 +1,340 @@
+"""A scheduler kept in a key-value store: crashes and failures at every operation, owners that follow each other."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactlib.clock import ManualClock
+from compactlib.errors import CompactlibError, CorruptData, InvalidInput, Stale, Unsupported
+from compactlib.kv import KVStore, MemoryStore, SqliteStore
+from compactlib.observe import RecordingObserver
+from compactlib.scheduler import (
+    AddBlocks,
+    BlockMeta,
+    Command,
+    CompactedBlocks,
+    FairShare,
+    JobStatus,
+    JournalConflict,
+    LevelConfig,
+    PollRequest,
+    SchedulerConfig,
+    StatusUpdate,
+    StoredScheduler,
+    Tick,
+)
+from compactlib.scheduler.codec import RecordKind, decode_record, encode_record
+from compactlib.scheduler.state_rows import dump_rows
+from compactlib.scheduler.store import HEAD_KEY
+from compactlib.testing.kv_faults import FaultyStore, KVCrash, KVFault, KVOperation, KVRun, explore_kv_faults, fault_at
+
+CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=2, max_age_seconds=30),) * 2, max_queue_size=6, max_failures=2,
+                         cleanup_delay_seconds=20, fair_share=FairShare(), higher_level_share=0.25)
+PARTITION = b"scheduler"
+
+
+def opened(kv: KVStore, clock: ManualClock | None = None, **settings: Any) -> StoredScheduler:
+    return StoredScheduler(kv, CONFIG, clock=clock or ManualClock(1000.0), rng=random.Random(1),
+                           checkpoint_every=settings.pop("checkpoint_every", 4), **settings)
+
+
+def rows(scheduler: StoredScheduler) -> list[Any]:
+    return list(dump_rows(scheduler.service.state))
+
+
+def drive(scheduler: StoredScheduler, clock: ManualClock, seed: int, steps: int) -> Iterator[list[Any]]:
+    """Random work; yields the state after each command. The same commands for the same seed."""
+    rng = random.Random(seed)
+    held: list[StatusUpdate] = []
+    for number in range(steps):
+        clock.advance(rng.choice([0.0, 1.0, 20.0]))
+        if rng.random() < 0.5:
+            scheduler.apply(AddBlocks(tuple(
+                BlockMeta(id=f"b{number}-{place}", tenant=rng.choice("AB"), shard=0, level=0) for place in range(3))))
+        else:
+            updates = tuple(held[:2])
+            del held[:2]
+            response = scheduler.poll(PollRequest(updates, rng.randint(0, 2)))
+            for plan, lease in zip(response.compaction_jobs,
+                                   response.assignments[-len(response.compaction_jobs):], strict=False):
+                status = rng.choice([JobStatus.IN_PROGRESS, JobStatus.SUCCESS, JobStatus.SUCCESS, JobStatus.FAILED])
+                output = BlockMeta(id=f"{plan.name}@{lease.token}", tenant=plan.tenant, shard=0,
+                                   level=plan.compaction_level + 1)
+                held.append(StatusUpdate(lease.name, lease.token, status, CompactedBlocks(
+                    tenant=plan.tenant, shard=0, source_blocks=plan.source_blocks, new_blocks=(output,))))
+        scheduler.service.audit()
+        yield rows(scheduler)
+
+
+@pytest.mark.parametrize("every", [1, 3, 1000])
+def test_what_is_opened_again_is_what_was_left_and_plans_the_same(every: int, tmp_path: Path) -> None:
+    for kv in (MemoryStore(), SqliteStore(tmp_path / f"{every}.sqlite")):
+        clock = ManualClock(1000.0)
+        scheduler = opened(kv, clock, checkpoint_every=every)
+        for state in drive(scheduler, clock, 5, 40):
+            expected = state
+        scheduler.audit()
+        again = opened(kv, clock, checkpoint_every=every)
+        assert rows(again) == expected
+        command = Command(scheduler.service.state.applied_index + 1, 1, clock.now() + 100)
+        request = PollRequest((), 5)
+        assert again.service.prepare(command, request) == scheduler.service.prepare(command, request)
+        assert list(drive(again, clock, 6, 20))
+        kv.close()
+
+
+def test_opening_and_reading_change_nothing_but_the_term() -> None:
+    kv, clock = MemoryStore(), ManualClock(1000.0)
+    first = opened(kv, clock)
+    states = list(drive(first, clock, 3, 10))
+    for term in range(2, 12):
+        again = opened(kv, clock)
+        assert (again.term, rows(again)) == (term, states[-1])
+    keys = [entry.key for entry in kv.scan(PARTITION)]
+    assert len([key for key in keys if key.startswith(b"c/")]) == 1
+    assert len([key for key in keys if key.startswith(b"j/")]) == 10, "one seal for each owner that was replaced"
+
+
+def test_an_owner_that_was_replaced_cannot_write_and_finds_out() -> None:
+    kv, clock = MemoryStore(), ManualClock(1000.0)
+    old = opened(kv, clock, checkpoint_every=100)
+    old.apply(Tick())
+    new = opened(kv, clock)
+    before = rows(new)
+    with pytest.raises(JournalConflict):
+        old.apply(Tick())
+    with pytest.raises(Stale, match="taken the store over; open the store again"):
+        old.poll(PollRequest((), 1))
+    with pytest.raises(Stale):
+        old.checkpoint()
+    with pytest.raises(JournalConflict):
+        old.audit()
+    assert rows(opened(kv, clock)) == before
+
+
+def test_an_owner_that_was_replaced_while_it_wrote_a_checkpoint_finds_out() -> None:
+    kv, clock = MemoryStore(), ManualClock(1000.0)
+    old = opened(kv, clock, checkpoint_every=100)
+    old.apply(Tick())
+    new = opened(kv, clock)
+    new.apply(AddBlocks((BlockMeta(id="a", tenant="A", shard=0, level=0),)))
+    with pytest.raises(JournalConflict):
+        old.checkpoint()
+    assert rows(opened(kv, clock)) == rows(new)
+
+
+def test_of_two_that_open_at_once_one_wins() -> None:
+    kv, clock = MemoryStore(), ManualClock(1000.0)
+    for state in drive(opened(kv, clock), clock, 3, 9):
+        expected = state
+    waiting: list[StoredScheduler] = []
+
+    def other_opens_first(operation: KVOperation) -> None:
+        if operation.name == "set_if" and operation.key == HEAD_KEY and not waiting:
+            waiting.append(opened(kv, clock))
+
+    with pytest.raises(JournalConflict):
+        opened(FaultyStore(kv, other_opens_first), clock)
+    [winner] = waiting
+    assert rows(winner) == expected
+    assert rows(opened(kv, clock)) == expected
+
+
+def test_a_poll_that_changes_nothing_writes_nothing() -> None:
+    kv = FaultyStore(MemoryStore())
+    scheduler = opened(kv)
+    before = len(kv.operations)
+    assert scheduler.poll(PollRequest((StatusUpdate("nobody", 1, JobStatus.IN_PROGRESS),), 2)).answers
+    assert len(kv.operations) == before
+
+
+# ----------------------------------------------------------------------------------------- crashes and failing stores
+
+
+def work(kv: FaultyStore) -> None:
+    clock = ManualClock(1000.0)
+    scheduler = opened(kv, clock, checkpoint_every=3)
+    kv.acknowledge(rows(scheduler))
+    for state in drive(scheduler, clock, 5, 12):
+        kv.acknowledge(state)
+
+
+def expected_states() -> list[list[Any]]:
+    kv = FaultyStore(MemoryStore())
+    work(kv)
+    return kv.acknowledged
+
+
+def test_whatever_happens_at_any_operation_nothing_acknowledged_is_lost() -> None:
+    states = expected_states()
+
+    def check(kv: KVStore, run: KVRun) -> None:
+        again = opened(kv)
+        allowed = states[max(len(run.acknowledged) - 1, 0):len(run.acknowledged) + 1]
+        assert rows(again) in allowed
+        again.audit()
+        # And it goes on from there.
+        assert list(drive(again, ManualClock(9000.0), 8, 6))
+
+    report = explore_kv_faults(MemoryStore, work, check)
+    assert report.runs > 200
+
+
+def test_the_crash_test_can_fail() -> None:
+    # The journal written after the command was applied and answered: a crash between them loses it.
+    class Careless(StoredScheduler):
+        def _append(self, record: bytes, index: int) -> None:
+            self._kv.set(b"elsewhere", b"x", record)
+
+    def careless(kv: FaultyStore) -> None:
+        scheduler = Careless(kv, CONFIG, clock=ManualClock(1000.0), rng=random.Random(1), checkpoint_every=100)
+        kv.acknowledge(rows(scheduler))
+        for state in drive(scheduler, ManualClock(1000.0), 5, 6):
+            kv.acknowledge(state)
+
+    def check(kv: KVStore, run: KVRun) -> None:
+        if run.acknowledged:
+            assert rows(opened(kv)) == run.acknowledged[-1]
+
+    with pytest.raises((AssertionError, CompactlibError)):
+        explore_kv_faults(MemoryStore, careless, check, [KVFault.CRASH_AFTER])
+
+
+def test_vector_22_a_store_that_fails_leaves_nothing_queued() -> None:
+    inner = MemoryStore()
+    kv = FaultyStore(inner, lambda operation: KVFault.FAIL if operation.name == "set_if" and operation.key[:2] == b"j/"
+                     else None)
+    scheduler = opened(kv)
+    with pytest.raises(CompactlibError, match="fault"):
+        scheduler.apply(AddBlocks((BlockMeta(id="a", tenant="A", shard=0, level=0),)))
+    assert len(scheduler.service.state.blocks) == 0
+    assert scheduler.service.state.applied is None
+
+
+def test_an_unknown_outcome_is_looked_up_or_ends_the_owner() -> None:
+    block = AddBlocks((BlockMeta(id="a", tenant="A", shard=0, level=0),))
+    operations = FaultyStore(MemoryStore())
+    first = opened(operations)
+    number = len(operations.operations) + 1
+    first.apply(block)
+    for fault, survives in ((KVFault.UNKNOWN_DONE, True), (KVFault.UNKNOWN_LOST, False)):
+        inner = MemoryStore()
+        kv = FaultyStore(inner, fault_at(number, fault))
+        scheduler = opened(kv)
+        if survives:
+            scheduler.apply(block)
+            scheduler.apply(Tick())
+        else:
+            with pytest.raises(CompactlibError):
+                scheduler.apply(block)
+            with pytest.raises(Stale, match="unknown whether command 1"):
+                scheduler.apply(Tick())
+        assert len(opened(inner).service.state.blocks) == survives
+
+
+def test_a_checkpoint_that_fails_does_not_take_the_command_back() -> None:
+    watching = RecordingObserver()
+    inner = MemoryStore()
+    failing: list[bool] = []
+    kv = FaultyStore(inner, lambda operation: KVFault.FAIL if failing and operation.key.startswith(b"c/") else None)
+    scheduler = opened(kv, checkpoint_every=1, observer=watching)
+    failing.append(True)
+    scheduler.apply(AddBlocks((BlockMeta(id="a", tenant="A", shard=0, level=0),)))
+    assert [name for name, _ in watching.events] == ["scheduler_checkpoint_failed"]
+    failing.clear()
+    scheduler.apply(AddBlocks((BlockMeta(id="b", tenant="A", shard=0, level=0),)))
+    assert len(opened(inner).service.state.blocks) == 2
+
+
+def test_a_process_that_dies_is_simply_gone() -> None:
+    inner = MemoryStore()
+    kv = FaultyStore(inner, fault_at(20, KVFault.CRASH_AFTER))
+    with pytest.raises(KVCrash):
+        work(kv)
+    assert rows(opened(inner)) in expected_states()
+
+
+# ----------------------------------------------------------------------------------------------------- damaged stores
+
+
+def stored() -> MemoryStore:
+    kv, clock = MemoryStore(), ManualClock(1000.0)
+    list(drive(opened(kv, clock, checkpoint_every=7), clock, 3, 20))
+    return kv
+
+
+def test_a_damaged_byte_anywhere_is_found() -> None:
+    rng = random.Random(2)
+    for entry in list(stored().scan(PARTITION)):
+        for _ in range(6):
+            kv = stored()
+            damaged = bytearray(entry.value)
+            damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+            kv.set(PARTITION, entry.key, bytes(damaged))
+            with pytest.raises((CorruptData, Unsupported)):
+                opened(kv)
+
+
+def test_a_record_that_is_cut_or_missing_is_found() -> None:
+    for entry in list(stored().scan(PARTITION)):
+        for size in (0, 1, 10, len(entry.value) - 1):
+            kv = stored()
+            kv.set(PARTITION, entry.key, entry.value[:size])
+            with pytest.raises(CorruptData):
+                opened(kv)
+    kv = stored()
+    kv.delete(PARTITION, next(entry.key for entry in kv.scan(PARTITION, prefix=b"c/")))
+    with pytest.raises(CorruptData, match="chunk 0 of 1"):
+        opened(kv)
+
+
+@pytest.mark.parametrize("plain", [[], ["head"], ["head", 1, 1, 1, 1, "x"], {"head": 1}, ["head", 1, 1, 1, 0, 5], 7])
+def test_a_head_that_makes_no_sense_is_corrupt(plain: Any) -> None:
+    kv = stored()
+    kv.set(PARTITION, HEAD_KEY, encode_record(RecordKind.HEAD, plain))
+    with pytest.raises(CorruptData):
+        opened(kv)
+
+
+@pytest.mark.parametrize("damage", [
+    lambda rows: rows.pop(0), lambda rows: rows.insert(1, ["nonsense"]), lambda rows: rows.insert(1, []),
+    lambda rows: rows.insert(1, 5), lambda rows: rows.insert(1, ["job", ["state"], 1, 2]), lambda rows: rows.clear(),
+    lambda rows: rows[0].pop(), lambda rows: rows.insert(1, ["block", ["cmd", 1, 1, 1.0]]),
+    lambda rows: rows.insert(1, ["batch", "A", 0, 0, 1, 2.0, []]), lambda rows: rows.insert(1, ["block", ["meta"]]),
+    lambda rows: rows.insert(1, ["tombstone", 1]), lambda rows: rows.insert(1, ["quarantined", ["tick"]]),
+])
+def test_rows_that_make_no_sense_are_corrupt(damage: Any) -> None:
+    kv = stored()
+    [chunk] = list(kv.scan(PARTITION, prefix=b"c/"))
+    plain = decode_record(chunk.value, RecordKind.ROWS, "a test")
+    damage(plain)
+    kv.set(PARTITION, chunk.key, encode_record(RecordKind.ROWS, plain))
+    with pytest.raises(CorruptData):
+        opened(kv)
+
+
+def test_a_state_of_many_chunks() -> None:
+    kv, clock = MemoryStore(), ManualClock(1000.0)
+    scheduler = opened(kv, clock, checkpoint_every=2)
+    for number in range(4):
+        scheduler.apply(AddBlocks(tuple(BlockMeta(id=f"{number}-{place}", tenant="A" * 200, shard=0, level=0)
+                                        for place in range(500))))
+    assert len(list(kv.scan(PARTITION, prefix=b"c/"))) > 2
+    assert rows(opened(kv, clock)) == rows(scheduler)
+
+
+def test_settings_that_make_no_sense() -> None:
+    with pytest.raises(InvalidInput, match="checkpoint_every is 0"):
+        opened(MemoryStore(), checkpoint_every=0)
+
+
+def test_a_closed_scheduler_is_not_used_again() -> None:
+    scheduler = opened(MemoryStore())
+    scheduler.close()
+    with pytest.raises(Stale, match="it was closed"):
+        scheduler.apply(Tick())
