@@ -19,7 +19,7 @@ import attrs
 from compactlib.blobstore.cycle_plan import Picked
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.pace import Pace, PaceKeeper
-from compactlib.blobstore.page_cache import PoliteReader, forget_written
+from compactlib.blobstore.page_cache import READ_AHEAD_BYTES, PageCache, forget_written
 from compactlib.blobstore.records import HEADER_BYTES, OVERHEAD_BYTES, TRAILER_BYTES
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader, encode_header
 from compactlib.checksum import crc32
@@ -132,31 +132,50 @@ class CopyRecords:
 
 @attrs.frozen
 class _Span:
-    """Adjacent records that are read and written at once, or one record larger than the buffer."""
+    """Adjacent records that are read and written at once, or one record larger than the buffer.
+
+    Attributes:
+        offset: where it begins in its file.
+        sizes: of its records.
+        sequences: of its records.
+        cold: stretches that nobody had in the page cache: places relative to `offset`, and lengths.
+    """
 
     offset: int
     sizes: list[int]
     sequences: list[int]
+    cold: list[tuple[int, int]]
 
     @property
     def length(self) -> int:
         return sum(self.sizes)
 
+    @property
+    def end(self) -> int:
+        return self.offset + self.length
 
-def _spans(source: SourceRecords, limit: int) -> Iterator[_Span]:
-    offset, end = 0, -1
-    sizes: list[int] = []
-    sequences: list[int] = []
-    for at, size, sequence in zip(*source.columns(), strict=True):
-        if at != end or at + size - offset > limit:
-            if sizes:
-                yield _Span(offset, sizes, sequences)
-            offset, sizes, sequences = at, [], []
-        sizes.append(size)
-        sequences.append(sequence)
-        end = at + size
-    if sizes:
-        yield _Span(offset, sizes, sequences)
+
+def _spans(source: SourceRecords, limit: int, cached: bytes | None = None) -> Iterator[_Span]:
+    """The spans of a source, each at most `limit` bytes long unless it is one record."""
+    offsets, all_sizes, all_sequences = source.columns()
+    in_use = b"\x01" * len(offsets) if cached is None else cached
+    first = 0
+    while first < len(offsets):
+        last, end = first + 1, offsets[first] + all_sizes[first]
+        while last < len(offsets) and offsets[last] == end and end + all_sizes[last] - offsets[first] <= limit:
+            end += all_sizes[last]
+            last += 1
+        cold: list[tuple[int, int]] = []
+        for place in range(first, last):
+            at = offsets[place] - offsets[first]
+            if in_use[place]:
+                continue
+            if cold and sum(cold[-1]) == at:
+                cold[-1] = cold[-1][0], cold[-1][1] + all_sizes[place]
+            else:
+                cold.append((at, all_sizes[place]))
+        yield _Span(offsets[first], all_sizes[first:last].tolist(), all_sequences[first:last].tolist(), cold)
+        first = last
 
 
 class _Writing:
@@ -181,11 +200,10 @@ class _Writing:
         """See how far an earlier attempt's file of `size` bytes is right, and go on from there."""
         head = encode_header(self.task.header)
         if size >= len(head) and os.pread(self.out.fileno(), len(head), 0) == head:
-            reader = PoliteReader(self.out.fileno())
             with contextlib.suppress(CorruptData):
                 for source in self.task.sources:
-                    for span in self._spans_of(source):
-                        self._take(_Input(reader, self.out.path, self.end), span, write=False)
+                    for span in _spans(source, len(self.buffer)):
+                        self._take(_Input(self.out.fileno(), self.out.path, self.end), span, write=False)
         if size > self.end:
             self.out.truncate(self.end)
         self.out.write_at(0, [head])
@@ -197,20 +215,32 @@ class _Writing:
         self.attempt.observer.progress(Progress(work, self.end - SEGMENT_HEADER_BYTES, self.total))
         for source in self.task.sources:
             file = self._open_source(source.segment)
-            reader = PoliteReader(file.fileno())
-            for span in self._spans_of(source):
+            cache, before = PageCache(file.fileno()), SEGMENT_HEADER_BYTES
+            # All at once and first: reading one record brings others into the cache.
+            for span in _spans(source, len(self.buffer), cache.cached(source.columns()[0])):
                 seen += 1
                 if seen > done:
-                    self._copy(_Input(reader, file.path, span.offset), span)
+                    self._copy(_Input(file.fileno(), file.path, span.offset), span)
+                    self._forget_read(cache, span, before)
                     self.attempt.observer.progress(Progress(work, self.end - SEGMENT_HEADER_BYTES, self.total))
+                before = span.end
+            cache.forget(before, before + READ_AHEAD_BYTES)
         if not self.records:
             raise InvalidInput(f"task {self.task.name!r} has no record to copy; drop its segments instead")
         self.out.sync()
         for offset, length in self.cold:
             forget_written(self.out.fileno(), offset, length)
 
-    def _spans_of(self, source: SourceRecords) -> Iterator[_Span]:
-        return _spans(source, len(self.buffer))
+    def _forget_read(self, cache: PageCache, span: _Span, before: int) -> None:
+        """Give up what only this attempt has read: the gap before the span, and what was cold in it."""
+        cache.forget(before, span.offset)
+        target = self.end - span.length
+        for at, length in span.cold:
+            cache.forget(span.offset + at, span.offset + at + length)
+            if self.cold and sum(self.cold[-1]) == target + at:
+                self.cold[-1] = self.cold[-1][0], self.cold[-1][1] + length
+            else:
+                self.cold.append((target + at, length))
 
     def _open_source(self, name: SegmentName) -> SegmentFile:
         file = SegmentFile(os.path.join(self.task.folder, name.log_file))
@@ -235,7 +265,7 @@ class _Writing:
         """Read a span and check its records; then write it behind the last one, unless it is there already."""
         if span.length <= len(self.buffer):
             view = self.buffer[:span.length]
-            self._read(source, view, 0, write)
+            self._read(source, view, 0)
             self.crc = self._checked(source, view, span, self.crc)
             if write:
                 self.out.write_at(self.end, [view])
@@ -245,17 +275,17 @@ class _Writing:
         self.records += len(span.sizes)
         self.spans += 1
 
-    def _read(self, source: _Input, view: memoryview, at: int, write: bool) -> None:
+    def _read(self, source: _Input, view: memoryview, at: int) -> None:
+        got = 0
         try:
-            got, cached = source.reader.read_into(view, source.offset + at)
+            while got < len(view) and (step := os.preadv(source.descriptor, [view[got:]], source.offset + at + got)):
+                got += step
         except OSError as error:
             raise StorageError.from_os(error, "read", source.path) from error
         self.bytes_read += got
         if got < len(view):
             raise CorruptData(path=source.path, offset=source.offset + at + got, found="the end of the file",
                               expected=f"{len(view) - got} more bytes of records")
-        if write and not cached:
-            self.cold.append((self.end + at, got))
 
     def _checked(self, source: _Input, view: memoryview, span: _Span, crc: int) -> int:
         """Check each record of a span; the sum over their checksums goes on from `crc`."""
@@ -275,7 +305,7 @@ class _Writing:
         salt, at, running, trailer = self.task.header.salt, 0, 0, b""
         while at < span.length:
             view = self.buffer[:min(len(self.buffer), span.length - at)]
-            self._read(source, view, at, write)
+            self._read(source, view, at)
             body = view
             if at == 0:
                 start, running, found = _check_head(view, span.length, salt, span.sequences[0])
@@ -302,7 +332,7 @@ class _Writing:
 class _Input:
     """Where a span is read from: the source, or what an earlier attempt wrote."""
 
-    reader: PoliteReader
+    descriptor: int
     path: str
     offset: int
 

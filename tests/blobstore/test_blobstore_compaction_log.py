@@ -119,7 +119,7 @@ def test_a_log_that_makes_no_sense(changes: dict[str, Any]) -> None:
 ])
 def test_a_cycle_that_does_not_fit(arguments: tuple[Any, ...]) -> None:
     with pytest.raises(InvalidInput, match="does not"):
-        begun().start_copy(*arguments, 9)
+        begun().start_copy(arguments[0], arguments[1], arguments[2], 9)
 
 
 class CompactionLogMachine(RuleBasedStateMachine):

@@ -1,0 +1,253 @@
+"""The copy step: the same bytes from every attempt, damage told, half-written files used again, the cache spared."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from compactlib.blobstore.cycle_plan import Picked
+from compactlib.blobstore.model import NO_EXPIRY, IndexEntry, RecordKind
+from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.pace import Pace, PaceKeeper
+from compactlib.blobstore.records import encode_record, record_size
+from compactlib.blobstore.rewrite import CopyRecords, SourceRecords
+from compactlib.blobstore.scan import ScannedRecord, scan_records
+from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader, encode_header
+from compactlib.budget import Budget
+from compactlib.clock import ManualClock
+from compactlib.errors import BudgetSpent, CorruptData, DiskFull, InvalidInput
+from compactlib.observe import RecordingObserver
+from compactlib.rewrite import Attempt, RewriteResult
+from compactlib.testing import FailingFiles
+from tests.blobstore.compaction_stores import flip
+
+HEADER = SegmentHeader(SegmentName(0, 0), 1 << 22, b"an incarnation..", 10)
+SIZES = (10, 0, 5000, 300, 300, 20_000, 1, 77, 4096, 9000)
+
+
+def source(folder: Path, position: int = 0, *, sizes: Sequence[int] = SIZES) -> list[IndexEntry]:
+    """A segment of records of these sizes; its index entries."""
+    header = attrs.evolve(HEADER, name=SegmentName(position, 0), capacity_bytes=1 << 22)
+    at, entries, parts = SEGMENT_HEADER_BYTES, [], [encode_header(header)]
+    for number, size in enumerate(sizes):
+        blob = b"id%d" % number
+        entry = IndexEntry(blob, RecordKind.PUT, 0, 0, 100 * position + number + 1, 5, NO_EXPIRY, 0, 0,
+                           header.name, at, record_size(len(blob), size))
+        parts.append(encode_record(entry, bytes([number]) * size, header.salt))
+        entries.append(entry)
+        at = entry.end
+    (folder / header.name.log_file).write_bytes(b"".join(parts))
+    return entries
+
+
+def task_for(folder: Path, entries: list[IndexEntry], **changes: Any) -> CopyRecords:
+    picked: dict[SegmentName, Picked] = {}
+    for entry in entries:
+        part = picked.setdefault(entry.segment, Picked(entry.segment))
+        part.offsets.append(entry.offset)
+        part.sizes.append(entry.size)
+        part.sequences.append(entry.sequence)
+    values: dict[str, Any] = {"name": "task", "folder": str(folder), "buffer_bytes": 8192,
+                              "header": attrs.evolve(HEADER, name=SegmentName(0, 1)),
+                              "sources": tuple(map(SourceRecords.of, picked.values()))}
+    return CopyRecords(**{**values, **changes})
+
+
+def run(task: CopyRecords, attempt: str = "a", *, budget: Budget | None = None,
+        clock: ManualClock | None = None) -> RewriteResult:
+    return task.run(Attempt(attempt, budget or Budget(), RecordingObserver(), clock or ManualClock()))
+
+
+def records(path: str) -> list[tuple[int, bytes]]:
+    file = SegmentFile(path)
+    found = list(scan_records(file, SEGMENT_HEADER_BYTES, file.size()))
+    assert all(isinstance(each, ScannedRecord) and each.whole for each in found)
+    return [(each.header.sequence, each.header.id) for each in found if isinstance(each, ScannedRecord)]
+
+
+@pytest.mark.parametrize("buffer", [1, 8192, 1 << 20])
+def test_the_records_and_nothing_else_in_order_whatever_the_buffer(buffer: int, tmp_path: Path) -> None:
+    chosen = [*source(tmp_path)[1::2], *source(tmp_path, 1)[::3]]
+    result = run(task_for(tmp_path, chosen, buffer_bytes=buffer))
+    (file,) = result.files
+    assert records(file.path) == [(entry.sequence, entry.id) for entry in chosen]
+    assert (file.entries, file.size_bytes) == (len(chosen), SEGMENT_HEADER_BYTES + sum(e.size for e in chosen))
+    assert os.path.getsize(file.path) == file.size_bytes
+    assert result.bytes_read == result.bytes_written == file.size_bytes - SEGMENT_HEADER_BYTES
+
+
+def test_two_attempts_write_the_same_bytes_to_different_files(tmp_path: Path) -> None:
+    task = pickle.loads(pickle.dumps(task_for(tmp_path, source(tmp_path))))
+    first, second = run(task, "a").files[0], run(task, "b").files[0]
+    assert first.path != second.path
+    assert Path(first.path).read_bytes() == Path(second.path).read_bytes()
+    assert first.crc32 == second.crc32
+
+
+@pytest.mark.parametrize("buffer", [4096, 1 << 20])
+@pytest.mark.parametrize("victim", range(len(SIZES)))
+def test_a_flip_anywhere_in_a_record_is_told_and_nothing_is_left(victim: int, buffer: int, tmp_path: Path) -> None:
+    entries = source(tmp_path)
+    entry = entries[victim]
+    for place in {entry.offset + 3, entry.offset + 22, entry.offset + 57, entry.end - 5, entry.end - 1}:
+        flip(tmp_path / "0_0.log", place)
+        with pytest.raises(CorruptData) as caught:
+            run(task_for(tmp_path, entries, buffer_bytes=buffer))
+        assert (caught.value.offset, caught.value.path) == (entry.offset, str(tmp_path / "0_0.log"))
+        assert sorted(os.listdir(tmp_path)) == ["0_0.log"]
+        flip(tmp_path / "0_0.log", place)
+    run(task_for(tmp_path, entries, buffer_bytes=buffer))
+
+
+def test_a_record_that_is_another_one_is_told(tmp_path: Path) -> None:
+    entries = source(tmp_path)
+    with pytest.raises(CorruptData, match="record 4 of"):
+        run(task_for(tmp_path, [entries[3]._replace(sequence=99)]))
+
+
+def test_a_source_of_another_store_or_one_that_ends_early(tmp_path: Path) -> None:
+    entries = source(tmp_path)
+    task = task_for(tmp_path, entries)
+    with pytest.raises(CorruptData, match="of this store"):
+        run(attrs.evolve(task, header=attrs.evolve(task.header, incarnation=b"sixteen others..")))
+    os.truncate(tmp_path / "0_0.log", entries[-1].end - 1)
+    with pytest.raises(CorruptData, match="more bytes of records"):
+        run(task)
+
+
+def test_nothing_to_copy(tmp_path: Path) -> None:
+    source(tmp_path)
+    with pytest.raises(InvalidInput, match="drop its segments"):
+        run(task_for(tmp_path, []))
+
+
+def stopped(folder: Path, entries: list[IndexEntry], **changes: Any) -> str:
+    """A file that an attempt could not finish."""
+    with pytest.raises(BudgetSpent):
+        run(task_for(folder, entries, kept=True, **changes), budget=Budget(total_bytes=12_000))
+    (left,) = (name for name in os.listdir(folder) if name.endswith(".kept.temp"))
+    return str(folder / left)
+
+
+def test_a_half_written_file_is_gone_on_with_from_where_it_is_right(tmp_path: Path) -> None:
+    entries = source(tmp_path)
+    whole = run(task_for(tmp_path, entries)).files[0]
+    half = stopped(tmp_path, entries)
+    budget = Budget()
+    result = run(task_for(tmp_path, entries, kept=True, resume_from=half), "b", budget=budget)
+    assert result.files[0].path == half
+    assert Path(half).read_bytes() == Path(whole.path).read_bytes()
+    assert result.files[0].crc32 == whole.crc32
+    assert 0 < budget.spent_bytes < whole.size_bytes - 5000
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "longer", "header", "gone", "other"])
+def test_a_half_written_file_that_is_wrong_is_used_as_far_as_it_is_right(damage: str, tmp_path: Path) -> None:
+    entries = source(tmp_path)
+    whole = run(task_for(tmp_path, entries)).files[0]
+    half = Path(stopped(tmp_path, entries[1:] if damage == "other" else entries))
+    if damage == "flip":
+        flip(half, 3000)
+    elif damage == "cut":
+        os.truncate(half, 1000)
+    elif damage == "longer":
+        half.write_bytes(half.read_bytes() + bytes(50_000))
+    elif damage == "header":
+        flip(half, 20)
+    elif damage == "gone":
+        half.unlink()
+    result = run(task_for(tmp_path, entries, kept=True, resume_from=str(half)), "b")
+    assert Path(result.files[0].path).read_bytes() == Path(whole.path).read_bytes()
+    assert result.files[0].crc32 == whole.crc32
+
+
+def test_a_disk_that_refused_leaves_no_file_to_go_on_from(tmp_path: Path) -> None:
+    entries = source(tmp_path)
+    task = task_for(tmp_path, entries, kept=True, files=FailingFiles(fail_at=4, errno=errno.ENOSPC))
+    with pytest.raises(DiskFull):
+        run(task)
+    assert os.listdir(tmp_path) == ["0_0.log"]
+
+
+def cached_share(path: str | Path, start: int) -> float:
+    """Which part of the pages from `start` on is in the page cache (Linux: `mincore`)."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ | mmap.PROT_WRITE,
+                                             flags=mmap.MAP_PRIVATE) as mapped:
+        size = len(mapped)
+        place = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+        pages = (ctypes.c_ubyte * (-(-size // mmap.PAGESIZE)))()
+        assert ctypes.CDLL(None).mincore(ctypes.c_void_p(place), ctypes.c_size_t(size), pages) == 0
+    behind: list[int] = list(pages)[start // mmap.PAGESIZE:]
+    return sum(int(page) & 1 for page in behind) / len(behind)
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the platform cannot say what is cached")
+@pytest.mark.parametrize("wanted", [False, True])
+def test_what_was_not_cached_before_is_not_cached_after(wanted: bool, tmp_path: Path) -> None:
+    entries = source(tmp_path, sizes=(200_000,) * 15)
+    path, skipped = tmp_path / "0_0.log", 1 << 20  # whoever opens a file has the system read its beginning
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if cached_share(path, skipped):
+            pytest.skip("this file system keeps everything in memory")
+        if wanted:
+            file.read()
+    result = run(task_for(tmp_path, entries, buffer_bytes=1 << 18))
+    if not wanted and cached_share(path, skipped) == 1:
+        pytest.skip("this kernel cannot say what is cached")
+    for found in (path, result.files[0].path):
+        share = cached_share(found, skipped)
+        assert share > 0.9 if wanted else share < 0.1
+
+
+# -------------------------------------------------------------------------------------------------------------- pace
+
+
+def test_s1_s2_the_rate_falls_with_the_latency() -> None:
+    pace = Pace(max_bytes_per_second=1000, min_bytes_per_second=500, threshold_seconds=0.020, divisor=1.5)
+    assert [pace.rate(latency / 1000) for latency in (0, 19, 20)] == [1000, 1000, 1000]
+    assert [int(pace.rate(latency / 1000)) for latency in (40, 100)] == [666, 566]
+
+
+def test_w11_large_rates_do_not_overflow() -> None:
+    pace = Pace(max_bytes_per_second=1e12, min_bytes_per_second=1, threshold_seconds=0.020)
+    assert pace.rate(0.040) == pytest.approx(5e11, rel=1e-3)
+    assert pace.rate(1e9) >= 1
+
+
+def test_s3_s6_the_wait_makes_up_for_what_went_too_fast() -> None:
+    """Decision: a budget's token bucket is the limit, and lets a tenth of a second's worth go at once; the pace makes
+    each chunk last as long as it should."""
+    keeper = PaceKeeper(Pace(max_bytes_per_second=100, min_bytes_per_second=100))
+    assert keeper.wait_after(150, 0.0) == 1.5
+    assert keeper.wait_after(50, 0.2) == pytest.approx(0.3)
+    assert keeper.wait_after(50, 60) == 0
+    assert keeper.wait_after(10**9, 0) == 10
+    assert keeper.wait_after(0, 0) == 0
+
+
+@pytest.mark.parametrize("values", [
+    {"max_bytes_per_second": 1, "min_bytes_per_second": 2}, {"max_bytes_per_second": 1, "min_bytes_per_second": 0},
+    {"max_bytes_per_second": 1, "min_bytes_per_second": 1, "divisor": 0},
+])
+def test_a_pace_that_is_none(values: dict[str, float]) -> None:
+    with pytest.raises(InvalidInput, match="is no pace"):
+        Pace(**values)
+
+
+def test_the_task_keeps_its_pace(tmp_path: Path) -> None:
+    entries = source(tmp_path)
+    clock = ManualClock()
+    pace = Pace(max_bytes_per_second=1000, min_bytes_per_second=500)
+    result = run(task_for(tmp_path, entries, pace=pace), clock=clock)
+    assert result.seconds >= result.bytes_written / 1000 * 0.5
