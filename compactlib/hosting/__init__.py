@@ -2,12 +2,15 @@
 
 from compactlib.hosting.command_log import CommandLog, StateMachine
 from compactlib.hosting.errors import LogBroken, NoAnswer, NotLeader, NotStarted, OutOfStep, PollAgain
+from compactlib.hosting.fenced_executor import FencedExecutor
 from compactlib.hosting.local_log import LocalLog
+from compactlib.hosting.raftlog_execute import RaftlogExecute, TheseSegments, segment_block_id, segment_of_block
 from compactlib.hosting.scheduler_host import SchedulerHost, SchedulerMachine
 from compactlib.hosting.snapshots import Snapshot, SnapshotStore
 
 __all__ = [
     "CommandLog",
+    "FencedExecutor",
     "LocalLog",
     "LogBroken",
     "NoAnswer",
@@ -15,9 +18,13 @@ __all__ = [
     "NotStarted",
     "OutOfStep",
     "PollAgain",
+    "RaftlogExecute",
     "SchedulerHost",
     "SchedulerMachine",
     "Snapshot",
     "SnapshotStore",
     "StateMachine",
+    "TheseSegments",
+    "segment_block_id",
+    "segment_of_block",
 ]
