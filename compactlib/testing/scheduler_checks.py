@@ -154,6 +154,9 @@ class Checks:
         doubled = sorted(row for row, count in rows.items() if count > 1)
         if doubled:
             self._sim.fail(f"rows {doubled} are in several blocks: a job took effect twice")
+        revived = rows.keys() & self._sim.retained_rows
+        if revived:
+            self._sim.fail(f"rows {sorted(revived)} were dropped by retention, and are back")
         lost = self._sim.writer.acknowledged - rows.keys() - self._sim.retained_rows
         if lost:
             self._sim.fail(f"rows {sorted(lost)} were acknowledged, and are in no block")
@@ -193,7 +196,7 @@ class Checks:
             self._sim.fail(f"the object of {key} was deleted for {tombstone.name!r}, but the block is indexed")
 
     def answered(self, request: PollRequest, response: PollResponse) -> None:
-        """A poll is answered: what was accepted has happened."""
+        """A poll is answered, with the entry that was just applied: what was accepted has happened."""
         if len(response.answers) != len(request.status_updates):
             self._sim.fail(f"{len(request.status_updates)} updates got {len(response.answers)} answers")
         renewed = {assignment.name for assignment in response.assignments}
@@ -205,6 +208,9 @@ class Checks:
                 if update.name in renewed and update.name not in {plan.name for plan in response.compaction_jobs}:
                     self._sim.fail(f"{update.name} was answered {answer.verdict}, and renewed")
                 continue
+            before = self._before.get(update.name)
+            if before is None or update.token < before.token:
+                self._sim.fail(f"{update.name} was accepted with token {update.token}, and belongs to {before}")
             if update.status == JobStatus.IN_PROGRESS and update.name not in renewed:
                 self._sim.fail(f"the renewal of {update.name} was accepted, without a lease")
             results = update.compacted_blocks

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _HEARTBEAT_SECONDS = 2.0
 _ELECTION_SECONDS = 3.0
+_HESITATION_SECONDS = 8.0
 
 Reply: TypeAlias = Callable[[ApplyResult], None]
 """Told what came of an entry, if the node that appended it is still its leader when it is applied."""
@@ -145,8 +146,10 @@ class Node:
 
     def _answer_poll(self, command: Command, request: PollRequest, reply: Reply) -> None:
         update = self.service.prepare(command, request)
-        # Not from within the loop that applies.
-        self.sim.after(0.0, self._propose_for, self.leads, update, reply)
+        # Not from within the loop that applies; and sometimes much may happen before.
+        rng = self.sim.rng
+        seconds = rng.random() * _HESITATION_SECONDS if self.sim.is_rough and rng.random() < 0.2 else 0.0
+        self.sim.after(seconds, self._propose_for, self.leads, update, reply)
 
     def _propose_for(self, office: TermLog, update: PlanUpdate, reply: Reply) -> None:
         if self.leads is not None and (self.leads is office or self.sim.settings.careless_leaders):
