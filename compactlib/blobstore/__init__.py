@@ -21,7 +21,7 @@ on; the segments it took are freed.
 
 from compactlib.blobstore.compact_many import compact_many
 from compactlib.blobstore.compaction_log import CompactionLog, Phase
-from compactlib.blobstore.compaction_report import BlobCompactionReport
+from compactlib.blobstore.compaction_report import BlobCompactionOutcome, BlobCompactionReport
 from compactlib.blobstore.compaction_work import Questions
 from compactlib.blobstore.compactor import BlobCompactor
 from compactlib.blobstore.config import BlobStoreConfig, Durability
@@ -33,7 +33,10 @@ from compactlib.blobstore.errors import (
     BlobExpired,
     BlobMissing,
     BlobTooLarge,
+    CompactionInProgress,
+    CompactionOutOfOrder,
     DeletedForGood,
+    HistoryLost,
     NotAStore,
     NotDeleted,
     PlanDoesNotFit,
@@ -83,13 +86,15 @@ from compactlib.blobstore.statistics import LogStatistics, container_statistics,
 from compactlib.blobstore.status import StoreStatus
 from compactlib.blobstore.store import BlobStore
 from compactlib.blobstore.swap import CompactableStore, SegmentInfo, Snapshot
-from compactlib.blobstore.verify import StorePicture, VerifyReport, compare, verify
+from compactlib.blobstore.validity import Rules, Verdict, judge
+from compactlib.blobstore.verify import Finding, StorePicture, VerifyReport, compare, verify
 
 __all__ = [
     "POLICY_NAMES",
     "AlreadyUndeleted",
     "Answer",
     "Blob",
+    "BlobCompactionOutcome",
     "BlobCompactionReport",
     "BlobCompactor",
     "BlobConflict",
@@ -105,7 +110,9 @@ __all__ = [
     "CompactAll",
     "CompactableStore",
     "CompactionHistory",
+    "CompactionInProgress",
     "CompactionLog",
+    "CompactionOutOfOrder",
     "CompactionPlan",
     "CompactionPolicy",
     "CompactionRecovery",
@@ -118,11 +125,13 @@ __all__ = [
     "Durability",
     "Expired",
     "ExpiryForecast",
+    "Finding",
     "FoundEntries",
     "GetOptions",
     "Greedy",
     "HardDeleteReport",
     "HardDeleter",
+    "HistoryLost",
     "Hybrid",
     "IndexEntry",
     "LogPosition",
@@ -140,6 +149,7 @@ __all__ = [
     "RecoveryReport",
     "ReplicaEntry",
     "ReplicationToken",
+    "Rules",
     "SegmentInfo",
     "SegmentName",
     "SegmentView",
@@ -152,11 +162,13 @@ __all__ = [
     "StoreView",
     "TtlAlreadyUpdated",
     "TtlUpdateTooLate",
+    "Verdict",
     "VerifyReport",
     "WritesStopped",
     "compact_many",
     "compare",
     "container_statistics",
+    "judge",
     "log_statistics",
     "policy_named",
     "policy_of",

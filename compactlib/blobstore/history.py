@@ -13,21 +13,10 @@ import attrs
 
 from compactlib.blobstore.compaction_file import damaged_history, next_number, read_history, read_log
 from compactlib.blobstore.compaction_log import CompactionLog, Cycle, Move
+from compactlib.blobstore.errors import HistoryLost
 from compactlib.blobstore.names import LogPosition
-from compactlib.errors import CorruptData, InvalidInput, Stale
+from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files import StrPath
-
-
-class HistoryLost(Stale):
-    """The compactions since then are not known any more (or their log is damaged). Begin from the log's start.
-
-    Attributes:
-        number: the first compaction that is not known.
-    """
-
-    def __init__(self, message: str, *, number: int) -> None:
-        super().__init__(message)
-        self.number = number
 
 
 @attrs.frozen

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from compactlib.blobstore.compaction_file import done_name
 from compactlib.blobstore.compactor import BlobCompactor
-from compactlib.blobstore.history import CompactionHistory, HistoryLost
+from compactlib.blobstore.errors import HistoryLost
+from compactlib.blobstore.history import CompactionHistory
 from compactlib.blobstore.names import LogPosition
 from compactlib.blobstore.replication import ReplicationToken
 from compactlib.blobstore.store import BlobStore
