@@ -29,6 +29,7 @@ from compactlib.kv.errors import (
     TooLarge,
 )
 from compactlib.kv.memory import MemoryStore
+from compactlib.kv.postgres import PostgresStore
 from compactlib.kv.sqlite import SqliteStore, Synchronous
 from compactlib.kv.store import (
     EXISTS,
@@ -65,6 +66,7 @@ __all__ = [
     "NotAStore",
     "OutcomeUnknown",
     "Predicate",
+    "PostgresStore",
     "PredicateFailed",
     "Put",
     "SlowDown",

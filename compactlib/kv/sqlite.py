@@ -25,10 +25,11 @@ from compactlib.kv.arguments import (
     checked_put,
     checked_transaction,
 )
+from compactlib.kv.connections import Connections
 from compactlib.kv.entries import PagedEntries
 from compactlib.kv.errors import DamagedStore, KeyNotFound, NotAStore, OutcomeUnknown, PredicateFailed
 from compactlib.kv.group_commit import GroupCommit
-from compactlib.kv.sqlite_connections import Connections, named, named_errors, primary_code
+from compactlib.kv.sqlite_errors import named, named_errors, primary_code
 from compactlib.kv.sqlite_schema import CREATE, checksum_of, counter_of, is_ready, require_sound
 from compactlib.kv.store import EXISTS, Condition, Delete, Entry, KVLimits, Predicate, Put, Versioned
 
@@ -88,7 +89,7 @@ class SqliteStore:
         self._busy_seconds = busy_seconds
         self._page_size = page_size
         self._clock: Clock = SystemClock() if clock is None else clock
-        self._connections = Connections(self._path, self._connect)
+        self._connections: Connections[sqlite3.Connection] = Connections(self._path, self._connect)
         self._writes: GroupCommit[Transaction, None] = GroupCommit(self._commit)
         _require_file(self._path, None if not create else LocalFiles() if files is None else files)
         try:

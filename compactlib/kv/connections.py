@@ -1,0 +1,94 @@
+"""Connections to one database for any number of threads: lent to one at a time, kept while idle."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Generic, Protocol, TypeVar
+
+from compactlib.errors import Closed
+
+
+class Closable(Protocol):
+    """What all connections have in common."""
+
+    def close(self) -> None:
+        """Give the connection up."""
+
+
+C = TypeVar("C", bound=Closable)
+
+_MAX_IDLE = 16
+
+
+class Connections(Generic[C]):
+    """Lends a connection to one thread at a time; opens another when all are lent.
+
+    A connection must not cross a fork: the child's use of it would damage the file, or garble what the server is told.
+    The object says so instead.
+
+    Args:
+        path: the database, for messages.
+        connect: opens one more.
+        is_usable: whether one that comes back may be lent again.
+    """
+
+    def __init__(self, path: str, connect: Callable[[], C], is_usable: Callable[[C], bool] = lambda _: True) -> None:
+        self._path = path
+        self._connect = connect
+        self._is_usable = is_usable
+        self._idle: list[C] = []
+        self._closed = False
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[C]:
+        """A connection for the block.
+
+        Raises:
+            Closed: after `close`, or in a child process of the one that made this object.
+        """
+        connection = self._take()
+        try:
+            yield connection
+        finally:
+            self._put_back(connection)
+
+    def require_open(self) -> None:
+        """Check that connections are still lent.
+
+        Raises:
+            Closed: see `lent`.
+        """
+        if self._closed:
+            raise Closed(f"the store {self._path} was closed; open it again")
+        if self._process != os.getpid():
+            raise Closed(f"the store {self._path} was opened by process {self._process}, this is its child "
+                         f"{os.getpid()}; open it anew here")
+
+    def close(self) -> None:
+        """Close those that are not lent now, and the others as they come back; closing again does nothing."""
+        if self._process != os.getpid():
+            return
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _take(self) -> C:
+        with self._lock:
+            self.require_open()
+            if self._idle:
+                return self._idle.pop()
+        return self._connect()
+
+    def _put_back(self, connection: C) -> None:
+        with self._lock:
+            if not self._closed and len(self._idle) < _MAX_IDLE and self._is_usable(connection):
+                self._idle.append(connection)
+                return
+        connection.close()

@@ -1,0 +1,315 @@
+"""`PostgresStore`: a key-value store in one table of a PostgreSQL database, for many processes on many machines.
+
+All writes are serializable transactions: PostgreSQL finds out when two that run at once could not have run one after
+the other, ends one of them, and it is tried again. Threads of one process that write at once share a transaction.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from compactlib.errors import CompactlibError, InvalidInput, MissingDependency, Unsupported
+from compactlib.kv.arguments import (
+    Transaction,
+    checked_cell,
+    checked_partition,
+    checked_present,
+    checked_put,
+    checked_transaction,
+)
+from compactlib.kv.connections import Connections
+from compactlib.kv.entries import PagedEntries
+from compactlib.kv.errors import (
+    ConnectFailed,
+    KeyNotFound,
+    OutcomeUnknown,
+    PredicateFailed,
+    SlowDown,
+    StoreFailed,
+)
+from compactlib.kv.group_commit import GroupCommit
+from compactlib.kv.store import EXISTS, Condition, Delete, Entry, KVLimits, Predicate, Put, Versioned
+
+if TYPE_CHECKING:
+    import psycopg
+    from typing_extensions import Buffer
+
+_LIMITS = KVLimits(max_partition_bytes=1000, max_key_bytes=1600, max_value_bytes=1 << 28, max_transact=10_000)
+"""An entry of PostgreSQL's B-tree holds 2,704 bytes."""
+_PAGE_BYTES = 4 << 20
+_SCHEMA_VERSION = 1
+_TABLE = re.compile(r"[a-z_][a-z0-9_]{0,40}(\.[a-z_][a-z0-9_]{0,40})?")
+_TRIES = 100
+"""A transaction that lost against another waits for it to end, so tries come at the speed of the database."""
+
+
+class PostgresStore:
+    """A `KVStore` in a table of a PostgreSQL database (extra `compactlib[postgres]`).
+
+    A predicate is the number of the write that it came from, taken from a sequence, so it never holds again once the
+    key was written. Keys compare byte by byte whatever the database's collation, because they are `bytea`.
+
+    Args:
+        conninfo: where the database is, as libpq takes it: `"postgresql://user@host/db"` or `"host=... dbname=..."`.
+        table: the table's name, lower case, with a schema before it if need be; made if there is none.
+        busy_seconds: how long a statement waits for another's lock before it raises `SlowDown`.
+        page_size: how many entries one page of a scan holds, at most; 4 MiB also end a page.
+
+    Raises:
+        ConnectFailed: the server cannot be reached, or refuses these credentials.
+        InvalidInput: the table's name is none.
+        Unsupported: the table was written by a later release.
+        StoreFailed: the database refused; a table of this name holds something else, for example.
+        MissingDependency: psycopg is not installed.
+    """
+
+    def __init__(self, conninfo: str, *, table: str = "compactlib_kv", busy_seconds: float = 10.0,
+                 page_size: int = 1000) -> None:
+        try:
+            import psycopg
+        except ImportError:
+            raise MissingDependency(package="psycopg", extra="postgres", purpose="a store in PostgreSQL") from None
+        if not _TABLE.fullmatch(table):
+            raise InvalidInput(f"table is {table!r}; give lower-case letters, digits and underscores, and at most one "
+                               f"dot after a schema")
+        if busy_seconds < 0:
+            raise InvalidInput(f"busy_seconds is {busy_seconds}; give 0 or more")
+        self._psycopg = psycopg
+        self._conninfo = conninfo
+        self._table = table
+        self._busy_seconds = busy_seconds
+        self._page_size = page_size
+        self._sql = _Statements.of(table)
+        self._connections: Connections[psycopg.Connection[Any]] = Connections(
+            f"table {table}", self._connect, lambda connection: not connection.broken)
+        self._writes: GroupCommit[Transaction, None] = GroupCommit(self._commit)
+        try:
+            self._set_up()
+        except BaseException:
+            self._connections.close()
+            raise
+
+    @property
+    def table(self) -> str:
+        """The table's name."""
+        return self._table
+
+    @property
+    def limits(self) -> KVLimits:
+        """See `KVStore.limits`."""
+        return _LIMITS
+
+    def get(self, partition: bytes, key: bytes) -> Versioned:
+        """See `KVStore.get`. One round trip."""
+        partition, key = checked_cell(partition, key, _LIMITS)
+        with self._reading("get") as connection:
+            row = connection.execute(self._sql.get, (partition, key), binary=True).fetchone()
+        if row is None:
+            raise KeyNotFound(partition=partition, key=key)
+        return Versioned(bytes(row[0]), row[1])
+
+    def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
+        """See `KVStore.set`. One commit, shared by the threads that write meanwhile."""
+        self._writes.submit(Transaction((), [checked_put(partition, key, value, _LIMITS)]))
+
+    def set_if(self, partition: bytes, key: bytes, value: Buffer, predicate: Predicate | None) -> None:
+        """See `KVStore.set_if`."""
+        put = checked_put(partition, key, value, _LIMITS)
+        self._writes.submit(Transaction([(*put[:2], predicate)], [put]))
+
+    def delete(self, partition: bytes, key: bytes) -> None:
+        """See `KVStore.delete`."""
+        self._writes.submit(Transaction((), [(*checked_cell(partition, key, _LIMITS), None)]))
+
+    def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
+        """See `KVStore.delete_if`."""
+        cell = checked_cell(partition, key, _LIMITS)
+        self._writes.submit(Transaction([(*cell, checked_present(predicate))], [(*cell, None)]))
+
+    def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
+             page_size: int | None = None) -> PagedEntries:
+        """See `KVStore.scan`. One round trip a page."""
+        partition = checked_partition(partition, _LIMITS)
+        self._connections.require_open()
+
+        def load(position: bytes, limit: int) -> tuple[list[Entry], bool]:
+            return self._load_page(partition, position, limit)
+
+        return PagedEntries(load, start, prefix=prefix, after=after, page_size=page_size,
+                            largest_page=self._page_size)
+
+    def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
+                 deletes: Iterable[Delete] = ()) -> None:
+        """See `KVStore.transact`."""
+        self._writes.submit(checked_transaction(conditions, puts, deletes, _LIMITS))
+
+    def close(self) -> None:
+        """See `KVStore.close`."""
+        self._connections.close()
+
+    def audit(self) -> None:
+        """See `KVStore.audit`: no version was given out twice, and none is above the sequence."""
+        with self._reading("audit") as connection:
+            row = connection.execute(self._sql.audit).fetchone()
+        assert row is not None
+        cells, versions, highest, counter = row
+        assert cells == versions, f"{cells} keys share {versions} versions"
+        assert highest is None or highest <= counter, f"version {highest} is in use, the sequence stands at {counter}"
+
+    def __repr__(self) -> str:
+        return f"PostgresStore(table={self._table!r})"
+
+    # -- reading
+
+    @contextlib.contextmanager
+    def _reading(self, operation: str) -> Iterator[psycopg.Connection[Any]]:
+        """A connection outside of any transaction: each statement sees what was committed before it."""
+        with self._connections.lent() as connection, self._named(operation):
+            yield connection
+
+    def _load_page(self, partition: bytes, position: bytes, limit: int) -> tuple[list[Entry], bool]:
+        with self._reading("scan") as connection:
+            rows = connection.execute(self._sql.scan, (partition, position, limit, _PAGE_BYTES), binary=True).fetchall()
+        page = [Entry(bytes(key), bytes(value), version) for key, value, version, _ in rows]
+        # The last column counts the rows that the limit allowed, those beyond the page's bytes included.
+        return page, not rows or (rows[0][3] < limit and len(page) == rows[0][3])
+
+    # -- writing
+
+    def _commit(self, batch: Sequence[Transaction]) -> list[Exception | None]:
+        """Carry out what several threads asked for in one transaction; each may fail its own conditions."""
+        for _ in range(_TRIES):
+            with self._connections.lent() as connection:
+                answers = self._try_commit(connection, batch)
+            if answers is not None:
+                return answers
+        raise SlowDown(operation="write", detail=f"{_TRIES} tries were overtaken by other writers of the same keys")
+
+    def _try_commit(self, connection: psycopg.Connection[Any],
+                    batch: Sequence[Transaction]) -> list[Exception | None] | None:
+        """The answers, or `None` if another transaction was in the way."""
+        errors = self._psycopg.errors
+        committing = False
+        try:
+            with self._named("write"):
+                # A failing COMMIT raises inside of `transaction`, as every statement does.
+                answers: list[Exception | None]
+                with connection.transaction():
+                    answers = [self._carry_out(connection, transaction) for transaction in batch]
+                    committing = True
+                return answers
+        except CompactlibError as error:
+            cause = error.__cause__
+            if isinstance(cause, errors.SerializationFailure | errors.DeadlockDetected | errors.UniqueViolation):
+                return None
+            if committing and connection.broken:
+                raise OutcomeUnknown(operation="commit", path=self._table, detail=str(cause)) from cause
+            raise
+
+    def _carry_out(self, connection: psycopg.Connection[Any], transaction: Transaction) -> PredicateFailed | None:
+        for partition, key, predicate in transaction.conditions:
+            row = connection.execute(self._sql.state, (partition, key)).fetchone()
+            if not _holds(predicate, None if row is None else row[0]):
+                # Nothing of it was written yet, so there is nothing to take back.
+                return PredicateFailed(partition=partition, key=key)
+        with connection.cursor() as cursor:
+            puts = [change for change in transaction.changes if change[2] is not None]
+            deletes = [change[:2] for change in transaction.changes if change[2] is None]
+            if puts:
+                cursor.executemany(self._sql.put, puts)
+            if deletes:
+                cursor.executemany(self._sql.delete, deletes)
+        return None
+
+    # -- the server
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        try:
+            connection: psycopg.Connection[Any] = self._psycopg.connect(self._conninfo, autocommit=True)
+        except self._psycopg.Error as error:
+            raise ConnectFailed(operation="connect", path=self._table, detail=str(error).strip()) from error
+        with self._named("connect"):
+            connection.isolation_level = self._psycopg.IsolationLevel.SERIALIZABLE
+            connection.execute("SELECT set_config('lock_timeout', %s, false)", (f"{int(self._busy_seconds * 1000)}ms",))
+        return connection
+
+    def _set_up(self) -> None:
+        with self._reading("set up") as connection:
+            # One at a time: "if not exists" alone lets two who are at it at once collide.
+            connection.execute("SELECT pg_advisory_lock(hashtext(%s))", (self._table,))
+            try:
+                connection.execute(self._sql.create_sequence)
+                connection.execute(self._sql.create_table)
+                row = connection.execute(self._sql.mark, (b"%d" % _SCHEMA_VERSION,)).fetchone()
+            finally:
+                if not connection.broken:
+                    connection.execute("SELECT pg_advisory_unlock(hashtext(%s))", (self._table,))
+        found = bytes(row[0]) if row is not None else b""
+        if found != b"%d" % _SCHEMA_VERSION:
+            raise Unsupported(f"table {self._table} has schema version {found!r}; this release knows "
+                              f"{_SCHEMA_VERSION}: upgrade")
+
+    @contextlib.contextmanager
+    def _named(self, operation: str) -> Iterator[None]:
+        """Turn what psycopg raises in the block into errors of the library."""
+        psycopg = self._psycopg
+        errors = psycopg.errors
+        try:
+            yield
+        except (errors.LockNotAvailable, errors.QueryCanceled, errors.TooManyConnections, errors.SerializationFailure,
+                errors.DeadlockDetected) as error:
+            raise SlowDown(operation=operation, detail=str(error).strip()) from error
+        except (errors.AdminShutdown, errors.CrashShutdown, errors.CannotConnectNow) as error:
+            raise ConnectFailed(operation=operation, path=self._table, detail=str(error).strip()) from error
+        except psycopg.Error as error:
+            raise StoreFailed(operation=operation, path=self._table, detail=str(error).strip()) from error
+
+
+@attrs.frozen
+class _Statements:
+    """The store's SQL for one table. The empty partition, which no user can name, holds the schema's version."""
+
+    create_sequence: bytes
+    create_table: bytes
+    mark: bytes
+    get: bytes
+    scan: bytes
+    state: bytes
+    put: bytes
+    delete: bytes
+    audit: bytes
+
+    @classmethod
+    def of(cls, table: str) -> _Statements:
+        versions = f"{table}_versions"
+        texts = {
+            "create_sequence": f"CREATE SEQUENCE IF NOT EXISTS {versions} AS bigint",
+            "create_table": f"CREATE TABLE IF NOT EXISTS {table} (partition bytea NOT NULL, key bytea NOT NULL, "
+                            f"value bytea NOT NULL, version bigint NOT NULL, PRIMARY KEY (partition, key))",
+            "mark": f"WITH made AS (INSERT INTO {table} VALUES ('', 'schema', %s, 0) ON CONFLICT DO NOTHING "
+                    f"RETURNING value) SELECT value FROM made UNION ALL SELECT value FROM {table} "
+                    f"WHERE partition = '' AND key = 'schema'",
+            "get": f"SELECT value, version FROM {table} WHERE partition = %s AND key = %s",
+            "scan": f"WITH page AS MATERIALIZED (SELECT key, value, version FROM {table} WHERE partition = %s "
+                    f"AND key >= %s ORDER BY key LIMIT %s), sized AS (SELECT key, value, version, count(*) OVER () "
+                    f"AS found, sum(length(value)) OVER (ORDER BY key) - length(value) AS before FROM page) "
+                    f"SELECT key, value, version, found FROM sized WHERE before < %s ORDER BY key",
+            "state": f"SELECT version FROM {table} WHERE partition = %s AND key = %s",
+            "put": f"INSERT INTO {table} VALUES (%s, %s, %s, nextval('{versions}')) ON CONFLICT (partition, key) "
+                   f"DO UPDATE SET value = excluded.value, version = excluded.version",
+            "delete": f"DELETE FROM {table} WHERE partition = %s AND key = %s",
+            "audit": f"SELECT count(*), count(DISTINCT version), max(version), (SELECT last_value FROM {versions}) "
+                     f"FROM {table} WHERE partition <> ''",
+        }
+        return cls(**{name: text.encode() for name, text in texts.items()})
+
+
+def _holds(predicate: Predicate | None, version: int | None) -> bool:
+    if version is None:
+        return predicate is None
+    return predicate is EXISTS or (type(predicate) is int and predicate == version)

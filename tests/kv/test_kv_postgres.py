@@ -1,0 +1,180 @@
+"""The store in PostgreSQL, on a real server: the conformance kit, processes, a server that goes away."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from compactlib.errors import CompactlibError, InvalidInput, Unsupported
+from compactlib.kv import EXISTS, Condition, ConnectFailed, KVStore, PredicateFailed, Put, SlowDown, StoreFailed
+from compactlib.kv.postgres import PostgresStore
+from compactlib.testing import KVStoreConformance
+from compactlib.testing.kv_machine import kv_machine
+from compactlib.testing.kv_vectors import in_threads
+from tests.kv.postgres_server import postgres
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with postgres() as uri:
+        yield uri
+
+
+def new_table() -> str:
+    return f"kv_{next(_numbers)}"
+
+
+@contextlib.contextmanager
+def locked(server: str, table: str) -> Iterator[None]:
+    """Another writer holds the table."""
+    with psycopg.connect(server) as other:
+        other.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE".encode())
+        yield
+        other.rollback()
+
+
+class TestPostgresStore(KVStoreConformance):
+    shared = True
+
+    @pytest.fixture(autouse=True)
+    def _server(self, server: str) -> Iterator[None]:
+        self.server = server
+        self.tables: dict[Path, str] = {}
+        self.stores: list[PostgresStore] = []
+        yield
+        for store in self.stores:
+            store.close()
+
+    def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
+        self.table = self.tables.setdefault(folder, new_table())
+        store = PostgresStore(self.server, table=self.table, page_size=page_size or 1000, busy_seconds=0.1)
+        self.stores.append(store)
+        return store
+
+    @contextlib.contextmanager
+    def throttled(self, store: KVStore) -> Iterator[bool]:
+        with locked(self.server, self.table):
+            yield True
+
+
+def test_a_state_machine_agrees_with_a_dictionary(server: str) -> None:
+    run_state_machine_as_test(kv_machine(lambda: PostgresStore(server, table=new_table(), page_size=3)),
+                              settings=settings(max_examples=8, stateful_step_count=15))
+
+
+@pytest.fixture
+def store(server: str) -> Iterator[PostgresStore]:
+    made = PostgresStore(server, table=new_table())
+    yield made
+    made.close()
+
+
+def test_of_two_transactions_that_read_what_the_other_writes_one_fails(store: PostgresStore, server: str) -> None:
+    """Write skew: each demands that the other's key is absent. Under snapshot isolation alone both would pass."""
+    # Each through a store of its own, so that they do not share a transaction.
+    stores = [store, PostgresStore(server, table=store.table)]
+    for number in range(20):
+        names = [b"a%d" % number, b"b%d" % number]
+        outcomes: list[str] = []
+
+        def claim(mine: int, names: list[bytes] = names, outcomes: list[str] = outcomes) -> None:
+            try:
+                stores[mine].transact([Condition(b"p", names[1 - mine], None)], [Put(b"p", names[mine], b"x")])
+                outcomes.append("won")
+            except PredicateFailed:
+                outcomes.append("lost")
+
+        in_threads(2, claim)
+        assert sorted(outcomes) == ["lost", "won"]
+    stores[1].close()
+
+
+COUNTER = """
+import sys
+from compactlib.kv import KeyNotFound, PredicateFailed
+from compactlib.kv.postgres import PostgresStore
+store = PostgresStore(sys.argv[1], table=sys.argv[2])
+for _ in range(25):
+    while True:
+        found = store.get(b"p", b"counter")
+        try:
+            store.set_if(b"p", b"counter", b"%d" % (int(found.value) + 1), found.predicate)
+            break
+        except PredicateFailed:
+            pass
+store.close()
+"""
+
+
+def test_processes_count_together(store: PostgresStore, server: str) -> None:
+    store.set(b"p", b"counter", b"0")
+    counters = [subprocess.Popen([sys.executable, "-c", COUNTER, server, store.table]) for _ in range(4)]
+    assert [counter.wait() for counter in counters] == [0, 0, 0, 0]
+    assert store.get(b"p", b"counter").value == b"100"
+    store.audit()
+
+
+def test_a_store_that_others_keep_locked_says_so(store: PostgresStore, server: str) -> None:
+    impatient = PostgresStore(server, table=store.table, busy_seconds=0.05)
+    with locked(server, store.table), pytest.raises(SlowDown, match="lock timeout"):
+        impatient.set(b"p", b"k", b"v")
+    impatient.set(b"p", b"k", b"v")
+    impatient.close()
+
+
+def test_connections_that_the_server_ended_are_replaced(store: PostgresStore, server: str) -> None:
+    store.set(b"p", b"k", b"v")
+    with psycopg.connect(server, autocommit=True) as other:
+        other.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+                      "AND backend_type = 'client backend'")
+    # The one it held is gone; what failed on it changed nothing, and the next call makes another.
+    with pytest.raises((ConnectFailed, StoreFailed)):
+        store.set_if(b"p", b"k", b"new", EXISTS)
+    assert store.get(b"p", b"k").value == b"v"
+
+
+def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConnectFailed, match="check the address"):
+        PostgresStore(f"host={tmp_path} dbname=none connect_timeout=2")
+
+
+def test_a_table_of_a_later_release_is_refused(store: PostgresStore, server: str) -> None:
+    with psycopg.connect(server, autocommit=True) as other:
+        other.execute(f"UPDATE {store.table} SET value = '2' WHERE partition = ''".encode())
+    with pytest.raises(Unsupported, match="schema version b'2'"):
+        PostgresStore(server, table=store.table)
+
+
+def test_a_table_that_holds_something_else_is_refused(server: str) -> None:
+    table = new_table()
+    with psycopg.connect(server, autocommit=True) as other:
+        other.execute(f"CREATE TABLE {table} (name text)".encode())
+    with pytest.raises(StoreFailed):
+        PostgresStore(server, table=table)
+
+
+@pytest.mark.parametrize("table", ["", "Upper", "a b", 'x"; drop table y; --', "a.b.c", "1a"])
+def test_odd_table_names_are_refused(table: str) -> None:
+    with pytest.raises(InvalidInput, match="table is"):
+        PostgresStore("host=/nowhere", table=table)
+
+
+def test_audit_finds_a_version_given_out_twice(store: PostgresStore, server: str) -> None:
+    store.set(b"p", b"a", b"1")
+    store.set(b"p", b"b", b"2")
+    store.audit()
+    with psycopg.connect(server, autocommit=True) as other:
+        other.execute(f"UPDATE {store.table} SET version = 1 WHERE partition <> ''".encode())
+    with pytest.raises((AssertionError, CompactlibError), match="2 keys share 1 versions"):
+        store.audit()
