@@ -29,6 +29,7 @@ class PlainBlob:
     deleted_ms: int | None = None
     life: int = 0
     permanent: bool = False
+    content_gone: bool = False
 
     def is_expired(self, now_ms: int) -> bool:
         return self.expires_ms is not None and now_ms > self.expires_ms
@@ -61,7 +62,7 @@ class PlainStore:
             return BlobMissing
         if blob.deleted_ms is None:
             return AlreadyUndeleted if blob.life else NotDeleted
-        if blob.deleted_ms + self.retention_ms < now_ms:
+        if blob.content_gone or blob.deleted_ms + self.retention_ms < now_ms:
             return DeletedForGood
         if blob.is_expired(now_ms):
             return BlobExpired
@@ -89,12 +90,24 @@ class PlainStore:
         blob = self.blobs.get(key)
         if blob is None:
             return Missing(key)
-        if blob.deleted_ms is not None and not options.include_deleted:
-            return Deleted(key, blob.deleted_ms / 1000, blob.life)
+        if blob.deleted_ms is not None and (blob.content_gone or not options.include_deleted):
+            return Deleted(key, blob.deleted_ms / 1000, blob.life, blob.content_gone)
         if blob.is_expired(now_ms) and not options.include_expired:
             assert blob.expires_ms is not None
             return Expired(key, blob.expires_ms / 1000)
         return blob.content
+
+
+    def compacted(self, key: bytes, found: Answer, reference_ms: int, now_ms: int) -> None:
+        """Take over what a compaction may have changed, given the answer to a get without options."""
+        blob = self.blobs.get(key)
+        if blob is None:
+            return
+        if blob.deleted_ms is None and blob.is_expired(now_ms) and isinstance(found, Missing):
+            del self.blobs[key]
+        elif blob.deleted_ms is not None and isinstance(found, Deleted) and found.content_gone:
+            assert blob.deleted_ms < reference_ms or blob.is_expired(now_ms)
+            blob.content_gone = True
 
 
 def told(answer: Answer) -> Answer | bytes:

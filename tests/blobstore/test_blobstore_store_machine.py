@@ -12,13 +12,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from compactlib.blobstore.compactor import BlobCompactor
 from compactlib.blobstore.config import BlobStoreConfig, Durability
 from compactlib.blobstore.errors import StoreFull
 from compactlib.blobstore.model import GetOptions
+from compactlib.blobstore.policies import policy_named
 from compactlib.blobstore.replication import ReplicationToken
+from compactlib.blobstore.sense import Sensor
 from compactlib.blobstore.store import BlobStore
+from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
+from compactlib.outcome import Done, Failed, Skipped
 from tests.blobstore.plain_store import PlainStore, told
 
 IDS = [b"%d" % number for number in range(8)]
@@ -103,6 +108,29 @@ class StoreMachine(RuleBasedStateMachine):
         except StoreFull:
             assert self.store.status().free_segments == 0
 
+    @rule(policy=st.sampled_from(["compact_all", "stats_based", "greedy"]), crashes=st.booleans())
+    def compact(self, policy: str, crashes: bool) -> None:
+        """What is dead goes, everything else stays; if the process ends on the way, the next one goes on."""
+        now = self.clock.now()
+        chosen = policy_named(policy, min_used_fraction=0.0)
+        plan = chosen.plan(Sensor(self.store).view(now), now)
+        if plan is None:
+            return
+        if crashes:
+            cut = BlobCompactor(self.store).compact(plan, budget=Budget(total_bytes=400))
+            assert isinstance(cut, Done | Failed)
+            self.store.close()
+            self.store = BlobStore(self.folder, self.config, clock=self.clock)
+            outcome = BlobCompactor(self.store).resume(budget=Budget())
+            assert isinstance(outcome, Done | Skipped)
+        else:
+            outcome = BlobCompactor(self.store).compact(plan, budget=Budget())
+            assert isinstance(outcome, Done)
+        for key in IDS:
+            self.model.compacted(key, self.store.get(key), round(plan.reference_time * 1000), self.now_ms)
+        for name in plan.names:
+            assert name not in self.store.snapshot().state.by_name or not isinstance(outcome, Done)
+
     @rule(lose_index=st.booleans())
     def reopen(self, lose_index: bool) -> None:
         self.store.close()
@@ -137,8 +165,9 @@ class StoreMachine(RuleBasedStateMachine):
                 self.followed[entry.id] = (entry.is_deleted, entry.is_permanent, entry.life_version)
             self.token = ReplicationToken.from_bytes(found.token.to_bytes())
             at_end = found.at_end
-        assert self.followed == {key: (blob.deleted_ms is not None, blob.permanent, blob.life)
-                                 for key, blob in self.model.blobs.items()}
+        # What the store has forgotten, the peer may know.
+        now = {key: (blob.deleted_ms is not None, blob.permanent, blob.life) for key, blob in self.model.blobs.items()}
+        assert {key: self.followed.get(key) for key in now} == now
 
     @invariant()
     def every_get_is_right(self) -> None:
