@@ -45,6 +45,7 @@ from compactlib.catalog.descriptors import (
     Table,
     Zone,
 )
+from compactlib.catalog.follower import LogFollower
 from compactlib.catalog.history import CatalogHistory, HistoryView
 from compactlib.catalog.host import CatalogHost
 from compactlib.catalog.index_builds import IndexBuilds
@@ -158,6 +159,7 @@ __all__ = [
     "Limit",
     "LocalHost",
     "LocalNeeds",
+    "LogFollower",
     "LogReader",
     "LogState",
     "LostRace",

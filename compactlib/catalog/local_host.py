@@ -23,6 +23,8 @@ from compactlib.errors import InvalidInput
 from compactlib.kv import Condition
 from compactlib.outcome import Done, Failed
 
+MembershipLookup = Callable[[], Topology]
+"""Gives the membership from where it is decided, with its epoch; may raise any `CompactlibError`."""
 AssignmentLookup = Callable[[], Assignments]
 """Gives the stable assignments of all zones, from one moment; may raise any `CompactlibError`."""
 ZonePublisher = Callable[[int, int, Timestamp], ZoneResult]
@@ -38,10 +40,12 @@ class LocalHost:
         service: the node's catalog.
         needs: the node's sources.
         watermark: the node's low watermark.
+        membership: looks up the membership.
         assignments: looks up the assignments.
         publish: replicates a time to a zone.
         pins: the catalog's pins, if it has any: a pin taken between decision and snapshot stops the snapshot.
-        guards: what else must not have changed between decision and snapshot.
+        guards: what else must not change between the last check and the snapshot: give a key that changes with the
+            membership, if it lies in the log's store.
         retention_margin: how many versions more to keep than anybody needs; 1 is what Ignite 3 does.
 
     Raises:
@@ -49,13 +53,14 @@ class LocalHost:
     """
 
     def __init__(self, service: CatalogService, needs: LocalNeeds, *, watermark: LowWatermark,
-                 assignments: AssignmentLookup, publish: ZonePublisher, pins: Pins | None = None,
-                 guards: Guards = tuple, retention_margin: int = 0) -> None:
+                 membership: MembershipLookup, assignments: AssignmentLookup, publish: ZonePublisher,
+                 pins: Pins | None = None, guards: Guards = tuple, retention_margin: int = 0) -> None:
         if retention_margin < 0:
             raise InvalidInput(f"retention_margin is {retention_margin}; give 0 or more versions")
         self._service = service
         self._needs = needs
         self._watermark = watermark
+        self._membership = membership
         self._assignments = assignments
         self._publish = publish
         self._pins = pins
@@ -76,6 +81,10 @@ class LocalHost:
         """See `CatalogHost.publish`."""
         return self._publish(zone, partitions, time)
 
+    def confirm(self, topology: Topology) -> bool:
+        """See `CatalogHost.confirm`."""
+        return self._membership() == topology
+
     def decide(self, reports: tuple[NodeReport, ...], topology: Topology) -> Decision:
         """See `CatalogHost.decide`."""
         return decide(self._input(reports, topology))
@@ -95,6 +104,9 @@ class LocalHost:
         """
         # Conditions first: whatever changes after this moment stops the snapshot, whatever changed before is seen here.
         conditions = (*self._guards(), *([] if self._pins is None else [self._pins.condition()]))
+        if not self.confirm(topology):
+            raise UnsafeCompaction(rule="the membership must be the one that was asked (a)", target=decision.target,
+                                   detail=f"it was epoch {topology.epoch} with {len(topology.nodes)} nodes")
         given = self._input(reports, topology)
         if decision.target <= given.history.earliest:
             return False

@@ -5,105 +5,23 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from compactlib.catalog.commands import AlterZone, CreateSchema, CreateZone, DropZone
+from compactlib.catalog.commands import AlterZone, CreateZone, DropZone
 from compactlib.catalog.errors import AssignmentsMissing, StaleTerm, TimeBeforeHistory, UnsafeCompaction
 from compactlib.catalog.host import CatalogHost
 from compactlib.catalog.local_host import LocalHost
 from compactlib.catalog.messages import ZoneResult
 from compactlib.catalog.model import Assignments, Factor, NodeId, NodeReport, Topology, ZoneAssignments
 from compactlib.catalog.needs import LocalNeeds
-from compactlib.catalog.pins import Pins
-from compactlib.catalog.published import PublishedTimes
-from compactlib.catalog.service import CatalogService
-from compactlib.catalog.timestamp import HybridClock
-from compactlib.catalog.transactions import ActiveTransactions
-from compactlib.catalog.verdict import Compact, Decision, Hold
-from compactlib.catalog.watermark import LowWatermark
-from compactlib.clock import ManualClock
+from compactlib.catalog.transactions import Transaction
+from compactlib.catalog.verdict import Compact, Hold
 from compactlib.errors import InvalidInput
-from compactlib.kv import Condition, MemoryStore
-from tests.catalog.services import INITIAL, create_table, log_in
-
-NAMES = ("A", "B", "C")
-TOPOLOGY = Topology.of(*NAMES)
-
-
-class Cluster:
-    """Three nodes in one process, with every partition on every node, and a clock that is moved by hand."""
-
-    def __init__(self, *, margin: int = 0) -> None:
-        self.store = MemoryStore()
-        self.wall = ManualClock(1000.0)
-        self.epoch = 0
-        self.assigned: dict[int, ZoneAssignments] = {}
-        self.nodes = {name: Node(self, name, margin) for name in NAMES}
-        self.service.execute(INITIAL, wait=False)
-        self.assigned = {zone.id: ZoneAssignments.everywhere(NAMES, zone.partitions) for zone in
-                         self.service.catalog(1).zones.values()}
-
-    @property
-    def service(self) -> CatalogService:
-        return self.nodes["A"].service
-
-    @property
-    def host(self) -> LocalHost:
-        return self.nodes["A"].host
-
-    def grow(self, latest: int) -> None:
-        while self.service.view.latest < latest:
-            self.service.execute([CreateSchema(f"S{self.service.view.latest}")], wait=False)
-            self.wall.advance(1.0)
-
-    def settle(self) -> None:
-        """All watermarks and published times reach the present."""
-        self.wall.advance(2000.0)
-        for node in self.nodes.values():
-            node.watermark.advance()
-            for table, mask in node.hosted().items():
-                for partition in range(mask.bit_length()):
-                    node.published.publish(table, partition, 1, node.service.clock.now())
-
-    def reports(self) -> tuple[NodeReport, ...]:
-        return tuple(node.host.report() for node in self.nodes.values())
-
-    def round(self, term: int = 1) -> Decision:
-        """A round on A, as a coordinator would make it."""
-        reports = self.reports()
-        decision = self.host.decide(reports, TOPOLOGY)
-        if isinstance(decision, Compact):
-            assert self.host.write(decision, reports, TOPOLOGY, term)
-            for node in self.nodes.values():
-                node.service.poll()
-                assert node.service.view.earliest == decision.target
-        return decision
-
-
-class Node:
-    def __init__(self, cluster: Cluster, name: str, margin: int) -> None:
-        self.service = CatalogService(log_in(cluster.store, seed=ord(name)), HybridClock(cluster.wall))
-        self.transactions = ActiveTransactions(lambda: self.service.view, self.service.clock)
-        self.published = PublishedTimes(cluster.store, name)
-        self.watermark = LowWatermark(cluster.store, name, self.service.clock)
-        self.pins = Pins(self.service.log, self.service.clock)
-        needs = LocalNeeds(NodeId(name), lambda: self.service.view, transactions=self.transactions,
-                           partitions=self.published, sources=[self.watermark, self.pins])
-        self.host = LocalHost(
-            self.service, needs, watermark=self.watermark, pins=self.pins, retention_margin=margin,
-            assignments=lambda: Assignments(cluster.assigned, cluster.epoch),
-            publish=lambda zone, partitions, time: ZoneResult(zone, published=partitions))
-
-    def hosted(self) -> dict[int, int]:
-        return self.published.needs_and_hosted()[1].masks()
+from compactlib.kv import Condition
+from tests.catalog.cluster import NAMES, Cluster
 
 
 def with_table() -> Cluster:
     cluster = Cluster()
-    cluster.service.execute([create_table(1)], wait=False)
-    table = cluster.service.catalog(2).find_table("PUBLIC", "T1")
-    assert table is not None
-    for node in cluster.nodes.values():
-        for partition in range(25):
-            node.published.register(table.id, partition, incarnation=1, created_at=table.created_at)
+    cluster.add_table(1)
     cluster.grow(6)
     return cluster
 
@@ -161,12 +79,7 @@ def test_weakness_4_a_new_table_does_not_stop_compaction() -> None:
     """Its partitions begin at the version that made them, instead of being "not available yet"."""
     cluster = with_table()
     cluster.settle()
-    cluster.service.execute([create_table(2)], wait=False)
-    table = cluster.service.catalog(7).find_table("PUBLIC", "T2")
-    assert table is not None
-    for node in cluster.nodes.values():
-        for partition in range(25):
-            node.published.register(table.id, partition, incarnation=1, created_at=table.created_at)
+    cluster.add_table(2)
     decision = cluster.round()
     assert isinstance(decision, Compact)
     assert decision.target == 6
@@ -176,11 +89,7 @@ def test_weakness_20_a_restarted_node_counts_at_once() -> None:
     cluster = with_table()
     cluster.settle()
     cluster.grow(8)
-    again = Node(cluster, "B", 0)
-    for table, mask in cluster.nodes["B"].hosted().items():
-        for partition in range(mask.bit_length()):
-            again.published.register(table, partition, incarnation=1, created_at=1)
-    cluster.nodes["B"] = again
+    cluster.restart("B")
     decision = cluster.round()
     assert isinstance(decision, Compact)
     assert decision.target == 6
@@ -192,7 +101,7 @@ def test_weakness_20_a_restarted_node_counts_at_once() -> None:
 def decided(cluster: Cluster) -> tuple[tuple[NodeReport, ...], Compact]:
     cluster.settle()
     reports = cluster.reports()
-    decision = cluster.host.decide(reports, TOPOLOGY)
+    decision = cluster.host.decide(reports, cluster.topology)
     assert isinstance(decision, Compact)
     return reports, decision
 
@@ -203,7 +112,7 @@ def test_weakness_15_assignments_that_changed_since_are_seen() -> None:
     for zone in cluster.assigned:
         cluster.assigned = {zone: ZoneAssignments.everywhere((*NAMES, "D"), 25)}
     with pytest.raises(UnsafeCompaction, match="node D"):
-        cluster.host.write(decision, reports, TOPOLOGY, 1)
+        cluster.host.write(decision, reports, cluster.topology, 1)
     assert cluster.service.view.earliest == 0
 
 
@@ -213,10 +122,10 @@ def test_a_pin_between_decision_and_snapshot_stops_it() -> None:
     cluster.nodes["B"].service.poll()
     cluster.nodes["B"].pins.pin("backup", 3, cluster.nodes["B"].service.view, ttl_seconds=9000)
     with pytest.raises(UnsafeCompaction, match="pinned by 'backup'"):
-        cluster.host.write(decision, reports, TOPOLOGY, 1)
+        cluster.host.write(decision, reports, cluster.topology, 1)
     report, held = decided(cluster)
     assert held.why.factors[0] is Factor.PIN
-    assert cluster.host.write(held, report, TOPOLOGY, 1)
+    assert cluster.host.write(held, report, cluster.topology, 1)
     assert cluster.service.view.earliest == 3
 
 
@@ -226,22 +135,33 @@ def test_a_guard_that_has_moved_stops_the_snapshot() -> None:
     node = cluster.nodes["A"]
     seen = Condition(b"host", b"members", cluster.store.get(b"host", b"members").predicate)
     host = LocalHost(node.service, LocalNeeds(NodeId("A"), lambda: node.service.view, transactions=node.transactions),
-                     watermark=node.watermark, assignments=lambda: Assignments(cluster.assigned),
-                     publish=lambda zone, partitions, time: ZoneResult(zone), guards=lambda: [seen])
+                     watermark=node.watermark, membership=lambda: cluster.topology,
+                     assignments=lambda: Assignments(cluster.assigned), publish=lambda zone, partitions, time: ZoneResult(zone), guards=lambda: [seen])
     reports, decision = decided(cluster)
     cluster.store.set(b"host", b"members", b"2")
     with pytest.raises(UnsafeCompaction, match="members"):
-        host.write(decision, reports, TOPOLOGY, 1)
+        host.write(decision, reports, cluster.topology, 1)
 
 
 def test_weakness_14_a_deposed_coordinator_is_refused_by_the_log_itself() -> None:
     cluster = with_table()
     reports, decision = decided(cluster)
     lower = attrs.evolve(decision, target=3)
-    assert cluster.nodes["B"].host.write(lower, reports, TOPOLOGY, 8)
+    assert cluster.nodes["B"].host.write(lower, reports, cluster.topology, 8)
     with pytest.raises(StaleTerm):
-        cluster.host.write(decision, reports, TOPOLOGY, 7)
-    assert not cluster.host.write(lower, reports, TOPOLOGY, 9)
+        cluster.host.write(decision, reports, cluster.topology, 7)
+    assert not cluster.host.write(lower, reports, cluster.topology, 9)
+
+
+def test_a_membership_that_changed_since_stops_the_snapshot() -> None:
+    cluster = with_table()
+    reports, decision = decided(cluster)
+    asked = cluster.topology
+    assert cluster.host.confirm(asked)
+    cluster.topology = Topology.of(*NAMES, epoch=1)
+    assert not cluster.host.confirm(asked)
+    with pytest.raises(UnsafeCompaction, match="membership"):
+        cluster.host.write(decision, reports, asked, 1)
 
 
 def test_unknown_assignments_fail_the_decision() -> None:
@@ -274,3 +194,49 @@ def test_bad_input() -> None:
     with pytest.raises(InvalidInput, match="retention_margin"):
         Cluster(margin=-1)
     assert Cluster().host.publish(3, 25, 100) == ZoneResult(3, published=25)
+
+
+# --- over the cluster ---------------------------------------------------------------------------------------------
+
+
+def test_vector_39_the_cluster_s_transaction_time_is_that_of_its_oldest_version_in_use() -> None:
+    cluster = Cluster()
+    begun: dict[tuple[int, str], Transaction] = {}
+    for version, names in ((1, "A"), (2, "BC"), (3, "AC")):
+        cluster.grow(version)
+        cluster.wall.advance(1.0)
+        for name in names:
+            node = cluster.nodes[name]
+            node.service.poll()
+            begun[version, name] = node.transactions.begin()
+            assert begun[version, name].version == version
+
+    def global_minimum() -> int:
+        return min(report.transactions_from for report in cluster.reports())
+
+    for version, names in ((1, "A"), (2, "BC"), (3, "AC")):
+        for name in names:
+            assert global_minimum() == cluster.service.view.activation(version)
+            cluster.nodes[name].transactions.end(begun[version, name])
+    before = min(node.service.clock.now() for node in cluster.nodes.values())
+    assert before < global_minimum() < max(node.service.clock.now() for node in cluster.nodes.values())
+
+
+def test_invariant_g_a_round_that_holds_leaves_the_log_as_it_is() -> None:
+    cluster = with_table()
+    cluster.settle()
+    cluster.nodes["B"].pins.pin("backup", 0, cluster.service.view, ttl_seconds=60)
+    before = list(cluster.store.scan(b"catalog"))
+    assert isinstance(cluster.round(), Hold)
+    assert list(cluster.store.scan(b"catalog")) == before
+
+
+def test_invariant_h_a_second_round_with_nothing_new_does_nothing() -> None:
+    cluster = with_table()
+    cluster.settle()
+    assert isinstance(cluster.round(), Compact)
+    before = list(cluster.store.scan(b"catalog"))
+    decision = cluster.round()
+    assert isinstance(decision, Hold)
+    assert decision.factor is None
+    assert list(cluster.store.scan(b"catalog")) == before

@@ -1,0 +1,70 @@
+"""The follower: a thread that keeps a service's view up to date, and gets over a store that fails."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from compactlib.catalog.commands import CreateSchema
+from compactlib.catalog.follower import LogFollower
+from compactlib.errors import Closed, InvalidInput
+from compactlib.kv import MemoryStore
+from compactlib.observe import RecordingObserver
+from compactlib.testing.kv_faults import FaultyStore, KVFault
+from tests.catalog.services import INITIAL, service_in
+
+
+def test_what_others_append_is_taken_in() -> None:
+    store = MemoryStore()
+    writer, reader = service_in(store, seed=1), service_in(store, seed=2)
+    with LogFollower(reader, interval_seconds=3600) as follower:
+        for number in range(3):
+            writer.execute([CreateSchema(f"S{number}")], wait=False)
+            follower.nudge()
+            assert reader.wait_ready(number + 1, 30).version == number + 1
+        writer.compact(3)
+        assert "running" in repr(follower)
+    assert "stopped" in repr(follower)
+
+
+def test_it_looks_by_itself_too() -> None:
+    store = MemoryStore()
+    writer, reader = service_in(store, seed=1), service_in(store, seed=2)
+    with LogFollower(reader, interval_seconds=0.001):
+        writer.execute(INITIAL, wait=False)
+        assert reader.wait_ready(1, 30).version == 1
+
+
+def test_a_store_that_fails_ends_nothing() -> None:
+    store = MemoryStore()
+    failing = threading.Event()
+    looked = threading.Event()
+
+    class Told(RecordingObserver):
+        def event(self, name: str, fields: object) -> None:
+            looked.set()
+
+    faulty = FaultyStore(store, lambda _: KVFault.FAIL if failing.is_set() else None)
+    reader, writer = service_in(faulty, seed=1), service_in(store, seed=2)
+    failing.set()
+    with LogFollower(reader, interval_seconds=0.001, observer=Told()) as follower:
+        writer.execute(INITIAL, wait=False)
+        assert looked.wait(30)
+        assert follower.last_error is not None
+        failing.clear()
+        assert reader.wait_ready(1, 30).version == 1
+
+
+def test_it_runs_once() -> None:
+    follower = LogFollower(service_in())
+    assert "not started" in repr(follower)
+    follower.start()
+    with pytest.raises(Closed):
+        follower.start()
+    follower.stop()
+    follower.stop()
+    with pytest.raises(Closed):
+        follower.start()
+    with pytest.raises(InvalidInput):
+        LogFollower(service_in(), interval_seconds=0)
