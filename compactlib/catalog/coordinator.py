@@ -9,7 +9,7 @@ Source: `seeds/catalog.md`, Triggering factors and Overall process; `notes/catal
 
 from __future__ import annotations
 
-from compactlib.catalog.effects import Broke, Decided, SnapshotWritten, Tell
+from compactlib.catalog.effects import Broke, Decided, SnapshotWritten, Tell, TopologyConfirmed
 from compactlib.catalog.election import Election, Heard
 from compactlib.catalog.errors import EmptyTopology, NotInTopology, StaleTerm
 from compactlib.catalog.messages import PublishAnswer, Refusal, RefusalReason, ReportAnswer, ReportFailed, RoundId
@@ -156,10 +156,22 @@ class Coordinator:
 
     def broke(self, event: Broke, now: float) -> None:
         """A call of the host failed."""
-        running = self._of_ticket(event.ticket)
-        if running is not None:
+        running = self._round
+        if running is None:
+            return
+        if running.compaction.ticket == event.ticket:
             running.compaction.ticket = None
             running.compaction_broke(event.error)
+        elif running.publication.ticket == event.ticket:
+            running.publication.ticket = None
+            running.publication_broke(event.error)
+        self._end_if_done(now)
+
+    def topology_confirmed(self, event: TopologyConfirmed, now: float) -> None:
+        """The membership was looked at."""
+        running = self._round
+        if running is not None and running.publication.ticket == event.ticket:
+            running.topology_confirmed(event.unchanged, now)
             self._end_if_done(now)
 
     def timer_fired(self, name: str, now: float) -> None:

@@ -105,6 +105,14 @@ class SnapshotWritten:
 
 
 @attrs.frozen
+class TopologyConfirmed:
+    """`ConfirmTopology` ended: whether the membership is still the one that was asked about."""
+
+    ticket: int
+    unchanged: bool
+
+
+@attrs.frozen
 class Broke:
     """A call of the host ended in an error, whichever call the ticket stands for."""
 
@@ -118,7 +126,7 @@ class Stop:
 
 
 Event: TypeAlias = (Received | Elected | TopologyIs | Triggered | TimerFired | Reported | ZonesListed | ZonePublished
-                    | Decided | SnapshotWritten | Broke | Stop)
+                    | Decided | SnapshotWritten | TopologyConfirmed | Broke | Stop)
 """What a node's state machine takes."""
 
 
@@ -174,6 +182,17 @@ class PublishZone:
 
 
 @attrs.frozen
+class ConfirmTopology:
+    """Ask whether the membership is still this one, by a read that no older state can answer: `TopologyConfirmed`.
+
+    A node that joined after the reports were asked for may have a transaction that none of them knows.
+    """
+
+    ticket: int
+    topology: Topology
+
+
+@attrs.frozen
 class Decide:
     """Look up assignments and decide: `Decided` or `Broke`. Reports may be missing; then nothing may be cut."""
 
@@ -220,9 +239,9 @@ class Note:
     fields: Mapping[str, Any]
 
 
-Effect: TypeAlias = (Send | SetTimer | CancelTimer | Collect | ListZones | PublishZone | Decide | WriteSnapshot
-                     | CancelCall | Tell | Note)
+Effect: TypeAlias = (Send | SetTimer | CancelTimer | Collect | ListZones | PublishZone | ConfirmTopology | Decide
+                     | WriteSnapshot | CancelCall | Tell | Note)
 """What a node's state machine wants done."""
 
-HostCall: TypeAlias = Collect | ListZones | PublishZone | Decide | WriteSnapshot
+HostCall: TypeAlias = Collect | ListZones | PublishZone | ConfirmTopology | Decide | WriteSnapshot
 """The effects that are calls of the host."""

@@ -33,6 +33,13 @@ class CatalogHost(Protocol):
     def publish(self, zone: int, partitions: int, time: Timestamp) -> ZoneResult:
         """Replicate `time` to the zone's partitions whose primary is here; others are skipped and counted."""
 
+    def confirm(self, topology: Topology) -> bool:
+        """Whether the membership is still exactly `topology`, epoch included, as of some moment during this call.
+
+        The answer must come from where membership is decided: a local copy may be old. A node begins transactions, and
+        whatever else can need a version, only after it was admitted there and the clocks' greatest skew has passed.
+        """
+
     def decide(self, reports: tuple[NodeReport, ...], topology: Topology) -> Decision:
         """Look up the assignments and decide; reports may be missing."""
 
@@ -40,5 +47,6 @@ class CatalogHost(Protocol):
         """Check once more that the decision holds, and write the snapshot; whether history was cut by this call.
 
         Raises:
-            UnsafeCompaction: it does not hold any more; nothing was written.
+            UnsafeCompaction: it does not hold any more; nothing was written. Part of it is that the membership is still
+                `topology`: a condition of the write itself, not a look before it.
         """

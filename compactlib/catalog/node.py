@@ -30,6 +30,7 @@ from compactlib.catalog.effects import (
     SnapshotWritten,
     Stop,
     TimerFired,
+    TopologyConfirmed,
     TopologyIs,
     Triggered,
     ZonePublished,
@@ -125,6 +126,8 @@ class CatalogNode:
                 self._coordinator.decided(event, now)
             case SnapshotWritten():
                 self._coordinator.snapshot_written(event, now)
+            case TopologyConfirmed():
+                self._coordinator.topology_confirmed(event, now)
             case Broke():
                 if not self._participant.broke(event):
                     self._coordinator.broke(event, now)

@@ -16,6 +16,7 @@ from compactlib.catalog.effects import (
     CancelCall,
     CancelTimer,
     Collect,
+    ConfirmTopology,
     Decide,
     Decided,
     Effect,
@@ -33,6 +34,7 @@ from compactlib.catalog.effects import (
     Stop,
     Tell,
     TimerFired,
+    TopologyConfirmed,
     TopologyIs,
     Triggered,
     WriteSnapshot,
@@ -284,6 +286,8 @@ class CompactionService:
                 return lambda: ZonesListed(ticket, host.zones(effect.time))
             case PublishZone():
                 return lambda: ZonePublished(ticket, host.publish(effect.zone, effect.partitions, effect.time))
+            case ConfirmTopology():
+                return lambda: TopologyConfirmed(ticket, host.confirm(effect.topology))
             case Decide():
                 return lambda: Decided(ticket, host.decide(effect.reports, effect.topology))
             case WriteSnapshot():

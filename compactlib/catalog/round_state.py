@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import attrs
 
-from compactlib.catalog.effects import Decide, WriteSnapshot
+from compactlib.catalog.effects import ConfirmTopology, Decide, WriteSnapshot
 from compactlib.catalog.errors import DeadlinePassed, ReportsMissing, UnsafeCompaction
 from compactlib.catalog.messages import PublishAnswer, PublishTime, ReportRequest, RoundId
 from compactlib.catalog.model import Factor, NodeReport, Topology
@@ -85,8 +85,12 @@ class CompactionProcess:
 
 @attrs.define
 class PublicationProcess:
-    """Hand the time to all nodes; `waiting` are those that have not answered."""
+    """Hand the time to all nodes; `waiting` are those that have not answered.
 
+    `ticket` is the call of the host that is waited for before the first message goes out.
+    """
+
+    ticket: int | None = None
     request: PublishTime | None = None
     waiting: set[str] = attrs.field(factory=set)
     answers: dict[str, PublishAnswer] = attrs.field(factory=dict)
@@ -226,10 +230,22 @@ class Round:
             process.outcome = Skipped("every partition has published this time already")
             return
         process.request = PublishTime(self.id, time)
-        process.waiting = {report.node.name for report in reports}
+        process.ticket = self._out.ticket()
+        self._out.set_timer(PUBLISH_TIMER, now + self._options.publish_seconds)
+        self._out.put(ConfirmTopology(process.ticket, self.collection.topology))
+
+    def topology_confirmed(self, unchanged: bool, now: float) -> None:
+        """Hand the time to all nodes, unless somebody has joined whose transactions it does not cover."""
+        process = self.publication
+        process.ticket = None
+        assert process.request is not None
+        if not unchanged or self.topology_changed:
+            self._out.cancel_timer(PUBLISH_TIMER)
+            process.outcome = Skipped("the topology changed during the round; the next one asks the new nodes")
+            return
+        process.waiting = set(self.collection.reports)
         for name in sorted(process.waiting):
             self._out.send(name, process.request)
-        self._out.set_timer(PUBLISH_TIMER, now + self._options.publish_seconds)
         self._out.set_timer(RETRY_TIMER, now + self._options.retry_seconds)
 
     def published(self, answer: PublishAnswer) -> bool:
@@ -251,11 +267,17 @@ class Round:
 
     def publication_deadline(self) -> None:
         """Nodes that have not answered by now count as failed."""
+        if self.publication.ticket is not None:
+            self.publication_broke(DeadlinePassed(wait="confirming the topology",
+                                                  seconds=self._options.publish_seconds))
         for node in sorted(self.publication.waiting):
             self.publication_failed(node, "did not answer in time")
 
     def publication_broke(self, error: CompactlibError) -> None:
-        """The publication ends here."""
+        """The publication ends here; the compaction goes on."""
+        if self.publication.ticket is not None:
+            self._out.cancel_call(self.publication.ticket)
+        self.publication.ticket = None
         self.publication.waiting.clear()
         self._out.cancel_timer(PUBLISH_TIMER)
         self._out.cancel_timer(RETRY_TIMER)
@@ -264,7 +286,7 @@ class Round:
 
     def _end_publication_if_done(self) -> None:
         process = self.publication
-        if process.waiting or process.request is None or process.outcome is not None:
+        if process.waiting or process.ticket is not None or process.outcome is not None:
             return
         self._out.cancel_timer(PUBLISH_TIMER)
         self._out.cancel_timer(RETRY_TIMER)
@@ -312,7 +334,8 @@ class Round:
         both = set(self.collection.reports) & set(self.collection.failed)
         strangers = [report.node for report in self.collection.reports.values()
                      if report.node not in self.collection.topology.nodes]
-        over = self.compaction.outcome is not None and self.compaction.ticket is not None
+        over = any(process.outcome is not None and process.ticket is not None
+                   for process in (self.compaction, self.publication))
         if both or strangers or over or (self.publication.outcome is not None and self.publication.waiting):
             raise AssertionError(f"{self.id}: {sorted(both)} count twice, {strangers} were not asked, compaction "
                                  f"{self.compaction}, publication {self.publication}")

@@ -14,9 +14,9 @@ from compactlib.testing.catalog_world import DELAY_SECONDS, SimulatedNode
 if TYPE_CHECKING:
     from compactlib.testing.catalog_simulation import CatalogSimulation
 
-AVAILABILITY_SECONDS = 0.8
+AVAILABILITY_SECONDS = 0.2
 """How far behind the time the low watermark stays, the clocks' skew not counted."""
-WATERMARK_SECONDS = 1.2
+WATERMARK_SECONDS = 0.5
 """Between two looks at the low watermark."""
 
 
@@ -34,6 +34,7 @@ class Faults:
         self._random = simulation.random
         self.end = simulation.clock.at + seconds
         self.on = True
+        self._calm = simulation.random.choice((1.0, 3.0, 8.0))
         self._term = 0
         self._leader: str | None = None
         self._serial = 0
@@ -44,8 +45,8 @@ class Faults:
         """Bring up the cluster and begin."""
         random = self._random
         self._simulation.network.faults = LinkFaults(
-            lost=random.choice((0.0, 0.05, 0.2)), repeated=random.choice((0.0, 0.1, 0.3)), min_delay_seconds=0.001,
-            max_delay_seconds=random.choice((0.02, 0.2, 0.6)))
+            lost=random.choice((0.0, 0.02, 0.15)), repeated=random.choice((0.0, 0.1, 0.3)), min_delay_seconds=0.001,
+            max_delay_seconds=random.choice((0.01, 0.05, 0.3)))
         names = sorted(self._world.nodes)
         self._world.nodes[names[-1]].member = random.random() < 0.5  # the last one hosts nothing and may join later
         for node in self._world.nodes.values():
@@ -87,7 +88,7 @@ class Faults:
     def call_seconds(self) -> float:
         """How long a call of the host takes; rarely longer than anybody waits."""
         if self.on and self._random.random() < 0.03:
-            return self._random.uniform(0.5, 4.0)
+            return self._random.uniform(0.5, 3.0)
         return self._random.uniform(0.0, 0.05)
 
     # ---- work
@@ -101,7 +102,7 @@ class Faults:
             return
         node = self._random.choice(alive)
         self._random.choices((self._begin, self._write, self._read, self._pin, self._flush, self._change_schema,
-                              self._rebalance, self._ask), (10, 14, 3, 2, 10, 3, 1, 1))[0](node)
+                              self._rebalance, self._ask), (8, 14, 3, 2, 18, 4, 1, 1))[0](node)
 
     def _begin(self, node: SimulatedNode) -> None:
         now = node.now()
@@ -111,7 +112,7 @@ class Faults:
         version = self._world.version_at(now)
         node.transactions[self._serial] = version
         self._world.trace.append(("Begin", node.name, version))
-        seconds = self._random.choice((0.1, 0.5, 3.0))
+        seconds = self._random.choice((0.1, 0.1, 0.3, 0.5, 4.0))
         self._simulation.later(self._random.uniform(0, seconds), self._end_transaction, node, node.id, self._serial)
 
     def _end_transaction(self, node: SimulatedNode, life: NodeId, serial: int) -> None:
@@ -155,8 +156,10 @@ class Faults:
 
     def _flush(self, node: SimulatedNode) -> None:
         for partition, replica in self._world.hosted(node):
-            if self._random.random() < 0.7:
-                self._simulation.flush(node, partition, self._random.randint(replica.flushed, len(partition.log)))
+            choice = self._random.random()
+            if choice < 0.8:
+                upto = len(partition.log) if choice < 0.5 else self._random.randint(replica.flushed, len(partition.log))
+                self._simulation.flush(node, partition, upto)
 
     def _flush_all(self) -> None:
         for node in self._world.nodes.values():
@@ -195,7 +198,6 @@ class Faults:
         targets = [name for name, node in self._world.nodes.items() if node.alive and name not in partition.replicas]
         if sources and targets:
             self._world.move_replica(partition, self._random.choice(sorted(sources)), self._random.choice(targets))
-            self._topology_changed()
         del self._world.rebalancing[zone]
         self._world.trace.append(("EndRebalances",))
 
@@ -235,9 +237,9 @@ class Faults:
     def _fault(self) -> None:
         if not self.on:
             return
-        self._simulation.later(self._random.uniform(0.2, 1.6), self._fault)
+        self._simulation.later(self._calm * self._random.uniform(0.2, 1.6), self._fault)
         self._random.choices((self._crash, self._elect, self._cut_links, self._heal_links, self._join_or_leave),
-                             (4, 3, 2, 2, 1))[0]()
+                             (4, 2, 1, 3, 1))[0]()
 
     def _crash(self) -> None:
         node = self._random.choice(list(self._world.nodes.values()))
@@ -285,7 +287,7 @@ class Faults:
         self._world.bump_epoch()
         topology = self._world.topology()
         for node in self._world.nodes.values():
-            wait = self._random.uniform(0.0, 0.5 if self.on else 0.01)
+            wait = self._random.uniform(0.0, self._random.choice((0.1, 2.5)) if self.on else 0.01)
             self._simulation.later(wait, self._simulation.tell_topology, node, topology)
 
     def _elect(self) -> None:
@@ -302,7 +304,7 @@ class Faults:
 
     def _cut_links(self) -> None:
         names = sorted(self._world.nodes)
-        for _ in range(self._random.randint(1, len(names))):
+        for _ in range(self._random.randint(1, 2)):
             self._simulation.network.cut(*self._random.sample(names, 2))
 
     def _heal_links(self) -> None:

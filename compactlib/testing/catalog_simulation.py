@@ -27,6 +27,7 @@ from compactlib.catalog.effects import (
     CancelCall,
     CancelTimer,
     Collect,
+    ConfirmTopology,
     Decide,
     Decided,
     Effect,
@@ -42,12 +43,13 @@ from compactlib.catalog.effects import (
     SnapshotWritten,
     Tell,
     TimerFired,
+    TopologyConfirmed,
     TopologyIs,
     WriteSnapshot,
     ZonePublished,
     ZonesListed,
 )
-from compactlib.catalog.log_model import Fence, SnapshotSaved
+from compactlib.catalog.log_model import SnapshotSaved
 from compactlib.catalog.messages import ZoneResult
 from compactlib.catalog.model import Factor, Floor, NodeId, NodeReport, Topology, Unavailable
 from compactlib.catalog.node import CatalogNode
@@ -58,16 +60,15 @@ from compactlib.catalog.timestamp import Timestamp
 from compactlib.catalog.transport_memory import MemoryNetwork
 from compactlib.catalog.verdict import Compact, Decision, DecisionInput
 from compactlib.errors import CompactlibError
-from compactlib.kv import Condition, Predicate
 from compactlib.testing.catalog_faults import Faults
-from compactlib.testing.catalog_world import EPOCH, META, Partition, SimulatedNode, SimulationFailure, World
+from compactlib.testing.catalog_world import Partition, SimulatedNode, SimulationFailure, World
 
-OPTIONS = NodeOptions(collect_seconds=2.0, retry_seconds=0.5, decide_seconds=1.5, write_seconds=1.5,
+OPTIONS = NodeOptions(collect_seconds=2.0, retry_seconds=0.2, decide_seconds=1.5, write_seconds=1.5,
                       publish_seconds=3.0, report_seconds=1.5, zones_seconds=2.5, interval_seconds=4.0)
 SETTLE_SECONDS = 60.0
 """How long after the last fault the log may take to shrink."""
 
-_Call: TypeAlias = Collect | ListZones | PublishZone | Decide | WriteSnapshot
+_Call: TypeAlias = Collect | ListZones | PublishZone | ConfirmTopology | Decide | WriteSnapshot
 
 
 @attrs.frozen(kw_only=True)
@@ -106,7 +107,7 @@ class CatalogSimulation:
 
     options = OPTIONS
 
-    def __init__(self, seed: int, *, story: bool = False, fault_seconds: float = 10.0) -> None:
+    def __init__(self, seed: int, *, story: bool = False, fault_seconds: float = 7.0) -> None:
         self.seed = seed
         self.random = Random(seed)
         self.world = World(self.random, self.random.randint(3, 7), max_skew_seconds=0.2)
@@ -120,7 +121,7 @@ class CatalogSimulation:
         self._count = 0
         self._network_due = float("inf")
         self._cancelled: set[tuple[NodeId, int]] = set()
-        self._epochs: dict[tuple[NodeId, int], Predicate] = {}
+        self._moves: dict[tuple[NodeId, Topology], int] = {}
 
     # ---- running
 
@@ -173,10 +174,10 @@ class CatalogSimulation:
                                     f"{world.service.view.earliest}, not at {latest}; the last round: {last!r}")
         world.service.audit()
         before = world.content()
-        leader = next(node for node in world.nodes.values() if node.machine is not None and node.machine.coordinating)
+        leader = next(node for node in world.nodes.values() if node.alive)
         world.learn(leader, known=latest, cut=latest)
         reports = tuple(self.report(node) for node in world.nodes.values() if node.alive)
-        again = self.decide(leader, reports, leader.machine.topology if leader.machine else Topology.of())
+        again = self.decide(leader, reports, world.topology())
         if isinstance(again, Compact):
             raise SimulationFailure(f"history is as short as it can be, and a second run would cut it: {again!r}")
         if world.content() != before:
@@ -249,7 +250,7 @@ class CatalogSimulation:
 
     def _call(self, node: SimulatedNode, call: _Call) -> None:
         dawdle = self.faults.call_seconds()
-        if isinstance(call, WriteSnapshot | PublishZone):  # what these find is what is true when they act
+        if isinstance(call, WriteSnapshot | PublishZone | ConfirmTopology):  # they act on what is true at their end
             self.later(dawdle, self._finish, node, node.id, call, None)
             return
         try:
@@ -277,8 +278,10 @@ class CatalogSimulation:
                 return ZonesListed(call.ticket, self.world.zones)
             case PublishZone():
                 return ZonePublished(call.ticket, self.publish(node, call.zone, call.partitions, call.time))
+            case ConfirmTopology():
+                return TopologyConfirmed(call.ticket, self.confirm(call.topology))
             case Decide():
-                self._epochs[node.id, call.topology.epoch] = self.world.epoch_predicate()
+                self._moves[node.id, call.topology] = self.world.moves
                 return Decided(call.ticket, self.decide(node, call.reports, call.topology))
             case WriteSnapshot():
                 return SnapshotWritten(call.ticket, self.write(node, call))
@@ -328,6 +331,10 @@ class CatalogSimulation:
                 published += 1
         return ZoneResult(zone, published, partitions - published)
 
+    def confirm(self, topology: Topology) -> bool:
+        """Whether nobody has joined or left since."""
+        return topology == self.world.topology()
+
     def decide(self, node: SimulatedNode, reports: tuple[NodeReport, ...], topology: Topology) -> Decision:
         """The decision, from what the node knows."""
         world = self.world
@@ -338,11 +345,10 @@ class CatalogSimulation:
         """Write the snapshot, fenced by the term and by the epoch of the decision."""
         world = self.world
         target = call.decision.target
-        predicate = self._epochs[node.id, call.topology.epoch]
         before = world.content() if self.seed % 8 == 0 else ()
-        fence = Fence(term=call.term, conditions=(Condition(META, EPOCH, predicate),))
         catalog = world.view_of(node).catalog(target)
         try:
+            fence = world.fence(call.topology, self._moves[node.id, call.topology], call.term)
             saved = world.log.save_snapshot(catalog, fence)
         except CompactlibError:
             if before and world.content() != before:

@@ -15,7 +15,9 @@ from typing import Any
 from compactlib.catalog.catalog import Catalog
 from compactlib.catalog.commands import Command, CreateSchema, CreateZone
 from compactlib.catalog.descriptors import Column, ColumnType, IndexStatus
+from compactlib.catalog.errors import UnsafeCompaction
 from compactlib.catalog.history import HistoryView
+from compactlib.catalog.log_model import Fence
 from compactlib.catalog.model import Assignments, NodeId, Topology, ZoneAssignments
 from compactlib.catalog.node import CatalogNode
 from compactlib.catalog.service import CatalogService
@@ -29,10 +31,11 @@ from compactlib.catalog.table_commands import (
 )
 from compactlib.catalog.timestamp import HybridClock, Timestamp, from_seconds
 from compactlib.catalog.update_log import UpdateLog
-from compactlib.kv import MemoryStore, Predicate
+from compactlib.kv import Condition, MemoryStore
 
 META = b"meta"
 EPOCH = b"epoch"
+MOVES = b"moves"
 ZONES = 2
 TIME = -1
 """Marks an entry of a partition's log that is a time; other entries name their table."""
@@ -156,12 +159,14 @@ class World:
         self.building: dict[int, int] = {}
         self.rebalancing: dict[int, int] = {}
         self.epoch = 0
+        self.moves = 0
         self.cuts: list[int] = []
         self.trace: list[tuple[Any, ...]] = []
         self._count = 0
         self._views: dict[tuple[int, int], HistoryView] = {}
         self._seen: list[tuple[int, int, int]] = []
         self.store.set(META, EPOCH, b"0")
+        self.store.set(META, MOVES, b"0")
         self._create_zones()
 
     def _skew(self) -> float:
@@ -184,6 +189,9 @@ class World:
                 partition.primary = min(partition.replicas)
         for number in range(2):
             self.create_table(number)
+        for partition in self.partitions.values():  # all empty, and nobody has a transaction
+            for replica in partition.replicas.values():
+                replica.published = self.activations[-1]
 
     # ---- the schema
 
@@ -265,13 +273,21 @@ class World:
     # ---- partitions
 
     def bump_epoch(self) -> None:
-        """Membership or an assignment has changed."""
+        """The membership has changed."""
         self.epoch += 1
         self.store.set(META, EPOCH, str(self.epoch).encode())
 
-    def epoch_predicate(self) -> Predicate:
-        """For a fence: the epoch has not moved."""
-        return self.store.get(META, EPOCH).predicate
+    def fence(self, topology: Topology, moves: int, term: int) -> Fence:
+        """What must hold when a snapshot is written: the membership and the assignments of the decision.
+
+        Raises:
+            UnsafeCompaction: they do not hold even now.
+        """
+        if (self.epoch, self.moves) != (topology.epoch, moves):
+            raise UnsafeCompaction(rule="membership and assignments must be those of the decision", target=0,
+                                   detail=f"{topology.epoch}, {moves} became {self.epoch}, {self.moves}")
+        return Fence(term=term, conditions=tuple(
+            Condition(META, key, self.store.get(META, key).predicate) for key in (EPOCH, MOVES)))
 
     def topology(self) -> Topology:
         """The nodes that are up, as everybody would see them without delay."""
@@ -281,7 +297,7 @@ class World:
         """Who must host what, now."""
         return Assignments({zone: ZoneAssignments.of([sorted(self.partitions[zone, number].replicas)
                                                       for number in range(count)])
-                            for zone, count in self.zones.items()}, self.epoch)
+                            for zone, count in self.zones.items()}, self.moves)
 
     def hosted(self, node: SimulatedNode) -> Iterator[tuple[Partition, Replica]]:
         """The node's replicas."""
@@ -322,7 +338,8 @@ class World:
         partition.replicas[target] = Replica(old.flushed, old.published)
         if partition.primary == source:
             partition.primary = target
-        self.bump_epoch()
+        self.moves += 1
+        self.store.set(META, MOVES, str(self.moves).encode())
         self.trace.append(("MoveReplica", source, target, partition.zone, partition.number))
 
     # ---- what must hold

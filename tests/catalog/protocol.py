@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from compactlib.catalog.effects import (
+    ConfirmTopology,
     Decide,
     Effect,
     Elected,
@@ -12,6 +13,7 @@ from compactlib.catalog.effects import (
     Received,
     Send,
     Tell,
+    TopologyConfirmed,
     TopologyIs,
     WriteSnapshot,
 )
@@ -43,14 +45,16 @@ class Driven:
         self.node = CatalogNode(NodeId(name, life), options)
         self.now = 0.0
         self.effects: list[Effect] = []
+        self.confirms = True
 
     def __call__(self, event: Event, *, after: float = 0.0) -> list[Effect]:
-        """Hand in an event some seconds later; the effects of this event alone."""
+        """Hand in an event some seconds later; the effects of this event, and of confirming the topology if asked."""
         self.now += after
         found = self.node.handle(event, self.now)
         self.node.audit()
         self.effects += found
-        return found
+        asked = [effect for effect in found if isinstance(effect, ConfirmTopology)]
+        return found + self(TopologyConfirmed(asked[0].ticket, True)) if asked and self.confirms else found
 
     def coordinate(self, *others: str, term: int = 1) -> RoundId:
         """Make it the coordinator of itself and others; the round that this starts."""

@@ -7,6 +7,7 @@ import pytest
 from compactlib.catalog.effects import (
     Broke,
     CancelCall,
+    ConfirmTopology,
     Decide,
     Decided,
     Elected,
@@ -16,6 +17,7 @@ from compactlib.catalog.effects import (
     SnapshotWritten,
     Stop,
     TimerFired,
+    TopologyConfirmed,
     TopologyIs,
     Triggered,
     WriteSnapshot,
@@ -216,6 +218,43 @@ def test_one_node_that_cannot_publish_does_not_stop_the_others() -> None:
     assert (stats.nodes, stats.published) == (1, 5)
     assert sorted(map(str, stats.failures)) == [
         "a, zone 2: no leader", "b: TimeBeforeHistory: gone", "c: STOPPING: c is stopping", "d: did not answer in time"]
+
+
+# ---- the topology is confirmed before a time is handed out
+
+
+def collected() -> Driven:
+    """A coordinator with all reports, whose host has not confirmed the topology yet."""
+    node = Driven()
+    node.confirms = False
+    node.coordinate("b")
+    node.all_report("a", "b")
+    node(Decided(node.decide.ticket, HOLD))
+    assert node.last(ConfirmTopology).topology == Topology.of("a", "b")
+    assert not node.sent(PublishTime)
+    return node
+
+
+def test_a_time_is_handed_out_only_if_nobody_has_joined_since_the_reports_were_asked_for() -> None:
+    node = collected()
+    node(TopologyConfirmed(node.last(ConfirmTopology).ticket, unchanged=False))
+    assert not node.sent(PublishTime)
+    assert isinstance(node.reports[0].publication, Skipped)
+    assert "topology changed" in node.reports[0].publication.reason
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_a_topology_that_cannot_be_confirmed_fails_the_publication_alone(hangs: bool) -> None:
+    node = collected()
+    ticket = node.last(ConfirmTopology).ticket
+    broken = HostFailed(call="confirm", kind="OSError", detail="no quorum")
+    found = node(TimerFired("publish"), after=30.0) if hangs else node(Broke(ticket, broken))
+    assert (CancelCall(ticket) in found) is hangs
+    [report] = node.reports
+    assert isinstance(report.compaction, Skipped)
+    assert isinstance(report.publication, Failed)
+    assert isinstance(report.publication.error, DeadlinePassed if hangs else HostFailed)
+    assert node(TopologyConfirmed(ticket, unchanged=True)) == []
 
 
 # ---- deadlines
