@@ -136,7 +136,8 @@ def test_a_guard_that_has_moved_stops_the_snapshot() -> None:
     seen = Condition(b"host", b"members", cluster.store.get(b"host", b"members").predicate)
     host = LocalHost(node.service, LocalNeeds(NodeId("A"), lambda: node.service.view, transactions=node.transactions),
                      watermark=node.watermark, membership=lambda: cluster.topology,
-                     assignments=lambda: Assignments(cluster.assigned), publish=lambda zone, partitions, time: ZoneResult(zone), guards=lambda: [seen])
+                     assignments=lambda: Assignments(cluster.assigned),
+                     publish=lambda zone, partitions, time: ZoneResult(zone), guards=lambda: [seen])
     reports, decision = decided(cluster)
     cluster.store.set(b"host", b"members", b"2")
     with pytest.raises(UnsafeCompaction, match="members"):
