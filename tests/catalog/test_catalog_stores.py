@@ -1,0 +1,76 @@
+"""The catalog over stores that keep their data on disk: whatever was acknowledged is there when it is opened again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compactlib.catalog.catalog import Catalog
+from compactlib.catalog.commands import CreateSchema
+from compactlib.catalog.log_model import Fence
+from compactlib.catalog.published import PublishedTimes
+from compactlib.catalog.timestamp import HybridClock
+from compactlib.catalog.watermark import LowWatermark
+from compactlib.clock import ManualClock
+from compactlib.kv import DamagedStore
+from compactlib.kv.sqlite import SqliteStore
+from compactlib.outcome import Done, Skipped
+from tests.catalog.services import INITIAL, create_table, service_in
+
+
+def test_a_catalog_in_sqlite_survives_being_closed(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.sqlite"
+    known: list[Catalog] = []
+    for turn in range(4):
+        store = SqliteStore(path)
+        service = service_in(store, seed=turn, clock=ManualClock(1000.0 + turn))
+        assert list(service.view)[-len(known):] == known[-len(service.view):] or not known
+        service.execute(INITIAL if not turn else [create_table(turn), CreateSchema(f"S{turn}")], wait=False)
+        outcome = service.compact(service.view.latest, Fence(term=turn + 1))
+        assert isinstance(outcome, Done if turn else Skipped)
+        known = list(service.view)
+        LowWatermark(store, "A", HybridClock(ManualClock(1000.0))).advance(100 + turn)
+        times = PublishedTimes(store, "A")
+        times.register(7, 0, incarnation=1, created_at=1)
+        times.publish(7, 0, 1, 50 + turn)
+        service.audit()
+        store.close()
+    store = SqliteStore(path)
+    again = service_in(store)
+    assert list(again.view) == known
+    assert (again.view.earliest, again.view.latest) == (4, 4)
+    assert LowWatermark(store, "A", HybridClock(ManualClock(1.0))).value.time == 103
+    assert PublishedTimes(store, "A").register(7, 0, incarnation=1, created_at=1) == 53
+    store.close()
+
+
+def test_two_processes_worth_of_stores_share_one_file(tmp_path: Path) -> None:
+    stores = [SqliteStore(tmp_path / "catalog.sqlite") for _ in range(2)]
+    services = [service_in(store, seed=number) for number, store in enumerate(stores)]
+    services[0].execute(INITIAL, wait=False)
+    for number in range(10):
+        services[number % 2].execute([CreateSchema(f"S{number}")], wait=False)
+    services[1].compact(6)
+    for service in services:
+        service.poll()
+    assert list(services[0].view) == list(services[1].view)
+    assert (services[0].view.earliest, services[0].view.latest) == (6, 11)
+    for store in stores:
+        store.close()
+
+
+def test_damage_below_the_log_is_the_store_s_to_name(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.sqlite"
+    store = SqliteStore(path)
+    service_in(store).execute(INITIAL, wait=False)
+    store.close()
+    for leftover in tmp_path.glob("catalog.sqlite-*"):
+        leftover.unlink()
+    data = path.read_bytes()
+    place = data.index(b'"product"')
+    path.write_bytes(data[:place] + b"X" + data[place + 1:])
+    store = SqliteStore(path)
+    with pytest.raises(DamagedStore):
+        service_in(store)
+    store.close()
