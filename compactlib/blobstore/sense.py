@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import attrs
+
 from compactlib.blobstore.kept_statistics import BucketSettings, KeptStatistics
 from compactlib.blobstore.lifetimes import PurgeRules
 from compactlib.blobstore.names import SegmentName
@@ -55,6 +57,8 @@ class Sensor:
         else:
             buckets = self._kept.refresh(snapshot, now)
             statistics, dying = buckets.statistics(now), buckets.dying(buckets.ends_at)
+            # The buckets do not go back with a clock that was set back; the reference time has to.
+            statistics = attrs.evolve(statistics, reference_time=min(statistics.reference_time, now - retention))
         return view_of(self._store, snapshot, statistics, self._history(now), dying)
 
     def carried_out(self, plan: CompactionPlan, done_at: float) -> None:
@@ -67,6 +71,15 @@ class Sensor:
         after = before.after(plan, done_at)
         if after != before:
             write_history(self._store.files, self._store.folder, after)
+
+    def full_carried_out(self, done_at: float) -> None:
+        """Remember that a plan over the full range was carried out, when the plan itself is gone: after a restart.
+
+        Raises:
+            StorageError: as for `carried_out`.
+        """
+        after = attrs.evolve(self._history(done_at), last_full_at=done_at)
+        write_history(self._store.files, self._store.folder, after)
 
     def _history(self, now: float) -> PlanHistory:
         try:

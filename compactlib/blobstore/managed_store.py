@@ -1,0 +1,106 @@
+"""A `BlobStore` with its policy, as the manager sees it."""
+
+from __future__ import annotations
+
+from random import Random
+
+from compactlib.blobstore.compaction_report import BlobCompactionOutcome
+from compactlib.blobstore.compaction_work import Questions
+from compactlib.blobstore.compactor import BlobCompactor
+from compactlib.blobstore.lifetimes import PurgeRules
+from compactlib.blobstore.policies import CompactAll, Hybrid, policy_of
+from compactlib.blobstore.policy import CompactionPolicy, StoreView, why_no_plan
+from compactlib.blobstore.sense import Sensor
+from compactlib.blobstore.swap import CompactableStore
+from compactlib.budget import Budget
+from compactlib.outcome import Done, Skipped
+from compactlib.rewrite import Executor
+
+
+class ManagedBlobStore:
+    """Asks the policy and carries out its plans. One thread at a time, which the manager sees to.
+
+    Args:
+        store: the store.
+        compactor: what compacts it; default one of its own.
+        policy: who decides; default what the store's configuration names.
+        questions: what a compaction asks its host, for a compactor of its own and for the statistics.
+        executor: who copies; default the thread that runs.
+        random: what the policy `d_choices` draws from.
+
+    Raises:
+        UnknownPolicy: the configuration names none.
+        CorruptData, StorageError: the compaction log cannot be read.
+    """
+
+    def __init__(self, store: CompactableStore, *, compactor: BlobCompactor | None = None,
+                 policy: CompactionPolicy | None = None, questions: Questions | None = None,
+                 executor: Executor | None = None, random: Random | None = None) -> None:
+        asked = Questions() if questions is None else questions
+        self._store = store
+        self._policy = policy_of(store.config, random=random) if policy is None else policy
+        self._compactor = BlobCompactor(store, asked) if compactor is None else compactor
+        self._sensor = Sensor(store, PurgeRules(purge_tombstones=store.config.purge_tombstones,
+                                                seen_by_all_peers=asked.seen_by_all_peers,
+                                                is_container_gone=asked.is_container_gone))
+        self._executor = executor
+
+    @property
+    def name(self) -> str:
+        """The store's name."""
+        return self._store.name
+
+    @property
+    def folder(self) -> str:
+        """The store's folder."""
+        return self._store.folder
+
+    @property
+    def compactor(self) -> BlobCompactor:
+        """What compacts the store."""
+        return self._compactor
+
+    def new_budget(self) -> Budget:
+        """The configured rate."""
+        return Budget(bytes_per_second=self._store.config.compaction_bytes_per_second, clock=self._store.clock)
+
+    def resume(self, budget: Budget) -> BlobCompactionOutcome:
+        """See `ManagedStore.resume`.
+
+        Raises:
+            CompactionInProgress: somebody else is compacting the store.
+        """
+        log = self._compactor.log
+        outcome = self._compactor.resume(executor=self._executor, budget=budget)
+        if isinstance(outcome, Done) and log is not None and log.is_full:
+            self._sensor.full_carried_out(self._store.clock.now())
+        return outcome
+
+    def check(self, budget: Budget) -> BlobCompactionOutcome:
+        """See `ManagedStore.check`.
+
+        Raises:
+            CompactionInProgress: somebody else is compacting the store.
+            PlanDoesNotFit: the store changed between plan and compaction; the next check plans again.
+            StorageError: the disk refused.
+        """
+        now = self._store.clock.now()
+        view = self._sensor.view(now)
+        if self._store.config.close_active_segment and self._is_full_round(view, now):
+            self._store.close_active_segment()
+            view = self._sensor.view(now)
+        plan = self._policy.plan(view, now)
+        if plan is None:
+            return Skipped(why_no_plan(self._policy, view, now))
+        outcome = self._compactor.compact(plan, executor=self._executor, budget=budget)
+        if isinstance(outcome, Done):
+            self._sensor.carried_out(plan, self._store.clock.now())
+        return outcome
+
+    def _is_full_round(self, view: StoreView, now: float) -> bool:
+        """Whether this round takes everything, so that the segment that is written to should be a part of it."""
+        free = view.capacity_bytes // view.segment_bytes - len(view.segments)
+        policy = self._policy
+        if free < 1 or view.used_fraction < self._store.config.min_used_fraction:
+            return False
+        return isinstance(policy, CompactAll) or (isinstance(policy, Hybrid) and now >= policy.due_at(view))
