@@ -8,22 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from compactlib.errors import CompactlibError, InvalidInput, MissingDependency, Unsupported
-from compactlib.kv.arguments import (
-    Transaction,
-    checked_cell,
-    checked_partition,
-    checked_present,
-    checked_put,
-    checked_transaction,
-)
+from compactlib.kv.arguments import Transaction, checked_cell
 from compactlib.kv.connections import Connections
-from compactlib.kv.entries import PagedEntries
 from compactlib.kv.errors import (
     ConnectFailed,
     KeyNotFound,
@@ -32,12 +24,11 @@ from compactlib.kv.errors import (
     SlowDown,
     StoreFailed,
 )
-from compactlib.kv.group_commit import GroupCommit
-from compactlib.kv.store import EXISTS, Condition, Delete, Entry, KVLimits, Predicate, Put, Versioned
+from compactlib.kv.store import EXISTS, Entry, KVLimits, Predicate, Versioned
+from compactlib.kv.transactional import TransactionalStore
 
 if TYPE_CHECKING:
     import psycopg
-    from typing_extensions import Buffer
 
 _LIMITS = KVLimits(max_partition_bytes=1000, max_key_bytes=1600, max_value_bytes=1 << 28, max_transact=10_000)
 """An entry of PostgreSQL's B-tree holds 2,704 bytes."""
@@ -48,7 +39,7 @@ _TRIES = 100
 """A transaction that lost against another waits for it to end, so tries come at the speed of the database."""
 
 
-class PostgresStore:
+class PostgresStore(TransactionalStore):
     """A `KVStore` in a table of a PostgreSQL database (extra `compactlib[postgres]`).
 
     A predicate is the number of the write that it came from, taken from a sequence, so it never holds again once the
@@ -83,11 +74,10 @@ class PostgresStore:
         self._conninfo = conninfo
         self._table = table
         self._busy_seconds = busy_seconds
-        self._page_size = page_size
         self._sql = _Statements.of(table)
         self._connections: Connections[psycopg.Connection[Any]] = Connections(
             f"table {table}", self._connect, lambda connection: not connection.broken)
-        self._writes: GroupCommit[Transaction, None] = GroupCommit(self._commit)
+        super().__init__(_LIMITS, page_size)
         try:
             self._set_up()
         except BaseException:
@@ -99,11 +89,6 @@ class PostgresStore:
         """The table's name."""
         return self._table
 
-    @property
-    def limits(self) -> KVLimits:
-        """See `KVStore.limits`."""
-        return _LIMITS
-
     def get(self, partition: bytes, key: bytes) -> Versioned:
         """See `KVStore.get`. One round trip."""
         partition, key = checked_cell(partition, key, _LIMITS)
@@ -113,40 +98,8 @@ class PostgresStore:
             raise KeyNotFound(partition=partition, key=key)
         return Versioned(bytes(row[0]), row[1])
 
-    def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
-        """See `KVStore.set`. One commit, shared by the threads that write meanwhile."""
-        self._writes.submit(Transaction((), [checked_put(partition, key, value, _LIMITS)]))
-
-    def set_if(self, partition: bytes, key: bytes, value: Buffer, predicate: Predicate | None) -> None:
-        """See `KVStore.set_if`."""
-        put = checked_put(partition, key, value, _LIMITS)
-        self._writes.submit(Transaction([(*put[:2], predicate)], [put]))
-
-    def delete(self, partition: bytes, key: bytes) -> None:
-        """See `KVStore.delete`."""
-        self._writes.submit(Transaction((), [(*checked_cell(partition, key, _LIMITS), None)]))
-
-    def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
-        """See `KVStore.delete_if`."""
-        cell = checked_cell(partition, key, _LIMITS)
-        self._writes.submit(Transaction([(*cell, checked_present(predicate))], [(*cell, None)]))
-
-    def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
-             page_size: int | None = None) -> PagedEntries:
-        """See `KVStore.scan`. One round trip a page."""
-        partition = checked_partition(partition, _LIMITS)
+    def _require_open(self) -> None:
         self._connections.require_open()
-
-        def load(position: bytes, limit: int) -> tuple[list[Entry], bool]:
-            return self._load_page(partition, position, limit)
-
-        return PagedEntries(load, start, prefix=prefix, after=after, page_size=page_size,
-                            largest_page=self._page_size)
-
-    def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
-                 deletes: Iterable[Delete] = ()) -> None:
-        """See `KVStore.transact`."""
-        self._writes.submit(checked_transaction(conditions, puts, deletes, _LIMITS))
 
     def close(self) -> None:
         """See `KVStore.close`."""

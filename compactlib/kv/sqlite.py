@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
 from urllib.parse import quote
 
 import attrs
@@ -17,24 +17,13 @@ import attrs
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import InvalidInput, StorageError, Unsupported
 from compactlib.files import Files, LocalFiles, StrPath
-from compactlib.kv.arguments import (
-    Transaction,
-    checked_cell,
-    checked_partition,
-    checked_present,
-    checked_put,
-    checked_transaction,
-)
+from compactlib.kv.arguments import Transaction, checked_cell
 from compactlib.kv.connections import Connections
-from compactlib.kv.entries import PagedEntries
 from compactlib.kv.errors import DamagedStore, KeyNotFound, NotAStore, OutcomeUnknown, PredicateFailed
-from compactlib.kv.group_commit import GroupCommit
 from compactlib.kv.sqlite_errors import named, named_errors, primary_code
 from compactlib.kv.sqlite_schema import CREATE, checksum_of, counter_of, is_ready, require_sound
-from compactlib.kv.store import EXISTS, Condition, Delete, Entry, KVLimits, Predicate, Put, Versioned
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from compactlib.kv.store import EXISTS, Entry, KVLimits, Predicate, Versioned
+from compactlib.kv.transactional import TransactionalStore
 
 _LIMITS = KVLimits(max_partition_bytes=1 << 16, max_key_bytes=1 << 16, max_value_bytes=1 << 28, max_transact=100_000)
 _PAGE_BYTES = 4 << 20
@@ -52,7 +41,7 @@ Synchronous: TypeAlias = Literal["full", "normal"]
 failure may take back the last writes, all or none of each, in order."""
 
 
-class SqliteStore:
+class SqliteStore(TransactionalStore):
     """A `KVStore` in an SQLite file. Threads may share one; other processes open their own.
 
     A predicate is the number of the write that it came from, so it never holds again once the key was written. Every
@@ -87,21 +76,15 @@ class SqliteStore:
         self._path = os.path.abspath(os.fspath(path))
         self._synchronous = synchronous
         self._busy_seconds = busy_seconds
-        self._page_size = page_size
         self._clock: Clock = SystemClock() if clock is None else clock
         self._connections: Connections[sqlite3.Connection] = Connections(self._path, self._connect)
-        self._writes: GroupCommit[Transaction, None] = GroupCommit(self._commit)
+        super().__init__(_LIMITS, page_size)
         _require_file(self._path, None if not create else LocalFiles() if files is None else files)
         try:
             self._set_up()
         except BaseException:
             self._connections.close()
             raise
-
-    @property
-    def limits(self) -> KVLimits:
-        """See `KVStore.limits`."""
-        return _LIMITS
 
     def get(self, partition: bytes, key: bytes) -> Versioned:
         """See `KVStore.get`. About 15 microseconds."""
@@ -114,40 +97,8 @@ class SqliteStore:
         require_sound(self._path, partition, key, value, version, checksum)
         return Versioned(value, version)
 
-    def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
-        """See `KVStore.set`. One sync, shared by the threads that write meanwhile."""
-        self._writes.submit(Transaction((), [checked_put(partition, key, value, _LIMITS)]))
-
-    def set_if(self, partition: bytes, key: bytes, value: Buffer, predicate: Predicate | None) -> None:
-        """See `KVStore.set_if`."""
-        put = checked_put(partition, key, value, _LIMITS)
-        self._writes.submit(Transaction([(*put[:2], predicate)], [put]))
-
-    def delete(self, partition: bytes, key: bytes) -> None:
-        """See `KVStore.delete`."""
-        self._writes.submit(Transaction((), [(*checked_cell(partition, key, _LIMITS), None)]))
-
-    def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
-        """See `KVStore.delete_if`."""
-        cell = checked_cell(partition, key, _LIMITS)
-        self._writes.submit(Transaction([(*cell, checked_present(predicate))], [(*cell, None)]))
-
-    def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
-             page_size: int | None = None) -> PagedEntries:
-        """See `KVStore.scan`."""
-        partition = checked_partition(partition, _LIMITS)
+    def _require_open(self) -> None:
         self._connections.require_open()
-
-        def load(position: bytes, limit: int) -> tuple[list[Entry], bool]:
-            return self._load_page(partition, position, limit)
-
-        return PagedEntries(load, start, prefix=prefix, after=after, page_size=page_size,
-                            largest_page=self._page_size)
-
-    def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
-                 deletes: Iterable[Delete] = ()) -> None:
-        """See `KVStore.transact`."""
-        self._writes.submit(checked_transaction(conditions, puts, deletes, _LIMITS))
 
     def close(self) -> None:
         """See `KVStore.close`. The last one to close the file folds SQLite's `-wal` into it."""

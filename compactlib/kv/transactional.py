@@ -1,0 +1,87 @@
+"""What stores have in common whose every write is a transaction, shared by the threads that write at once."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from compactlib.kv.arguments import (
+    Transaction,
+    checked_cell,
+    checked_partition,
+    checked_present,
+    checked_put,
+    checked_transaction,
+)
+from compactlib.kv.entries import PagedEntries
+from compactlib.kv.group_commit import GroupCommit
+from compactlib.kv.store import Condition, Delete, Entry, KVLimits, Predicate, Put
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class TransactionalStore(ABC):
+    """The writes and scans of a `KVStore` over a few methods of a database.
+
+    Args:
+        limits: how much the store takes.
+        page_size: how many entries one page of a scan holds, at most.
+    """
+
+    def __init__(self, limits: KVLimits, page_size: int) -> None:
+        self._limits = limits
+        self._page_size = page_size
+        self._writes: GroupCommit[Transaction, None] = GroupCommit(self._commit)
+
+    @abstractmethod
+    def _commit(self, batch: Sequence[Transaction]) -> list[Exception | None]:
+        """Carry out a batch in one transaction of the database; each item may fail its own conditions."""
+
+    @abstractmethod
+    def _load_page(self, partition: bytes, position: bytes, limit: int) -> tuple[list[Entry], bool]:
+        """One page of a scan; see `compactlib.kv.entries.PageLoader`."""
+
+    @abstractmethod
+    def _require_open(self) -> None:
+        """Raise `Closed` after `close`."""
+
+    @property
+    def limits(self) -> KVLimits:
+        """See `KVStore.limits`."""
+        return self._limits
+
+    def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
+        """See `KVStore.set`. One commit, shared by the threads that write meanwhile."""
+        self._writes.submit(Transaction((), [checked_put(partition, key, value, self._limits)]))
+
+    def set_if(self, partition: bytes, key: bytes, value: Buffer, predicate: Predicate | None) -> None:
+        """See `KVStore.set_if`."""
+        put = checked_put(partition, key, value, self._limits)
+        self._writes.submit(Transaction([(*put[:2], predicate)], [put]))
+
+    def delete(self, partition: bytes, key: bytes) -> None:
+        """See `KVStore.delete`."""
+        self._writes.submit(Transaction((), [(*checked_cell(partition, key, self._limits), None)]))
+
+    def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
+        """See `KVStore.delete_if`."""
+        cell = checked_cell(partition, key, self._limits)
+        self._writes.submit(Transaction([(*cell, checked_present(predicate))], [(*cell, None)]))
+
+    def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
+                 deletes: Iterable[Delete] = ()) -> None:
+        """See `KVStore.transact`."""
+        self._writes.submit(checked_transaction(conditions, puts, deletes, self._limits))
+
+    def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
+             page_size: int | None = None) -> PagedEntries:
+        """See `KVStore.scan`."""
+        partition = checked_partition(partition, self._limits)
+        self._require_open()
+
+        def load(position: bytes, limit: int) -> tuple[list[Entry], bool]:
+            return self._load_page(partition, position, limit)
+
+        return PagedEntries(load, start, prefix=prefix, after=after, page_size=page_size, largest_page=self._page_size)
