@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from pathlib import Path
 
 import pytest
 
 from compactlib.catalog.catalog import Catalog
 from compactlib.catalog.commands import CreateSchema
+from compactlib.catalog.errors import RetriesExhausted
 from compactlib.catalog.log_model import Fence
 from compactlib.catalog.published import PublishedTimes
+from compactlib.catalog.service import CatalogService
 from compactlib.catalog.timestamp import HybridClock
 from compactlib.catalog.watermark import LowWatermark
 from compactlib.clock import ManualClock
-from compactlib.kv import DamagedStore
+from compactlib.kv import DamagedStore, SlowDown
+from compactlib.kv.postgres import PostgresStore
 from compactlib.kv.sqlite import SqliteStore
-from compactlib.outcome import Done, Skipped
+from compactlib.outcome import Done, Failed, Skipped
 from tests.catalog.services import INITIAL, create_table, service_in
+from tests.kv.postgres_server import postgres
 
 
 def test_a_catalog_in_sqlite_survives_being_closed(tmp_path: Path) -> None:
@@ -43,6 +49,36 @@ def test_a_catalog_in_sqlite_survives_being_closed(tmp_path: Path) -> None:
     assert LowWatermark(store, "A", HybridClock(ManualClock(1.0))).value.time == 103
     assert PublishedTimes(store, "A").register(7, 0, incarnation=1, created_at=1) == 53
     store.close()
+
+
+def test_a_catalog_in_postgresql_is_shared_cut_and_recovered() -> None:
+    with postgres() as uri:
+        stores = [PostgresStore(uri) for _ in range(2)]
+        first, second = (service_in(store, seed=number) for number, store in enumerate(stores))
+        first.execute(INITIAL, wait=False)
+        threads = [threading.Thread(target=execute_five, args=(service, number))
+                   for number, service in enumerate((first, second))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        first.poll()
+        assert isinstance(first.compact(8, Fence(term=3)), Done)
+        second.poll()
+        assert isinstance(second.compact(9, Fence(term=2)), Failed)
+        assert list(first.view) == list(second.view) == list(service_in(stores[0]).view)
+        assert (first.view.earliest, first.view.latest) == (8, 11)
+        first.audit()
+        for store in stores:
+            store.close()
+
+
+def execute_five(service: CatalogService, number: int) -> None:
+    left = [f"S{number}-{step}" for step in range(5)]
+    while left:
+        with contextlib.suppress(RetriesExhausted, SlowDown):
+            service.execute([CreateSchema(left[-1])], wait=False)
+            left.pop()
 
 
 def test_two_processes_worth_of_stores_share_one_file(tmp_path: Path) -> None:
