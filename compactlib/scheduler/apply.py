@@ -113,8 +113,7 @@ def _queue_job(effects: Effects, update: PlanUpdate, item: NewJob) -> None:
     key = plan.tenant, plan.shard, plan.compaction_level
     if not all(state.blocks.holds(key, block_id) for block_id in plan.source_blocks):
         return
-    for block_id in plan.source_blocks:
-        state.blocks.remove(key, block_id)
+    state.blocks.remove_all(key, plan.source_blocks)
     state.jobs.add(item.state, plan)
     for tombstone in plan.tombstones:
         state.tombstones.lease(tombstone.name, update.now + state.config.cleanup_lease_seconds)

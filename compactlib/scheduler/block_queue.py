@@ -210,8 +210,33 @@ class BlockQueue:
     def ripen(self, now: float) -> None:
         """Note which keys are too old to wait, so that later plans find them at once. O(those + log keys)."""
         for level in self.levels:
-            for group in level.due(now):
-                self._make_ripe(level, group)
+            if level.waiting:
+                for group in level.due(now):
+                    self._make_ripe(level, group)
+
+    def remove_all(self, key: Key, block_ids: Sequence[str]) -> None:
+        """Take blocks out that are there. As `remove`, but whole batches go at once: O(blocks)."""
+        level = self.levels[key[2]]
+        group = level.groups[key]
+        parts: dict[int, tuple[Batch, list[str]]] = {}
+        for block_id in dict.fromkeys(block_ids):
+            batch = group.members[block_id]
+            parts.setdefault(id(batch), (batch, []))[1].append(block_id)
+        for batch, ids in parts.values():
+            if len(ids) < batch.live or batch is group.staging:
+                for block_id in ids:
+                    self.remove(key, block_id)
+                continue
+            for block_id in ids:
+                del group.members[block_id]
+            group.live -= batch.live
+            group.size_bytes -= batch.size_bytes
+            batch.live = batch.size_bytes = 0
+            _drop(level, group, batch)
+        if key in level.groups:
+            self._classify(level, group)
+            if not group.members:
+                del level.groups[key]
 
     def remove(self, key: Key, block_id: str) -> bool:
         """Take a block out; a key without blocks is forgotten. Returns whether it was there. O(max_blocks)."""
@@ -239,9 +264,12 @@ class BlockQueue:
 
     def _flush_oldest(self, level: QueueLevel, now: float) -> None:
         """Look at the group that was least recently pushed to, and at no other."""
+        age = level.config.max_age_seconds
+        if not age:
+            return
         group = next(iter(level.groups.values()))
-        batch, age = group.staging, level.config.max_age_seconds
-        if age and now - batch.created_at > age:
+        batch = group.staging
+        if now - batch.created_at > age:
             if batch.live:
                 self._flush(level, group)
             group.updated_at = now

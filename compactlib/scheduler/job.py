@@ -52,6 +52,13 @@ class Job:
         sources = self._sources
         return tuple(sources.split(_SEPARATOR)) if isinstance(sources, str) else sources
 
+    def has_sources(self, source_blocks: tuple[str, ...]) -> bool:
+        """Whether these are the plan's, in its order. O(sources), and a tenth of making them."""
+        sources = self._sources
+        if isinstance(sources, str):
+            return _SEPARATOR.join(source_blocks) == sources and sources.count(_SEPARATOR) + 1 == len(source_blocks)
+        return sources == source_blocks
+
     def plan(self) -> JobPlan:
         """The plan as it was made. O(sources)."""
         state = self.state

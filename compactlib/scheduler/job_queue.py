@@ -72,8 +72,10 @@ class JobLevel:
 
     def settle(self) -> None:
         """Keep the heaps tidy at their tops."""
-        for waiting in chain(self.delayed.values(), self.leased.values()):
-            waiting.settle()
+        for by_failures in (self.delayed, self.leased):
+            if by_failures:
+                for waiting in by_failures.values():
+                    waiting.settle()
 
 
 class JobQueue:

@@ -37,6 +37,8 @@ MAX_UPDATES = 10_000
 
 # Whoever had the job once may have written something that has to go.
 _LOST_THE_JOB = (Verdict.NOT_FOUND, Verdict.STALE_TOKEN)
+_IN_PROGRESS = JobStatus.IN_PROGRESS
+_SUCCESS = JobStatus.SUCCESS
 _OVER = frozenset({JobStatus.SUCCESS, JobStatus.FAILED, JobStatus.RELEASED})
 
 
@@ -102,12 +104,12 @@ class _Poll:
         job = self._schedule.check(said.name, said.token, said.status)
         if isinstance(job, Verdict):
             self._refuse(said, job)
-        elif said.status == JobStatus.SUCCESS:
+        elif said.status == _SUCCESS:
             self._complete(said, job)
         else:
             state = self._schedule.updated(job.state, said.status, said.reason)
-            if said.status == JobStatus.IN_PROGRESS:
-                if state.status is JobStatus.IN_PROGRESS:
+            if said.status == _IN_PROGRESS:
+                if state.status is _IN_PROGRESS:
                     self._updated.append(UpdatedJob(state))
                 self._answers.append(StatusAnswer(said.name, Verdict.ACCEPTED, state.lease_expires_at))
             else:
@@ -148,7 +150,8 @@ class _Poll:
                 self._returned.append(ReturnedJob(waiting, job.state.token))
                 self._answers.append(StatusAnswer(said.name, Verdict.BAD_RESULT, None, detail))
                 return
-        self._completed.append(CompletedJob(self._schedule.updated(job.state, JobStatus.SUCCESS), results))
+        self._schedule.completed(job.state)
+        self._completed.append(CompletedJob(job.state, results))
         self._answers.append(StatusAnswer(said.name, Verdict.ACCEPTED))
 
     # ---------------------------------------------------------------------------------- what the worker is given

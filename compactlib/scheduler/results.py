@@ -16,9 +16,8 @@ def result_problem(job: Job, results: CompactedBlocks | None) -> str | None:
     if (results.tenant, results.shard) != (job.tenant, job.shard):
         return (f"results are for tenant {results.tenant!r} and shard {results.shard}, the job is for "
                 f"{job.tenant!r} and {job.shard}")
-    planned = job.source_blocks
-    if results.source_blocks != planned:
-        strange = set(results.source_blocks) - set(planned)
+    if not job.has_sources(results.source_blocks):
+        strange = set(results.source_blocks) - set(job.source_blocks)
         if strange:
             return f"{len(strange)} sources are not the job's, the first is {min(strange)!r}"
         if len(set(results.source_blocks)) != len(results.source_blocks):
@@ -32,16 +31,15 @@ def result_problem(job: Job, results: CompactedBlocks | None) -> str | None:
 
 def _output_problem(job: Job, results: CompactedBlocks) -> str | None:
     level = job.state.compaction_level + 1
-    seen: set[tuple[str, str]] = set()
-    for block in results.new_blocks:
+    blocks = results.new_blocks
+    if len(blocks) > 1 and len({(block.tenant, block.id) for block in blocks}) != len(blocks):
+        return f"a block is named twice among {len(blocks)} new ones"
+    for block in blocks:
         if block.level != level or block.shard != job.shard:
             return (f"new block {block.id!r} has level {block.level} and shard {block.shard}; the job's outputs have "
                     f"{level} and {job.shard}")
         if job.tenant not in (ANONYMOUS_TENANT, block.tenant):
             return f"new block {block.id!r} is of tenant {block.tenant!r}, the job's is {job.tenant!r}"
-        if (block.tenant, block.id) in seen:
-            return f"new block {block.id!r} is named twice"
-        seen.add((block.tenant, block.id))
     return None
 
 
@@ -49,11 +47,10 @@ def unread_sources(job: Job, results: CompactedBlocks) -> tuple[str, ...]:
     """The job's sources that the worker did not find. O(sources)."""
     if results.no_output is NoOutput.MISSING:
         return job.source_blocks
-    planned = job.source_blocks
-    if results.source_blocks == planned:
+    if job.has_sources(results.source_blocks):
         return ()
     read = set(results.source_blocks)
-    return tuple(block_id for block_id in planned if block_id not in read)
+    return tuple(block_id for block_id in job.source_blocks if block_id not in read)
 
 
 def by_place(blocks: tuple[BlockMeta, ...]) -> dict[tuple[str, int, int], list[str]]:
