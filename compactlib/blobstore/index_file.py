@@ -21,7 +21,7 @@ from compactlib.blobstore.entry_columns import EntryColumns, PackedIds, from_lit
 from compactlib.blobstore.index_segment import IndexSegment
 from compactlib.blobstore.names import MAX_NUMBER, SegmentName
 from compactlib.checksum import crc32
-from compactlib.errors import CompactlibError, CorruptData, StorageError, Unsupported
+from compactlib.errors import CorruptData, StorageError, Unsupported
 from compactlib.files import Files, StrPath, read_exactly, write_durably
 
 MAGIC = b"CLBLOBIX"
@@ -111,9 +111,4 @@ def read_index(path: StrPath, incarnation: bytes) -> IndexSegment:
             os.close(descriptor)
     except OSError as error:
         raise StorageError.from_os(error, "read", name) from error
-    index = decode_index(data, name, incarnation)
-    try:
-        index.audit()
-    except CompactlibError as error:
-        raise CorruptData(path=name, offset=HEADER_BYTES, expected="ordered entries", found=str(error)) from error
-    return index
+    return decode_index(data, name, incarnation)

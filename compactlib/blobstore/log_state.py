@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
 import attrs
 
 from compactlib.blobstore.entry_columns import hash_id
+from compactlib.blobstore.index_directory import IndexDirectory
 from compactlib.blobstore.index_segment import IndexSegment
 from compactlib.blobstore.model import IndexEntry, RecordKind
 from compactlib.blobstore.names import SegmentName
@@ -53,20 +53,24 @@ class LogState:
         key: the store's incarnation, from which ids are hashed.
         segments: in log order; the last is the active one.
         open: the index of what was appended to the active segment last.
-        by_age: all sealed index segments, that with the newest record first.
+        sealed: all sealed index segments that hold anything, in log order.
         by_name: the log segments by name.
+        directory: leads from a hash to the sealed index segments that hold it.
     """
 
     key: bytes
     segments: tuple[LogSegment, ...]
     open: OpenIndex
-    by_age: tuple[IndexSegment, ...] = attrs.field(init=False, repr=False)
+    sealed: tuple[IndexSegment, ...] = attrs.field(init=False, repr=False)
     by_name: dict[SegmentName, LogSegment] = attrs.field(init=False, repr=False)
+    directory: IndexDirectory = attrs.field(factory=IndexDirectory, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        sealed = [index for segment in self.segments for index in segment.index if len(index)]
-        object.__setattr__(self, "by_age", tuple(sorted(sealed, key=_BY_LAST_SEQUENCE, reverse=True)))
+        sealed = tuple(index for segment in self.segments for index in segment.index if len(index))
+        object.__setattr__(self, "sealed", sealed)
         object.__setattr__(self, "by_name", {segment.name: segment for segment in self.segments})
+        # Made from that of the state before, of which most stays as it is.
+        object.__setattr__(self, "directory", self.directory.updated(sealed))
 
     @property
     def active(self) -> LogSegment:
@@ -74,60 +78,45 @@ class LogState:
         return self.segments[-1]
 
     def find(self, blob_id: bytes) -> list[IndexEntry]:
-        """The entries of an id, ascending by sequence, back to its PUT and not further.
-
-        Index segments whose newest record is older than the PUT are not asked.
-        """
+        """The entries of an id, ascending by sequence, back to its PUT if that is in the open index."""
         columns = self.open.columns
         found = [columns.entry(row) for row in self.open.rows_of(blob_id)]
         if found and found[0].kind == RecordKind.PUT:
             return found
-        hashed = hash_id(blob_id, self.key)
-        put = -1
-        sealed = []
-        for index in self.by_age:
-            # The search of `rows_of`, written out: nearly every index segment is asked in vain.
-            hashes = index.hashes
-            place = bisect_left(hashes, hashed)
-            if place == len(hashes) or hashes[place] != hashed:
-                continue
-            if index.last_sequence < put:
-                break
-            for row in index.rows_of(blob_id, hashed):
-                entry = index.columns.entry(row)
-                sealed.append(entry)
-                if entry.kind == RecordKind.PUT:
-                    put = max(put, entry.sequence)
-        sealed.sort(key=_BY_SEQUENCE)
-        return [*sealed, *found]
+        return [*self._sealed_entries(blob_id), *found]
 
     def history(self, blob_id: bytes, open_rows: int | None = None) -> list[IndexEntry]:
         """Every entry of an id, ascending by sequence; of the open index, only those of the first `open_rows`."""
         rows = self.open.rows_of(blob_id)
         found = [self.open.columns.entry(row) for row in rows if open_rows is None or row < open_rows]
+        return [*self._sealed_entries(blob_id), *found]
+
+    def _sealed_entries(self, blob_id: bytes) -> list[IndexEntry]:
         hashed = hash_id(blob_id, self.key)
-        sealed = [index.columns.entry(row) for index in self.by_age for row in index.rows_of(blob_id, hashed)]
-        sealed.sort(key=_BY_SEQUENCE)
-        return [*sealed, *found]
+        entries = [index.columns.entry(row) for index in self.directory.owners(hashed)
+                   for row in index.rows_of(blob_id, hashed)]
+        if len(entries) > 1:
+            entries.sort(key=_BY_SEQUENCE)
+        return entries
 
     def sealed_open(self, index: IndexSegment) -> LogState:
         """The state after the open index was sealed as `index`: it is empty again, and begins where that one ends."""
         active = self.active
         kept = tuple(other for other in active.index if other.start != index.start)
         grown = LogSegment(active.name, index.end, (*kept, index))
-        return LogState(self.key, (*self.segments[:-1], grown), OpenIndex(active.name, index.end))
+        return LogState(self.key, (*self.segments[:-1], grown), OpenIndex(active.name, index.end), self.directory)
 
     def with_segment(self, name: SegmentName) -> LogState:
         """The state after a new active segment was created. The open index has to be empty."""
         assert not len(self.open)
         return LogState(self.key, (*self.segments, LogSegment(name, SEGMENT_HEADER_BYTES)),
-                        OpenIndex(name, SEGMENT_HEADER_BYTES))
+                        OpenIndex(name, SEGMENT_HEADER_BYTES), self.directory)
 
     def replaced(self, remove: Iterable[SegmentName], add: Sequence[LogSegment]) -> LogState:
         """The state after a compaction: `add` instead of `remove`. The open index stays the same object."""
         gone = set(remove)
         kept = [segment for segment in self.segments if segment.name not in gone]
-        return LogState(self.key, tuple(sorted([*kept, *add], key=attrgetter("name"))), self.open)
+        return LogState(self.key, tuple(sorted([*kept, *add], key=attrgetter("name"))), self.open, self.directory)
 
     def snapshot(self, journal_floor: SegmentName | None, segment_bytes: int) -> LogSnapshot:
         """A frozen look at this state."""
@@ -154,7 +143,8 @@ class LogState:
         if self.open.segment != self.active.name or self.open.start != self.active.end:
             raise CompactlibError(f"{self.open} does not continue the active segment {self.active}")
         self.open.audit()
-        for index in self.by_age:
+        self.directory.audit(self.sealed)
+        for index in self.sealed:
             if index.last_sequence < max((entry.sequence for entry in index.entries()), default=0):
                 raise CompactlibError(f"{index} holds a newer record than it says")
 
@@ -220,8 +210,8 @@ class LogSnapshot:
     def index_parts(self) -> tuple[IndexSegment, ...]:
         """Every index segment, the open one sealed as it was; empty ones left out."""
         if not self.open_rows:
-            return self.state.by_age
+            return self.state.sealed
         opened = self.state.open
         entries = tuple(opened.entries(0, self.open_rows))
-        return (*self.state.by_age, IndexSegment.of_entries(opened.segment, entries, opened.start, self.open_end,
+        return (*self.state.sealed, IndexSegment.of_entries(opened.segment, entries, opened.start, self.open_end,
                                                             self.state.key))

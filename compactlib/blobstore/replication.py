@@ -153,10 +153,10 @@ def records_after(snapshot: LogSnapshot, sequence: int) -> Iterator[IndexEntry]:
     """The index entries newer than a record, ascending by sequence, wherever compactions have put them."""
     state = snapshot.state
     waiting = sorted((index.first_sequence, number, index.columns, len(index))
-                     for number, index in enumerate(state.by_age) if index.last_sequence > sequence)
+                     for number, index in enumerate(state.sealed) if index.last_sequence > sequence)
     if snapshot.open_rows:
         columns = state.open.columns
-        waiting.append((columns.sequences[0], len(state.by_age), columns, snapshot.open_rows))
+        waiting.append((columns.sequences[0], len(state.sealed), columns, snapshot.open_rows))
         waiting.sort()
     waiting.reverse()
     # Of most logs the segments follow each other, so that one is open at a time.
@@ -189,7 +189,7 @@ def _rows_after(columns: EntryColumns, count: int, sequence: int) -> Iterator[In
 def bytes_after(snapshot: LogSnapshot, sequence: int) -> int:
     """How many bytes of records are newer than a record."""
     behind = 0
-    sealed = [(index.columns, len(index), index.first_sequence, index.last_sequence) for index in snapshot.state.by_age]
+    sealed = [(index.columns, len(index), index.first_sequence, index.last_sequence) for index in snapshot.state.sealed]
     for columns, count, first, last in sealed:
         if first > sequence:
             behind += sum(columns.sizes)

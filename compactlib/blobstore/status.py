@@ -25,7 +25,7 @@ class StoreStatus:
         active_segment: the name of the one that is appended to.
         records: index entries in all.
         index_segments: sealed index segments.
-        index_memory_bytes: memory of the sealed index segments' columns.
+        index_memory_bytes: memory of the sealed index segments' columns, and of the directory of their hashes.
         journal_entries: records in the journal.
         unsynced: whether records were written that are not known to be durable.
         next_sequence: the number of the next record.
@@ -51,12 +51,12 @@ class StoreStatus:
     def of(cls, name: str, log: LiveLog, descriptor: Descriptor) -> StoreStatus:
         """The status of an open log; under its lock."""
         snapshot, state = log.snapshot(), log.state
-        sealed = state.by_age
+        sealed = state.sealed
         return cls(name=name, capacity_bytes=descriptor.capacity_bytes, used_bytes=snapshot.used_bytes,
                    segments=len(state.segments), free_segments=descriptor.log_segments - len(state.segments),
                    eligible_segments=len(snapshot.eligible()), active_segment=str(state.active.name),
                    records=sum(map(len, sealed)) + len(state.open), index_segments=len(sealed),
-                   index_memory_bytes=sum(index.memory_bytes() for index in sealed),
+                   index_memory_bytes=sum(index.memory_bytes() for index in sealed) + state.directory.memory_bytes(),
                    journal_entries=len(log.journal), unsynced=not log.writer.all_synced,
                    next_sequence=log.next_sequence,
                    stopped=str(log.writer.stopped) if log.writer.stopped is not None else None)
