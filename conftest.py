@@ -52,6 +52,7 @@ pytest_collect_file = SybilCollection([
 ]).pytest()
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist's own, which reads the groups
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     for item in items:
         path = item.path.relative_to(Path(__file__).parent)
