@@ -41,6 +41,8 @@ _LOOK_AGAIN_SECONDS = 0.1
 """How long the polling thread waits at most before it looks at its (injected) clock again."""
 _LEASE_PARTS = 3
 """A lease is renewed when a third of it is over, so that one lost poll does not cost it."""
+_BACKLOG = 64
+"""Tombstones that wait for a thread, for each one: what is not taken comes back only when its own lease has ended."""
 
 
 @attrs.frozen(kw_only=True)
@@ -49,7 +51,7 @@ class WorkerOptions:
 
     Attributes:
         capacity: jobs at a time, >= 1.
-        cleanup_capacity: tombstones at a time, if the worker has a cleanup, >= 1.
+        cleanup_capacity: tombstones at a time, if the worker has a cleanup, >= 1; up to 64 times as many wait in line.
         poll_seconds: time between polls, > 0; shorter while a lease is short, and when a job has ended.
         max_poll_seconds: how far the time between polls grows while there is no answer.
         jitter: the share, 0 .. 1, by which this time varies, so that workers do not poll all at once.
@@ -170,7 +172,7 @@ class Worker:
         self._budget = Budget(clock=self._clock) if budget is None else budget
         self._rng = random.Random() if rng is None else rng
         self._core = WorkerCore(options.capacity, patience_seconds=options.patience_seconds,
-                                cleanup_capacity=0 if cleanup is None else options.cleanup_capacity)
+                                cleanup_capacity=0 if cleanup is None else _BACKLOG * options.cleanup_capacity)
         self._running: dict[int, RunningJob] = {}
         self._job_pool = ThreadPoolExecutor(options.capacity, "compactlib-job")
         self._cleanup_pool = ThreadPoolExecutor(options.cleanup_capacity, "compactlib-cleanup")

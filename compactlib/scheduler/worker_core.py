@@ -177,7 +177,7 @@ class WorkerCore:
 
     Args:
         capacity: jobs at a time, >= 1.
-        cleanup_capacity: tombstones at a time; 0: it deletes nothing, and leaves that to others.
+        cleanup_capacity: tombstones that it takes at a time; 0: it deletes nothing, and leaves that to others.
         patience_seconds: how long after the end of a lease, without an answer, the work is stopped.
 
     Raises:

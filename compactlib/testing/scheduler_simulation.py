@@ -78,7 +78,7 @@ class SimulationSettings:
         poll_seconds: time between a worker's polls.
         tick_seconds: time between the operator's rounds.
         job_seconds: how long a job takes, at most.
-        hang_rate: jobs that take ten times as long.
+        hang_rate: jobs that take four times as long.
         failure_rate: jobs and deletions that fail.
         obedience: workers' jobs that end when they are told to.
         cleanup_seconds: how long a deletion takes, at most.
@@ -276,7 +276,8 @@ class Simulation:
         state, now = service.state, max(node.now for node in self.nodes)
         jobs = [job.name for phase, job in service.jobs(now) if phase is not JobPhase.EXCLUDED]
         found: dict[str, Any] = {"jobs": jobs, "blocks": len(state.blocks), "tombstones": len(state.tombstones),
-                                 "quarantine": list(state.quarantine)}
+                                 "quarantine": list(state.quarantine),
+                                 "workers": [worker.number for worker in self.workers if not worker.core.is_idle]}
         return {what: left for what, left in found.items() if left}
 
     # --------------------------------------------------------------------------------------------- the story

@@ -195,7 +195,7 @@ class SimulatedWorker:
                 return
         seconds = sim.rng.uniform(0.2, sim.settings.job_seconds)
         if sim.rng.random() < sim.settings.hang_rate:
-            seconds += 10 * sim.settings.job_seconds
+            seconds += 4 * sim.settings.job_seconds
         sim.after(seconds, self._finish, self._life, start)
 
     def _finish(self, life: int, start: Start) -> None:

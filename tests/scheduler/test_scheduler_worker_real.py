@@ -1,0 +1,191 @@
+"""Workers with threads against the real scheduler: work is done once, crashes and forged tokens change nothing."""
+
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+
+import pytest
+
+from compactlib.kv import MemoryStore
+from compactlib.scheduler import (
+    AddBlocks,
+    BlockMeta,
+    CompactedBlocks,
+    FencedOff,
+    FileFence,
+    JobStatus,
+    LevelConfig,
+    NoOutput,
+    PollRequest,
+    PollResponse,
+    SchedulerConfig,
+    SealedPolls,
+    StatusUpdate,
+    StoredScheduler,
+    TokenSealer,
+    Transport,
+    Verdict,
+    Worker,
+    WorkerOptions,
+)
+from compactlib.scheduler.model import BlockTombstones, Tombstone
+from compactlib.scheduler.worker import RunningJob
+
+PATIENCE = 60.0
+OPTIONS = WorkerOptions(capacity=2, poll_seconds=0.005, jitter=0.5)
+
+
+class Desk:
+    """A stored scheduler behind a lock, that tells when something has changed."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.scheduler = StoredScheduler(MemoryStore(), config, rng=random.Random(1))
+        self.changed = threading.Condition()
+
+    def poll(self, request: PollRequest) -> PollResponse:
+        with self.changed:
+            response = self.scheduler.poll(request)
+            self.changed.notify_all()
+            return response
+
+    def add(self, count: int, tenant: str = "A") -> None:
+        with self.changed:
+            self.scheduler.apply(AddBlocks(tuple(
+                BlockMeta(id=f"b{number:03}", tenant=tenant, shard=1, level=0) for number in range(count))))
+
+    def blocks(self) -> list[BlockMeta]:
+        index = self.scheduler.service.state.index
+        return [] if index is None else list(index.blocks())
+
+    def wait_until(self, blocks: int, tombstones: int | None = None) -> None:
+        state = self.scheduler.service.state
+        with self.changed:
+            assert self.changed.wait_for(
+                lambda: len(self.blocks()) == blocks and tombstones in (None, len(state.tombstones)), PATIENCE)
+
+
+class Folder:
+    """Blocks as files; a block's data are the names of the blocks of level 0 that are in it."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder = folder
+        for number in range(count):
+            (folder / f"A-b{number:03}").write_text(f"b{number:03} ")
+
+    def path(self, tenant: str, block_id: str) -> Path:
+        return self.folder / f"{tenant}-{block_id}"
+
+    def execute(self, job: RunningJob) -> CompactedBlocks:
+        plan = job.plan
+        found = [source for source in plan.source_blocks if self.path(plan.tenant, source).exists()]
+        if not found:
+            return CompactedBlocks(tenant=plan.tenant, shard=plan.shard, source_blocks=(), no_output=NoOutput.MISSING)
+        data = "".join(self.path(plan.tenant, source).read_text() for source in found)
+        job.check()
+        output = job.output_id()
+        self.path(plan.tenant, output).write_text(data)
+        new = BlockMeta(id=output, tenant=plan.tenant, shard=plan.shard, level=plan.compaction_level + 1)
+        return CompactedBlocks(tenant=plan.tenant, shard=plan.shard, source_blocks=tuple(found), new_blocks=(new,))
+
+    def cleanup(self, tombstone: Tombstone) -> None:
+        assert isinstance(tombstone, BlockTombstones)
+        for block_id in tombstone.blocks:
+            self.path(tombstone.tenant, block_id).unlink(missing_ok=True)
+
+
+CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=2), LevelConfig(max_blocks=2)), cleanup_delay_seconds=0.0,
+                         backoff_seconds=0.0, lease_seconds=60.0, max_failures=0)
+
+
+def work_until_done(desk: Desk, transport: Transport, folder: Folder, count: int, chaos: float) -> None:
+    rng, lock = random.Random(3), threading.Lock()
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        with lock:
+            unlucky = rng.random() < chaos
+        if unlucky:
+            raise RuntimeError("a bad day")
+        return folder.execute(job)
+
+    workers = [Worker(transport, execute, cleanup=folder.cleanup, options=OPTIONS, rng=random.Random(number))
+               for number in range(3)]
+    for worker in workers:
+        worker.start()
+    desk.wait_until(count // 4, tombstones=0)
+    for worker in workers:
+        assert worker.stop(wait_seconds=PATIENCE)
+    desk.scheduler.audit()
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_three_workers_compact_everything_once_and_delete_the_rest(sealed: bool, tmp_path: Path) -> None:
+    desk, folder = Desk(CONFIG), Folder(tmp_path, 32)
+    desk.add(32)
+    transport: Transport = SealedPolls(desk, TokenSealer({"k": b"0123456789abcdef"})) if sealed else desk
+    work_until_done(desk, transport, folder, 32, chaos=0.3)
+    data = sorted("".join(folder.path("A", block.id).read_text() for block in desk.blocks()).split())
+    assert data == [f"b{number:03}" for number in range(32)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"A-{block.id}" for block in desk.blocks())
+
+
+def test_a_forger_gets_nothing_and_takes_nothing(tmp_path: Path) -> None:
+    desk, folder = Desk(CONFIG), Folder(tmp_path, 4)
+    desk.add(4)
+    door = SealedPolls(desk, TokenSealer({"k": b"0123456789abcdef"}))
+    door.poll(PollRequest(job_capacity=2))
+    response = door.poll(PollRequest(job_capacity=1))
+    (job,), (mine,) = response.compaction_jobs, response.assignments
+    stolen = CompactedBlocks(tenant="A", shard=1, source_blocks=job.source_blocks, new_blocks=(
+        BlockMeta(id="forged", tenant="A", shard=1, level=1),))
+    for token, seal in ((mine.token + 1, mine.seal), (1 << 63, mine.seal), (mine.token, ""), (0, "k.x"), (-5, "k.x")):
+        update = StatusUpdate(mine.name, token, JobStatus.SUCCESS, stolen, seal=seal)
+        (answer,) = door.poll(PollRequest((update,))).answers
+        assert answer.verdict is Verdict.FORGED_TOKEN
+    assert "forged" not in {block.id for block in desk.blocks()}
+    genuine = StatusUpdate(mine.name, mine.token, JobStatus.SUCCESS, stolen, seal=mine.seal)
+    assert door.poll(PollRequest((genuine,))).answers[0].verdict is Verdict.ACCEPTED
+    assert folder.path("A", "b000").exists()
+
+
+def test_a_late_worker_cannot_publish_in_place_what_went_to_another(tmp_path: Path) -> None:
+    """The fence closes the gap between the scheduler's answer and the rename."""
+    desk, fence, published = Desk(CONFIG), FileFence(tmp_path / "fence"), tmp_path / "published"
+    desk.add(2)
+    desk.poll(PollRequest(job_capacity=1))
+    slow_may_publish, slow_admitted, fast_done = threading.Event(), threading.Event(), threading.Event()
+    refused: list[FencedOff] = []
+
+    def slow(job: RunningJob) -> CompactedBlocks:
+        fence.admit("table", job.token)
+        slow_admitted.set()
+        assert slow_may_publish.wait(PATIENCE)
+        try:
+            with fence.guard("table", job.token):
+                published.write_text("slow")
+        except FencedOff as error:
+            refused.append(error)
+            raise
+        raise AssertionError("the late worker has published")
+
+    def fast(job: RunningJob) -> CompactedBlocks:
+        with fence.guard("table", job.token):
+            published.write_text("fast")
+        fast_done.set()
+        return CompactedBlocks(tenant="A", shard=1, source_blocks=job.plan.source_blocks, no_output=NoOutput.EMPTY)
+
+    one = Worker(desk, slow, options=OPTIONS)
+    assert one.poll_once()
+    assert slow_admitted.wait(PATIENCE)
+    # Nobody renews the lease of the slow one; an operator's clock would say the same after a minute.
+    (name,) = one.jobs
+    state, _ = desk.scheduler.service.job(name)
+    desk.poll(PollRequest((StatusUpdate(name, state.token, JobStatus.RELEASED),)))
+    with Worker(desk, fast, options=OPTIONS):
+        assert fast_done.wait(PATIENCE)
+        slow_may_publish.set()
+        desk.wait_until(0)
+    assert one.stop(wait_seconds=PATIENCE)
+    assert published.read_text() == "fast"
+    assert refused[0].token < refused[0].highest
