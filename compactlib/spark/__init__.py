@@ -14,9 +14,20 @@
 Importing this package does not import PySpark; what needs it says so with `MissingDependency` (extra "spark").
 """
 
+from compactlib.spark.block_folder import BlockFolder
+from compactlib.spark.blocks import MergeBlocks, MergeOptions
 from compactlib.spark.executor import DEFAULT_MAX_TASKS_PER_JOB, SparkExecutor
 from compactlib.spark.library import ship_library
 from compactlib.spark.register import register
 from compactlib.spark.session import local_session
 
-__all__ = ["DEFAULT_MAX_TASKS_PER_JOB", "SparkExecutor", "local_session", "register", "ship_library"]
+__all__ = [
+    "DEFAULT_MAX_TASKS_PER_JOB",
+    "BlockFolder",
+    "MergeBlocks",
+    "MergeOptions",
+    "SparkExecutor",
+    "local_session",
+    "register",
+    "ship_library",
+]

@@ -1,0 +1,91 @@
+"""Where Parquet blocks lie: one file a block, in a folder that every machine sees under the same path."""
+
+from __future__ import annotations
+
+import os
+from urllib.parse import quote
+
+from compactlib.errors import StorageError
+from compactlib.files import Files, LocalFiles, StrPath, list_folder
+
+PRIVATE = "merging"
+_SUFFIX = ".parquet"
+
+
+class BlockFolder:
+    """Names the files of blocks; `<folder>/tenant-<tenant>/shard-<shard>/block-<id>.parquet`, parts percent-encoded.
+
+    Private files, which no block's name leads to, lie in `<folder>/merging`.
+
+    Args:
+        folder: where everything lies; made, with what is below it, when the first block is written.
+        files: the disk.
+    """
+
+    def __init__(self, folder: StrPath, files: Files | None = None) -> None:
+        self.folder = os.path.abspath(os.fspath(folder))
+        self.files: Files = LocalFiles() if files is None else files
+
+    def path_of(self, tenant: str, shard: int, block_id: str) -> str:
+        """The file of a block, whether it exists or not."""
+        # The words in front keep names from beginning with "." or "_", which Spark takes for hidden and skips, and
+        # quoting takes care of "=", in which it sees a partition.
+        return os.path.join(self.folder, f"tenant-{quote(tenant, safe='')}", f"shard-{shard}",
+                            f"block-{quote(block_id, safe='')}{_SUFFIX}")
+
+    @property
+    def private(self) -> str:
+        """The folder of files that are being written."""
+        return os.path.join(self.folder, PRIVATE)
+
+    def make_folder(self, folder: str) -> None:
+        """Make a folder below this one durably, with its parents; one that is there is fine."""
+        if os.path.isdir(folder):
+            return
+        parent = os.path.dirname(folder)
+        self.make_folder(parent)
+        try:
+            self.files.make_folder(folder)
+        except StorageError:
+            # Another worker may have been faster.
+            if not os.path.isdir(folder):
+                raise
+        self.files.sync_folder(parent)
+
+    def delete(self, tenant: str, shard: int, block_id: str) -> None:
+        """Remove a block's file durably; one that is gone is fine.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        path = self.path_of(tenant, shard, block_id)
+        if os.path.lexists(path):
+            self.files.unlink(path)
+            self.files.sync_folder(os.path.dirname(path))
+
+    def sweep(self, *, now: float, older_than_seconds: float) -> int:
+        """Remove private files that were not touched for so long; returns how many.
+
+        An attempt that lost its race may still be writing, so give more than a merge ever takes.
+
+        Args:
+            now: the time, seconds since the epoch.
+            older_than_seconds: how old a file must be.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        swept = 0
+        for name in list_folder(self.private) if os.path.isdir(self.private) else ():
+            path = os.path.join(self.private, name)
+            try:
+                old = os.stat(path).st_mtime < now - older_than_seconds
+            except FileNotFoundError:
+                continue
+            if old:
+                self.files.unlink(path)
+                swept += 1
+        return swept
+
+    def __repr__(self) -> str:
+        return f"BlockFolder({self.folder!r})"

@@ -1,0 +1,244 @@
+"""Merging Parquet blocks as a DataFrame job: contents, order, sizes, ids, and that a late worker leaves nothing."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from pyspark.sql import SparkSession
+
+from compactlib.budget import Budget
+from compactlib.clock import ManualClock
+from compactlib.errors import CorruptData, InvalidInput
+from compactlib.files import LocalFiles
+from compactlib.hosting import LocalLog, SchedulerHost
+from compactlib.kv import MemoryStore
+from compactlib.raftlog import LogOptions
+from compactlib.scheduler import (
+    BlockMeta,
+    FencedOff,
+    JobPlan,
+    KVFence,
+    LevelConfig,
+    MemoryFence,
+    NoOutput,
+    RunningJob,
+    SchedulerConfig,
+    Worker,
+    output_block_id,
+)
+from compactlib.scheduler.worker_core import Start
+from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions
+
+pytestmark = pytest.mark.spark
+
+EPOCH = datetime.datetime(2026, 11, 21, tzinfo=datetime.UTC)
+COLUMNS: list[tuple[str, pa.DataType]] = [
+    ("service", pa.string()), ("at", pa.timestamp("us", tz="UTC")), ("count", pa.uint16()), ("payload", pa.binary()),
+]
+SCHEMA = pa.schema(COLUMNS)
+
+
+def rows(seed: int, count: int) -> list[dict[str, Any]]:
+    rng = random.Random(seed)
+    return [{"service": rng.choice(["a", "b", "größe", None]),
+             "at": EPOCH + datetime.timedelta(seconds=rng.randrange(9999)),
+             "count": rng.randrange(60_000), "payload": rng.randbytes(20)} for _ in range(count)]
+
+
+def write_block(folder: BlockFolder, block_id: str, content: list[dict[str, Any]], *, tenant: str = "acme",
+                schema: pa.Schema = SCHEMA) -> None:
+    path = folder.path_of(tenant, 3, block_id)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    parquet.write_table(pa.Table.from_pylist(content, schema=schema), path)
+
+
+def read_block(folder: BlockFolder, block_id: str, tenant: str = "acme") -> pa.Table:
+    return parquet.read_table(folder.path_of(tenant, 3, block_id), partitioning=None)
+
+
+def running(sources: list[str], token: int = 7, tenant: str = "acme") -> RunningJob:
+    plan = JobPlan(name="the-job", tenant=tenant, shard=3, compaction_level=0, source_blocks=tuple(sources))
+    clock = ManualClock(0.0)
+    return RunningJob(Start(1, plan, token, 100.0), Budget(clock=clock), clock)
+
+
+def order(row: dict[str, Any]) -> tuple[Any, ...]:
+    return (row["service"] is not None, row["service"] or "", row["at"])
+
+
+def files_of(folder: BlockFolder) -> set[str]:
+    return {str(path.relative_to(folder.folder)) for path in Path(folder.folder).rglob("*") if path.is_file()}
+
+
+def test_blocks_become_one_sorted_block(spark: SparkSession, tmp_path: Path) -> None:
+    folder = BlockFolder(tmp_path / "blocks")
+    contents = [rows(seed, 40) for seed in range(5)]
+    for number, content in enumerate(contents):
+        write_block(folder, f"b{number}", content)
+    before = files_of(folder)
+    options = MergeOptions(sort_by=("service", "at"), time_column="at")
+    job = running([f"b{number}" for number in range(5)])
+    done = MergeBlocks(spark, folder, MemoryFence(), options)(job)
+    (block,) = done.new_blocks
+    assert block.id == output_block_id(job.plan, 7)
+    assert (block.tenant, block.shard, block.level) == ("acme", 3, 1)
+    assert done.source_blocks == job.plan.source_blocks
+    table = read_block(folder, block.id)
+    assert table.schema.equals(SCHEMA)
+    found = table.to_pylist()
+    assert [order(row) for row in found] == sorted(order(row) for content in contents for row in content)
+    wanted = sorted((row for content in contents for row in content), key=lambda row: bytes(row["payload"]))
+    assert sorted(found, key=lambda row: bytes(row["payload"])) == wanted
+    times = [row["at"].timestamp() for row in found]
+    assert (block.min_time, block.max_time) == (min(times), max(times))
+    assert block.size_bytes == os.path.getsize(folder.path_of("acme", 3, block.id))
+    assert files_of(folder) - before == {os.path.relpath(folder.path_of("acme", 3, block.id), folder.folder)}
+    # Once more, as the same worker would after a lost answer: the same id, the same bytes.
+    first = Path(folder.path_of("acme", 3, block.id)).read_bytes()
+    assert MergeBlocks(spark, folder, MemoryFence(), options)(job).new_blocks == (block,)
+    assert Path(folder.path_of("acme", 3, block.id)).read_bytes() == first
+
+
+def test_several_blocks_of_about_a_size_whose_keys_do_not_overlap(spark: SparkSession, tmp_path: Path) -> None:
+    folder, fence = BlockFolder(tmp_path / "blocks"), KVFence(MemoryStore())
+    contents = [rows(seed, 400) for seed in range(4)]
+    for number, content in enumerate(contents):
+        write_block(folder, f"b{number}", content)
+    size = sum(os.path.getsize(folder.path_of("acme", 3, f"b{number}")) for number in range(4))
+    options = MergeOptions(sort_by=("payload",), target_bytes=size // 3, row_group_rows=150)
+    job = running(["b0", "b1", "b2", "b3"])
+    done = MergeBlocks(spark, folder, fence, options)(job)
+    assert 3 <= len(done.new_blocks) <= 4
+    assert [block.id for block in done.new_blocks] == [output_block_id(job.plan, 7, number=number)
+                                                       for number in range(len(done.new_blocks))]
+    tables = [read_block(folder, block.id).to_pylist() for block in done.new_blocks]
+    keys = [row["payload"] for table in tables for row in table]
+    assert keys == sorted(row["payload"] for content in contents for row in content)
+    assert max(map(len, tables)) < 2 * min(map(len, tables))
+    committed = fence.committed("the-job")
+    assert committed is not None
+    assert json.loads(committed.value) == [block.id for block in done.new_blocks]
+    # Repeated with the same token: the same cuts, and so the same list, which the fence takes again.
+    assert MergeBlocks(spark, folder, fence, options)(job) == done
+    assert [read_block(folder, block.id).to_pylist() for block in done.new_blocks] == tables
+    with parquet.ParquetFile(folder.path_of("acme", 3, done.new_blocks[0].id)) as file:
+        assert file.metadata.row_group(0).num_rows == 150
+
+
+def test_one_key_stays_in_one_block_and_missing_keys_come_first(spark: SparkSession, tmp_path: Path) -> None:
+    folder = BlockFolder(tmp_path / "blocks")
+    content = [{**row, "service": service} for service, many in ((None, 30), ("x", 300), ("y", 30))
+               for row in rows(many, many)]
+    write_block(folder, "b0", content)
+    write_block(folder, "b1", [])
+    size = sum(os.path.getsize(folder.path_of("acme", 3, name)) for name in ("b0", "b1"))
+    done = MergeBlocks(spark, folder, MemoryFence(),
+                       MergeOptions(sort_by=("service",), target_bytes=size // 8))(running(["b0", "b1"]))
+    found = [{row["service"] for row in read_block(folder, block.id).to_pylist()} for block in done.new_blocks]
+    assert found[0] >= {None}
+    assert sum("x" in services for services in found) == 1
+    assert sum(read_block(folder, block.id).num_rows for block in done.new_blocks) == 360
+
+
+def test_sources_that_are_gone_or_empty(spark: SparkSession, tmp_path: Path) -> None:
+    folder = BlockFolder(tmp_path / "blocks")
+    merge = MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=("count",)))
+    assert merge(running(["b0", "b1"])).no_output is NoOutput.MISSING
+    write_block(folder, "b1", [])
+    done = merge(running(["b0", "b1"]))
+    assert (done.source_blocks, done.new_blocks, done.no_output) == (("b1",), (), NoOutput.EMPTY)
+    write_block(folder, "b2", rows(2, 5))
+    done = merge(running(["b0", "b1", "b2"]))
+    assert done.source_blocks == ("b1", "b2")
+    assert read_block(folder, done.new_blocks[0].id).num_rows == 5
+
+
+def test_names_of_every_kind_are_read_and_written(spark: SparkSession, tmp_path: Path) -> None:
+    folder = BlockFolder(tmp_path / "blocks")
+    tenant = "_a/b=c {x}*%41.größe"
+    for number, block_id in enumerate(("_hidden", ".dot", "a=b", "x/y [z]", "%2F")):
+        write_block(folder, block_id, rows(number, 3), tenant=tenant)
+    done = MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=("count",)))(
+        running(["_hidden", ".dot", "a=b", "x/y [z]", "%2F"], tenant=tenant))
+    assert read_block(folder, done.new_blocks[0].id, tenant).num_rows == 15
+
+
+def test_a_worker_that_lost_its_job_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    folder = BlockFolder(tmp_path / "blocks")
+    for number in range(2):
+        write_block(folder, f"b{number}", rows(number, 10))
+    before = files_of(folder)
+
+    class Overtaken(MemoryFence):
+        def commit(self, resource: str, token: int, value: bytes) -> Any:
+            self.admit(resource, 9)
+            return super().commit(resource, token, value)
+
+    fence = Overtaken()
+    merge = MergeBlocks(spark, folder, fence, MergeOptions(sort_by=("count",)))
+    with pytest.raises(FencedOff, match="token 7 is stale"):
+        merge(running(["b0", "b1"], 7))
+    assert files_of(folder) == before
+    done = merge(running(["b0", "b1"], 9))
+    assert read_block(folder, done.new_blocks[0].id).num_rows == 20
+    with pytest.raises(FencedOff):
+        merge(running(["b0", "b1"], 8))
+
+
+def test_bad_blocks_are_named(spark: SparkSession, tmp_path: Path) -> None:
+    folder = BlockFolder(tmp_path / "blocks")
+    write_block(folder, "b0", rows(0, 3))
+    write_block(folder, "other", [{"service": "a"}], schema=pa.schema([("service", pa.string())]))
+    merge = MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=("count",)))
+    with pytest.raises(InvalidInput, match="block 'other' has the columns service string, block 'b0' has service"):
+        merge(running(["b0", "other"]))
+    with pytest.raises(InvalidInput, match="no column 'size'; they have service string"):
+        MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=("size",)))(running(["b0"]))
+    Path(folder.path_of("acme", 3, "b1")).write_bytes(b"PAR1 no more")
+    with pytest.raises(CorruptData, match=r"block-b1\.parquet"):
+        merge(running(["b0", "b1"]))
+    with pytest.raises(InvalidInput, match="sort_by is empty"):
+        MergeOptions(sort_by=())
+    with pytest.raises(InvalidInput, match="target_bytes is 0"):
+        MergeOptions(sort_by=("a",), target_bytes=0)
+
+
+def test_old_private_files_are_swept_and_blocks_deleted(tmp_path: Path) -> None:
+    folder = BlockFolder(tmp_path / "blocks", LocalFiles())
+    assert folder.sweep(now=1e12, older_than_seconds=60.0) == 0
+    folder.make_folder(folder.private)
+    for name, age in (("old", 100.0), ("young", 10.0)):
+        path = Path(folder.private, name)
+        path.write_bytes(b"x")
+        os.utime(path, (1000.0 - age, 1000.0 - age))
+    assert folder.sweep(now=1000.0, older_than_seconds=60.0) == 1
+    assert os.listdir(folder.private) == ["young"]
+    write_block(folder, "b0", rows(0, 1))
+    folder.delete("acme", 3, "b0")
+    folder.delete("acme", 3, "b0")
+    assert files_of(folder) == {"merging/young"}
+
+
+def test_from_scheduler_to_block(spark: SparkSession, tmp_path: Path) -> None:
+    folder, clock = BlockFolder(tmp_path / "blocks"), ManualClock(1000.0)
+    config = SchedulerConfig(levels=(LevelConfig(max_blocks=2),))
+    with SchedulerHost(LocalLog(tmp_path / "log", LogOptions(clock=clock)), None, config) as host:
+        for number in range(4):
+            write_block(folder, f"b{number}", rows(number, 10))
+            host.add_blocks([BlockMeta(id=f"b{number}", tenant="acme", shard=3, level=0)])
+        merge = MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=("at",), time_column="at"))
+        worker = Worker(host, merge, clock=clock)
+        for _ in range(4):
+            worker.poll_once()
+        assert worker.stop(wait_seconds=60.0)
+        blocks = host.look(lambda service: [] if service.state.index is None else list(service.state.index.blocks()))
+        assert sum(block.level == 1 for block in blocks) >= 1
+        assert sum(read_block(folder, block.id).num_rows for block in blocks) == 40
