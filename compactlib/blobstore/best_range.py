@@ -8,7 +8,7 @@ With prefix sums G of `fill - v`, the benefit of the segments i .. j-1 is `floor
 better than a ratio x exactly if `P[j] - P[i] - x * benefit < 0`; and that splits into a part of j and a part of i:
 `(P[j] - x*q[j]) - (P[i] - x*q[i])`, plus x if `r[j] < r[i]`. So one sweep over the ends j, with the starts i in a
 list sorted by r that holds only those which may still win, finds the range that beats x by most. That range's own
-ratio is the next x (Dinkelbach's method), until none is better: five or six sweeps in practice, whatever n is.
+ratio is the next x (Dinkelbach's method), until none is better: a few sweeps, whatever n is.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ class SegmentRange:
     cost: int
     benefit: int
 
+    def is_cheaper_than(self, other: SegmentRange) -> bool:
+        """Whether it costs less for each segment freed; both free some. Exact."""
+        return self.cost * other.benefit < other.cost * self.benefit
+
 
 def best_range(valid_bytes: Sequence[int], fill_bytes: int, min_benefit: int = 1,
                costs: Sequence[int] | None = None) -> SegmentRange | None:
@@ -50,7 +54,7 @@ def best_range(valid_bytes: Sequence[int], fill_bytes: int, min_benefit: int = 1
         costs: what each segment counts in the ratio, if not its valid bytes; none may count less.
     """
     sums = _PrefixSums(valid_bytes, fill_bytes, valid_bytes if costs is None else costs)
-    chosen = _most_room(sums, min_benefit)
+    chosen = _first_guess(sums, min_benefit)
     if chosen is None:
         return None
     while True:
@@ -83,17 +87,31 @@ class _PrefixSums:
         return as_this
 
 
-def _most_room(sums: _PrefixSums, min_benefit: int) -> SegmentRange | None:
-    """The range of most benefit, if that is enough: where the search starts."""
-    lowest = start = 0
-    chosen, most = None, min_benefit * sums.fill - 1
+def _first_guess(sums: _PrefixSums, min_benefit: int) -> SegmentRange | None:
+    """The cheapest of the shortest ranges that bring the benefit, and of the one that brings most; else `None`.
+
+    Any range with the benefit would do to start from; the better it is, the fewer sweeps follow.
+    """
+    needed = min_benefit * sums.fill
+    waiting: deque[int] = deque()
+    guess: SegmentRange | None = None
+    lowest, most = 0, (0, 0, 0)
     for end, room in enumerate(sums.room):
-        if room - sums.room[lowest] > most:
-            most, chosen = room - sums.room[lowest], end
-            start = lowest
+        start = None
+        while waiting and sums.room[waiting[0]] <= room - needed:
+            start = waiting.popleft()
+        if start is not None:
+            found = sums.range(start, end)
+            if guess is None or found.is_cheaper_than(guess):
+                guess = found
+        while waiting and sums.room[waiting[-1]] >= room:
+            waiting.pop()
+        waiting.append(end)
+        most = max(most, (room - sums.room[lowest], lowest, end))
         if room <= sums.room[lowest]:
             lowest = end
-    return None if chosen is None else sums.range(start, chosen)
+    longest = sums.range(most[1], most[2])
+    return longest if guess is not None and longest.is_cheaper_than(guess) else guess
 
 
 def _sweep(sums: _PrefixSums, min_benefit: int, current: SegmentRange) -> tuple[SegmentRange | None, int]:

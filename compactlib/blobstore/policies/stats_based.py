@@ -68,7 +68,7 @@ class StatsBased(ReclaimingPolicy):
         for run in view.eligible_runs:
             valid = [segment.valid_bytes for segment in run]
             here = best_range(valid, view.fill_bytes, self.min_reclaimed_segments, self._weighted(valid, view))
-            if here is not None and (found is None or here.cost * found.benefit < found.cost * here.benefit):
+            if here is not None and (found is None or here.is_cheaper_than(found)):
                 found, taken = here, run[here.start:here.end]
         if found is None:
             return None
