@@ -10,7 +10,7 @@ Source: notes 1.4; 5.1 and 5.2 for what is different.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 
 import attrs
@@ -90,6 +90,8 @@ class JobQueue:
         self._max_failures = config.max_failures
         self._last_key = last_key_of(config)
         self._jobs: dict[str, Job] = {}
+        self.get: Callable[[str], Job | None] = self._jobs.get
+        """The job of a name, if it is queued. O(1)."""
         self.levels: SortedDict[int, JobLevel] = SortedDict()
         # Jobs that failed too often, the worst first; their leases may still run.
         self._failed: SortedList[tuple[int, float, int, int | str, str]] = SortedList()
@@ -100,10 +102,6 @@ class JobQueue:
     def __iter__(self) -> Iterator[Job]:
         """All jobs, in no order that means anything."""
         return iter(self._jobs.values())
-
-    def get(self, name: str) -> Job | None:
-        """The job, if it is queued. O(1)."""
-        return self._jobs.get(name)
 
     def level(self, number: int) -> JobLevel:
         """The jobs of a level; made if there are none yet."""
