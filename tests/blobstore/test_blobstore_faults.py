@@ -58,6 +58,7 @@ def run(folder: Path, files: Files, durability: Durability) -> list[StorageError
             if durability == "group" or store.status().stopped:
                 # The record may be found there when the store is opened again: the disk would not even take it back.
                 in_flight = after
+                store.audit()
                 break
         else:
             model = after

@@ -126,7 +126,7 @@ def test_the_order_is_that_of_the_records_even_if_segments_were_merged_out_of_or
     segment 1."""
     with opened(scratch / "store") as store:
         for number in range(6):
-            store.put(b"%d" % number, b"x" * 250)
+            store.put(b"%d" % number, b"x" * 120)
             if number % 2:
                 store.close_active_segment()
         snapshot = store.snapshot()
@@ -147,6 +147,13 @@ def test_the_order_is_that_of_the_records_even_if_segments_were_merged_out_of_or
             for index in (scratch / "store").glob(f"{number}_0.*.index"):
                 index.unlink()
     with opened(scratch / "store") as store:
+        # And once more, so that the records of one segment do not ascend any more.
+        snapshot = store.snapshot()
+        names = [SegmentName(0, 1), SegmentName(1, 0)]
+        write_segment(store, SegmentName(1, 1), [entry for name in names for entry in snapshot.entries_of(name)])
+        store.swap_segments(names, [SegmentName(1, 1)])
+        assert [entry.id for entry in store.snapshot().entries_of(SegmentName(1, 1))] == [b"0", b"1", b"4", b"2", b"3"]
+        assert followed(store, ReplicationToken(store.incarnation, 3))[0] == [b"3", b"4", b"0"]
         store.audit()
         # Once in each answer: the second tells of the delete.
         assert followed(store)[0] == [b"0", b"1", b"2", b"3", b"4", b"0"]
@@ -160,7 +167,7 @@ def write_segment(store: BlobStore, name: SegmentName, entries: list[IndexEntry]
     placed = []
     for entry in entries:
         placed.append(entry._replace(segment=name, offset=at))
-        at += out.write_at(at, [encode_record(entry, b"x" * 250, salt_of(store.incarnation))])
+        at += out.write_at(at, [encode_record(entry, b"x" * 120, salt_of(store.incarnation))])
     out.close()
     index = IndexSegment.of_entries(name, placed, SEGMENT_HEADER_BYTES, at, store.incarnation)
     write_index(files, store.folder, index, store.incarnation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import io
 import os
@@ -38,11 +39,11 @@ from compactlib.blobstore.model import (
 )
 from compactlib.blobstore.names import FIRST_SEGMENT, SegmentName
 from compactlib.blobstore.records import record_size
-from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
+from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile
 from compactlib.blobstore.store import BlobStore
 from compactlib.blobstore.stream import HELD_BYTES
 from compactlib.clock import ManualClock
-from compactlib.errors import Busy, Closed, CompactlibError, DiskFull, InvalidInput
+from compactlib.errors import Busy, Closed, CompactlibError, DiskFull, InvalidInput, StorageError
 
 START = 1_000_000.0
 DAY = 86_400.0
@@ -383,12 +384,42 @@ def test_a_segment_that_is_switched_away_is_answered_no_more_and_its_file_is_let
         before = store.snapshot()
         assert isinstance(store.get("0"), Blob)
         store.swap_segments([FIRST_SEGMENT], [])
+        assert not [path for path in open_files() if path.endswith("0_0.log")]
         assert store.drain([FIRST_SEGMENT], 1.0)
         assert store.get("0") == Missing(b"0")
         assert isinstance(store.get("1"), Blob)
         assert [str(segment.name) for segment in store.snapshot().segments] == ["1_0", "2_0"]
         assert len(before.history(b"0")) == 1, "a snapshot does not change"
         assert store.status().free_segments == 2
+
+
+def test_a_reader_that_finds_the_file_gone_looks_again(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The switch comes between looking up the record and opening its file."""
+    with store_in(scratch, journal_max_entries=1) as store:
+        for number in range(3):
+            store.put(f"{number}", b"x" * 3800)
+        segments = store._log.segments  # noqa: SLF001
+
+        def late(name: SegmentName) -> SegmentFile:
+            monkeypatch.undo()
+            store.swap_segments([FIRST_SEGMENT], [])
+            (scratch / "store" / "0_0.log").unlink()
+            return segments.get(name)
+
+        monkeypatch.setattr(segments, "get", late)
+        assert store.get("0") == Missing(b"0")
+        (scratch / "store" / "1_0.log").unlink()
+        with pytest.raises(StorageError):
+            store.get("1")
+
+
+def open_files() -> list[str]:
+    """What this process has open."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+    return found
 
 
 def test_a_reader_that_holds_a_file_of_a_removed_segment_is_waited_for(scratch: Path) -> None:
