@@ -118,6 +118,8 @@ class LockingFence(Fence, Protocol):
     def guard(self, resource: str, token: int) -> AbstractContextManager[Admission]:
         """Admit the token and run the body; admissions to the resource wait until it ends. `commit` works within.
 
+        To be left in the thread that entered it. Steps of one fence run one at a time, whatever their resources.
+
         Raises:
             FencedOff: a higher token was admitted, or the floor lies above; the body did not run.
             Busy: another guarded step takes longer than this fence waits.

@@ -274,7 +274,7 @@ def tend(sim: Simulation) -> None:
     leader = sim.some_leader()
     leader.propose(Tick())
     settings, rng = sim.settings, sim.rng
-    if settings.retention and rng.random() < 0.2:
+    if settings.retention and sim.is_rough and rng.random() < 0.3:
         leader.propose(Retain(settings.start - settings.age_hours * _HOUR / 2))
     given_up = [job.plan.name for job in leader.service.quarantine()]
     if given_up and rng.random() < (0.3 if sim.is_rough else 1.0):
