@@ -19,6 +19,8 @@ on; the segments it took are freed.
 [Missing(id=b'blob 1'), 1000, 1]
 """
 
+from compactlib.blobstore.best_range import SegmentRange, best_range
+from compactlib.blobstore.buckets import BucketStatistics
 from compactlib.blobstore.compact_many import compact_many
 from compactlib.blobstore.compaction_log import CompactionLog, Phase
 from compactlib.blobstore.compaction_report import BlobCompactionOutcome, BlobCompactionReport
@@ -43,12 +45,20 @@ from compactlib.blobstore.errors import (
     StoreFull,
     TtlAlreadyUpdated,
     TtlUpdateTooLate,
+    UnknownPolicy,
+    UnknownTrigger,
     WritesStopped,
 )
 from compactlib.blobstore.hard_delete import HardDeleter, HardDeleteReport
 from compactlib.blobstore.history import CompactionHistory
+from compactlib.blobstore.kept_statistics import BucketSettings, KeptStatistics
+from compactlib.blobstore.lifetimes import PurgeRules
 from compactlib.blobstore.load_log import RecoveryReport
 from compactlib.blobstore.log_state import LogSnapshot
+from compactlib.blobstore.managed_store import ManagedBlobStore
+from compactlib.blobstore.manager import CompactionManager, ManagedStore
+from compactlib.blobstore.manager_report import ManagerReport, StoreReport
+from compactlib.blobstore.manager_state import Accepted, ManagerSettings, ManagerState, Refused, Removed, Run
 from compactlib.blobstore.model import (
     Answer,
     Blob,
@@ -63,7 +73,8 @@ from compactlib.blobstore.model import (
     RecordKind,
 )
 from compactlib.blobstore.names import LogPosition, SegmentName
-from compactlib.blobstore.plan import CompactionPlan, PlannedSegment
+from compactlib.blobstore.plan import CompactionPlan, PlannedSegment, PolicyRecord, check_plan, forecast, plan_for
+from compactlib.blobstore.plan_history import PlanHistory
 from compactlib.blobstore.policies import (
     POLICY_NAMES,
     CompactAll,
@@ -77,7 +88,16 @@ from compactlib.blobstore.policies import (
     policy_named,
     policy_of,
 )
-from compactlib.blobstore.policy import CompactionPolicy, SegmentView, StoreView
+from compactlib.blobstore.policy import (
+    CompactionPolicy,
+    Dying,
+    Explains,
+    GatedPolicy,
+    ReclaimingPolicy,
+    SegmentView,
+    StoreView,
+    why_no_plan,
+)
 from compactlib.blobstore.recover import CompactionRecovery
 from compactlib.blobstore.replication import FoundEntries, ReplicaEntry, ReplicationToken
 from compactlib.blobstore.rewrite import CopyRecords
@@ -86,11 +106,13 @@ from compactlib.blobstore.statistics import LogStatistics, container_statistics,
 from compactlib.blobstore.status import StoreStatus
 from compactlib.blobstore.store import BlobStore
 from compactlib.blobstore.swap import CompactableStore, SegmentInfo, Snapshot
+from compactlib.blobstore.triggers import Trigger, parse_triggers
 from compactlib.blobstore.validity import Rules, Verdict, judge
 from compactlib.blobstore.verify import Finding, StorePicture, VerifyReport, compare, verify
 
 __all__ = [
     "POLICY_NAMES",
+    "Accepted",
     "AlreadyUndeleted",
     "Answer",
     "Blob",
@@ -107,11 +129,14 @@ __all__ = [
     "BlobStore",
     "BlobStoreConfig",
     "BlobTooLarge",
+    "BucketSettings",
+    "BucketStatistics",
     "CompactAll",
     "CompactableStore",
     "CompactionHistory",
     "CompactionInProgress",
     "CompactionLog",
+    "CompactionManager",
     "CompactionOutOfOrder",
     "CompactionPlan",
     "CompactionPolicy",
@@ -123,10 +148,13 @@ __all__ = [
     "Deleted",
     "DeletedForGood",
     "Durability",
+    "Dying",
     "Expired",
     "ExpiryForecast",
+    "Explains",
     "Finding",
     "FoundEntries",
+    "GatedPolicy",
     "GetOptions",
     "Greedy",
     "HardDeleteReport",
@@ -134,43 +162,67 @@ __all__ = [
     "HistoryLost",
     "Hybrid",
     "IndexEntry",
+    "KeptStatistics",
     "LogPosition",
     "LogSnapshot",
     "LogStatistics",
+    "ManagedBlobStore",
+    "ManagedStore",
+    "ManagerReport",
+    "ManagerSettings",
+    "ManagerState",
     "Missing",
     "NotAStore",
     "NotDeleted",
     "Phase",
     "PlanDoesNotFit",
+    "PlanHistory",
     "PlannedSegment",
+    "PolicyRecord",
+    "PurgeRules",
     "Questions",
+    "ReclaimingPolicy",
     "RecordFlag",
     "RecordKind",
     "RecoveryReport",
+    "Refused",
+    "Removed",
     "ReplicaEntry",
     "ReplicationToken",
     "Rules",
+    "Run",
     "SegmentInfo",
     "SegmentName",
+    "SegmentRange",
     "SegmentView",
     "Sensor",
     "Snapshot",
     "StatsBased",
     "StoreFull",
     "StorePicture",
+    "StoreReport",
     "StoreStatus",
     "StoreView",
+    "Trigger",
     "TtlAlreadyUpdated",
     "TtlUpdateTooLate",
+    "UnknownPolicy",
+    "UnknownTrigger",
     "Verdict",
     "VerifyReport",
     "WritesStopped",
+    "best_range",
+    "check_plan",
     "compact_many",
     "compare",
     "container_statistics",
+    "forecast",
     "judge",
     "log_statistics",
+    "parse_triggers",
+    "plan_for",
     "policy_named",
     "policy_of",
     "verify",
+    "why_no_plan",
 ]
