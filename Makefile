@@ -58,10 +58,10 @@ verifytypes: setup
 	  echo "$$told" | grep score)
 
 pytest: setup
-	$(call step,pytest,$(with_java) && python -m pytest $(PYTEST_ARGS))
+	$(call step,pytest,$(with_java) && python -m pytest -n auto --maxprocesses 4 $(PYTEST_ARGS))
 
 soak: setup
-	$(call step,soak,$(with_java) && python -m pytest -m soak --timeout 0 --hypothesis-profile=soak $(PYTEST_ARGS))
+	$(call step,soak,$(with_java) && python -m pytest -n auto --maxprocesses 4 -m soak --timeout 0 --hypothesis-profile=soak $(PYTEST_ARGS))
 
 COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes $(UPGRADE)
 

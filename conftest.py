@@ -1,6 +1,6 @@
 """Runs the examples of docstrings, docs/ and README.md as tests, those of each file in a scratch folder of its own.
 
-With `-n 2` a file's tests stay in one process, and all that need Spark in the same one, since they share a session.
+With `-n 2` two processes share the files among them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from doctest import ELLIPSIS, NORMALIZE_WHITESPACE
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 from sybil.parsers.rest import DocTestParser
 from sybil.sybil import SybilCollection
 from sybil.typing import Parser
+from xdist.scheduler import LoadScopeScheduling
 
 _FLAGS = ELLIPSIS | NORMALIZE_WHITESPACE
 
@@ -52,9 +52,15 @@ pytest_collect_file = SybilCollection([
 ]).pytest()
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist's own, which reads the groups
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    for item in items:
-        path = item.path.relative_to(Path(__file__).parent)
-        needs_spark = "spark" in str(path) or any(item.get_closest_marker(name) for name in ("spark", "cluster"))
-        item.add_marker(pytest.mark.xdist_group("spark" if needs_spark else str(path)))
+class _FilesTogether(LoadScopeScheduling):  # type: ignore[misc]
+    """A file's tests in one process, because examples build on each other; all that need Spark in one, because a
+    session takes long to start."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.split("::")[0]
+        return "spark" if "spark" in path else path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return _FilesTogether(config, log)
