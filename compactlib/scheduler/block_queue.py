@@ -14,20 +14,25 @@ Source: notes 1.2.
 from __future__ import annotations
 
 import enum
-from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
-
-import attrs
-from sortedcontainers import SortedDict
+from typing import Any
 
 from compactlib.errors import CompactlibError
+from compactlib.scheduler.block_groups import (
+    Batch,
+    Group,
+    Key,
+    QueuedBlock,
+    QueueLevel,
+    audit_group,
+    drop_batch,
+    dump_batch,
+    is_ripe,
+    load_batch,
+)
 from compactlib.scheduler.config import LevelConfig
 from compactlib.scheduler.model import BlockEntry, BlockMeta
 from compactlib.scheduler.ulid import ulid_seconds
-
-Key: TypeAlias = tuple[str, int, int]
-"""Tenant, shard, level."""
 
 
 class Pushed(enum.Enum):
@@ -37,96 +42,6 @@ class Pushed(enum.Enum):
     DUPLICATE = "duplicate"
     TERMINAL = "terminal"
     """Its level is not compacted: nothing to do."""
-
-
-@attrs.frozen
-class QueuedBlock:
-    """What the queue keeps of a block."""
-
-    id: str
-    time: float
-    size_bytes: int
-
-
-@attrs.define(eq=False)
-class Batch:
-    """Blocks of one key in the order of arrival; a removed one leaves a hole.
-
-    Attributes:
-        group: the key's group.
-        created_at: time of the command that brought its first block, seconds; 0 while there is none.
-        sequence: its place among the flushed batches; 0 while it is staged.
-        slots: the blocks and the holes.
-        live: how many are blocks.
-        size_bytes: of the blocks.
-    """
-
-    group: Group
-    created_at: float = 0.0
-    sequence: int = 0
-    slots: list[QueuedBlock | None] = attrs.field(factory=list)
-    live: int = 0
-    size_bytes: int = 0
-
-
-@attrs.define(eq=False)
-class Group:
-    """Everything queued under one key.
-
-    Attributes:
-        key: the key.
-        updated_at: time of the last push, seconds; or of the last look at its age.
-        staging: the batch that is being filled.
-        flushed: batches in the order of flushing; those without live blocks are dropped from the front.
-        members: id to the batch that holds it.
-        live: blocks in flushed batches.
-        size_bytes: of these blocks.
-        dropped: about how many of `flushed` have no live blocks.
-        ripe: whether its batches are in the order of arrival.
-        waiting_as: its place in the order of age, if it is not ripe and has flushed blocks.
-    """
-
-    key: Key
-    updated_at: float = 0.0
-    staging: Batch = attrs.field(init=False)
-    flushed: deque[Batch] = attrs.field(factory=deque)
-    members: dict[str, Batch] = attrs.field(factory=dict)
-    live: int = 0
-    size_bytes: int = 0
-    dropped: int = 0
-    ripe: bool = False
-    waiting_as: tuple[float, int] | None = None
-
-    def __attrs_post_init__(self) -> None:
-        self.staging = Batch(self)
-
-
-class QueueLevel:
-    """All groups of one level.
-
-    Attributes:
-        config: the level's limits.
-        groups: by key, least recently pushed to first.
-        arrival: the batches of ripe groups, by sequence.
-        waiting: the groups that are not ripe, by the age of their oldest batch.
-    """
-
-    def __init__(self, config: LevelConfig) -> None:
-        self.config = config
-        self.groups: OrderedDict[Key, Group] = OrderedDict()
-        self.arrival: SortedDict[int, Batch] = SortedDict()
-        self.waiting: SortedDict[tuple[float, int], Group] = SortedDict()
-
-    def due(self, now: float) -> list[Group]:
-        """The groups whose oldest batch is too old to wait any longer. O(answer + log groups)."""
-        if not self.waiting or not self.config.max_age_seconds:
-            return []
-        found: list[Group] = []
-        for (created_at, _), group in self.waiting.items():
-            if not now - created_at > self.config.max_age_seconds:
-                break
-            found.append(group)
-        return found
 
 
 class BlockQueue:
@@ -232,7 +147,7 @@ class BlockQueue:
             group.live -= batch.live
             group.size_bytes -= batch.size_bytes
             batch.live = batch.size_bytes = 0
-            _drop(level, group, batch)
+            drop_batch(level, group, batch)
         if key in level.groups:
             self._classify(level, group)
             if not group.members:
@@ -256,7 +171,7 @@ class BlockQueue:
             group.live -= 1
             group.size_bytes -= block.size_bytes
             if not batch.live:
-                _drop(level, group, batch)
+                drop_batch(level, group, batch)
             self._classify(level, group)
         if not group.members:
             del level.groups[key]
@@ -365,7 +280,7 @@ class BlockQueue:
         for number, level in enumerate(self.levels):
             ripe, waiting = 0, 0
             for key, group in level.groups.items():
-                _audit_group(key, number, group)
+                audit_group(key, number, group)
                 ripe += sum(1 for batch in group.flushed if batch.live) if group.ripe else 0
                 waiting += group.waiting_as is not None
                 if group.live and group.ripe == (group.waiting_as is not None):
@@ -384,10 +299,10 @@ class BlockQueue:
         yield ["queue", self._next_sequence, self.rejected, self.missed]
         for level in self.levels:
             for group in level.groups.values():
-                yield ["group", *group.key, group.updated_at, *_dump_batch(group.staging)]
+                yield ["group", *group.key, group.updated_at, *dump_batch(group.staging)]
                 for batch in group.flushed:
                     if batch.live:
-                        yield ["batch", *group.key, batch.sequence, *_dump_batch(batch)]
+                        yield ["batch", *group.key, batch.sequence, *dump_batch(batch)]
 
     def load(self, row: list[Any]) -> None:
         """Take one row of `dump`; rows of levels that are no longer configured are left out."""
@@ -400,78 +315,16 @@ class BlockQueue:
         level = self.levels[key[2]]
         if row[0] == "group":
             group = level.groups[key] = Group(key, row[4])
-            _load_batch(group.staging, row[5:])
+            load_batch(group.staging, row[5:])
         else:
             group = level.groups[key]
             batch = Batch(group, sequence=row[4])
-            _load_batch(batch, row[5:])
+            load_batch(batch, row[5:])
             self._append(level, group, batch)
 
     def __repr__(self) -> str:
         return f"BlockQueue({len(self)} blocks in {sum(len(level.groups) for level in self.levels)} keys)"
 
 
-def is_ripe(limits: LevelConfig, group: Group) -> bool:
-    """Whether a plan would make a job of the group's oldest flushed blocks, whatever the time. O(max_blocks)."""
-    if group.live >= limits.max_blocks:
-        return True
-    if limits.max_job_bytes is not None and group.size_bytes >= limits.max_job_bytes:
-        return True
-    if not limits.max_range_seconds:
-        return False
-    times = [block.time for batch in group.flushed for block in batch.slots if block is not None]
-    return max(times) - min(times) > limits.max_range_seconds
-
-
-def _drop(level: QueueLevel, group: Group, batch: Batch) -> None:
-    """Forget a flushed batch without live blocks: at once from the front, from the middle once they are many."""
-    level.arrival.pop(batch.sequence, None)
-    batch.slots.clear()
-    while group.flushed and not group.flushed[0].live:
-        group.flushed.popleft()
-        group.dropped = max(0, group.dropped - 1)
-    group.dropped += 1
-    if group.dropped > 8 and group.dropped * 2 > len(group.flushed):
-        group.flushed = deque(batch for batch in group.flushed if batch.live)
-        group.dropped = 0
-
-
 def _by_sequence(batch: Batch) -> int:
     return batch.sequence
-
-
-def _dump_batch(batch: Batch) -> list[Any]:
-    return [batch.created_at, [block and [block.id, block.time, block.size_bytes] for block in batch.slots]]
-
-
-def _load_batch(batch: Batch, row: list[Any]) -> None:
-    batch.created_at = row[0]
-    for slot in row[1]:
-        block = None if slot is None else QueuedBlock(*slot)
-        batch.slots.append(block)
-        if block is not None:
-            batch.live += 1
-            batch.size_bytes += block.size_bytes
-            batch.group.members[block.id] = batch
-
-
-def _audit_group(key: Key, level: int, group: Group) -> None:
-    flushed = [batch for batch in group.flushed if batch.live]
-    if key != group.key or key[2] != level or not group.members:
-        raise CompactlibError(f"a group of {len(group.members)} blocks with key {group.key} is kept as {key}")
-    if group.flushed and not group.flushed[0].live:
-        raise CompactlibError(f"{key}: the first flushed batch, {group.flushed[0].sequence}, has no live blocks")
-    if [batch.sequence for batch in flushed] != sorted({batch.sequence for batch in flushed}):
-        raise CompactlibError(f"{key}: flushed batches are out of order")
-    for batch in (*flushed, group.staging):
-        blocks = [block for block in batch.slots if block is not None]
-        if (len(blocks), sum(block.size_bytes for block in blocks)) != (batch.live, batch.size_bytes):
-            raise CompactlibError(f"{key}: batch {batch.sequence} counts {batch.live} blocks of {batch.size_bytes} "
-                                  f"bytes and has {len(blocks)}")
-        if any(group.members.get(block.id) is not batch for block in blocks):
-            raise CompactlibError(f"{key}: a block of batch {batch.sequence} is listed elsewhere")
-    live, size = sum(batch.live for batch in flushed), sum(batch.size_bytes for batch in flushed)
-    if (group.live, group.size_bytes, len(group.members)) != (live, size, live + group.staging.live):
-        raise CompactlibError(f"{key} counts {group.live} flushed blocks of {group.size_bytes} bytes and "
-                              f"{len(group.members)} in all; there are {live} of {size} bytes, and "
-                              f"{live + group.staging.live} in all")

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from compactlib.scheduler.block_queue import Batch, BlockQueue, Group, QueuedBlock, QueueLevel
+from compactlib.scheduler.block_groups import Batch, Group, QueuedBlock, QueueLevel
+from compactlib.scheduler.block_queue import BlockQueue
 from compactlib.scheduler.config import LevelConfig, SchedulerConfig
 from compactlib.scheduler.model import JobPlan, Tombstone
 from compactlib.scheduler.xxh64 import xxh64
