@@ -73,6 +73,7 @@ from compactlib.blobstore.model import (
     RecordKind,
 )
 from compactlib.blobstore.names import LogPosition, SegmentName
+from compactlib.blobstore.peers import ContainerStates, PeerTokens
 from compactlib.blobstore.plan import CompactionPlan, PlannedSegment, PolicyRecord, check_plan, forecast, plan_for
 from compactlib.blobstore.plan_history import PlanHistory
 from compactlib.blobstore.policies import (
@@ -141,6 +142,7 @@ __all__ = [
     "CompactionPlan",
     "CompactionPolicy",
     "CompactionRecovery",
+    "ContainerStates",
     "CopyBudget",
     "CopyRecords",
     "CostBenefit",
@@ -174,6 +176,7 @@ __all__ = [
     "Missing",
     "NotAStore",
     "NotDeleted",
+    "PeerTokens",
     "Phase",
     "PlanDoesNotFit",
     "PlanHistory",

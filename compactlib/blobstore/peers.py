@@ -1,0 +1,139 @@
+"""Who still has to hear of a delete, and which containers are gone: the answers to a compaction's questions.
+
+Both are values in memory that a host fills; neither has to last. A tracker that was just made knows its peers but not
+how far they are, and then no tombstone goes for their sake (notes 1.4).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+
+from compactlib.blobstore.model import IndexEntry
+from compactlib.blobstore.replication import ReplicationToken
+from compactlib.clock import Clock, SystemClock
+from compactlib.errors import InvalidInput, NotFound
+from compactlib.report import Table
+
+
+@attrs.frozen
+class _Heard:
+    token: ReplicationToken | None
+    at: float
+
+
+class PeerTokens:
+    """How far each peer of a store has followed it. Threads may share one.
+
+    Args:
+        incarnation: the store's; a peer with a token of another one has to begin anew, and has seen nothing.
+        peers: their names; with none, nobody holds a tombstone back.
+        ignore_idle_seconds: a peer not heard of for longer than this does not count; 0 never ignores one
+            (`BlobStoreConfig.ignore_idle_peers_seconds`).
+        clock: where time comes from.
+
+    Raises:
+        InvalidInput: `ignore_idle_seconds` is negative.
+    """
+
+    def __init__(self, incarnation: bytes, peers: Iterable[str], *, ignore_idle_seconds: float = 0.0,
+                 clock: Clock | None = None) -> None:
+        if ignore_idle_seconds < 0:
+            raise InvalidInput(f"ignore_idle_seconds is {ignore_idle_seconds}; give 0 (never) or more")
+        self._incarnation = incarnation
+        self._ignore_idle_seconds = ignore_idle_seconds
+        self._clock: Clock = SystemClock() if clock is None else clock
+        began = self._clock.now()
+        self._heard = {name: _Heard(None, began) for name in peers}
+        self._lock = threading.Lock()
+
+    def heard(self, peer: str, token: ReplicationToken | None) -> None:
+        """A peer has asked with this token, so it has seen everything up to it; `None` if it begins anew.
+
+        Raises:
+            NotFound: the peer is not one of those that were named.
+        """
+        with self._lock:
+            if peer not in self._heard:
+                known = ", ".join(sorted(self._heard)) or "(none)"
+                raise NotFound(f"{peer!r} is none of the peers {known}; add it first")
+            self._heard[peer] = _Heard(token, self._clock.now())
+
+    def add(self, peer: str) -> None:
+        """One more peer, which has seen nothing yet; one that is known stays as it is."""
+        with self._lock:
+            self._heard.setdefault(peer, _Heard(None, self._clock.now()))
+
+    def remove(self, peer: str) -> None:
+        """A peer that does not follow the store any more; an unknown one does not matter."""
+        with self._lock:
+            self._heard.pop(peer, None)
+
+    def have_seen(self, entry: IndexEntry) -> bool:
+        """Whether every peer that counts has read this record; for `Questions.seen_by_all_peers`. O(peers)."""
+        now = self._clock.now()
+        with self._lock:
+            return all(self._has_seen(heard, entry) or self._is_ignored(heard, now) for heard in self._heard.values())
+
+    def _has_seen(self, heard: _Heard, entry: IndexEntry) -> bool:
+        token = heard.token
+        return token is not None and token.incarnation == self._incarnation and token.sequence >= entry.sequence
+
+    def _is_ignored(self, heard: _Heard, now: float) -> bool:
+        return 0 < self._ignore_idle_seconds < now - heard.at
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row a peer: how far it is, when it was heard of, and whether it counts."""
+        now = self._clock.now()
+        with self._lock:
+            return [{"peer": name, "sequence": heard.token.sequence if heard.token else None, "heard_at": heard.at,
+                     "counts": not self._is_ignored(heard, now)} for name, heard in sorted(self._heard.items())]
+
+    def __repr__(self) -> str:
+        return f"PeerTokens({len(self._heard)} peers)"
+
+    def __str__(self) -> str:
+        return str(Table.from_dicts(self.to_dicts(), title=repr(self)))
+
+
+class ContainerStates:
+    """Which containers are gone or on their way. Threads may share one.
+
+    Args:
+        retention_seconds: how long after its deletion a container counts as gone
+            (`BlobStoreConfig.container_retention_seconds`).
+        clock: where time comes from.
+
+    Raises:
+        InvalidInput: the retention is negative.
+    """
+
+    def __init__(self, retention_seconds: float, *, clock: Clock | None = None) -> None:
+        if retention_seconds < 0:
+            raise InvalidInput(f"retention_seconds is {retention_seconds}; give 0 or more")
+        self._retention_seconds = retention_seconds
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._gone_at: dict[tuple[int, int], float] = {}
+
+    def deactivate(self, account: int, container: int) -> None:
+        """The container is inactive: its records may go at once."""
+        self._gone_at[account, container] = float("-inf")
+
+    def delete(self, account: int, container: int, deleted_at: float) -> None:
+        """The deletion of the container was asked for at `deleted_at` (seconds since the epoch)."""
+        self._gone_at[account, container] = deleted_at + self._retention_seconds
+
+    def restore(self, account: int, container: int) -> None:
+        """The container stays after all; what a compaction has dropped already does not come back."""
+        self._gone_at.pop((account, container), None)
+
+    def is_gone(self, entry: IndexEntry) -> bool:
+        """Whether a record's container is gone for good; for `Questions.is_container_gone`."""
+        gone_at = self._gone_at.get((entry.account, entry.container))
+        return gone_at is not None and gone_at <= self._clock.now()
+
+    def __repr__(self) -> str:
+        return f"ContainerStates({len(self._gone_at)} containers not active)"
