@@ -121,7 +121,7 @@ class CatalogSimulation:
         self._count = 0
         self._network_due = float("inf")
         self._cancelled: set[tuple[NodeId, int]] = set()
-        self._moves: dict[tuple[NodeId, Topology], int] = {}
+        self._decided: list[tuple[Decision, int]] = []
 
     # ---- running
 
@@ -281,8 +281,9 @@ class CatalogSimulation:
             case ConfirmTopology():
                 return TopologyConfirmed(call.ticket, self.confirm(call.topology))
             case Decide():
-                self._moves[node.id, call.topology] = self.world.moves
-                return Decided(call.ticket, self.decide(node, call.reports, call.topology))
+                decision = self.decide(node, call.reports, call.topology)
+                self._decided.append((decision, self.world.moves))
+                return Decided(call.ticket, decision)
             case WriteSnapshot():
                 return SnapshotWritten(call.ticket, self.write(node, call))
 
@@ -348,7 +349,8 @@ class CatalogSimulation:
         before = world.content() if self.seed % 8 == 0 else ()
         catalog = world.view_of(node).catalog(target)
         try:
-            fence = world.fence(call.topology, self._moves[node.id, call.topology], call.term)
+            moves = next(moves for decision, moves in self._decided if decision is call.decision)
+            fence = world.fence(call.topology, moves, call.term)
             saved = world.log.save_snapshot(catalog, fence)
         except CompactlibError:
             if before and world.content() != before:

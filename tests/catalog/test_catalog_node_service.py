@@ -1,0 +1,221 @@
+"""The edge around a node: rounds over a real event loop, a host that fails or hangs, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+
+import attrs
+import pytest
+
+from compactlib.catalog.errors import DeadlinePassed, HostFailed
+from compactlib.catalog.messages import ZoneResult
+from compactlib.catalog.model import NodeId, NodeReport, Topology
+from compactlib.catalog.node_service import CompactionService
+from compactlib.catalog.outbox import NodeOptions
+from compactlib.catalog.round_report import CompactionStats, PublicationStats, RoundReport
+from compactlib.catalog.timestamp import Timestamp
+from compactlib.catalog.transport_memory import MemoryHub
+from compactlib.catalog.verdict import Compact, Decision
+from compactlib.errors import Closed, Conflict, InvalidInput
+from compactlib.observe import RecordingObserver
+from compactlib.outcome import Done, Failed, Skipped
+from tests.catalog.protocol import COMPACT, report_of
+
+OPTIONS = NodeOptions(interval_seconds=None, retry_seconds=0.05)
+
+
+@attrs.define
+class Host:
+    """A host that does as it is told."""
+
+    name: str
+    fails: str = ""
+    error: Exception = attrs.field(factory=lambda: OSError("disk"))
+    hangs: str = ""
+    calls: list[str] = attrs.field(factory=list)
+    let_go: threading.Event = attrs.field(factory=threading.Event)
+
+    def _called(self, name: str) -> None:
+        self.calls.append(name)
+        if self.hangs == name:
+            self.let_go.wait(30)
+        if self.fails == name:
+            raise self.error
+
+    def report(self) -> NodeReport:
+        self._called("report")
+        return report_of(self.name)
+
+    def zones(self, since: Timestamp) -> Mapping[int, int]:
+        self._called("zones")
+        return {1: 2, 2: 3}
+
+    def publish(self, zone: int, partitions: int, time: Timestamp) -> ZoneResult:
+        self._called("publish")
+        return ZoneResult(zone, published=partitions)
+
+    def confirm(self, topology: Topology) -> bool:
+        self._called("confirm")
+        return True
+
+    def decide(self, reports: tuple[NodeReport, ...], topology: Topology) -> Decision:
+        self._called("decide")
+        return COMPACT
+
+    def write(self, decision: Compact, reports: tuple[NodeReport, ...], topology: Topology, term: int) -> bool:
+        self._called("write")
+        return True
+
+
+class Cluster:
+    """Services of these hosts, joined in memory; the first one coordinates."""
+
+    def __init__(self, *hosts: Host, options: NodeOptions = OPTIONS) -> None:
+        self.hosts = hosts
+        self.observer = RecordingObserver()
+        hub = MemoryHub()
+        self.services = [CompactionService(NodeId(host.name), host, hub.transport(host.name), options=options,
+                                           observer=self.observer) for host in hosts]
+
+    async def __aenter__(self) -> CompactionService:
+        topology = Topology.of(*(host.name for host in self.hosts))
+        for service in self.services:
+            await service.start()
+            service.topology_is(topology)
+        for service in self.services:
+            service.elected(1, self.hosts[0].name)
+        return self.services[0]
+
+    async def __aexit__(self, *_: object) -> None:
+        for host in self.hosts:
+            host.let_go.set()
+        for service in self.services:
+            service.audit()
+            await service.stop()
+
+
+def run(story: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(story(), 60))  # type: ignore[arg-type]
+
+
+async def round_of(service: CompactionService) -> RoundReport:
+    report = await service.compact_now()
+    assert isinstance(report, RoundReport)
+    return report
+
+
+def test_three_nodes_run_a_round() -> None:
+    async def story() -> None:
+        cluster = Cluster(Host("a"), Host("b"), Host("c"))
+        async with cluster as service:
+            report = await round_of(service)
+            assert report.compaction == Done(CompactionStats(earliest=4, before=0, decision=COMPACT))
+            assert report.publication == Done(PublicationStats(time=50, nodes=3, published=15, skipped=0))
+            assert service.last_round == report
+            assert "catalog_round" in [name for name, _ in cluster.observer.events]
+            assert repr(service).startswith("CompactionService(CatalogNode(a#1, coordinator")
+            followers = cluster.services[1:]
+            assert [await one.compact_now() for one in followers] == [
+                Skipped("b is not the coordinator; a is"), Skipped("c is not the coordinator; a is")]
+
+    run(story)
+
+
+@pytest.mark.parametrize("error", [OSError("disk"), Conflict("busy")])
+@pytest.mark.parametrize("call", ["report", "zones", "publish", "confirm", "decide", "write"])
+def test_a_host_that_fails_fails_what_needs_it(call: str, error: Exception) -> None:
+    async def story() -> None:
+        async with Cluster(Host("a", fails=call, error=error), Host("b")) as service:
+            report = await round_of(service)
+            told = "OSError: disk" if isinstance(error, OSError) else "busy"
+            if call in ("decide", "write"):
+                assert isinstance(report.compaction, Failed)
+                assert isinstance(report.compaction.error, HostFailed if isinstance(error, OSError) else Conflict)
+                assert isinstance(report.publication, Done)
+            elif call == "report":
+                assert told in str(report.missing[0])
+            elif call == "confirm":
+                assert isinstance(report.publication, Failed)
+                assert isinstance(report.compaction, Done)
+            else:
+                assert isinstance(report.publication, Done)
+                assert told in str(report.publication.stats.failures[0])
+                assert report.publication.stats.published == 5
+
+    run(story)
+
+
+@pytest.mark.parametrize("call", ["report", "zones", "publish", "confirm", "decide", "write"])
+def test_a_host_that_hangs_is_not_waited_for(call: str) -> None:
+    waits = ("collect_seconds", "decide_seconds", "write_seconds", "publish_seconds", "report_seconds", "zones_seconds")
+    options = attrs.evolve(OPTIONS, **dict.fromkeys(waits, 0.3))
+
+    async def story() -> None:
+        async with Cluster(Host("a", hangs=call), Host("b"), options=options) as service:
+            report = await round_of(service)
+            assert report.errors or report.missing or call in ("zones", "publish")
+            if call in ("decide", "write"):
+                assert isinstance(report.errors[0], DeadlinePassed)
+
+    run(story)
+
+
+def test_who_asks_during_a_round_gets_the_next_one() -> None:
+    async def story() -> None:
+        async with Cluster(Host("a"), Host("b")) as service:
+            assert service.node.running is not None
+            first = service.node.running.number
+            reports = await asyncio.gather(round_of(service), round_of(service))
+            assert [report.round.number for report in reports] == [first + 1] * 2
+
+    run(story)
+
+
+def test_who_waits_is_told_when_another_node_is_elected_or_the_service_stops() -> None:
+    async def story() -> None:
+        host = Host("a", hangs="report")
+        async with Cluster(host, Host("b")) as service:
+            waiting = asyncio.ensure_future(service.compact_now())
+            await asyncio.sleep(0)
+            await asyncio.to_thread(service.elected, 2, "b")
+            assert await waiting == Skipped("a stopped being the coordinator before the round ended")
+            service.elected(3, "a")
+            again = asyncio.ensure_future(service.compact_now())
+            await asyncio.sleep(0)
+            await service.stop()
+            assert isinstance(await again, Skipped)
+            for call in (service.watermark_moved, lambda: service.elected(9, "a"),
+                         lambda: service.topology_is(Topology.of("a"))):
+                with pytest.raises(Closed):
+                    call()
+            with pytest.raises(Closed):
+                await service.compact_now()
+            with pytest.raises(Closed):
+                await service.start()
+
+    run(story)
+
+
+def test_a_moved_watermark_starts_a_round() -> None:
+    async def story() -> None:
+        async with Cluster(Host("a")) as service:
+            first = await round_of(service)
+            service.watermark_moved()
+            while service.last_round == first:
+                await asyncio.sleep(0.01)
+            assert service.last_round is not None
+            assert service.last_round.triggers == ("low watermark moved",)
+
+    run(story)
+
+
+def test_bad_arguments_have_names() -> None:
+    with pytest.raises(InvalidInput, match="host_threads"):
+        CompactionService(NodeId("a"), Host("a"), MemoryHub().transport("a"), host_threads=0)
+    service = CompactionService(NodeId("a"), Host("a"), MemoryHub().transport("a"))
+    with pytest.raises(Closed):
+        service.watermark_moved()
+    with pytest.raises(InvalidInput):
+        service.elected(0, "a")
