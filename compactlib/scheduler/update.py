@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections import Counter
+from typing import Any, TypeAlias
 
 import attrs
 
+from compactlib.report import Table
 from compactlib.scheduler.model import BlockMeta, CompactedBlocks, JobPlan, JobState, Tombstone
-from compactlib.scheduler.poll import PollResponse, StatusAnswer
+from compactlib.scheduler.poll import PollResponse, StatusAnswer, Verdict
 
 
 @attrs.frozen(slots=False)
@@ -94,9 +96,9 @@ class TombstoneLease:
     lease_expires_at: float
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@attrs.frozen(kw_only=True, slots=False, repr=False)
 class PlanUpdate:
-    """What one poll changes: made by `prepare`, carried out by `apply`.
+    """What one poll changes: made by `prepare`, carried out by `apply`. Prints itself as a table of what it will do.
 
     Attributes:
         index: index of the command that prepared it: the token of what it assigns and creates.
@@ -131,6 +133,34 @@ class PlanUpdate:
     turns: tuple[tuple[int, int], ...] = ()
     passes: tuple[tuple[int, str, int], ...] = ()
     answers: tuple[StatusAnswer, ...] = ()
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row for each thing that is to be done: `do`, `job`, and what there is to say about it."""
+        rows: list[dict[str, Any]] = [{"do": answer.verdict.value, "job": answer.name, "why": answer.detail}
+                                      for answer in self.answers if answer.verdict is not Verdict.ACCEPTED]
+        for what, items in (("evict", self.evicted_jobs), ("complete", self.completed_jobs), ("queue", self.new_jobs),
+                            ("renew", self.updated_jobs), ("take back", self.returned_jobs),
+                            ("assign", self.assigned_jobs)):
+            rows += [{"do": what, "job": item.state.name, "token": item.state.token, "failures": item.state.failures,
+                      "why": item.state.last_failure} for item in items]
+        rows += [{"do": "throw away", "job": refused.job, "blocks": len(refused.blocks)}
+                 for refused in self.refused_outputs]
+        rows += [{"do": "clean up", "job": lease.tombstone.name} for lease in self.leased_tombstones]
+        return rows + [{"do": "forget", "job": name} for name in self.deleted_tombstones]
+
+    def __str__(self) -> str:
+        return str(self._table())
+
+    def __repr__(self) -> str:
+        counts = Counter(row["do"] for row in self.to_dicts())
+        done = ", ".join(f"{count} {what}" for what, count in counts.items()) or "nothing to do"
+        return f"PlanUpdate(index {self.index}, term {self.term}: {done})"
+
+    def _repr_html_(self) -> str:
+        return self._table()._repr_html_()
+
+    def _table(self) -> Table:
+        return Table.from_dicts(self.to_dicts(), title=f"command {self.index}, term {self.term}")
 
     @property
     def changes_nothing(self) -> bool:

@@ -605,3 +605,16 @@ def test_what_people_see() -> None:
     with pytest.raises(JobNotFound, match="no job 'x'"):
         host.service.job("x")
     assert isinstance(host.service.prepare(host.command(), PollRequest()), PlanUpdate)
+
+
+def test_a_plan_update_says_what_it_will_do() -> None:
+    host, response = with_job()
+    host.add("c", "d", "e", "f")
+    host.poll(1)
+    done = say(response, S, results=output(response.compaction_jobs[0], "x"))
+    update = host.service.prepare(host.command(), PollRequest((done, StatusUpdate("nobody", 1, P)), 1))
+    assert repr(update) == "PlanUpdate(index 6, term 1: 1 not found, 1 complete, 1 queue, 1 assign)"
+    assert [row["do"] for row in update.to_dicts()] == ["not found", "complete", "queue", "assign"]
+    assert "command 6, term 1" in str(update)
+    assert "<table>" in update._repr_html_()
+    assert repr(host.service.prepare(host.command(), PollRequest())) == "PlanUpdate(index 7, term 1: nothing to do)"
