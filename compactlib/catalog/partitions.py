@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, final
 
 from attrs.exceptions import FrozenInstanceError
@@ -170,6 +171,38 @@ class HostedPartitions:
     def __repr__(self) -> str:
         held = sum(mask.bit_count() for mask in self._masks)
         return f"HostedPartitions({held} partitions of {len(self._tables)} tables)"
+
+
+def picker(places: Sequence[int]) -> Callable[[Sequence[int]], tuple[int, ...]]:
+    """A function that takes these places of a sequence, in order, in one C call."""
+    if len(places) == 1:
+        (only,) = places
+        return lambda row: (row[only],)
+    return itemgetter(*places)
+
+
+class ReportedColumns:
+    """Takes the bitmaps of the same tables out of one node's report after the other.
+
+    Nodes of one zone host the same tables, so where a table stands is looked up once for all of them.
+
+    Args:
+        tables: table ids, at least one.
+    """
+
+    def __init__(self, tables: Sequence[int]) -> None:
+        self._tables = tables
+        self._pickers: dict[bytes, Callable[[Sequence[int]], tuple[int, ...]]] = {}
+
+    def masks_of(self, hosted: HostedPartitions) -> tuple[int, ...]:
+        """The node's bitmap of each table, 0 for one that it does not host."""
+        column = hosted._tables.tobytes()
+        pick = self._pickers.get(column)
+        if pick is None:
+            places = {table: place for place, table in enumerate(hosted._tables)}
+            absent = len(places)
+            pick = self._pickers[column] = picker([places.get(table, absent) for table in self._tables])
+        return pick((*hosted._masks, 0))
 
 
 def _decoded(raw: bytes) -> HostedPartitions:
