@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +156,117 @@ def test_what_a_store_answers_after_a_kill_stays_after_a_crash(tmp_path: Path) -
         assert state_of(store) == states[2]
         files.acknowledge(2)
     explore(files.recording(), Checker("interval", states, None), rng=random.Random(1))
+
+
+@attrs.frozen
+class RandomWork:
+    """Steps drawn by a seed: every operation, contents of many sizes, flushes, roll-overs and restarts between them."""
+
+    seed: int
+    count: int = 14
+
+    def steps(self) -> list[Step]:
+        """Each is allowed where it stands."""
+        rng = random.Random(self.seed)
+        live: set[bytes] = set()
+        deleted: set[bytes] = set()
+        expiring: set[bytes] = set()
+        steps: list[Step] = []
+        for number in range(self.count):
+            kinds = ["put", "put", "roll", "flush", *(["delete"] if live else []), *(["undelete"] if deleted else []),
+                     *(["ttl"] if expiring & live else [])]
+            kind = rng.choice(kinds)
+            if kind == "put":
+                key = b"%d" % number
+                ttl = rng.choice([None, 90.0])
+                steps.append(partial(put, key, rng.choice([0, 1, 90, 400, 850]), ttl))
+                live.add(key)
+                expiring |= {key} if ttl else set()
+            elif kind in ("roll", "flush"):
+                steps.append(BlobStore.close_active_segment if kind == "roll" else BlobStore.flush)
+            else:
+                key = rng.choice(sorted({"delete": live, "undelete": deleted, "ttl": expiring & live}[kind]))
+                steps.append(partial({"delete": delete, "undelete": undelete, "ttl": ttl_update}[kind], key))
+                if kind == "delete":
+                    live.discard(key)
+                    deleted.add(key)
+                elif kind == "undelete":
+                    deleted.discard(key)
+                    live.add(key)
+                else:
+                    expiring.discard(key)
+        return steps
+
+    def keys(self) -> list[bytes]:
+        """Every id that may have been put."""
+        return [b"%d" % number for number in range(self.count)]
+
+
+def put(key: bytes, size: int, ttl: float | None, store: BlobStore) -> object:
+    return store.put(key, key[:1] * size, ttl_seconds=ttl)
+
+
+def delete(key: bytes, store: BlobStore) -> object:
+    return store.delete(key)
+
+
+def undelete(key: bytes, store: BlobStore) -> object:
+    return store.undelete(key)
+
+
+def ttl_update(key: bytes, store: BlobStore) -> object:
+    return store.ttl_update(key)
+
+
+def campaign(seed: int, folder: Path, limit: int) -> int:
+    """Crash one random work everywhere; how many different folders were checked."""
+    rng = random.Random(seed)
+    durability: Durability = rng.choice(["each", "group", "interval"])
+    work = RandomWork(seed)
+    steps, keys = work.steps(), work.keys()
+    restarts = {rng.randrange(len(steps)) for _ in range(2)}
+    states: list[State] = []
+
+    def answers(store: BlobStore) -> State:
+        return {key: plain(store.get(key)) for key in keys}
+
+    recorded = folder / "recorded"
+    recorded.mkdir()
+    files = RecordingFiles(recorded)
+    store = opened(recorded, durability, files)
+    states.append(answers(store))
+    for number, step in enumerate(steps, 1):
+        step(store)
+        states.append(answers(store))
+        if number in restarts:
+            store.close()
+            store = opened(recorded, durability, files)
+        if durability != "interval" or step is BlobStore.flush or number in restarts:
+            files.acknowledge(number)
+    store.close()
+    files.acknowledge(len(steps))
+
+    def check(crashed: Path, acknowledged: Sequence[Any]) -> None:
+        least = max(acknowledged, default=0)
+        with opened(crashed, durability) as again:
+            assert not again.recovery.damage
+            again.audit()
+            found = answers(again)
+            assert found in states[least:] if durability == "interval" else found in states[least:least + 2]
+        with opened(crashed, durability) as again:
+            assert answers(again) == found
+            assert again.recovery.to_dicts() == []
+
+    return explore(files.recording(), check, limit_per_point=limit, rng=rng).distinct
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_work_survives_a_crash_anywhere(seed: int, scratch: Path) -> None:
+    assert campaign(seed, scratch, 8) > 20
+
+
+@pytest.mark.soak
+def test_random_work_survives_a_crash_anywhere_long(scratch: Path) -> None:
+    for seed in range(4, 200):
+        (scratch / f"{seed}").mkdir()
+        campaign(seed, scratch / f"{seed}", 64)
