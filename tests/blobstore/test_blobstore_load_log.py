@@ -6,6 +6,7 @@ import struct
 import zlib
 from pathlib import Path
 
+import attrs
 import pytest
 
 from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, SegmentName
@@ -63,6 +64,19 @@ def test_an_index_file_is_made_again_from_the_log(which: int, how: str, segment:
         assert store.recovery.rebuilt == (SegmentName(0, 0),)
         assert {path.name: path.read_bytes() for path in index_files(folder, "0_0")} == before
     assert check(folder).recovery.to_dicts() == [], "it was put in order once and for all"
+
+
+def test_damaged_index_files_that_are_merged_into_one_are_removed(scratch: Path) -> None:
+    """The configuration allows larger index segments by now: what two damaged files held goes into one."""
+    folder = filled(scratch)
+    files = index_files(folder, "0_0")
+    for path in files[1:3]:
+        path.write_bytes(b"damaged")
+    with BlobStore(folder, attrs.evolve(CONFIG, index_max_entries=100)) as store:
+        assert len(store.recovery.damage) == 2
+        store.audit()
+    assert index_files(folder, "0_0") == [files[0], files[1], *files[3:]]
+    assert check(folder).recovery.to_dicts() == []
 
 
 def test_without_any_index_file_a_store_is_as_before(scratch: Path) -> None:
