@@ -71,7 +71,7 @@ class KeptStatistics:
             return self._count_anew(snapshot, now)
         new = self._appended(snapshot)
         ids = {entry.id for entry in new}
-        if len(ids) * len(snapshot.index_parts()) > sum(info.records for info in snapshot.segments):
+        if ids and len(ids) * len(snapshot.index_parts()) > sum(info.records for info in snapshot.segments):
             return self._count_anew(snapshot, now)
         for info in snapshot.segments:
             buckets.add_segment(info.name)

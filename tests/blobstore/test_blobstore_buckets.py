@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -192,6 +192,7 @@ class KeptWhileWriting(RuleBasedStateMachine):
 
 
 TestKeptWhileWriting = KeptWhileWriting.TestCase
+TestKeptWhileWriting.settings = settings(max_examples=40)
 
 
 def many_puts() -> Writing:
@@ -234,3 +235,13 @@ def test_everything_is_counted_anew_after_a_compaction_and_behind_the_last_bucke
         log.delete(f"blob {number}", at=3)
     assert counted(kept, log.segments, 31.0) == 100 * 53 + 400 * 29
     assert kept.full_counts == 4
+
+
+def test_a_segment_that_is_gone_without_a_successor_is_not_listed_any_more() -> None:
+    log = many_puts()
+    log.roll()
+    log.put("last")
+    kept = KeptStatistics(BucketSettings(retention_seconds=0.0))
+    assert counted(kept, log.segments, 1.0) == 501 * 53
+    assert counted(kept, log.segments[1:], 2.0) == 53
+    kept.audit()

@@ -292,6 +292,22 @@ def test_real_stores_are_compacted_when_it_is_worth_it(tmp_path: Path) -> None:
         manager.audit()
 
 
+def test_c10_a_segment_without_valid_bytes_is_exactly_what_is_taken(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    config = attrs.evolve(CONFIG, max_blob_bytes=1067)
+    with BlobStore(tmp_path / "one", config, clock=clock) as store:
+        for number in range(30):
+            store.put(f"blob {number:02}", b"x" * 1000, ttl_seconds=5.0 if number in (12, 13, 14) else None)
+        clock.advance(6.0)
+        assert len(store.snapshot().segments) == 10
+        plan = StatsBased(min_used_fraction=0.0).plan(Sensor(store).view(clock.now()), clock.now())
+        assert plan is not None
+        assert ([str(name) for name in plan.names], plan.cost_bytes, plan.benefit_segments) == (["4_0"], 0, 1)
+        outcome = BlobCompactor(store).compact(plan)
+        assert isinstance(outcome, Done)
+        assert len(store.snapshot().segments) == 9
+
+
 def test_property_4_the_segments_that_are_freed_are_at_least_the_plans_benefit(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000.0)
     with filled(tmp_path / "one", clock) as store:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import UnknownTrigger
 from compactlib.blobstore.manager_report import ManagerReport
 from compactlib.blobstore.manager_state import Accepted, ManagerSettings, ManagerState, Refused, Removed, Run
@@ -53,6 +55,14 @@ def test_m2_an_unknown_trigger_is_named_with_those_there_are(names: str | list[s
 def test_times_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(wrong))):
         ManagerSettings(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_configuration_has_settings_for_its_manager() -> None:
+    config = BlobStoreConfig(compaction_triggers=("Periodic", "Admin"), compaction_check_seconds=60.0)
+    assert ManagerSettings.of(config) == ManagerSettings(triggers=BOTH, check_seconds=60.0)
+    assert ManagerSettings.of(BlobStoreConfig()) == ManagerSettings(triggers=frozenset())
+    with pytest.raises(UnknownTrigger):
+        ManagerSettings.of(BlobStoreConfig(compaction_triggers=("@@BAD_TRIGGER@@",)))
 
 
 def test_names_are_unique_and_known() -> None:
@@ -231,6 +241,7 @@ class Manager(RuleBasedStateMachine):
 
 
 TestManager = Manager.TestCase
+TestManager.settings = settings(max_examples=60)
 
 
 def test_the_report_shows_every_store_and_prints_itself() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from compactlib.blobstore.plan_history import FILE_NAME, PlanHistory, read_histo
 from compactlib.blobstore.policies import CompactAll, Greedy, StatsBased
 from compactlib.blobstore.policy import Dying, SegmentView
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
-from compactlib.files import LocalFiles
+from compactlib.files import Files, LocalFiles
+from compactlib.testing import explore, record
 from tests.blobstore.policy_views import NOW, a_view, places, shares, toy
 
 
@@ -128,6 +130,31 @@ def test_a_history_comes_back_from_its_folder(tmp_path: Path) -> None:
     assert read_history(tmp_path) == history
     write_history(LocalFiles(), tmp_path, attrs.evolve(history, last_full_at=9.0))
     assert read_history(tmp_path) == PlanHistory(since=1.5, last_full_at=9.0, last_middle_range_at=7.25)
+
+
+def test_the_file_is_as_its_page_says(tmp_path: Path) -> None:
+    """`docs/formats/blobstore-plan-history.md`: bytes that earlier releases wrote stay readable."""
+    golden = b'{"format": 1, "last_full_at": 1700000000.25, "last_middle_range_at": null, "since": 1690000000.0}'
+    history = PlanHistory(since=1_690_000_000.0, last_full_at=1_700_000_000.25)
+    write_history(LocalFiles(), tmp_path, history)
+    assert (tmp_path / "plan_history.json").read_bytes() == golden
+    (tmp_path / "plan_history.json").write_bytes(golden)
+    assert read_history(tmp_path) == history
+
+
+def test_a_history_outlives_a_crash_at_any_step(tmp_path: Path) -> None:
+    def work(folder: Path, files: Files) -> None:
+        for number in range(3):
+            write_history(files, folder, PlanHistory(since=float(number)))
+            files.acknowledge(b"%d" % number)  # type: ignore[attr-defined]
+
+    def check(folder: Path, acknowledged: Sequence[bytes]) -> None:
+        found = read_history(folder)
+        if acknowledged:
+            assert found is not None
+            assert found.since >= float(acknowledged[-1])
+
+    assert explore(record(tmp_path, work), check).points > 10
 
 
 def test_w14_the_middle_range_is_remembered_over_a_restart(tmp_path: Path) -> None:

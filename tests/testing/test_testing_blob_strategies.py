@@ -132,11 +132,11 @@ def test_a_policy_has_a_name_and_plain_settings(policy: CompactionPolicy, told: 
     CopyBudget(max_copied_bytes=1_500), DChoices(random=Random(3)), DChoices(choices=1, random=Random(3)),
 ], ids=repr)
 def test_each_of_the_librarys_policies_keeps_the_contract(policy: CompactionPolicy) -> None:
-    check_blob_policy(policy, max_examples=25)
+    check_blob_policy(policy, max_examples=15)
 
 
 def test_compact_all_without_an_option_keeps_all_of_it_but_rest() -> None:
-    check_blob_policy(CompactAll(), comes_to_rest=False, max_examples=25)
+    check_blob_policy(CompactAll(), comes_to_rest=False, max_examples=15)
     with pytest.raises(AssertionError, match="makes no progress"):
         check_blob_policy(CompactAll())
 
