@@ -149,6 +149,7 @@ class UpdateLog(LogReader):
             SnapshotAboveLatest: the log does not reach this version, or is empty.
             StaleTerm: a coordinator of a later term has written.
             UnsafeCompaction: one of the fence's conditions does not hold any more.
+            RecordMissing: somebody deleted a piece of the snapshot that was just written.
             RecordTooLarge: the snapshot exceeds the limit, or has more pieces than the store changes in one step.
             RetriesExhausted: every attempt lost, or its outcome was not known.
         """
@@ -225,3 +226,6 @@ class UpdateLog(LogReader):
             if (condition.partition, condition.key) == (error.partition, error.key):
                 raise UnsafeCompaction(rule="what the decision was based on must still hold", target=target,
                                        detail=f"{error.key!r} has changed since") from error
+        if error.partition == self.partition and error.key.startswith(keys.CHUNKS):
+            raise RecordMissing(key=error.key.decode(), version=target,
+                                expected="a piece of the snapshot, just written") from error

@@ -210,6 +210,73 @@ def test_weakness_15_what_the_decision_was_based_on_is_checked_in_the_same_step(
     assert log_state(log) == (2, 5)
 
 
+def test_a_writer_that_is_overtaken_has_lost() -> None:
+    store = MemoryStore()
+    other = filled(3, store)
+    late = UpdateLog(Meddler(store, 1, lambda: other.append(update(4))))
+    assert late.append(update(4, PutObject(Schema(99, "late")))) == LostRace(4)
+    assert recover_history(other).catalog(4).find_schema("late") is None
+
+
+@pytest.mark.parametrize("fault", [KVFault.UNKNOWN_DONE, KVFault.UNKNOWN_LOST, KVFault.UNKNOWN_LATE])
+@pytest.mark.parametrize("version", [1, 4])
+def test_a_writer_that_was_not_told_finds_out_whether_it_wrote(version: int, fault: KVFault) -> None:
+    store = MemoryStore()
+    filled(version - 1, store)
+    first = [fault]
+    faulty = FaultyStore(store, lambda one: first.pop() if one.name == "transact" and first else None)
+    log = UpdateLog(faulty)
+    assert log.append(update(version)) == Appended(version)
+    faulty.settle()
+    assert versions(recover_history(log)) == list(range(version + 1))
+    assert log.append(update(version + 1)) == Appended(version + 1)
+
+
+@pytest.mark.parametrize("fault", [KVFault.UNKNOWN_DONE, KVFault.UNKNOWN_LOST, KVFault.UNKNOWN_LATE])
+def test_a_compactor_that_was_not_told_finds_out_whether_it_cut(fault: KVFault) -> None:
+    store = MemoryStore()
+    view = recover_history(filled(5, store))
+    first = [fault]
+    faulty = FaultyStore(store, lambda one: first.pop() if one.name == "transact" and first else None)
+    saved = UpdateLog(faulty).save_snapshot(view.catalog(4), Fence(term=2))
+    assert isinstance(saved, SnapshotSaved)
+    faulty.settle()
+    assert versions(recover_history(UpdateLog(store))) == [4, 5]
+
+
+def test_weakness_14_a_term_that_is_claimed_in_between_is_seen() -> None:
+    store, elsewhere = MemoryStore(), MemoryStore()
+    view = recover_history(filled(5, store))
+    cut(filled(5, elsewhere), 2, Fence(term=8))
+    later = elsewhere.get(PARTITION, keys.TERM).value
+    late = UpdateLog(Meddler(store, 1, lambda: store.set(PARTITION, keys.TERM, later)))
+    with pytest.raises(StaleTerm):
+        late.save_snapshot(view.catalog(4), Fence(term=7))
+
+
+def test_a_snapshot_whose_pieces_are_gone_is_not_committed() -> None:
+    store = MemoryStore()
+    view = recover_history(filled(40, store))
+
+    def sweep() -> None:
+        store.delete(PARTITION, next(iter(store.scan(PARTITION, prefix=keys.CHUNKS))).key)
+
+    late = UpdateLog(Meddler(store, 1, sweep), chunk_bytes=1024)
+    with pytest.raises(RecordMissing, match="chunk/"):
+        late.save_snapshot(view.catalog(30))
+    assert log_state(late) == (1, 40)
+
+
+def test_pieces_that_somebody_is_writing_right_now_are_no_garbage() -> None:
+    store = MemoryStore()
+    log = filled(5, store)
+    store.set(PARTITION, keys.chunk_key(4, "0" * 16, 0), b"a piece")
+    store.set(PARTITION, keys.chunk_key(3, "0" * 16, 0), b"a piece of an attempt that lost")
+    cut(log, 3)
+    reclaim(log)
+    assert names_in(log, keys.CHUNKS) == [4]
+
+
 # --- sizes --------------------------------------------------------------------------------------------------------
 
 
