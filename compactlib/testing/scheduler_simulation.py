@@ -35,7 +35,7 @@ from compactlib.scheduler.state import SchedulerState
 from compactlib.scheduler.worker_core import WorkerCore
 from compactlib.testing.scheduler_checks import Checks
 from compactlib.testing.scheduler_log import Node, elect, watch_over_leaders
-from compactlib.testing.scheduler_world import Objects, SimulatedWorker, Writer, tend
+from compactlib.testing.scheduler_world import Objects, SimulatedWorker, Troublemaker, Writer, tend
 
 
 class SimulationFailure(CompactlibError, AssertionError):
@@ -91,7 +91,8 @@ class SimulationSettings:
         retention: whether old data is dropped.
         prepare_in_the_log: whether polls are prepared by an entry of their own, as upstream.
         careless_leaders: whether a leader may propose what was prepared in an earlier term of its own.
-        over_the_wire: whether followers apply operations that were encoded and decoded.
+        over_the_wire: whether polls, answers and what followers apply were encoded and decoded.
+        trouble: whether somebody polls who says what no worker should.
         check_every: after so many entries everything is checked.
         start: the time at the beginning, seconds since the epoch.
         age_hours: how old old data is.
@@ -127,6 +128,7 @@ class SimulationSettings:
     prepare_in_the_log: bool = False
     careless_leaders: bool = True
     over_the_wire: bool = False
+    trouble: bool = False
     check_every: int = 32
     start: float = 1_000_000.0
     age_hours: float = 48.0
@@ -156,7 +158,8 @@ class SimulationSettings:
             hang_rate=rng.choice([0.0, 0.1]), failure_rate=rng.choice([0.0, 0.1, 0.4]),
             obedience=rng.choice([0.0, 0.5, 1.0]), cleanup_seconds=rng.choice([1.0, 10.0]), writer_patience=patience,
             fenced=rng.random() < 0.5, retention=rng.random() < 0.3, prepare_in_the_log=rng.random() < 0.3,
-            careless_leaders=rng.random() < 0.5, over_the_wire=rng.random() < 0.1, config=config)
+            careless_leaders=rng.random() < 0.5, over_the_wire=rng.random() < 0.1, trouble=rng.random() < 0.2,
+            config=config)
 
 
 @attrs.frozen(kw_only=True)
@@ -319,6 +322,8 @@ class Simulation:
             self.after(rng.random() * settings.rough_seconds / 2, self.writer.write, number)
         for worker in self.workers:
             self.after(rng.random() * settings.poll_seconds, worker.poll, 0)
+        if settings.trouble:
+            self.after(0.0, Troublemaker(self).poll)
         self.after(settings.tick_seconds, tend, self)
         self.after(10 * rng.random(), self._misfortune)
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
+from compactlib.scheduler.codec import decode_message, encode_message
 from compactlib.scheduler.errors import FencedOff
 from compactlib.scheduler.model import BlockMeta, BlockTombstones, CompactedBlocks, NoOutput, Tombstone
 from compactlib.scheduler.output_id import output_block_id
-from compactlib.scheduler.poll import PollRequest, PollResponse
+from compactlib.scheduler.poll import PollRequest, PollResponse, StatusUpdate, Verdict
 from compactlib.scheduler.update import AddBlocks, Applied, ApplyResult, BlocksAdded, Requeue, Retain, Tick
 from compactlib.scheduler.worker_core import (
     Clean,
@@ -119,6 +120,51 @@ class Writer:
             self.acknowledged.add(row)
 
 
+class Troublemaker:
+    """Says what no worker should: old tokens, tokens of the future, unknown jobs, wrong results, all of it twice."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
+        self._names: list[str] = ["no such job"]
+
+    def poll(self) -> None:
+        """Poll, and again after a while."""
+        sim, rng = self._sim, self._sim.rng
+        if not sim.is_rough:
+            return
+        self._names = ["no such job", *sorted(job.state.name for job in sim.checks.service.state.jobs)]
+        updates = [self._update() for _ in range(rng.randrange(1, 4))]
+        sim.send(self._arrive, sim.some_leader(), PollRequest(tuple(updates * rng.randrange(1, 3))))
+        sim.after(3 * rng.random(), self.poll)
+
+    def _update(self) -> StatusUpdate:
+        rng = self._sim.rng
+        name = rng.choice(self._names)
+        job = self._sim.checks.service.state.jobs.get(name)
+        # A token between the job's and the log's end would be as good as the holder's (seed): only seals can tell.
+        stale = rng.randrange(job.state.token) if job is not None and job.state.token else 0
+        token = rng.choice([stale, stale, -1, 1 << 40, (1 << 64) - 1])
+        block = BlockMeta(id="trouble", tenant=rng.choice("AB"), shard=rng.randrange(3), level=rng.randrange(3))
+        results = CompactedBlocks(tenant=rng.choice("AB"), shard=0, source_blocks=("row-0",) * rng.randrange(3),
+                                  new_blocks=(block,) * rng.randrange(2), no_output=rng.choice([None, *NoOutput]))
+        return StatusUpdate(name, token, rng.choice([0, 1, 1, 2, 2, 3, 4, 99]), rng.choice([None, results]), "trouble")
+
+    def _arrive(self, node: Node, request: PollRequest) -> None:
+        node.poll(request, partial(self._reply, request))
+
+    def _reply(self, request: PollRequest, result: ApplyResult) -> None:
+        if isinstance(result, Applied):
+            self._sim.checks.answered(request, result.response)
+            accepted = [answer.name for answer in result.response.answers if answer.verdict is Verdict.ACCEPTED]
+            if accepted:
+                self._sim.fail(f"trouble about {accepted} was accepted: {request}")
+
+
+def as_sent(sim: Simulation, message: PollRequest | PollResponse) -> object:
+    """The message as it arrives: encoded and decoded, in some worlds."""
+    return decode_message(encode_message(message)) if sim.settings.over_the_wire else message
+
+
 class SimulatedWorker:
     """A real `WorkerCore`, and threads that are events."""
 
@@ -145,12 +191,14 @@ class SimulatedWorker:
         sim.after(sim.settings.poll_seconds * sim.rng.uniform(0.8, 1.2), self.poll, life)
 
     def _arrive(self, life: int, node: Node, request: PollRequest) -> None:
-        node.poll(request, partial(self._reply, life, request))
+        arrived = as_sent(self._sim, request)
+        assert isinstance(arrived, PollRequest)
+        node.poll(arrived, partial(self._reply, life, request))
 
     def _reply(self, life: int, request: PollRequest, result: ApplyResult) -> None:
         if isinstance(result, Applied):
             self._sim.checks.answered(request, result.response)
-            self._sim.send(self._answered, life, request, result.response)
+            self._sim.send(self._answered, life, request, as_sent(self._sim, result.response))
 
     def _answered(self, life: int, request: PollRequest, response: PollResponse) -> None:
         if life == self._life and self.is_up:
