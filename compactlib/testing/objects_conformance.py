@@ -66,7 +66,7 @@ class ObjectStoreConformance:
             ref = store.create("a/b", data)
             assert ref == ObjectRef("a/b", len(data), Digest.of(data))
             assert store.get("a/b") == data == read_checked(store, ref)
-            for start, length in ((0, 10), (5, 0), (99_990, 10), (99_990, 1000), (100_000, 5), (200_000, 5), (0, 10**9)):
+            for start, length in ((0, 10), (5, 0), (99_990, 10), (99_990, 1000), (100_000, 5), (10**9, 5), (0, 10**9)):
                 assert store.get_range("a/b", start, length) == data[start:start + length]
             assert type(store.get("a/b")) is bytes
             assert type(store.get_range("a/b", 1, 2)) is bytes
@@ -203,7 +203,7 @@ def check_object_store(make_store: Callable[[Path], ObjectStore], folder: Path, 
         AssertionError: the store does not do what a test demands; a note names the test.
     """
     suite = ObjectStoreConformance()
-    suite.make_store = make_store  # type: ignore[method-assign]
+    suite.make_store = make_store  # type: ignore[method-assign,assignment]
     suite.creators = creators
     names = sorted(name for name in dir(suite) if name.startswith("test_"))
     for name in names:

@@ -96,7 +96,7 @@ def test_listings_of_more_than_a_page_ascend() -> None:
 
 def test_a_server_that_is_away_is_named() -> None:
     away = s3_servers.bucket("http://127.0.0.1:1", "bucket")
-    with pytest.raises(StoreFailed, match="create 'compactlib-probe/.*' failed"):
+    with pytest.raises(StoreFailed, match=r"create 'compactlib-probe/.*' failed"):
         RemoteObjects(away)
     with RemoteObjects(away, conditions="trusted") as store, pytest.raises(StoreFailed) as raised:
         store.get("a")
