@@ -173,6 +173,17 @@ class PlacementTracker:
         with self._lock:
             return Placement(safe=min(self._safe(), HIGHEST), zones=dict(self._zones))
 
+    def audit(self) -> None:
+        """Check that no partition moves to an older change than the one it has.
+
+        Raises:
+            AssertionError: one does; the message names it.
+        """
+        for zone, progress in self.placement().zones.items():
+            for partition, change in progress.pending.items():
+                has = progress.stable.get(partition, 0)
+                assert change >= has, f"partition {partition} of zone {zone} moves from change {has} back to {change}"
+
     def _edit(self, zone: int, edit: Callable[[ZoneProgress], ZoneProgress]) -> None:
         with self._lock:
             self._zones[zone] = edit(self._zones.get(zone, ZoneProgress()))

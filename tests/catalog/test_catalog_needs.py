@@ -368,6 +368,16 @@ def test_a_zone_that_never_had_a_table_holds_nothing() -> None:
     assert rebalance_minimum(view, Placement(safe=100)) == (100, None)
 
 
+def test_the_audit_of_the_tracker_finds_a_partition_that_moves_back() -> None:
+    tracker = PlacementTracker(lambda: 100)
+    tracker.settled(ZONE, 0, 40)
+    tracker.moving(ZONE, 0, 50)
+    tracker.audit()
+    tracker.moving(ZONE, 0, 30)
+    with pytest.raises(AssertionError, match="from change 40 back to 30"):
+        tracker.audit()
+
+
 def test_the_tracker_forgets_a_zone_that_is_gone() -> None:
     tracker = PlacementTracker(lambda: 100)
     tracker.settled(ZONE, 0, 40)

@@ -16,7 +16,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.kv import KVStore, MemoryStore
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.testing.kv_faults import FaultyStore, KVFault, KVRun, explore_kv_faults
+from compactlib.testing.kv_faults import FaultyStore, KVFault, KVOperation, KVRun, explore_kv_faults
 
 
 def watermark(store: KVStore | None = None, now: float = 1000.0, **options: float) -> LowWatermark:
@@ -141,6 +141,20 @@ def test_what_a_node_acted_on_is_there_after_a_fault_at_any_step() -> None:
         assert recovered >= max(run.acknowledged, default=0)
 
     assert explore_kv_faults(MemoryStore, run, check).runs >= 10
+
+
+def test_a_value_is_not_in_force_before_it_was_kept_even_if_its_last_reader_ends_meanwhile() -> None:
+    seen: list[Watermark] = []
+
+    def faults(operation: KVOperation) -> None:
+        if operation.changes:
+            low.unlock("r")
+            seen.append(low.value)
+
+    low = watermark(FaultyStore(MemoryStore(), faults))
+    low.lock("r", 20)
+    assert low.advance(70) == Done(Watermark(70))
+    assert seen == [Watermark(None, pending=70)]
 
 
 def test_a_damaged_value_is_named() -> None:
