@@ -30,7 +30,8 @@ from compactlib.scheduler import (
     Worker,
     WorkerOptions,
 )
-from compactlib.scheduler.model import BlockTombstones, Tombstone
+from compactlib.scheduler.model import BlockTombstones, Command, ShardTombstone, Tombstone
+from compactlib.scheduler.tombstones import Tombstones
 from compactlib.scheduler.worker import RunningJob
 
 PATIENCE = 60.0
@@ -128,6 +129,81 @@ def test_three_workers_compact_everything_once_and_delete_the_rest(sealed: bool,
     data = sorted("".join(folder.path("A", block.id).read_text() for block in desk.blocks()).split())
     assert data == [f"b{number:03}" for number in range(32)]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"A-{block.id}" for block in desk.blocks())
+
+
+# --------------------------------------- vectors 51 to 55 of the notes; 54 is in test_scheduler_worker.py
+
+
+def test_vector_51_a_job_is_done_in_its_order_and_then_reported(tmp_path: Path) -> None:
+    desk, folder = Desk(CONFIG), Folder(tmp_path, 2)
+    desk.add(2)
+    seen: list[tuple[str, ...]] = []
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        seen.append(job.plan.source_blocks)
+        return folder.execute(job)
+
+    with Worker(desk, execute, options=OPTIONS):
+        desk.wait_until(1)
+    assert seen == [("b000", "b001")]
+    assert folder.path("A", desk.blocks()[0].id).read_text() == "b000 b001 "
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no"), FileNotFoundError("gone"), KeyboardInterrupt()])
+def test_vector_52_a_job_that_fails_is_never_reported_as_done(error: BaseException, tmp_path: Path) -> None:
+    desk, said = Desk(CONFIG), list[StatusUpdate]()
+    desk.add(2)
+
+    class Listening:
+        def poll(self, request: PollRequest) -> PollResponse:
+            said.extend(request.status_updates)
+            return desk.poll(request)
+
+    failed = threading.Semaphore(0)
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        failed.release()
+        raise error
+
+    with Worker(Listening(), execute, options=OPTIONS):
+        assert failed.acquire(timeout=PATIENCE)
+        assert failed.acquire(timeout=PATIENCE)
+    assert {update.status for update in said} <= {JobStatus.IN_PROGRESS, JobStatus.FAILED}
+    assert len(desk.blocks()) == 2
+
+
+def test_vector_53_a_tombstone_of_two_blocks_deletes_two_objects(tmp_path: Path) -> None:
+    """Of a span, ours deletes what begins in it, and not what lies before (upstream: everything before its end)."""
+    desk, folder = Desk(CONFIG), Folder(tmp_path, 3)
+    desk.add(2)
+    with Worker(desk, folder.execute, cleanup=folder.cleanup, options=OPTIONS):
+        desk.wait_until(1, tombstones=0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["A-b002", f"A-{desk.blocks()[0].id}"])
+    hour = 3600.0
+    span = ShardTombstone(name="span", tenant="A", shard=1, timestamp=9 * hour, duration=hour)
+    tombstones = Tombstones()
+    tombstones.add(Command(1, 1, 0.0), span)
+    covered = [tombstones.covers(BlockMeta(id="x", tenant="A", shard=1, level=0, min_time=time, max_time=time))
+               for time in (8 * hour, 9 * hour, 10.5 * hour)]
+    assert covered == [False, True, False]
+
+
+def test_vector_55_a_missing_source_is_left_out_and_if_all_are_missing_the_job_says_so(tmp_path: Path) -> None:
+    desk, folder = Desk(CONFIG), Folder(tmp_path, 4)
+    desk.add(4)
+    for gone in ("b001", "b002", "b003"):
+        folder.path("A", gone).unlink()
+    with Worker(desk, folder.execute, options=OPTIONS):
+        state = desk.scheduler.service.state
+        with desk.changed:
+            assert desk.changed.wait_for(lambda: len(state.quarantine) == 2, PATIENCE)
+    # Unlike upstream, what was not found does not stay in the index unseen, but waits in quarantine.
+    missing = sorted(job.plan.source_blocks for job in state.quarantine.values())
+    assert missing == [("b001",), ("b002", "b003")]
+    assert [folder.path("A", block.id).read_text() for block in desk.blocks() if block.level == 1] == ["b000 "]
+
+
+# ------------------------------------------------------------------------------------------- tokens and fences
 
 
 def test_a_forger_gets_nothing_and_takes_nothing(tmp_path: Path) -> None:
