@@ -6,6 +6,7 @@ how far they are, and then no tombstone goes for their sake (notes 1.4).
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterable
 from typing import Any
@@ -15,7 +16,7 @@ import attrs
 from compactlib.blobstore.model import IndexEntry
 from compactlib.blobstore.replication import ReplicationToken
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import InvalidInput, NotFound
+from compactlib.errors import CompactlibError, InvalidInput, NotFound
 from compactlib.report import Table
 
 
@@ -85,6 +86,17 @@ class PeerTokens:
     def _is_ignored(self, heard: _Heard, now: float) -> bool:
         return 0 < self._ignore_idle_seconds < now - heard.at
 
+    def audit(self) -> None:
+        """Check that no token is one that cannot be.
+
+        Raises:
+            CompactlibError: a sequence is negative; the message names the peer.
+        """
+        with self._lock:
+            for name, heard in self._heard.items():
+                if heard.token is not None and heard.token.sequence < 0:
+                    raise CompactlibError(f"peer {name!r} has read up to {heard.token.sequence}, which is no sequence")
+
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row a peer: how far it is, when it was heard of, and whether it counts."""
         now = self._clock.now()
@@ -134,6 +146,16 @@ class ContainerStates:
         """Whether a record's container is gone for good; for `Questions.is_container_gone`."""
         gone_at = self._gone_at.get((entry.account, entry.container))
         return gone_at is not None and gone_at <= self._clock.now()
+
+    def audit(self) -> None:
+        """Check that no time is none.
+
+        Raises:
+            CompactlibError: a container goes at a time that is not a number.
+        """
+        for (account, container), gone_at in self._gone_at.items():
+            if math.isnan(gone_at):
+                raise CompactlibError(f"container {container} of account {account} goes at a time that is not a number")
 
     def __repr__(self) -> str:
         return f"ContainerStates({len(self._gone_at)} containers not active)"

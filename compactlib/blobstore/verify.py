@@ -21,11 +21,12 @@ from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile
 from compactlib.blobstore.swap import CompactableStore, Snapshot
 from compactlib.blobstore.validity import Rules, Verdict, judge, nobody
 from compactlib.budget import Budget
-from compactlib.errors import CompactlibError
+from compactlib.errors import Busy, CompactlibError
 from compactlib.files import list_folder, read_exactly
 from compactlib.report import Table
 
 _TRAILER_BYTES = 4
+_MAX_TRIES = 20
 
 
 @attrs.frozen
@@ -91,7 +92,18 @@ def verify(store: CompactableStore, *, budget: Budget | None = None) -> VerifyRe
     Raises:
         StorageError: the disk refused.
         BudgetSpent: the budget ran out.
+        Busy: compactions took segments away under it again and again; wait for them, or look later.
     """
+    for _ in range(_MAX_TRIES):
+        report = _verified(store, budget)
+        if report is not None:
+            return report
+    raise Busy(f"compactions of store {store.name} have taken segments away from the verifier {_MAX_TRIES} times; "
+               f"verify again when none is running")
+
+
+def _verified(store: CompactableStore, budget: Budget | None) -> VerifyReport | None:
+    """One try; `None` if a compaction took a segment away before it was looked at."""
     findings: list[Finding] = []
     records = read = 0
     snapshot = store.snapshot()
@@ -102,8 +114,7 @@ def verify(store: CompactableStore, *, budget: Budget | None = None) -> VerifyRe
             file = SegmentFile(os.path.join(store.folder, info.name.log_file))
         except CompactlibError as error:
             if info.name not in {each.name for each in store.snapshot().segments}:
-                # A compaction was faster: its records are looked at where they are now.
-                return verify(store, budget=budget)
+                return None
             findings.append(Finding("damage", str(info.name), str(error)))
             continue
         if file.header.name != info.name:

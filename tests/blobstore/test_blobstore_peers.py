@@ -44,6 +44,7 @@ def test_every_peer_has_to_have_seen_it(vector: str, token: ReplicationToken | N
     assert not peers.have_seen(delete_at(9))
     peers.heard("b", token)
     assert peers.have_seen(delete_at(9)) == seen, vector
+    peers.audit()
 
 
 @pytest.mark.parametrize(("days", "idle", "seen"), [(7, 7 * DAY, False), (7, 7 * DAY + 1, True), (0, 900 * DAY, False)])
@@ -82,6 +83,7 @@ def test_r29_a_container_is_gone_after_its_retention(days: int, gone: bool) -> N
     assert not states.is_gone(delete_at(1))
     states.deactivate(1, 2)
     assert states.is_gone(delete_at(1))
+    states.audit()
     assert repr(states) == "ContainerStates(1 containers not active)"
 
 
