@@ -1,0 +1,30 @@
+"""The example of real processes on loopback, with three of them and less time."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from examples.catalog_cluster import run
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+
+
+def test_the_log_shrinks_though_the_coordinator_is_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stations = run(tmp_path, free_ports(3), seconds=0.6)
+    killed, elected = stations["coordinator n1 killed, n2 elected"], stations["n1 is back"]
+    assert stations["shrunk under load"][0] > 1
+    assert elected[0] > killed[0]
+    earliest, latest = stations["the load is over"]
+    assert earliest == latest > elected[0]
+    assert "n2 elected" in capsys.readouterr().out
+    assert "n1#2 is up" in (tmp_path / "n1.log").read_text()
