@@ -2,7 +2,7 @@
 
 On demand, all entries of the index are looked at once. The sealed index segments are sorted by the hash of the id; the
 space of hashes is cut into slices, and in each slice the segments' pieces are merged, so that all records of
-a blob come together. Nothing is looked up, and memory is bounded by the slice. About a microsecond an entry.
+a blob come together. Nothing is looked up, and memory is bounded by the slice. A few microseconds an entry.
 
 Every log segment is listed, one without valid bytes as well (notes 1.5).
 """

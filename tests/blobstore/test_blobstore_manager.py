@@ -26,7 +26,7 @@ from compactlib.blobstore.triggers import Trigger
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import DiskFull, StorageError
-from compactlib.observe import RecordingObserver
+from compactlib.observe import Progress, RecordingObserver
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.testing import FailingFiles
 
@@ -359,6 +359,33 @@ def test_a_disk_that_refuses_any_one_step_is_tried_again_and_nothing_is_lost(tmp
             check_content(store)
             store.audit()
     assert failures > 3
+
+
+def test_a_compaction_that_is_stopped_half_way_is_resumed(tmp_path: Path) -> None:
+    """The store is disabled while its first record is copied: at that record it stops, and goes on when enabled."""
+    clock = ManualClock(1_000_000.0)
+
+    class Disabling(RecordingObserver):
+        def progress(self, progress: Progress) -> None:
+            super().progress(progress)
+            if len(self.progresses) == 1:
+                manager.disable("one")
+
+    observer = Disabling()
+    manager = CompactionManager(BOTH, clock=clock, observer=observer)
+    filled(tmp_path / "one", clock).close()
+    with BlobStore(tmp_path / "one", CONFIG, clock=clock, observer=observer) as store:
+        manager.add(ManagedBlobStore(store, policy=CompactAll(min_used_fraction=0.0)), enabled=True)
+        clock.advance(3601.0)
+        manager.run_due()
+        report = manager.report().stores[0]
+        assert (report.last_outcome, report.failures, report.compactions) == ("stopped", 0, 0)
+        check_content(store)
+        manager.enable("one")
+        manager.run_due()
+        assert manager.report().stores[0].compactions >= 1
+        check_content(store)
+        store.audit()
 
 
 def test_a_full_round_is_remembered_over_a_restart(tmp_path: Path) -> None:

@@ -214,6 +214,37 @@ def test_w1_greedy_takes_victims_that_are_no_neighbours() -> None:
     assert (places(plan), plan.cost_bytes, plan.benefit_segments) == ([0, 2, 5], 300, 2)
 
 
+@given(few_segments, st.integers(1, 3))
+def test_w3_outputs_are_filled_for_one_segment_more_each(valid: list[int], least: int) -> None:
+    view = toy(valid)
+    plan = Greedy(min_reclaimed_segments=least).plan(view, NOW)
+    filled = Greedy(min_reclaimed_segments=least, fill_outputs=True).plan(view, NOW)
+    assert (plan is None) == (filled is None)
+    if plan is None or filled is None:
+        return
+    more = len(filled.victims) - len(plan.victims)
+    assert more >= 0
+    assert filled.benefit_segments == plan.benefit_segments + more
+    left_out = [each.valid_bytes for each in view.eligible if each.name not in filled.names]
+    assert all(each > -filled.cost_bytes % view.fill_bytes for each in left_out)
+
+
+def test_w3_a_half_empty_output_takes_the_next_ones() -> None:
+    view = toy([200, 250, 400, 600])
+    assert places(Greedy().plan(view, NOW)) == [0, 1]
+    assert places(Greedy(fill_outputs=True).plan(view, NOW)) == [0, 1, 2]
+
+
+def test_the_same_seed_gives_the_same_plans_ten_times() -> None:
+    def plans() -> list[list[int] | None]:
+        policy = DChoices(choices=2, random=Random(5))
+        return [places(policy.plan(shares(SHARES_A), NOW + hour)) for hour in range(10)]
+
+    first = plans()
+    assert all(plans() == first for _ in range(10))
+    assert len({tuple(each or ()) for each in first}) > 1
+
+
 @given(few_segments, st.integers(0, 4000))
 def test_the_copy_budget_frees_as_much_as_the_best_of_all_subsets(valid: list[int], allowance: int) -> None:
     view = toy(valid)
@@ -304,8 +335,8 @@ def test_d_choices_needs_one_choice() -> None:
 
 def every_policy() -> list[CompactionPolicy]:
     return [StatsBased(), StatsBased(weight_on_benefit=True), CompactAll(), CompactAll(skip_valid="ends"),
-            CompactAll(skip_valid="all"), Hybrid(), Greedy(), CostBenefit(), ExpiryForecast(), CopyBudget(),
-            DChoices(random=Random(7))]
+            CompactAll(skip_valid="all"), Hybrid(), Greedy(), Greedy(fill_outputs=True), CostBenefit(),
+            ExpiryForecast(), CopyBudget(), DChoices(random=Random(7))]
 
 
 @pytest.mark.parametrize("policy", every_policy(), ids=lambda policy: policy.name)

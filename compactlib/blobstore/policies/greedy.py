@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import attrs
@@ -20,10 +21,14 @@ class Greedy(ReclaimingPolicy):
     Attributes:
         min_used_fraction: see `GatedPolicy`.
         min_reclaimed_segments: see `ReclaimingPolicy`.
+        fill_outputs: go on with the next emptiest as long as they fit into the output that is begun: each is one
+            segment more that is freed, and no output stays half empty.
 
     Raises:
         InvalidInput: a setting is out of its range.
     """
+
+    fill_outputs: bool = False
 
     name: ClassVar[str] = "greedy"
 
@@ -34,8 +39,20 @@ class Greedy(ReclaimingPolicy):
         taken = fewest_that_free(view, by_valid, max(self.min_reclaimed_segments, dead))
         if taken is None:
             return None
+        if self.fill_outputs:
+            taken = _filled(view, by_valid, len(taken))
         return plan_for(view, self, taken, now=now, reason=f"the {len(taken)} with the fewest valid bytes, "
                                                            f"{dead} of them without any")
+
+
+def _filled(view: StoreView, by_valid: Sequence[SegmentView], count: int) -> Sequence[SegmentView]:
+    """The first `count` and those behind them that need no output more."""
+    cost = sum(segment.valid_bytes for segment in by_valid[:count])
+    room = -cost % view.fill_bytes
+    while count < len(by_valid) and by_valid[count].valid_bytes <= room:
+        room -= by_valid[count].valid_bytes
+        count += 1
+    return by_valid[:count]
 
 
 def emptiest_first(segments: tuple[SegmentView, ...]) -> list[SegmentView]:
