@@ -129,7 +129,7 @@ class HybridClock:
 
     def __init__(self, clock: Clock, *, max_skew_seconds: float = 0.5) -> None:
         self._clock = clock
-        self.max_skew_ms = milliseconds(max_skew_seconds, name="max_skew_seconds")
+        self.max_skew_ms: int = milliseconds(max_skew_seconds, name="max_skew_seconds")
         self._last = 0
         self._lock = threading.Lock()
 

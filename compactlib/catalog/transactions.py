@@ -33,8 +33,8 @@ class Transaction:
     __slots__ = ("_counter", "began", "version")
 
     def __init__(self, began: Timestamp, version: int, counter: list[int]) -> None:
-        self.began = began
-        self.version = version
+        self.began: Timestamp = began
+        self.version: int = version
         self._counter: list[int] | None = counter
 
     def __repr__(self) -> str:

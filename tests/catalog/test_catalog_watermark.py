@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,9 +17,12 @@ from compactlib.catalog.timestamp import HybridClock, physical_ms, timestamp
 from compactlib.catalog.watermark import LowWatermark
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
-from compactlib.kv import KVStore, MemoryStore
+from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, Predicate, PredicateFailed
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.testing.kv_faults import FaultyStore, KVFault, KVOperation, KVRun, explore_kv_faults
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 def watermark(store: KVStore | None = None, now: float = 1000.0, **options: float) -> LowWatermark:
@@ -141,6 +147,40 @@ def test_what_a_node_acted_on_is_there_after_a_fault_at_any_step() -> None:
         assert recovered >= max(run.acknowledged, default=0)
 
     assert explore_kv_faults(MemoryStore, run, check).runs >= 10
+
+
+class LateStore(MemoryStore):
+    """Its first write gets no answer, and comes whenever `arrive` is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._late: Callable[[], object] | None = None
+
+    def _first(self, write: Callable[[], object]) -> None:
+        if self._late is None:
+            self._late = write
+            raise OutcomeUnknown(operation="set", path="LateStore", detail="no answer")
+        write()
+
+    def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
+        self._first(lambda: MemoryStore.set(self, partition, key, value))
+
+    def set_if(self, partition: bytes, key: bytes, value: Buffer, predicate: Predicate | None) -> None:
+        self._first(lambda: MemoryStore.set_if(self, partition, key, value, predicate))
+
+    def arrive(self) -> None:
+        assert self._late is not None
+        with contextlib.suppress(PredicateFailed):
+            self._late()
+
+
+def test_a_write_that_comes_late_does_not_lower_it() -> None:
+    store = LateStore()
+    low = watermark(store)
+    assert low.advance(60) == Done(Watermark(60))
+    assert low.advance(90) == Done(Watermark(90))
+    store.arrive()
+    assert watermark(store).value == Watermark(90)
 
 
 def test_a_value_is_not_in_force_before_it_was_kept_even_if_its_last_reader_ends_meanwhile() -> None:
