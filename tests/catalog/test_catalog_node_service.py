@@ -97,7 +97,7 @@ class Cluster:
 
 
 def run(story: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(story(), 60))  # type: ignore[arg-type]
+    asyncio.run(asyncio.wait_for(story(), 60))
 
 
 async def round_of(service: CompactionService) -> RoundReport:

@@ -59,7 +59,7 @@ class Node:
 
 
 def run(story: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(story(), 60))  # type: ignore[arg-type]
+    asyncio.run(asyncio.wait_for(story(), 60))
 
 
 def test_messages_arrive_in_both_directions_in_order() -> None:
