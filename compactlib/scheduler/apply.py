@@ -78,7 +78,8 @@ def _update_plan(effects: Effects, update: PlanUpdate) -> PollResponse:
     leased = [lease for lease in update.leased_tombstones if lease.tombstone.name in state.tombstones]
     for lease in leased:
         state.tombstones.lease(lease.tombstone.name, lease.lease_expires_at)
-    state.turns.update(update.turns)
+    if update.turns:
+        state.turns.update(update.turns)
     for level, tenant, virtual_time in update.passes:
         state.jobs.level(level).ready.set_turn(tenant, virtual_time)
     state.jobs.settle()

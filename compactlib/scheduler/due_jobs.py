@@ -41,6 +41,11 @@ class DueJobs:
     def __len__(self) -> int:
         return self._size
 
+    @property
+    def entries(self) -> int:
+        """Entries kept, those that are out of date included; at most twice the jobs and 64."""
+        return len(self._heap)
+
     def add(self, job: Job, key: int | str) -> None:
         """Let the job wait here. O(log n)."""
         heapq.heappush(self._heap, (due_time(job), key, job))
@@ -51,15 +56,20 @@ class DueJobs:
         """The job waits no longer. O(1); its entry goes later."""
         job.waits_in = None
         self._size -= 1
-        if len(self._heap) > 2 * self._size + _SMALL:
-            unique = {id(entry[2]): entry for entry in self._heap if entry[2].waits_in is self}
-            self._heap = [(due_time(job), key, job) for _, key, job in unique.values()]
-            heapq.heapify(self._heap)
+        self._drop_what_is_out_of_date()
 
     def moved(self, job: Job, key: int | str, before: float) -> None:
         """The job waits for another time than `before`. O(1) if it is a later one."""
         if due_time(job) < before:
             heapq.heappush(self._heap, (due_time(job), key, job))
+            self._drop_what_is_out_of_date()
+
+    def _drop_what_is_out_of_date(self) -> None:
+        """Once it is more than half of the heap. O(1) amortized."""
+        if len(self._heap) > 2 * self._size + _SMALL:
+            unique = {id(entry[2]): entry for entry in self._heap if entry[2].waits_in is self}
+            self._heap = [(due_time(job), key, job) for _, key, job in unique.values()]
+            heapq.heapify(self._heap)
 
     def settle(self) -> None:
         """Put the top right, so that looking at it is enough to know that nothing is due. O(log n) amortized."""

@@ -62,8 +62,12 @@ class Job:
     def plan(self) -> JobPlan:
         """The plan as it was made. O(sources)."""
         state = self.state
-        return JobPlan(name=state.name, tenant=self.tenant, shard=self.shard, compaction_level=state.compaction_level,
-                       source_blocks=self.source_blocks, tombstones=self.tombstones)
+        plan = JobPlan.__new__(JobPlan)
+        # What its own __init__ does, at half the price: a plan is made for each assignment.
+        plan.__dict__.update(name=state.name, tenant=self.tenant, shard=self.shard,
+                             compaction_level=state.compaction_level, source_blocks=self.source_blocks,
+                             tombstones=self.tombstones)
+        return plan
 
     def __lt__(self, other: Job) -> bool:
         # Asked by heaps for two entries of one job at one time: any order will do.

@@ -81,20 +81,22 @@ class _Poll:
             self._take(status_update)
         config, schedule = self._state.config, self._schedule
         capacity = min(self._request.job_capacity + self._revoked, config.max_jobs_per_poll)
-        assigned = self._assign(capacity)
+        assigned = self._assign(capacity) if capacity else ()
         created, evicted = self._create(capacity) if capacity else ((), ())
         leased: tuple[TombstoneLease, ...] = ()
         if config.standalone_cleanup and capacity > len(assigned):
             leased = self._cleanup(created, capacity - len(assigned))
-        tombstones = self._state.tombstones
+        deleted: tuple[str, ...] = ()
+        if self._request.deleted_tombstones:
+            tombstones = self._state.tombstones
+            deleted = tuple(name for name in self._request.deleted_tombstones if name in tombstones)
         return PlanUpdate(
             index=self._command.index, term=self._command.term, now=self._command.appended_at,
             new_jobs=created, assigned_jobs=assigned, updated_jobs=tuple(self._updated),
             returned_jobs=tuple(self._returned), completed_jobs=tuple(self._completed), evicted_jobs=evicted,
             refused_outputs=tuple(self._refused), leased_tombstones=leased,
-            deleted_tombstones=tuple(name for name in self._request.deleted_tombstones if name in tombstones),
-            turns=tuple(schedule.turns.items()),
-            passes=tuple((level, tenant, passed) for (level, tenant), passed in schedule.passes.items()),
+            deleted_tombstones=deleted, turns=tuple(schedule.turns.items()),
+            passes=tuple([(level, tenant, passed) for (level, tenant), passed in schedule.passes.items()]),
             answers=tuple(self._answers),
         )
 

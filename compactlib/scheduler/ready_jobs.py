@@ -71,9 +71,9 @@ class Line:
 
     def __iter__(self) -> Iterator[Job]:
         """The jobs in order; the line must not change meanwhile. O(1) a job."""
-        in_line = (job for job in self._line if job.ready == READY_IN_LINE)
         if not self._early:
-            return in_line
+            return (job for job in self._line if job.ready == READY_IN_LINE)
+        in_line = (job for job in self._line if job.ready == READY_IN_LINE)
         early = (self._early_jobs[name] for _, name in self._early)
         return heapq.merge(in_line, early, key=lambda job: self._last_key(job.state))
 

@@ -1,0 +1,170 @@
+"""The queue of jobs and its parts against plain models: whatever happened before, the order is that of the states."""
+
+from __future__ import annotations
+
+import random
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compactlib.errors import CompactlibError
+from compactlib.scheduler import Command, FairShare, JobPhase, JobState, JobStatus, SchedulerConfig
+from compactlib.scheduler.due_jobs import DueJobs, due_time
+from compactlib.scheduler.job import Job
+from compactlib.scheduler.job_queue import JobQueue
+from compactlib.scheduler.schedule import Schedule
+from tests.scheduler.build import P, U, assigned_names, job_plan, job_state, jobs_of
+
+CONFIG = SchedulerConfig(max_failures=3, max_queue_size=0)
+
+
+@given(st.integers(0, 10**6), st.booleans())
+def test_jobs_that_wait_come_out_in_order_whatever_was_renewed(seed: int, includes_end: bool) -> None:
+    rng = random.Random(seed)
+    waiting = DueJobs(includes_end=includes_end)
+    jobs: dict[int, Job] = {}
+    for number in range(rng.randint(1, 60)):
+        roll = rng.random()
+        if roll < 0.4 or not jobs:
+            state = job_state(str(number), status=P, lease=float(rng.randint(0, 30)), sequence=number)
+            jobs[number] = Job(state, job_plan(state.name))
+            waiting.add(jobs[number], number)
+        elif roll < 0.8:
+            job = rng.choice(list(jobs.values()))
+            before = due_time(job)
+            job.state = attrs.evolve(job.state, lease_expires_at=float(rng.randint(0, 40)))
+            waiting.moved(job, job.state.sequence, before)
+        elif roll < 0.9:
+            waiting.remove(jobs.pop(rng.choice(list(jobs))))
+        else:
+            waiting.settle()
+        waiting.audit()
+        now = float(rng.randint(0, 45))
+        found = list(dict.fromkeys(job.state.sequence for job in waiting.due(now)))
+        due = sorted((due_time(job), number) for number, job in jobs.items()
+                     if due_time(job) < now or (includes_end and due_time(job) == now))
+        assert found == [number for _, number in due]
+    assert len(waiting) == len(jobs)
+
+
+def model_order(states: list[JobState], config: SchedulerConfig, now: float) -> list[str]:
+    """What is to be assigned at a time: notes 1.4 and 1.5, as a filter and a sort."""
+    able = [state for state in states if not 0 < config.max_failures <= state.failures
+            and (now > state.lease_expires_at if state.status is P else now >= state.not_before)]
+    by_age = config.last_key == "age"
+    return [state.name for state in sorted(able, key=lambda state: (
+        state.compaction_level, state.status, state.failures,
+        state.lease_expires_at if state.status is P else state.not_before,
+        state.sequence if by_age else 0, state.name))]
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10**6), st.sampled_from([CONFIG, attrs.evolve(CONFIG, last_key="name")]))
+def test_the_order_of_assignment_is_that_of_the_states(seed: int, config: SchedulerConfig) -> None:
+    rng = random.Random(seed)
+    queue = JobQueue(config)
+    for number in range(rng.randint(1, 80)):
+        names = [job.state.name for job in queue]
+        roll = rng.random()
+        if roll < 0.45 or not names:
+            name = f"{rng.randrange(1000)}-{number}"
+            queue.add(job_state(name, rng.randrange(2), token=number, sequence=rng.randrange(1000) << 8 | number),
+                      job_plan(name))
+        else:
+            job = queue.get(rng.choice(names))
+            assert job is not None
+            if roll < 0.6:
+                queue.put(job, attrs.evolve(job.state, status=P, token=number, not_before=0.0,
+                                            lease_expires_at=float(rng.randint(0, 30)),
+                                            failures=job.state.failures + (job.state.status is P)))
+            elif roll < 0.75 and job.state.status is P:
+                queue.put(job, attrs.evolve(job.state, lease_expires_at=float(rng.randint(0, 40))))
+            elif roll < 0.85:
+                queue.put(job, attrs.evolve(job.state, status=U, token=number, lease_expires_at=0.0,
+                                            failures=job.state.failures + rng.randrange(2),
+                                            not_before=float(rng.choice([0, 0, 5, 25]))))
+            elif roll < 0.95:
+                queue.complete(job)
+            else:
+                queue.settle()
+        queue.audit()
+        now = float(rng.randint(0, 45))
+        states = [job.state for job in queue]
+        assert assigned_names(queue, config, Command(10_000, 1, now)) == model_order(states, config, now)
+        excluded = {state.name for state in states if queue.phase(state, now) is JobPhase.EXCLUDED}
+        assert {job.state.name for job in queue.excluded(now)} == excluded
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10**6))
+def test_turns_are_the_same_after_loading(seed: int) -> None:
+    rng = random.Random(seed)
+    config = attrs.evolve(CONFIG, fair_share=FairShare({"A": 3, "B": 2}))
+    queue = JobQueue(config)
+    for number in range(rng.randint(1, 60)):
+        if rng.random() < 0.6:
+            queue.add(job_state(str(number), sequence=number), job_plan(str(number), tenant=rng.choice("ABCD")))
+            continue
+        schedule = Schedule(queue, config, Command(number + 2, 1, 0.0))
+        for item in [schedule.assign_job() for _ in range(rng.randint(1, 3))]:
+            job = None if item is None else queue.get(item.state.name)
+            if item is not None and job is not None:
+                queue.put(job, item.state)
+        for (level_number, tenant), virtual_time in schedule.passes.items():
+            queue.level(level_number).ready.set_turn(tenant, virtual_time)
+        queue.audit()
+        again = JobQueue(config)
+        for level_number, level in queue.levels.items():
+            again.level(level_number).ready.load(level.ready.dump())
+        for job in queue:
+            again.restore(job.state, job.plan(), ())
+        for level in again.levels.values():
+            level.ready.loaded()
+        again.audit()
+        command = Command(10_000, 1, 0.0)
+        assert assigned_names(again, config, command) == assigned_names(queue, config, command)
+        late = job_state(f"late{number}", sequence=1000 + number), job_plan(f"late{number}", tenant="D")
+        assert queue.add(*late)
+        assert again.add(*late)
+        assert assigned_names(again, config, command) == assigned_names(queue, config, command)
+
+
+def test_many_renewals_leave_no_pile_behind() -> None:
+    queue = jobs_of(CONFIG, *(job_state(str(number), status=P, lease=1.0, sequence=number) for number in range(100)))
+    for step in range(60):
+        for job in list(queue):
+            queue.put(job, attrs.evolve(job.state, lease_expires_at=float(step if step % 2 else 500 - step)))
+        queue.settle()
+    waiting = queue.levels[0].leased[0]
+    assert (len(waiting), waiting.entries <= 2 * 100 + 64) == (100, True)
+    for job in list(queue)[10:]:
+        queue.complete(job)
+    queue.audit()
+    assert (len(waiting), waiting.entries <= 2 * 10 + 64) == (10, True)
+
+
+def test_audits_find_what_is_wrong() -> None:
+    queue = jobs_of(CONFIG, job_state("1"), job_state("2", status=P, lease=5.0, sequence=1), job_state("3", failures=3))
+    for name, changes in (("1", {"status": P}), ("2", {"lease_expires_at": 1.0}), ("3", {"failures": 0})):
+        job = queue.get(name)
+        assert job is not None
+        before = job.state
+        job.state = attrs.evolve(before, **changes)
+        if name != "1":
+            with pytest.raises(CompactlibError):
+                queue.audit()
+        job.state = before
+        queue.audit()
+
+
+def test_a_job_knows_its_sources_however_they_are_spelt() -> None:
+    for sources in (("a", "b"), ("a\nb", "c"), ("",), ("a",), ()):
+        plan = attrs.evolve(job_plan("x"), source_blocks=sources)
+        job = Job(job_state("x"), plan)
+        assert job.plan() == plan
+        assert job.has_sources(sources)
+        assert not job.has_sources((*sources, "z"))
+        assert not job.has_sources(("\n".join(sources), "y"))
+    assert JobStatus.IN_PROGRESS is P
