@@ -115,6 +115,6 @@ def test_a_store_survives_kills_under_load_with_compaction(tmp_path: Path) -> No
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(8))
 def test_soak_two_hundred_kills(seed: int, tmp_path: Path) -> None:
-    campaign(tmp_path / "store", 50, 100 + seed)
+    campaign(tmp_path / "store", 25, 100 + seed)
