@@ -107,8 +107,15 @@ def _replace(effects: Effects, job: Job, results: CompactedBlocks) -> None:
             blocks=results.source_blocks))
     for block in results.new_blocks:
         queue_block(effects, block)
-    if state.index is not None:
+    if state.index is None:
+        return
+    if state.config.check_results:
         state.index.replace(job.tenant, job.shard, results.source_blocks, results.new_blocks)
+        return
+    # Unchecked results may name anything; what can be done with them is done.
+    state.index.remove(job.tenant, job.shard, results.source_blocks)
+    for block in results.new_blocks:
+        state.index.add(block)
 
 
 def queue_block(effects: Effects, block: BlockMeta) -> bool:

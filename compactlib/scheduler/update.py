@@ -184,7 +184,10 @@ class Tick:
 
 @attrs.frozen(slots=False)
 class Retain:
-    """Forget blocks whose newest data is older than `before` (seconds); a shard tombstone deletes their objects."""
+    """Forget blocks whose newest data is older than `before` (seconds); a shard tombstone deletes their objects.
+
+    At most 32 partitions at once: repeat it until it removes nothing.
+    """
 
     before: float
 

@@ -162,6 +162,19 @@ def test_two_updates_about_one_job_under_upstream_complete_it_once(statuses: tup
     assert (len(state.jobs), len(state.tombstones)) == (0, 1)
 
 
+def test_unchecked_results_may_name_anything_and_apply_does_not_raise() -> None:
+    host = Host(SchedulerConfig.upstream(levels=PAIRS.levels))
+    host.add("a", "b")
+    response = host.assigned()
+    strange = CompactedBlocks(tenant="Z", shard=9, source_blocks=("a", "nothing"), new_blocks=(
+        BlockMeta(id="x", tenant="Y", shard=8, level=7),))
+    answer = host.service.poll(host.command(), PollRequest((say(response, S, results=strange),)))
+    assert verdicts(answer) == [Verdict.ACCEPTED]
+    assert host.service.state.index is not None
+    assert sorted(block.id for block in host.service.state.index.blocks()) == ["b", "x"]
+    host.service.audit()
+
+
 def test_no_capacity(host: Host) -> None:
     before = rows(host)
     assert host.poll(0) == PollResponse(now=host.now)

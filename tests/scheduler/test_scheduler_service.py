@@ -152,6 +152,17 @@ def test_of_two_polls_prepared_at_once_only_one_makes_the_jobs() -> None:
     assert (len(host.service.state.jobs), len(host.service.state.blocks)) == (1, 2)
 
 
+def test_a_job_whose_blocks_are_gone_meanwhile_is_not_made() -> None:
+    host = Host(PAIRS)
+    host.add("a", "b")
+    late = host.service.prepare(host.command(), PollRequest(job_capacity=1))
+    response = host.assigned()
+    host.poll(0, say(response, S, results=output(response.compaction_jobs[0], "x")))
+    assert [job.plan.source_blocks for job in late.new_jobs] == [("a", "b")]
+    host.apply(late)
+    assert len(host.service.state.jobs) == 0
+
+
 def test_a_renewal_that_was_overtaken_is_superseded() -> None:
     host, response = with_job()
     host.now += 100
