@@ -138,10 +138,11 @@ class SchedulerHost:
                  observer: Observer | None = None) -> None:
         if snapshot_every < 0:
             raise InvalidInput(f"snapshot_every is {snapshot_every}; give 0 or more")
-        self.log = log
+        self.log: CommandLog = log
         self._every = snapshot_every
         self._observer = Observer() if observer is None else observer
-        self.machine = SchedulerMachine(config or SchedulerConfig(), with_index=with_index, observer=observer)
+        self.machine: SchedulerMachine = SchedulerMachine(config or SchedulerConfig(), with_index=with_index,
+                                                          observer=observer)
         self._snapshots = None if kv is None else SnapshotStore(kv, partition)
         self._snapshotting = threading.Lock()
         snapshot = None if self._snapshots is None else self._snapshots.load()

@@ -23,7 +23,7 @@ class BlockFolder:
     """
 
     def __init__(self, folder: StrPath, files: Files | None = None) -> None:
-        self.folder = os.path.abspath(os.fspath(folder))
+        self.folder: str = os.path.abspath(os.fspath(folder))
         self.files: Files = LocalFiles() if files is None else files
 
     def path_of(self, tenant: str, shard: int, block_id: str) -> str:

@@ -331,6 +331,22 @@ def test_crash_at_every_step(memory_path: Path) -> None:
     assert report.points > 50
 
 
+def test_no_term_comes_twice_whatever_crashes(memory_path: Path) -> None:
+    def work(place: Path, files: RecordingFiles) -> None:
+        for _ in range(2):
+            log, _ = opened(place / "log", files=files)
+            files.acknowledge(log.term)
+            log.close()
+
+    def check_terms(folder: Path, told: Sequence[int]) -> None:
+        log, _ = opened(folder / "log")
+        log.close()
+        assert log.term > max(told, default=0)
+
+    (memory_path / "work").mkdir()
+    explore(record(memory_path / "work", work), check_terms, limit_per_point=16)
+
+
 def test_crash_at_every_step_of_the_recovery_from_a_crash(memory_path: Path) -> None:
     def recover(folder: Path, files: Files) -> None:
         with LocalLog(folder / "log", options(files)) as log:

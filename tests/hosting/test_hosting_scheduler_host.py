@@ -15,7 +15,7 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.hosting import LocalLog, OutOfStep, PollAgain, SchedulerHost, SchedulerMachine, SnapshotStore
-from compactlib.kv import KVStore, MemoryStore, PredicateFailed, SqliteStore
+from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, PredicateFailed, SqliteStore
 from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import LogOptions, SegmentLimits
@@ -280,6 +280,19 @@ def test_two_writers_of_snapshots_do_not_overwrite_each_other() -> None:
     loaded = SnapshotStore(kv, b"p").load()
     assert loaded is not None
     assert loaded.data == b"one"
+
+
+def test_a_snapshot_whose_answer_was_lost() -> None:
+    done = FaultyStore(MemoryStore(), lambda operation: KVFault.UNKNOWN_DONE if operation.name == "set_if" else None)
+    store = SnapshotStore(done, b"p")
+    for index in (1, 2):
+        store.save(index, b"state")
+        assert store.index == index, "it looked, and found it written"
+    lost = FaultyStore(MemoryStore(), lambda operation: KVFault.UNKNOWN_LOST if operation.name == "set_if" else None)
+    store = SnapshotStore(lost, b"p")
+    with pytest.raises(OutcomeUnknown):
+        store.save(1, b"state")
+    assert store.index == 0
 
 
 def test_damaged_snapshots_are_never_loaded() -> None:
