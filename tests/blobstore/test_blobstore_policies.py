@@ -289,6 +289,12 @@ def test_w4_what_is_about_to_die_is_not_copied() -> None:
     assert places(ExpiryForecast(horizon_seconds=60.0).plan(view, NOW)) == [0, 1]
 
 
+def test_exactly_the_part_that_may_die_does_not_wait() -> None:
+    for dying, waits in ((20, False), (21, True)):
+        view = toy([100], dying=[[Dying(NOW + 3600, dying)]])
+        assert ExpiryForecast(max_dying_fraction=0.2).waits(view.segments[0], NOW) == waits
+
+
 def test_what_died_whole_is_dropped_without_a_copy() -> None:
     view = toy([0, 500, 0, 200, 0, 200])
     plan = planned(ExpiryForecast(), view)

@@ -182,6 +182,11 @@ def test_property_9_no_eligible_range_has_a_smaller_ratio(valid: list[int], leas
         assert plan.benefit_segments >= least
 
 
+def test_of_equals_the_first_start_wins_also_where_a_later_one_is_found_with_it() -> None:
+    """1 .. 3 costs 2 for each segment as well; a search that forgets the earlier of two equal starts answers that."""
+    assert best_range([1, 1, 3, 0, 1], 4, 2) == SegmentRange(0, 5, 6, 3)
+
+
 def test_w1_the_best_of_fifty_million_ranges_is_found() -> None:
     """How long it takes is in `benchmarks/`; a search that looked at each range would not end here."""
     valid = [400 + (place * 7919) % 500 for place in range(10_000)]
@@ -194,6 +199,8 @@ def test_w1_the_best_of_fifty_million_ranges_is_found() -> None:
 def test_a_segment_that_may_not_be_taken_is_no_part_of_a_range() -> None:
     view = toy([300, 300, 300, 300], eligible=[True, False, True, True])
     assert places(StatsBased().plan(view, NOW)) == [2, 3]
+    equals = toy([450, 450, 0, 450, 450], eligible=[True, True, False, True, True])
+    assert places(StatsBased().plan(equals, NOW)) == [0, 1]
 
 
 # --------------------------------------------------------------------------------------------- the middle range (W14)
@@ -225,6 +232,9 @@ def test_a_middle_range_that_frees_only_one_is_not_taken() -> None:
     view = shares((.3, .9, .3), **DUE)
     assert places(StatsBased(**MIDDLE).plan(view, NOW)) is None
     assert places(StatsBased(**MIDDLE).plan(shares((.3, .2, .1, .3), **DUE), NOW)) == span(0, 3)
+    of_one = StatsBased(**MIDDLE).plan(shares((.3, .3), **DUE), NOW)
+    assert of_one is not None
+    assert (of_one.benefit_segments, of_one.kind) == (1, "normal")
 
 
 def test_w5_the_options_take_more_at_once_where_single_gains_are_cheapest() -> None:

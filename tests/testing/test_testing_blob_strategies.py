@@ -127,7 +127,7 @@ def test_a_policy_has_a_name_and_plain_settings(policy: CompactionPolicy, told: 
 @pytest.mark.parametrize("policy", [
     StatsBased(), StatsBased(min_used_fraction=0.0, min_reclaimed_segments=2, weight_on_benefit=True),
     StatsBased(middle_range_interval_seconds=86_400.0), CompactAll(skip_valid="ends"), CompactAll(skip_valid="all"),
-    Hybrid(), Hybrid(usual=Greedy(), every_seconds=0.0, spread_seconds=10.0), Greedy(), Greedy(min_used_fraction=0.0, fill_outputs=True),
+    Hybrid(), Hybrid(usual=Greedy(), every_seconds=0.0, spread_seconds=10.0), Greedy(), Greedy(fill_outputs=True),
     CostBenefit(min_reclaimed_segments=2), ExpiryForecast(), ExpiryForecast(max_dying_fraction=0.0),
     CopyBudget(max_copied_bytes=1_500), DChoices(random=Random(3)), DChoices(choices=1, random=Random(3)),
 ], ids=repr)
