@@ -26,6 +26,7 @@ _HEADER = struct.Struct("<4sHHI")
 _CRC = struct.Struct("<I")
 _KINDS: dict[str, type[Any]] = {"schema": Schema, "zone": Zone, "table": Table, "index": Index}
 _NAMES = {kind: name for name, kind in _KINDS.items()}
+_FIELDS = {kind: tuple(field.name for field in attrs.fields(kind)) for kind in (*_KINDS.values(), Column)}
 
 
 class RecordType(IntEnum):
@@ -220,7 +221,14 @@ def _change_of(fields: dict[str, Any]) -> Change:
 
 
 def _descriptor_fields(descriptor: Descriptor) -> dict[str, Any]:
-    return {"kind": _NAMES[type(descriptor)], **attrs.asdict(descriptor)}
+    fields = _plain(descriptor)
+    if isinstance(descriptor, Table):
+        fields["columns"] = list(map(_plain, descriptor.columns))
+    return {"kind": _NAMES[type(descriptor)], **fields}
+
+
+def _plain(one: Descriptor | Column) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in _FIELDS[type(one)]}
 
 
 def _descriptor_of(fields: dict[str, Any]) -> Descriptor:
