@@ -304,6 +304,32 @@ def test_it_goes_on_after_the_store_was_opened_anew(folder: Path, clock: ManualC
         check_against(store, before)
 
 
+@pytest.mark.parametrize("reopened", [False, True])
+def test_what_was_copied_before_is_not_used_if_it_would_be_copied_otherwise_now(reopened: bool, folder: Path,
+                                                                              clock: ManualClock) -> None:
+    """Blobs have expired since a new segment was whole: the cycle is decided anew."""
+    with open_store(folder, clock, swap_segments=9) as store:
+        for number in range(40):
+            store.put(f"b{number}", bytes(300), ttl_seconds=1000 if number % 3 else None)
+        before, began = StorePicture.of(store), clock.now()
+        compactor = BlobCompactor(store)
+        assert isinstance(compactor.compact(plan_of(store), budget=Budget(total_bytes=4500)), Failed)
+        assert compactor.log is not None
+        assert len(compactor.log.cycles[-1].targets) == 2
+        clock.advance(2000)
+        if not reopened:
+            report = done(compactor.resume(budget=Budget()))
+    if reopened:
+        with open_store(folder, clock, swap_segments=9) as store:
+            report = done(BlobCompactor(store).resume(budget=Budget()))
+    assert report.verdicts[Verdict.EXPIRED] > 20
+    with open_store(folder, clock) as store:
+        found = compare(before, StorePicture.of(store), began - RETENTION, clock.now())
+        assert not found.findings, str(found)
+        assert not verify(store).findings
+        assert answers(store, 3) == [bytes(300), "Missing", "Missing"]
+
+
 def test_it_can_be_dropped(folder: Path, clock: ManualClock) -> None:
     with garbage_store(folder, clock) as store:
         before = StorePicture.of(store)
