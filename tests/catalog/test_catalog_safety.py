@@ -68,8 +68,9 @@ def test_an_unsafe_target_is_refused_and_the_rule_is_named(target: int, changes:
 
 
 def test_the_rules_hold_with_asserts_switched_off() -> None:
-    program = ("from tests.catalog.test_catalog_safety import *\n"
-               "try:\n    check_target(given(VIEW, low_watermark=39), 4)\n"
+    program = ("from compactlib.catalog.safety import UnsafeCompaction, check_target\n"
+               "from tests.catalog.cases import given, with_table_x\n"
+               "try:\n    check_target(given(with_table_x(), low_watermark=39), 4)\n"
                "except UnsafeCompaction as error:\n    print('refused:', error.target, __debug__)")
     told = subprocess.run([sys.executable, "-O", "-c", program], capture_output=True, text=True, check=True)
     assert told.stdout == "refused: 4 False\n"
