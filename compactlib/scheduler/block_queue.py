@@ -249,6 +249,10 @@ class BlockQueue:
 
     # ---------------------------------------------------------------------------------------------------- views
 
+    def has_flushed(self) -> bool:
+        """Whether a plan might find anything at all. O(levels)."""
+        return any(level.arrival or level.waiting for level in self.levels)
+
     def holds(self, key: Key, block_id: str) -> bool:
         """Whether the block is queued under this key, staged or flushed."""
         level = self.levels[key[2]] if 0 <= key[2] < len(self.levels) else None

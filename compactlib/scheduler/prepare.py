@@ -82,7 +82,7 @@ class _Poll:
         config, schedule = self._state.config, self._schedule
         capacity = min(self._request.job_capacity + self._revoked, config.max_jobs_per_poll)
         assigned = self._assign(capacity) if capacity else ()
-        created, evicted = self._create(capacity) if capacity else ((), ())
+        created, evicted = self._create(capacity) if capacity and self._state.blocks.has_flushed() else ((), ())
         leased: tuple[TombstoneLease, ...] = ()
         if config.standalone_cleanup and capacity > len(assigned):
             leased = self._cleanup(created, capacity - len(assigned))

@@ -175,6 +175,33 @@ def test_a_renewal_that_was_overtaken_is_superseded() -> None:
     assert host.service.job(taken.assignments[0].name)[0].token == taken.assignments[0].token
 
 
+def test_a_completion_that_was_overtaken_is_superseded_and_its_outputs_are_remembered() -> None:
+    host, response = with_job()
+    plan = response.compaction_jobs[0]
+    host.now += 100
+    late = host.service.prepare(host.command(), PollRequest((say(response, S, results=output(plan, "late")),)))
+    taken = host.poll(1)
+    applied = host.apply(late)
+    assert isinstance(applied, Applied)
+    assert [one.verdict for one in applied.response.answers] == [Verdict.SUPERSEDED]
+    assert host.service.job(plan.name)[0].token == taken.assignments[0].token
+    host.poll(0, say(taken, S, results=output(plan, "good")))
+    assert host.service.state.tombstones.exists("A", 1, "late")
+    assert not host.service.state.tombstones.exists("A", 1, "good")
+
+
+def test_a_completion_is_superseded_if_its_output_was_given_up_meanwhile() -> None:
+    host, response = with_job()
+    plan = response.compaction_jobs[0]
+    prepared = host.service.prepare(host.command(), PollRequest((say(response, S, results=output(plan, "x")),)))
+    host.service.state.tombstones.add(host.command(), BlockTombstones(name="t", tenant="A", shard=1, level=1,
+                                                                      blocks=("x",)))
+    applied = host.apply(prepared)
+    assert isinstance(applied, Applied)
+    assert [one.verdict for one in applied.response.answers] == [Verdict.SUPERSEDED]
+    assert host.service.job(plan.name)[0].status is P
+
+
 def test_an_eviction_is_left_out_if_the_job_was_renewed_meanwhile() -> None:
     host = Host(attrs.evolve(PAIRS, max_queue_size=1, max_failures=1))
     host.add("a", "b", "c", "d")
