@@ -151,6 +151,14 @@ def test_a_worker_and_a_rising_floor_in_every_order(worker: Actor) -> None:
         assert KVFence(store).committed("job") == (done if worker is new_worker else None)
 
 
+def test_a_record_that_the_rising_floor_removes_lets_nobody_in_who_was_too_late_before() -> None:
+    for order in orders(5, 4):
+        store = MemoryStore()
+        KVFence(store).admit("job", 6)
+        notes, _ = run_in_order(store, [old_worker, floor_raiser], order)
+        assert notes[0] == [FencedOff], order
+
+
 def test_a_fence_that_checks_before_it_writes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def careless(self: KVFence, key: bytes, record: Admission, predicate: object, *, last: bool) -> bool:
         self._store.set(self._partition, key, encode_record(record))
