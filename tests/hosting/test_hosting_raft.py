@@ -155,6 +155,10 @@ def test_the_leader_is_killed_and_jobs_go_on(group: Group) -> None:
         assert reply["queued"] in (24, 0), "asked twice, if the first answer was lost"
         work(group, workers, 10, last, rng)
         leader = group.leader()
+        for node in group.nodes.values():
+            if node is not leader:
+                with pytest.raises(Unreachable, match="NotLeader"):
+                    node.ask("poll " + encode_message(PollRequest()).hex())
         terms.append(leader.ask("status")["term"])
         leader.kill()
         del group.nodes[leader.address]
@@ -239,6 +243,16 @@ def test_a_machine_that_raises_breaks_its_node(memory_path: Path) -> None:
             log.propose(b"x")
         with pytest.raises(LogBroken):
             log.propose(b"x")
+
+
+def test_a_place_in_the_log_is_decided_on_by_who_asked_for_it() -> None:
+    # Tickets are counted anew by each node and in each life of a node: the run's id tells them apart.
+    log = RaftLog("127.0.0.1:1", [])
+    log._deciders[1] = lambda command: b"mine"  # noqa: SLF001
+    command = Command(1, 1, 0.0)
+    assert log._decided_at(("another run", 1), command).value is None  # noqa: SLF001
+    assert log._decided_at((log._run, 1), command).value == b"mine"  # noqa: SLF001
+    assert log._decided_at((log._run, 1), command).value is None  # noqa: SLF001
 
 
 def test_wrong_use_is_named() -> None:
