@@ -22,7 +22,9 @@ from compactlib.clock import ManualClock
 from compactlib.errors import StorageError
 from compactlib.files import Files, LocalFiles
 from compactlib.outcome import Failed
-from compactlib.testing import CrashReport, FailingFiles, Recording, explore, explore_recovery, record
+from compactlib.testing import CrashReport, FailingFiles, Recording, explore, explore_recovery, record, replay
+from compactlib.testing.crash_model import CrashModel
+from compactlib.testing.crash_state import CrashState, Fate
 from tests.blobstore.compaction_stores import (
     EVERYTHING,
     START,
@@ -143,6 +145,7 @@ class Expected:
 
 
 def recorded(story: Story, folder: Path) -> tuple[Recording, Expected]:
+    folder.mkdir(exist_ok=True)
     story.build(folder / "store")
     with story.open(folder / "store") as store:
         plain = answers(store, COUNT + 11)
@@ -212,6 +215,21 @@ def crash_after_failure(folder: Path, fail_at: int, *, limit_per_point: int, poi
 @pytest.mark.parametrize("fail_at", [5, 16, 23, 31, 40])
 def test_a_crash_after_a_failure_and_a_second_try_loses_nothing(fail_at: int, tmp_path: Path) -> None:
     assert crash_after_failure(tmp_path, fail_at, limit_per_point=2, points=10) >= fail_at
+
+
+def test_removals_that_were_lost_are_durable_before_the_log_that_tells_of_them_goes(tmp_path: Path) -> None:
+    """A crash after the last step was noted, but before the removals were synced; then a crash of the recovery."""
+    recording, expected = recorded(STORIES["three swap segments"], tmp_path / "first")
+    texts = [str(operation) for operation in recording.operations]
+    point = max(place for place, text in enumerate(texts) if text.startswith("rename") and "COMPACTION.tmp" in text) + 1
+    model = CrashModel(recording)
+    model.advance_to(point)
+    fates = {change: Fate.LOST if texts[change.operation].startswith("unlink") else Fate.KEPT
+             for change in model.pending}
+    assert Fate.LOST in fates.values()
+    replay(recording, CrashState.of(point, fates), tmp_path / "second")
+    again = record(tmp_path / "second", expected.story.recover)
+    explore(again, expected.check, limit_per_point=10)
 
 
 @pytest.mark.soak
