@@ -57,7 +57,7 @@ class KeptStatistics:
         self._throttle = throttle
         self._buckets: BucketStatistics | None = None
         self._seen = _Seen({}, 0)
-        self.full_counts = 0
+        self.full_counts: int = 0
         """How often everything was counted anew."""
 
     def refresh(self, snapshot: Snapshot, now: float) -> BucketStatistics:

@@ -46,6 +46,8 @@ class Sensor:
     def view(self, now: float) -> StoreView:
         """The store as a policy sees it at `now` (seconds).
 
+        The first view of a store begins its history of plans on the disk: schedules count from then.
+
         Raises:
             StorageError: the history of plans cannot be read or written.
         """

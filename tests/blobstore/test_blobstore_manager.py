@@ -454,6 +454,19 @@ def test_kept_statistics_of_a_real_store_are_those_of_a_full_count(tmp_path: Pat
                 assert isinstance(BlobCompactor(store).compact(plan), Done)
 
 
+def test_a_clock_that_was_set_back_never_makes_deletes_count_too_early(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    with filled(tmp_path / "one", clock, stats_bucket_count=500, stats_bucket_seconds=1.0) as store:
+        sensor = Sensor(store)
+        clock.advance(3700.0)
+        assert sensor.view(clock.now()).reference_time == clock.now() - 10.0
+        clock.set_now(1_003_650.0)
+        assert sensor.view(clock.now()).reference_time == clock.now() - 10.0
+        plan = CompactAll(min_used_fraction=0.0).plan(sensor.view(clock.now()), clock.now())
+        assert plan is not None
+        assert isinstance(BlobCompactor(store).compact(plan), Done)
+
+
 def without_buckets(store: BlobStore) -> Any:
     """The same store, configured without buckets."""
 
