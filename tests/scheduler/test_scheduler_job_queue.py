@@ -131,6 +131,21 @@ def test_turns_are_the_same_after_loading(seed: int) -> None:
         assert assigned_names(again, config, command) == assigned_names(queue, config, command)
 
 
+def test_a_tenant_that_lags_behind_still_does_after_loading() -> None:
+    # Its job was spoken of in the polls in which its turn came, so it was passed over.
+    config = attrs.evolve(CONFIG, fair_share=FairShare())
+    queue, again = JobQueue(config), JobQueue(config)
+    for number in range(12):
+        queue.add(job_state(str(number), sequence=number), job_plan(str(number), tenant="AB"[number % 2]))
+    queue.level(0).ready.set_turn("A", 4 << 20)
+    again.level(0).ready.load(queue.level(0).ready.dump())
+    for job in queue:
+        again.restore(job.state, job.plan(), ())
+    names = assigned_names(queue, config, Command(1, 1, 0.0))
+    assert names[:4] == ["1", "3", "5", "7"]
+    assert assigned_names(again, config, Command(1, 1, 0.0)) == names
+
+
 def test_many_renewals_leave_no_pile_behind() -> None:
     queue = jobs_of(CONFIG, *(job_state(str(number), status=P, lease=1.0, sequence=number) for number in range(100)))
     for step in range(60):
