@@ -72,7 +72,6 @@ class Faults:
             self._end_everything(node)
         world.finish_builds()
         world.rebalancing.clear()
-        world.trace.append(("EndRebalances",))
         for node in world.nodes.values():
             self._learn(node, world.service.view.latest, world.service.view.earliest)
         for partition in world.partitions.values():
@@ -187,7 +186,6 @@ class Faults:
         if zone not in self._world.rebalancing:
             version = self._world.version_at(node.now())
             self._world.rebalancing[zone] = version
-            self._world.trace.append(("StartRebalance", version))
             self._simulation.later(self._random.uniform(0.2, 2.5), self._end_rebalance, zone)
 
     def _end_rebalance(self, zone: int) -> None:
@@ -199,7 +197,6 @@ class Faults:
         if sources and targets:
             self._world.move_replica(partition, self._random.choice(sorted(sources)), self._random.choice(targets))
         del self._world.rebalancing[zone]
-        self._world.trace.append(("EndRebalances",))
 
     def _ask(self, node: SimulatedNode) -> None:
         self._simulation.hand(node, Triggered(Trigger.MANUAL))
@@ -271,6 +268,7 @@ class Faults:
         self.wait_for_clocks(node)
         node.start(simulation.make_node(node.id))
         self._learn(node, world.service.view.latest, world.service.view.earliest)
+        world.trace.append(("Join", node.name))
         simulation.tell("{} starts", node.id)
         for partition, _ in world.hosted(node):
             if partition.primary is None:

@@ -50,7 +50,7 @@ from compactlib.catalog.effects import (
     ZonesListed,
 )
 from compactlib.catalog.log_model import SnapshotSaved
-from compactlib.catalog.messages import ZoneResult
+from compactlib.catalog.messages import Message, ReportRequest, RoundId, ZoneResult
 from compactlib.catalog.model import Factor, Floor, NodeId, NodeReport, Topology, Unavailable
 from compactlib.catalog.node import CatalogNode
 from compactlib.catalog.outbox import NodeOptions
@@ -122,6 +122,9 @@ class CatalogSimulation:
         self._network_due = float("inf")
         self._cancelled: set[tuple[NodeId, int]] = set()
         self._decided: list[tuple[Decision, int]] = []
+        self._traced_rounds: set[RoundId] = set()
+        self._event_round: RoundId | None = None
+        self._call_rounds: dict[tuple[NodeId, int], RoundId | None] = {}
 
     # ---- running
 
@@ -193,6 +196,7 @@ class CatalogSimulation:
         """An event for a node; nothing if it is down."""
         if node.machine is None:
             return
+        self._event_round = event.message.round if isinstance(event, Received) else None
         effects = node.machine.handle(event, self.clock.at)
         node.machine.audit()
         for effect in effects:
@@ -219,6 +223,7 @@ class CatalogSimulation:
     def _send(self, node: SimulatedNode, effect: Send) -> None:
         self.messages += 1
         self.tell("{} -> {}: {}", node.id, effect.to, effect.message)
+        self._trace_round(node, effect.message)
         if effect.to == node.name:
             self.later(0.0, self._arrive, node.name, node.name, effect.message)
             return
@@ -227,6 +232,13 @@ class CatalogSimulation:
         if due is not None and due < self._network_due:
             self._network_due = due
             self.later(due - self.clock.at, self._deliver, due)
+
+    def _trace_round(self, node: SimulatedNode, message: Message) -> None:
+        """Note the first message of a round that asks the nodes that are members now; others come to nothing."""
+        if isinstance(message, ReportRequest) and message.round not in self._traced_rounds and node.machine is not None:
+            self._traced_rounds.add(message.round)
+            if node.machine.topology == self.world.topology():
+                self.world.trace.append(("StartRound", str(message.round)))
 
     def _deliver(self, due: float) -> None:
         if due == self._network_due:
@@ -250,6 +262,7 @@ class CatalogSimulation:
 
     def _call(self, node: SimulatedNode, call: _Call) -> None:
         dawdle = self.faults.call_seconds()
+        self._call_rounds[node.id, call.ticket] = None if node.machine is None else node.machine.running
         if isinstance(call, WriteSnapshot | PublishZone | ConfirmTopology):  # they act on what is true at their end
             self.later(dawdle, self._finish, node, node.id, call, None)
             return
@@ -279,7 +292,10 @@ class CatalogSimulation:
             case PublishZone():
                 return ZonePublished(call.ticket, self.publish(node, call.zone, call.partitions, call.time))
             case ConfirmTopology():
-                return TopologyConfirmed(call.ticket, self.confirm(call.topology))
+                unchanged = self.confirm(call.topology)
+                if unchanged:
+                    self.world.trace.append(("Confirm", str(self._call_rounds[node.id, call.ticket])))
+                return TopologyConfirmed(call.ticket, unchanged)
             case Decide():
                 decision = self.decide(node, call.reports, call.topology)
                 self._decided.append((decision, self.world.moves))
@@ -314,7 +330,8 @@ class CatalogSimulation:
         """Note the step for the specification."""
         lowest = report.minimum()
         floor = 0 if report.unavailable or lowest is None else self.world.version_at(lowest)
-        self.world.trace.append(("Report", node.name, floor, self.world.version_at(report.transactions_from)))
+        self.world.trace.append(("Report", node.name, str(self._event_round), floor,
+                                 self.world.version_at(report.transactions_from)))
 
     def transactions_from(self, node: SimulatedNode) -> Timestamp:
         """Restriction 1: from which time on the node's transactions need the catalog."""
@@ -359,7 +376,7 @@ class CatalogSimulation:
         if not isinstance(saved, SnapshotSaved):
             return False
         self.tell("{} cuts history to {}", node.id, target)
-        world.trace.append(("Cut", node.name, target))
+        world.trace.append(("Cut", str(self._call_rounds[node.id, call.ticket]), target))
         self.check_reports(target, call.reports)
         world.check_cut(target)
         world.service.poll()

@@ -162,6 +162,8 @@ class World:
         self.moves = 0
         self.cuts: list[int] = []
         self.trace: list[tuple[Any, ...]] = []
+        self.drops_tables = True
+        self.first_table: dict[int, int] = {}
         self._count = 0
         self._views: dict[tuple[int, int], HistoryView] = {}
         self._seen: list[tuple[int, int, int]] = []
@@ -192,6 +194,9 @@ class World:
         for partition in self.partitions.values():  # all empty, and nobody has a transaction
             for replica in partition.replicas.values():
                 replica.published = self.activations[-1]
+        owners = [(name, partition.zone, partition.number)
+                  for partition in self.partitions.values() for name in partition.replicas]
+        self.trace = [("Init", len(self.activations) - 1, tuple(owners))]
 
     # ---- the schema
 
@@ -213,6 +218,7 @@ class World:
         assert made is not None
         self.tables[f"T{number}"] = made.id, made.zone_id
         self._seen.append((version, made.id, made.zone_id))
+        self.first_table.setdefault(made.zone_id, version)
 
     def change_schema(self) -> int:
         """One step of some schema change."""
@@ -228,7 +234,7 @@ class World:
                 return max(version, registered)
         if not name or (choice < 0.6 and len(self.tables) < 4):
             self.create_table(self._next())
-        elif choice < 0.7 and len(self.tables) > 1 and not self.building:
+        elif choice < 0.7 and len(self.tables) > 1 and not self.building and self.drops_tables:
             self.execute([DropTable(schema="P", name=name)])
             del self.tables[name]
         elif choice < 0.85 and not self.building:
