@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import threading
 from collections.abc import Generator, Iterable
 from pathlib import Path
 
@@ -27,7 +28,9 @@ from compactlib.blobstore.errors import (
 )
 from compactlib.blobstore.index_file import write_index
 from compactlib.blobstore.index_segment import IndexSegment
+from compactlib.blobstore.lifetimes import PurgeRules
 from compactlib.blobstore.model import RecordKind
+from compactlib.blobstore.statistics import log_statistics
 from compactlib.blobstore.store import BlobStore
 from compactlib.blobstore.validity import Verdict
 from compactlib.blobstore.verify import StorePicture, compare, verify
@@ -330,7 +333,7 @@ def test_what_was_copied_before_is_not_used_if_it_would_be_copied_otherwise_now(
         assert answers(store, 3) == [bytes(300), "Missing", "Missing"]
 
 
-def test_it_can_be_dropped(folder: Path, clock: ManualClock) -> None:
+def test_w9_an_attempt_that_failed_can_be_dropped(folder: Path, clock: ManualClock) -> None:
     with garbage_store(folder, clock) as store:
         before = StorePicture.of(store)
         compactor = BlobCompactor(store)
@@ -342,6 +345,42 @@ def test_it_can_be_dropped(folder: Path, clock: ManualClock) -> None:
         compact_all(store)
         check_against(store, before)
     assert strays(folder) == []
+
+
+def test_it_waits_while_the_budget_is_paused_and_the_store_goes_on(folder: Path, clock: ManualClock) -> None:
+    begun = threading.Event()
+
+    class Begun(Observer):
+        def progress(self, progress: object) -> None:
+            begun.set()
+
+    with garbage_store(folder, clock) as store:
+        compactor = BlobCompactor(store)
+        budget = Budget(clock=clock)
+        budget.pause()
+        found: list[object] = []
+        # The pause holds the executor back before its first task.
+        thread = threading.Thread(target=lambda: found.append(compactor.compact(plan_of(store), budget=budget)))
+        thread.start()
+        while compactor.log is None or compactor.log.phase is not Phase.COPY:
+            store.get("b0")
+        store.put("meanwhile", b"x")
+        plain = answers(store, 60)
+        with pytest.raises(CompactionInProgress):
+            compactor.compact(plan_of(store))
+        assert not begun.is_set()
+        budget.resume()
+        thread.join()
+        assert isinstance(found[0], Done)
+        assert answers(store, 60) == plain
+
+
+def test_the_configured_rate_holds(folder: Path, clock: ManualClock) -> None:
+    rates = {"compaction_bytes_per_second": 500.0, "compaction_min_bytes_per_second": 500.0}
+    with garbage_store(folder, clock, **rates) as store:  # type: ignore[arg-type]
+        began = clock.monotonic()
+        report = compact_all(store)
+        assert clock.monotonic() - began >= 0.9 * report.copied_bytes / 500
 
 
 def test_writes_during_the_copying_are_not_lost(folder: Path, clock: ManualClock) -> None:
@@ -646,8 +685,22 @@ def test_properties_of_random_lives(tmp_path_factory: pytest.TempPathFactory, op
                 continue
         compact_and_check(store, compactor, every=1, purge=purge)
         plain = answers(store, put)
+        comes_to_rest(store, compactor)
+        assert answers(store, put) == plain
     with open_store(folder, clock) as store:
         assert answers(store, put) == plain
+
+
+def comes_to_rest(store: BlobStore, compactor: BlobCompactor) -> None:
+    """Property 6: what a run leaves, a few more with the same times leave as well."""
+    seen: list[list[int]] = []
+    for _ in range(4):
+        snapshot = store.snapshot()
+        seen.append([entry.sequence for info in snapshot.segments for entry in snapshot.entries_of(info.name)])
+        if not snapshot.eligible() or (len(seen) > 1 and sorted(seen[-1]) == sorted(seen[-2])):
+            return
+        done(compactor.compact(plan_of(store)))
+    raise AssertionError(f"four compactions at one time each found something to do: {list(map(len, seen))}")
 
 
 def compact_and_check(store: BlobStore, compactor: BlobCompactor, *, every: int, purge: bool) -> None:
@@ -656,7 +709,12 @@ def compact_and_check(store: BlobStore, compactor: BlobCompactor, *, every: int,
     if not chosen:
         return
     before, now = StorePicture.of(store), store.clock.now()
+    statistics = log_statistics(store.snapshot(), now - RETENTION, now, PurgeRules(purge_tombstones=purge))
     report = done(compactor.compact(plan_of(store, chosen)))
+    # Property 5. Each segment's statistics keep a TTL update whose PUT lies in another one of the plan.
+    valid = sum(statistics.valid_bytes[name] for name in chosen)
+    orphans = report.verdicts[Verdict.ORPHANED]
+    assert report.copied_bytes == valid if not orphans else report.copied_bytes <= valid
     after = StorePicture.of(store)
     found = compare(before, after, now - RETENTION, now, purge_tombstones=purge)
     assert not found.findings, str(found)
