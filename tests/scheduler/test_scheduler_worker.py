@@ -335,6 +335,20 @@ def test_by_hand_and_on_a_clock_of_one_s_own() -> None:
     assert desk.reports == {"a": (JobStatus.SUCCESS, "")}
 
 
+def test_what_has_ended_is_reported_at_once_and_then_there_are_pauses_again() -> None:
+    desk, clock = Desk("a"), ManualClock()
+    worker = Worker(desk, nothing, clock=clock, options=WorkerOptions(poll_seconds=5))
+    worker.start()
+    # The clock stands still, so only the end of the job can have brought the second poll.
+    desk.wait_for(lambda: desk.reports)
+    with desk.changed:
+        assert not desk.changed.wait_for(lambda: len(desk.polls) > 10, 0.3)
+    polls = len(desk.polls)
+    while len(desk.polls) == polls:
+        clock.advance(1)
+    assert worker.stop()
+
+
 @pytest.mark.parametrize("wrong", [{"capacity": 0}, {"cleanup_capacity": 0}, {"poll_seconds": 0.0}, {"jitter": 2.0},
                                    {"poll_seconds": 9.0, "max_poll_seconds": 5.0}])
 def test_options_that_are_none(wrong: dict[str, float]) -> None:
