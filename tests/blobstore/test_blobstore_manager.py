@@ -408,6 +408,27 @@ def test_a_full_round_is_remembered_over_a_restart(tmp_path: Path) -> None:
             assert (history.since, history.last_full_at) == (1_000_000.0, expected)
 
 
+def test_a_full_round_that_a_restart_has_interrupted_is_remembered_when_it_is_resumed(tmp_path: Path) -> None:
+    clock, budget = ManualClock(1_000_000.0), Budget()
+
+    class Cancelling(RecordingObserver):
+        def progress(self, progress: Progress) -> None:
+            budget.cancel()
+
+    filled(tmp_path / "one", clock).close()
+    clock.advance(3601.0)
+    everything = CompactAll(min_used_fraction=0.0)
+    with BlobStore(tmp_path / "one", CONFIG, clock=clock, observer=Cancelling()) as store:
+        assert isinstance(ManagedBlobStore(store, policy=everything).check(budget), Failed)
+    clock.advance(60.0)
+    with BlobStore(tmp_path / "one", CONFIG, clock=clock) as store:
+        assert isinstance(ManagedBlobStore(store, policy=everything).resume(Budget()), Done)
+        check_content(store)
+    history = read_history(tmp_path / "one")
+    assert history is not None
+    assert history.last_full_at == clock.now()
+
+
 def test_w16_a_full_round_may_close_the_segment_that_is_written_to(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000.0)
     with filled(tmp_path / "one", clock, close_active_segment=True, compaction_policy="compact_all") as store:
