@@ -16,7 +16,7 @@ from compactlib.hosting.raft import RaftLog
 from compactlib.scheduler import AddBlocks, PollRequest, decode_message, encode_message
 from tests.hosting.workload import CONFIG
 
-QUICK: dict[str, Any] = {"raftMinTimeout": 0.25, "raftMaxTimeout": 0.6, "appendEntriesPeriod": 0.05,
+QUICK: dict[str, Any] = {"raftMinTimeout": 0.4, "raftMaxTimeout": 0.9, "appendEntriesPeriod": 0.05,
                          "connectionRetryTime": 0.2}
 
 
@@ -41,7 +41,7 @@ def answer(host: SchedulerHost, log: RaftLog, line: str) -> dict[str, Any]:
         case "add", AddBlocks():
             return {"queued": len(host.add_blocks(message.blocks).queued)}
         case "poll", PollRequest():
-            return {"response": encode_message(host.poll(message)).hex()}
+            return {"response": encode_message(host.poll(message)).hex(), "leads": log.is_leader}
     raise AssertionError(line)
 
 
