@@ -290,8 +290,10 @@ class BlockQueue:
                 if group.live and group.ripe == (group.waiting_as is not None):
                     raise CompactlibError(f"{key}: ripe is {group.ripe}, and its place in the waiting order is "
                                           f"{group.waiting_as}; exactly one holds")
-                if group.waiting_as is not None and level.waiting.get(group.waiting_as) is not group:
-                    raise CompactlibError(f"{key} is not where it waits: {group.waiting_as}")
+                if group.waiting_as is not None and (
+                        level.waiting.get(group.waiting_as) is not group
+                        or group.waiting_as != (group.flushed[0].created_at, group.flushed[0].sequence)):
+                    raise CompactlibError(f"{key} is not where its oldest batch waits: {group.waiting_as}")
             if (len(level.arrival), len(level.waiting)) != (ripe, waiting):
                 raise CompactlibError(f"level {number}: {len(level.arrival)} batches in the order of arrival for "
                                       f"{ripe} ripe ones, {len(level.waiting)} keys waiting for {waiting}")

@@ -146,9 +146,24 @@ def test_a_tick_flushes_what_is_old_without_another_push() -> None:
     push(queue, ("A", 1, 1), 2, at=10)
     assert queue.tick(15) == 0
     assert queue.tick(15.5) == 1
+    # Later plans find it without looking at ages again.
+    assert (len(queue.levels[0].waiting), len(queue.levels[0].arrival)) == (0, 1)
     assert (batches(queue), batches(queue, 1)) == ([["1"]], [])
     assert queue.tick(15.5) == 0
     assert queue.tick(100) == 1
+
+
+def test_a_key_waits_as_its_oldest_batch_does() -> None:
+    queue = queue_of(SchedulerConfig(levels=levels((5, 100))))
+    push(queue, ("A", 1, 0), 1, at=10)
+    queue.tick(111)
+    push(queue, ("A", 1, 0), 2, at=200)
+    queue.tick(301)
+    assert [batch.created_at for batch in queue.batches(0)] == [10, 200]
+    push(queue, ("A", 1, 0), 3, at=302)
+    queue.remove(("A", 1, 0), "1")
+    queue.audit()
+    assert list(queue.levels[0].waiting) == [(200, 2)]
 
 
 def test_bytes_flush_a_batch() -> None:

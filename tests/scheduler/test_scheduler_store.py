@@ -128,6 +128,48 @@ def test_an_owner_that_was_replaced_while_it_wrote_a_checkpoint_finds_out() -> N
     assert rows(opened(kv, clock)) == rows(new)
 
 
+def test_an_owner_whose_checkpoint_is_replaced_at_once_finds_out() -> None:
+    inner, clock = MemoryStore(), ManualClock(1000.0)
+    watching: list[bool] = []
+    others: list[StoredScheduler] = []
+
+    def replace_it(operation: KVOperation) -> None:
+        if watching and operation.name == "get" and operation.key == HEAD_KEY and not others:
+            others.append(opened(inner, clock))
+
+    old = opened(FaultyStore(inner, replace_it), clock, checkpoint_every=100)
+    old.apply(Tick())
+    watching.append(True)
+    with pytest.raises(JournalConflict):
+        old.checkpoint()
+    others[0].apply(Tick())
+    with pytest.raises(Stale):
+        old.checkpoint()
+    assert rows(opened(inner, clock)) == rows(others[0])
+
+
+def test_what_a_late_worker_wrote_is_remembered_over_a_restart() -> None:
+    kv, clock = MemoryStore(), ManualClock(1000.0)
+    scheduler = opened(kv, clock)
+    scheduler.apply(AddBlocks(tuple(BlockMeta(id=name, tenant="A", shard=0, level=0) for name in "ab")))
+    scheduler.poll(PollRequest((), 1))
+    late = scheduler.poll(PollRequest((), 1))
+    clock.advance(100.0)
+    holder = scheduler.poll(PollRequest((), 1))
+    [plan] = late.compaction_jobs
+
+    def done(token: int, name: str) -> PollRequest:
+        output = BlockMeta(id=name, tenant="A", shard=0, level=1)
+        return PollRequest((StatusUpdate(plan.name, token, JobStatus.SUCCESS, CompactedBlocks(
+            tenant="A", shard=0, source_blocks=plan.source_blocks, new_blocks=(output,))),))
+
+    scheduler.poll(done(late.assignments[0].token, "late"))
+    again = opened(kv, clock)
+    again.poll(done(holder.assignments[0].token, "good"))
+    tombstones = again.service.state.tombstones
+    assert (tombstones.exists("A", 0, "late"), tombstones.exists("A", 0, "good")) == (True, False)
+
+
 def test_of_two_that_open_at_once_one_wins() -> None:
     kv, clock = MemoryStore(), ManualClock(1000.0)
     for state in drive(opened(kv, clock), clock, 3, 9):
