@@ -164,6 +164,7 @@ def test_what_a_late_worker_wrote_is_remembered_over_a_restart() -> None:
             tenant="A", shard=0, source_blocks=plan.source_blocks, new_blocks=(output,))),))
 
     scheduler.poll(done(late.assignments[0].token, "late"))
+    scheduler.checkpoint()
     again = opened(kv, clock)
     again.poll(done(holder.assignments[0].token, "good"))
     tombstones = again.service.state.tombstones
