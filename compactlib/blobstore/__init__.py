@@ -57,8 +57,9 @@ from compactlib.blobstore.load_log import RecoveryReport
 from compactlib.blobstore.log_state import LogSnapshot
 from compactlib.blobstore.managed_store import ManagedBlobStore
 from compactlib.blobstore.manager import CompactionManager, ManagedStore
+from compactlib.blobstore.manager_model import Accepted, ManagerSettings, Refused, Removed, Run
 from compactlib.blobstore.manager_report import ManagerReport, StoreReport
-from compactlib.blobstore.manager_state import Accepted, ManagerSettings, ManagerState, Refused, Removed, Run
+from compactlib.blobstore.manager_state import ManagerState
 from compactlib.blobstore.model import (
     Answer,
     Blob,

@@ -13,8 +13,9 @@ from typing import Any, Protocol, Self
 import attrs
 
 from compactlib.blobstore.disk import disk_of
+from compactlib.blobstore.manager_model import Accepted, ManagerSettings, Refused, Removed, Run
 from compactlib.blobstore.manager_report import ManagerReport
-from compactlib.blobstore.manager_state import Accepted, ManagerSettings, ManagerState, Refused, Removed, Run
+from compactlib.blobstore.manager_state import ManagerState
 from compactlib.blobstore.triggers import Trigger
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock

@@ -6,7 +6,8 @@ from typing import Any
 
 import attrs
 
-from compactlib.blobstore.manager_state import ManagerState, StoreCondition
+from compactlib.blobstore.manager_model import StoreCondition
+from compactlib.blobstore.manager_state import ManagerState
 from compactlib.report import Table
 
 

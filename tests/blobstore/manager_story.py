@@ -11,8 +11,9 @@ Below each command stand, behind `> `, its answer and the runs that begin then.
 
 from __future__ import annotations
 
+from compactlib.blobstore.manager_model import Accepted, ManagerSettings, Refused, Removed, Run
 from compactlib.blobstore.manager_report import ManagerReport
-from compactlib.blobstore.manager_state import Accepted, ManagerSettings, ManagerState, Refused, Removed, Run
+from compactlib.blobstore.manager_state import ManagerState
 from compactlib.blobstore.triggers import Trigger, parse_triggers
 from compactlib.errors import BudgetSpent, StorageError
 from compactlib.outcome import Done, Failed, Skipped

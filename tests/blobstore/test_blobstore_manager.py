@@ -16,7 +16,7 @@ from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.disk import disk_of
 from compactlib.blobstore.managed_store import ManagedBlobStore
 from compactlib.blobstore.manager import STORE_FAILING, STORE_RECOVERED, CompactionManager
-from compactlib.blobstore.manager_state import Accepted, ManagerSettings, Refused, Removed
+from compactlib.blobstore.manager_model import Accepted, ManagerSettings, Refused, Removed
 from compactlib.blobstore.model import Blob
 from compactlib.blobstore.plan_history import read_history
 from compactlib.blobstore.policies import CompactAll, Hybrid, StatsBased

@@ -11,8 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import UnknownTrigger
+from compactlib.blobstore.manager_model import Accepted, ManagerSettings, Refused, Removed, Run
 from compactlib.blobstore.manager_report import ManagerReport
-from compactlib.blobstore.manager_state import Accepted, ManagerSettings, ManagerState, Refused, Removed, Run
+from compactlib.blobstore.manager_state import ManagerState
 from compactlib.blobstore.triggers import Trigger, parse_triggers
 from compactlib.errors import CompactlibError, InvalidInput, NotFound, StorageError
 from compactlib.outcome import Done, Failed, Skipped
