@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from compactlib.blobstore.compaction_log import Cycle, Target
 from compactlib.blobstore.names import SegmentName, place_of_index_file, segment_of_log_file
 from compactlib.blobstore.rewrite import TEMPORARY_SUFFIX
-from compactlib.errors import CorruptData
+from compactlib.errors import CorruptData, StorageError
 from compactlib.files import Files, StrPath, list_folder
 
 
@@ -70,8 +70,15 @@ def remove_sources(files: Files, folder: StrPath, sources: Sequence[SegmentName]
 def remove_names(files: Files, folder: StrPath, names: Sequence[str]) -> None:
     """Remove what an attempt has left; not durable before the next sync of the folder, which is early enough.
 
+    An attempt that is still at it elsewhere may remove its own file first.
+
     Raises:
         StorageError: the disk refused; call again.
     """
     for name in names:
-        files.unlink(os.path.join(folder, name))
+        path = os.path.join(folder, name)
+        try:
+            files.unlink(path)
+        except StorageError:
+            if os.path.lexists(path):
+                raise

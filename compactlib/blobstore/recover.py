@@ -80,7 +80,9 @@ def recover_compaction(folder: StrPath, files: Files) -> CompactionRecovery:
     if log is not None and log.phase is Phase.DONE:
         close_log(files, folder, log)
         log = None
-    removed = tuple(leftovers(folder, log))
+    # Nobody else writes now: what is half written is nobody's.
+    half_written = [name for name in list_folder(folder) if name.endswith(_HALF_WRITTEN)]
+    removed = tuple(sorted({*leftovers(folder, log), *half_written}))
     remove_names(files, folder, removed)
     if removed:
         files.sync_folder(folder)
@@ -119,7 +121,10 @@ def _set_aside(files: Files, folder: StrPath, error: CorruptData) -> None:
 
 
 def leftovers(folder: StrPath, log: CompactionLog | None) -> Iterator[str]:
-    """Names that attempts have left and nobody will use, given the compaction in progress, if any."""
+    """Names that attempts have left and nobody will use, given the compaction in progress, if any.
+
+    The store may be open and writing: names that are its own, temporary ones included, are not among them.
+    """
     names = list_folder(folder)
     cycle = None if log is None or log.phase is not Phase.COPY else log.cycle
     whole = set() if cycle is None else {target.name for target in cycle.targets}
@@ -130,8 +135,6 @@ def leftovers(folder: StrPath, log: CompactionLog | None) -> Iterator[str]:
         if place is not None:
             if place.segment not in present | whole:
                 yield name
-        elif name.endswith(_HALF_WRITTEN):
-            yield name
         elif name.endswith(TEMPORARY_SUFFIX) and name not in {private_name(each) for each in whole}:
             # Attempts elsewhere may still be writing to theirs; ours have died with their process.
             owner = segment_of_log_file(name.split(".log", 1)[0] + ".log")

@@ -18,6 +18,7 @@ from compactlib.blobstore.errors import BlobConflict, BlobMissing, StoreFull
 from compactlib.blobstore.hard_delete import HardDeleter
 from compactlib.blobstore.store import BlobStore
 from compactlib.budget import Budget
+from compactlib.outcome import Failed
 from tests.blobstore.compaction_stores import plan_of
 
 CONFIG = BlobStoreConfig(capacity_bytes=400 * 4096, segment_bytes=4096, deleted_retention_seconds=0.0,
@@ -44,7 +45,7 @@ def compact_for_ever(store: BlobStore, seed: int) -> None:
     """One compaction after the other, of all segments or of some, and a hard delete now and then."""
     rng = random.Random(seed)
     compactor = BlobCompactor(store)
-    compactor.resume()
+    compactor.resume(budget=Budget())
     deleter = HardDeleter(store, compactor)
     while True:
         eligible = store.snapshot().eligible()
@@ -52,10 +53,19 @@ def compact_for_ever(store: BlobStore, seed: int) -> None:
             chosen = eligible[::rng.choice((1, 1, 2, 3))]
             tell("compacting")
             outcome = compactor.compact(plan_of(store, chosen, reference=store.clock.now()), budget=Budget())
-            tell(f"compacted {type(outcome).__name__}")
+            tell(f"compacted {outcome}" if isinstance(outcome, Failed) else "compacted")
         if rng.random() < 0.3:
-            deleter.run(budget=Budget())
-            tell("hard deleted")
+            erased = deleter.run(budget=Budget())
+            tell(f"hard deleted {erased}" if isinstance(erased, Failed) else "hard deleted")
+
+
+def told_for_ever(store: BlobStore, seed: int) -> None:
+    """As `compact_for_ever`, and tells what ended it."""
+    try:
+        compact_for_ever(store, seed)
+    except BaseException as error:
+        tell(f"compacted Failed(error={error!r})")
+        raise
 
 
 def live(store: BlobStore, seed: int, first: int) -> None:
@@ -82,7 +92,7 @@ def main(folder: str, seed: int, first: int) -> None:
     """Live until killed."""
     store = open_killed(folder)
     tell("opened")
-    threading.Thread(target=compact_for_ever, args=(store, seed), daemon=True).start()
+    threading.Thread(target=told_for_ever, args=(store, seed), daemon=True).start()
     live(store, seed, first)
 
 

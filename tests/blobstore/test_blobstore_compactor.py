@@ -333,6 +333,32 @@ def test_what_was_copied_before_is_not_used_if_it_would_be_copied_otherwise_now(
         assert answers(store, 3) == [bytes(300), "Missing", "Missing"]
 
 
+def test_the_stores_own_temporary_files_are_let_be_while_it_is_open(folder: Path, clock: ManualClock) -> None:
+    """Under load, a compaction removed the index file that the store was writing, or failed when that was faster."""
+    with garbage_store(folder, clock) as store:
+        mine = folder / "5_0.80.index.tmp"
+        mine.write_bytes(b"half")
+        done(BlobCompactor(store).compact(plan_of(store, names("0_0", "1_0"))))
+        assert mine.exists()
+    with open_store(folder, clock):
+        assert not mine.exists()
+
+
+def test_an_attempt_elsewhere_that_removes_its_own_file_is_no_failure(folder: Path, clock: ManualClock) -> None:
+    class Racing(FailingFiles):
+        def unlink(self, path: object) -> None:
+            if str(path).endswith(".lent.temp"):
+                os.unlink(str(path))
+            super().unlink(path)  # type: ignore[arg-type]
+
+    with garbage_store(folder, clock) as store:
+        pass
+    with open_store(folder, clock, files=Racing()) as store:
+        (folder / "0_1.log.abc.lent.temp").write_bytes(b"")
+        done(BlobCompactor(store).compact(plan_of(store)))
+    assert strays(folder) == []
+
+
 def test_w9_an_attempt_that_failed_can_be_dropped(folder: Path, clock: ManualClock) -> None:
     with garbage_store(folder, clock) as store:
         before = StorePicture.of(store)

@@ -33,6 +33,7 @@ class Promised:
     compactions: int = 0
 
     def note(self, line: str) -> None:
+        assert "Failed(" not in line, line
         word, _, number_text = line.partition(" ")
         if not number_text.isdigit():
             self.compactions += word == "compacting"
@@ -97,7 +98,7 @@ def campaign(folder: Path, kills: int, seed: int) -> Promised:
             told = [process.stdout.readline()]
             for _ in range(rng.randint(1, 3)):
                 # Killed while it compacts, or soon after.
-                while not told[-1].startswith(b"compacting") and told[-1]:
+                while told[-1] and not told[-1].startswith(b"compacting") and b"Failed(" not in told[-1]:
                     told.append(process.stdout.readline())
                 told += [process.stdout.readline() for _ in range(rng.randint(1, 40))]
             process.send_signal(signal.SIGKILL)
