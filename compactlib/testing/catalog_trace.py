@@ -229,7 +229,7 @@ def traced(simulation: CatalogSimulation) -> SpecificationTrace:
     places = sorted(world.partitions)
     slots = {owner: slot for slot, owner in enumerate(owners)}
     known: set[str] = set()
-    found = []
+    found: list[Step] = []
     for step in steps:
         match step:
             case ("NewVersion", _):
