@@ -32,7 +32,7 @@ class PlainFence:
 
     def __init__(self) -> None:
         self.records: dict[str, Admission] = {}
-        self.floor = 0
+        self.floor: int = 0
 
     def step(self, what: str, resource: str, token: int, value: bytes) -> object:
         """What an admission, a commit or a rise of the floor gives: a value, or a class of error."""

@@ -34,7 +34,7 @@ class Checks:
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
-        self.tip = 0
+        self.tip: int = 0
         self.service: SchedulerService = sim.new_service()
         self._pictures: dict[int, str] = {}
         self._states: dict[str, JobState] = {}

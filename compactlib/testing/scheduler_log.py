@@ -103,15 +103,15 @@ class Node:
     def __init__(self, sim: Simulation, number: int) -> None:
         self.sim = sim
         self.number = number
-        self.is_up = True
-        self.clock_offset = 0.0
-        self.term = 0
-        self.log = TermLog(0, [])
-        self.length = 0
+        self.is_up: bool = True
+        self.clock_offset: float = 0.0
+        self.term: int = 0
+        self.log: TermLog = TermLog(0, [])
+        self.length: int = 0
         self.snapshot: tuple[int, list[Any]] | None = None
         self.service: SchedulerService = sim.new_service()
-        self.applied = 0
-        self.committed = 0
+        self.applied: int = 0
+        self.committed: int = 0
         self.leads: TermLog | None = None
         self.matches: dict[int, int] = {}
         self.replies: dict[int, Reply] = {}

@@ -27,6 +27,7 @@ from compactlib.scheduler.worker_core import (
     Settled,
     Start,
     Stop,
+    WorkerCore,
 )
 
 if TYPE_CHECKING:
@@ -172,9 +173,9 @@ class SimulatedWorker:
         self._sim = sim
         self.number = number
         self._clock_rate = 1 + sim.rng.uniform(-0.05, 0.05)
-        self.is_up = True
+        self.is_up: bool = True
         self._life = 0
-        self.core = sim.new_core()
+        self.core: WorkerCore = sim.new_core()
         self._stopped: set[int] = set()
         self._running: dict[int, Start] = {}
 
