@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -41,7 +42,8 @@ class Tlc:
     """
 
     def __init__(self, java: str, jar: Path, folder: Path) -> None:
-        self.command = [java, "-XX:+UseParallelGC", "-cp", str(jar), "tlc2.TLC", "-workers", "auto"]
+        self.command = [java, "-XX:+UseParallelGC", "-cp", str(jar), "tlc2.TLC", "-workers",
+                        str(os.cpu_count() or 1)]
         self.folder = folder
         self.failed = 0
 

@@ -210,8 +210,8 @@ class Story:
     # ---- what must hold
 
     def do_expect(self, what: str, *words: str) -> None:
-        """Of the last round: `compaction done`, `publication failed ReportsMissing`, `missing b c`, `triggers ...`
-        and `failures "b: ..."`; besides, `rounds 2`, `no round on a`, `coordinator a on b`, `refused a by c STALE_TERM`.
+        """Of the last round: `compaction done`, `publication failed ReportsMissing`, `missing b c`, `triggers ...` and
+        `failures ...`; besides, `rounds 2`, `no round on a`, `coordinator a on b`, `refused a by c STALE_TERM`.
         """
         found = getattr(self, f"_found_{what}")(*words)
         assert found == " ".join(words), f"expected {what} {' '.join(words)}, found {found}"
