@@ -88,7 +88,7 @@ class QueueLevel:
     """
 
     def __init__(self, config: LevelConfig) -> None:
-        self.config = config
+        self.config: LevelConfig = config
         self.groups: OrderedDict[Key, Group] = OrderedDict()
         self.arrival: SortedDict[int, Batch] = SortedDict()
         self.waiting: SortedDict[tuple[float, int], Group] = SortedDict()

@@ -52,10 +52,10 @@ class BlockQueue:
     """
 
     def __init__(self, levels: Sequence[LevelConfig]) -> None:
-        self.levels = [QueueLevel(config) for config in levels]
+        self.levels: list[QueueLevel] = [QueueLevel(config) for config in levels]
         self._next_sequence = 1
-        self.rejected = 0
-        self.missed = 0
+        self.rejected: int = 0
+        self.missed: int = 0
 
     def __len__(self) -> int:
         """Blocks, staged ones included. O(keys)."""

@@ -22,8 +22,8 @@ class Effects:
     """
 
     def __init__(self, state: SchedulerState, command: Command) -> None:
-        self.state = state
-        self.command = command
+        self.state: SchedulerState = state
+        self.command: Command = command
         self.verdicts: dict[str, Verdict] = {}
         self.events: list[tuple[str, dict[str, Any]]] = []
 

@@ -34,12 +34,12 @@ class Job:
     __slots__ = ("_sources", "orphans", "ready", "shard", "state", "tenant", "tombstones", "waits_in")
 
     def __init__(self, state: JobState, plan: JobPlan) -> None:
-        self.state = state
-        self.tenant = plan.tenant
-        self.shard = plan.shard
+        self.state: JobState = state
+        self.tenant: str = plan.tenant
+        self.shard: int = plan.shard
         self.tombstones: tuple[Tombstone, ...] = plan.tombstones
         self.orphans: tuple[BlockMeta, ...] = ()
-        self.ready = NOT_READY
+        self.ready: int = NOT_READY
         self.waits_in: DueJobs | None = None
         packed = _SEPARATOR.join(plan.source_blocks)
         # Ids are printable, so the separator occurs in none; a plan that was made by hand may differ.

@@ -61,7 +61,7 @@ class JobLevel:
                                                  else FairReadyJobs(last_key, share))
         self.delayed: SortedDict[int, DueJobs] = SortedDict()
         self.leased: SortedDict[int, DueJobs] = SortedDict()
-        self.counts = LevelCounts()
+        self.counts: LevelCounts = LevelCounts()
 
     def eligible(self, now: float) -> Iterator[tuple[Job, Turn | None]]:
         """What may be assigned at `now`, in order. One job may come twice. O(log n) a job."""

@@ -190,7 +190,7 @@ class _Candidates:
     """The jobs of one level that may be assigned, one look ahead; passes over those the poll has touched."""
 
     def __init__(self, number: int, jobs: Iterator[tuple[Job, Turn | None]], touched: set[str]) -> None:
-        self.number = number
+        self.number: int = number
         self._jobs = jobs
         self._touched = touched
         self._next: tuple[Job, Turn | None] | None = None

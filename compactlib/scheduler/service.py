@@ -47,7 +47,7 @@ class SchedulerService:
                  state: SchedulerState | None = None) -> None:
         if state is None:
             state = SchedulerState(config or SchedulerConfig(), MetadataIndex() if index == "default" else index)
-        self.state = state
+        self.state: SchedulerState = state
         self._observer = observer or Observer()
 
     @property

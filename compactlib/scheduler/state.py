@@ -55,13 +55,13 @@ class SchedulerState:
     """
 
     def __init__(self, config: SchedulerConfig, index: MetadataIndex | None) -> None:
-        self.config = config
-        self.index = index
-        self.blocks = BlockQueue(config.levels)
-        self.jobs = JobQueue(config)
-        self.tombstones = Tombstones(config.cleanup_delay_seconds)
+        self.config: SchedulerConfig = config
+        self.index: MetadataIndex | None = index
+        self.blocks: BlockQueue = BlockQueue(config.levels)
+        self.jobs: JobQueue = JobQueue(config)
+        self.tombstones: Tombstones = Tombstones(config.cleanup_delay_seconds)
         self.quarantine: dict[str, QuarantinedJob] = {}
-        self.quarantine_dropped = 0
+        self.quarantine_dropped: int = 0
         self.turns: dict[int, int] = {}
         self.applied: Command | None = None
 

@@ -96,12 +96,11 @@ class StoredScheduler:
         head, predicate = self._read_head()
         if head is None:
             state = SchedulerState(config, MetadataIndex() if with_index else None)
-            self.service = SchedulerService(state=state, observer=observer)
-            self._head, self._head_predicate = _Head(0, 0, 0, 0, 0), predicate
         else:
             state = load_rows(self._read_rows(head), config, self._place(_chunk_key(head, 0)))
-            self.service = SchedulerService(state=state, observer=observer)
-            self._head, self._head_predicate = head, predicate
+        self.service: SchedulerService = SchedulerService(state=state, observer=observer)
+        self._head, self._head_predicate = head or _Head(0, 0, 0, 0, 0), predicate
+        if head is not None:
             self._replay_and_seal(head)
         self._position = 0
         self._checkpoint(epoch=self._head.epoch + 1)
