@@ -203,7 +203,7 @@ def work(kv: FaultyStore) -> None:
     clock = ManualClock(1000.0)
     scheduler = opened(kv, clock, checkpoint_every=3)
     kv.acknowledge(rows(scheduler))
-    for state in drive(scheduler, clock, 5, 12):
+    for state in drive(scheduler, clock, 5, 11):
         kv.acknowledge(state)
 
 
@@ -222,7 +222,7 @@ def test_whatever_happens_at_any_operation_nothing_acknowledged_is_lost() -> Non
         assert rows(again) in allowed
         again.audit()
         # And it goes on from there.
-        assert list(drive(again, ManualClock(9000.0), 8, 6))
+        assert list(drive(again, ManualClock(9000.0), 8, 3))
 
     report = explore_kv_faults(MemoryStore, work, check)
     assert report.runs > 200
