@@ -65,10 +65,10 @@ class CompactionWork:
     """
 
     def __init__(self, store: CompactableStore, log: CompactionLog, questions: Questions, *, resumed: bool) -> None:
-        self.log = log
-        self.resumed = resumed
+        self.log: CompactionLog = log
+        self.resumed: bool = resumed
         self.verdicts: Counter[Verdict] = Counter()
-        self.copied_records = 0
+        self.copied_records: int = 0
         self.damage: list[CorruptData] = []
         self._store = store
         self._files = store.files

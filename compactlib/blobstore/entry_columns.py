@@ -71,9 +71,20 @@ class EntryColumns:
     __slots__ = ("_arrays", "accounts", "containers", "expiries", "flags", "ids", "kinds", "life_versions", "offsets",
                  "op_times", "segment", "sequences", "sizes")
 
+    offsets: array[int]
+    sizes: array[int]
+    sequences: array[int]
+    op_times: array[int]
+    expiries: array[int]
+    accounts: array[int]
+    containers: array[int]
+    life_versions: array[int]
+    kinds: array[int]
+    flags: array[int]
+
     def __init__(self, segment: SegmentName, arrays: Sequence[array[int]], ids: list[bytes] | PackedIds) -> None:
-        self.segment = segment
-        self.ids = ids
+        self.segment: SegmentName = segment
+        self.ids: list[bytes] | PackedIds = ids
         self._arrays = tuple(arrays)
         (self.offsets, self.sizes, self.sequences, self.op_times, self.expiries, self.accounts, self.containers,
          self.life_versions, self.kinds, self.flags) = self._arrays

@@ -31,11 +31,11 @@ class IndexSegment:
     __slots__ = ("columns", "end", "first_sequence", "hashes", "last_modified_ms", "last_sequence", "rows", "start")
 
     def __init__(self, columns: EntryColumns, start: int, end: int, hashes: array[int], rows: array[int]) -> None:
-        self.columns = columns
-        self.start = start
-        self.end = end
-        self.hashes = hashes
-        self.rows = rows
+        self.columns: EntryColumns = columns
+        self.start: int = start
+        self.end: int = end
+        self.hashes: array[int] = hashes
+        self.rows: array[int] = rows
         self.first_sequence: int = min(columns.sequences, default=0)
         self.last_sequence: int = max(columns.sequences, default=0)
         self.last_modified_ms: int = max(columns.op_times, default=0)

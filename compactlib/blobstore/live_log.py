@@ -60,11 +60,11 @@ class LiveLog:
         self._salt = salt_of(descriptor.incarnation)
         self._next_sequence = next_sequence
         self._synced_at = clock.monotonic()
-        self.state = state
-        self.writer = writer
-        self.lock = threading.RLock()
-        self.segments = OpenSegments(folder, descriptor.header, config.max_open_segments)
-        self.journal = Journal(config.journal_max_entries)
+        self.state: LogState = state
+        self.writer: LogWriter = writer
+        self.lock: threading.RLock = threading.RLock()
+        self.segments: OpenSegments = OpenSegments(folder, descriptor.header, config.max_open_segments)
+        self.journal: Journal = Journal(config.journal_max_entries)
         held = sum(len(index) for index in state.active.index) + len(state.open)
         if held:
             self.journal.append(state.active.name, held)

@@ -36,7 +36,7 @@ class LogWriter:
         self._end = end
         self._synced = LogPosition(header.name, end)
         self._sync_lock = threading.Lock()
-        self.unsynced_records = 0
+        self.unsynced_records: int = 0
         self.stopped: StorageError | None = None
 
     @property

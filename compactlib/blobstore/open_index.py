@@ -25,12 +25,12 @@ class OpenIndex:
     __slots__ = ("_rows", "columns", "end", "ids_bytes", "last_modified_ms", "last_sequence", "start")
 
     def __init__(self, segment: SegmentName, start: int) -> None:
-        self.columns = EntryColumns.empty(segment)
-        self.start = start
-        self.end = start
-        self.ids_bytes = 0
-        self.last_sequence = 0
-        self.last_modified_ms = 0
+        self.columns: EntryColumns = EntryColumns.empty(segment)
+        self.start: int = start
+        self.end: int = start
+        self.ids_bytes: int = 0
+        self.last_sequence: int = 0
+        self.last_modified_ms: int = 0
         # An id has one record far more often than several: a number, and a tuple of numbers only then.
         self._rows: dict[bytes, int | tuple[int, ...]] = {}
 

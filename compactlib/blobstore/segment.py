@@ -137,14 +137,14 @@ class SegmentFile:
     __slots__ = ("__weakref__", "_descriptor", "header", "path")
 
     def __init__(self, path: StrPath, header: SegmentHeader | None = None) -> None:
-        self.path = os.fspath(path)
+        self.path: str = os.fspath(path)
         self._descriptor = -1
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             data = b"" if header else read_exactly(self._descriptor, SEGMENT_HEADER_BYTES, 0)
         except OSError as error:
             raise StorageError.from_os(error, "open", path) from error
-        self.header = header or decode_header(data, self.path)
+        self.header: SegmentHeader = header or decode_header(data, self.path)
 
     @property
     def name(self) -> SegmentName:

@@ -18,15 +18,15 @@ try:
 except ImportError:
     raise MissingDependency(package="hypothesis", extra="testing", purpose="trying a store on random calls") from None
 
-names = st.one_of(
+names: st.SearchStrategy[bytes] = st.one_of(
     st.sampled_from([b"a", b"aa", b"a\x00", b"b", b"\x00", b"\xff", b"\xff\xff", b"a/b"]),
     st.binary(min_size=1, max_size=3),
 )
 """Partitions and keys: few enough to meet again, with prefixes of each other."""
-partitions = st.sampled_from([b"p", b"p", b"p", b"p/q", b"\xff"])
-values = st.one_of(st.just(b""), st.binary(max_size=20))
-bounds = st.integers(0, 3).flatmap(lambda number: names if number == 3 else st.just(b""))
-choices = st.sampled_from(["right", "old", "none", "exists", "bogus"])
+partitions: st.SearchStrategy[bytes] = st.sampled_from([b"p", b"p", b"p", b"p/q", b"\xff"])
+values: st.SearchStrategy[bytes] = st.one_of(st.just(b""), st.binary(max_size=20))
+bounds: st.SearchStrategy[bytes] = st.integers(0, 3).flatmap(lambda number: names if number == 3 else st.just(b""))
+choices: st.SearchStrategy[str] = st.sampled_from(["right", "old", "none", "exists", "bogus"])
 
 
 @attrs.define
@@ -48,7 +48,7 @@ class KVMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.store = self.make_store()
+        self.store: KVStore = self.make_store()
         self.model: dict[tuple[bytes, bytes], bytes] = {}
         self.old: dict[tuple[bytes, bytes], Predicate] = {}
         self.scan: _OpenScan | None = None
