@@ -20,7 +20,7 @@ from compactlib.testing.catalog_simulation import CatalogSimulation
 from compactlib.testing.catalog_trace import to_tla, traced
 
 FOLDER = Path(__file__).parent.parent / "docs" / "tla"
-PLANTED = {"NoFlush": "MCCatalogCompaction.cfg", "NoFence": "MCJoins.cfg", "NoWait": "MCJoins.cfg"}
+PLANTED = {"NoFlush": "MCCatalogCompaction.cfg", "NoFence": "MCJoins.cfg", "NoWait": "MCWait.cfg"}
 FINE = "No error has been found"
 UNSAFE = "Invariant Safe is violated"
 STUCK = "Deadlock reached"
@@ -98,6 +98,7 @@ def main(arguments: list[str]) -> int:
         for seed in range(1, given.traces + 1):
             tlc.trace(seed)
         tlc.check("small instance", "MCCatalogCompaction", "MCCatalogCompaction.cfg", FINE, "-deadlock")
+        tlc.check("with a node that joins", "MCCatalogCompaction", "MCWait.cfg", FINE, "-deadlock")
         for bug, config in PLANTED.items():
             tlc.check(f"planted bug {bug}", "MCCatalogCompaction", tlc.plant(bug, config), UNSAFE, "-deadlock")
     return 1 if tlc.failed else 0

@@ -5,14 +5,17 @@
 (* hosts nothing and its watermark never limits: it has transactions only. *)
 (***************************************************************************)
 EXTENDS CatalogCompaction
-CONSTANTS a, b, r1, MaxVersion, MaxLog, MaxEpoch
+CONSTANTS a, b, r1, MaxVersion, MaxLog, MaxEpoch,
+          Late  \* whether all versions are there from the start, and the watermark and the clocks have reached the last one
 Owners == [r \in Replicas |-> a]
 Copies == [r \in Replicas |-> 1]
 FirstTables == [p \in Partitions |-> 0]
 
+Newest == IF Late THEN MaxVersion ELSE 1
+
 MCInit ==
-    /\ latest = 1 /\ earliest = 0 /\ clock = [n \in Nodes |-> 1] /\ uses = [n \in Nodes |-> {}]
-    /\ lwm = [n \in Nodes |-> IF n = a THEN 0 ELSE MaxVersion] /\ log = [p \in Partitions |-> <<>>]
+    /\ latest = Newest /\ earliest = 0 /\ clock = [n \in Nodes |-> Newest] /\ uses = [n \in Nodes |-> {}]
+    /\ lwm = [n \in Nodes |-> IF n = a /\ ~Late THEN 0 ELSE MaxVersion] /\ log = [p \in Partitions |-> <<>>]
     /\ flushed = [r \in Replicas |-> 0] /\ published = [r \in Replicas |-> 1]
     /\ owner = Owners /\ members = Nodes /\ epoch = 0 /\ rounds = [r \in RoundIds |-> NoRound]
 
