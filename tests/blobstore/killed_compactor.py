@@ -28,7 +28,7 @@ CONFIG = BlobStoreConfig(capacity_bytes=400 * 4096, segment_bytes=4096, deleted_
 
 def content_of(number: int) -> bytes:
     """What blob `number` holds."""
-    return b"%d;" % number * (1 + number * 7 % 150)
+    return b"%d;" % number * (1 + number * 7 % 40)
 
 
 def open_killed(folder: str) -> BlobStore:
@@ -80,7 +80,7 @@ def live(store: BlobStore, seed: int, first: int) -> None:
                 store.put(f"b{number}", content_of(number))
                 tell(f"put {number}")
             else:
-                chosen = rng.randint(max(1, number - 60), max(number, 1))
+                chosen = rng.randint(max(1, number - 400), max(number, 1))
                 tell(f"delete? {chosen}")
                 store.delete(f"b{chosen}")
                 tell(f"delete {chosen}")
