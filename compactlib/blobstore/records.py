@@ -115,6 +115,9 @@ def encode_head(entry: IndexEntry, salt: int) -> tuple[bytes, int]:
                             entry.container, entry.sequence, entry.op_time_ms, entry.expires_ms, content)
     except struct.error as error:
         raise InvalidInput(f"a field of the record is out of range ({error}): {entry}") from None
+    if not _plausible(len(entry.id), entry.life_version, entry.account, entry.container, entry.sequence,
+                      entry.op_time_ms, entry.expires_ms, content):
+        raise InvalidInput(f"a field of the record is out of range: {entry}")
     crc = crc32(entry.id, crc32(body, salt))
     return body + _CRC.pack(crc) + entry.id, crc
 

@@ -43,7 +43,7 @@ from compactlib.blobstore.state import BlobState, blob_state
 from compactlib.blobstore.status import StoreStatus
 from compactlib.blobstore.stream import read_stream
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Closed, CorruptData, StorageError
+from compactlib.errors import Closed, CorruptData, InvalidInput, StorageError
 from compactlib.files import Files, LocalFiles, StrPath
 from compactlib.observe import Observer
 
@@ -289,6 +289,10 @@ class BlobStore:
             StoreFull: no segment is left.
             StorageError: the disk refused.
         """
+        if expires_at is not None and expires_at < 0:
+            raise InvalidInput(f"the expiry is {expires_at}; give seconds since the epoch, or None for never")
+        if content and kind != RecordKind.PUT:
+            raise InvalidInput(f"a {kind.name} has no content, and this one has {len(content)} bytes")
         expires_ms = NO_EXPIRY if expires_at is None else milliseconds(expires_at)
         flags = RecordFlag.TTL_UPDATED if permanent or kind == RecordKind.TTL_UPDATE else RecordFlag.NONE
         draft = draft_of(id_bytes(blob_id), kind, content_bytes=len(content), flags=flags, life_version=life_version,

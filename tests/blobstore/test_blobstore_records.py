@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib.blobstore.model import MAX_ID_BYTES, MAX_LIFE_VERSION, MAX_TAG, IndexEntry, RecordKind
+from compactlib.blobstore.model import MAX_ID_BYTES, MAX_LIFE_VERSION, MAX_TAG, MAX_TIME_MS, IndexEntry, RecordKind
 from compactlib.blobstore.names import FIRST_SEGMENT
 from compactlib.blobstore.records import (
     OVERHEAD_BYTES,
@@ -37,7 +37,7 @@ entries = st.builds(
                  expires_ms=expires, account=account, container=container), content),
     st.binary(min_size=1, max_size=40), st.sampled_from(RecordKind), st.integers(0, 7),
     st.integers(0, MAX_LIFE_VERSION), st.integers(0, (1 << 63) - 1),
-    st.integers(-(1 << 62), (1 << 62) - 1), st.integers(-1, (1 << 62)),
+    st.integers(-MAX_TIME_MS, MAX_TIME_MS), st.integers(-1, (1 << 62)),
     st.integers(0, MAX_TAG), st.integers(0, MAX_TAG), st.binary(max_size=100))
 
 
@@ -77,6 +77,7 @@ def test_the_record_at_a_place_has_to_be_the_one_that_the_index_knows() -> None:
 
 @pytest.mark.parametrize("changes", [
     {"life_version": MAX_LIFE_VERSION + 1}, {"account": MAX_TAG + 1}, {"container": -1}, {"sequence": -1},
+    {"op_time_ms": -MAX_TIME_MS - 1}, {"expires_ms": -2}, {"expires_ms": 1 << 63},
     {"id": b""}, {"id": b"x" * (MAX_ID_BYTES + 1)}, {"size": 10},
 ])
 def test_fields_out_of_range_are_refused(changes: dict[str, Any]) -> None:

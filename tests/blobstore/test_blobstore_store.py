@@ -296,6 +296,17 @@ def test_a_tombstone_without_content_says_that_the_content_is_gone(scratch: Path
             store.ttl_update("z")
 
 
+def test_a_replicated_record_that_no_peer_can_have_is_refused(scratch: Path) -> None:
+    with store_in(scratch) as store:
+        for refused in ({"expires_at": -0.001}, {"op_time": float("inf")}, {"life_version": 1 << 16}):
+            with pytest.raises(InvalidInput):
+                store.append_replicated(RecordKind.PUT, "x", b"1", **{"op_time": START, **refused})  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match="no content"):
+            store.append_replicated(RecordKind.DELETE, "x", b"1", op_time=START)
+        assert store.get("x") == Missing(b"x")
+        store.audit()
+
+
 def test_r7_a_replicated_put_keeps_its_life_version(scratch: Path) -> None:
     with store_in(scratch) as store:
         store.append_replicated(RecordKind.PUT, "x", b"1", op_time=START, life_version=2, expires_at=START + 5)
