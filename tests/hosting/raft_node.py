@@ -26,9 +26,10 @@ def answer(host: SchedulerHost, log: RaftLog, line: str) -> dict[str, Any]:
     message = decode_message(bytes.fromhex(argument)) if argument else None
     match word, message:
         case "status", _:
-            return {"leader": log.leader, "leads": log.is_leader, "last": log.last_index, "term": log.term}
+            return {"leader": log.leader, "leads": log.is_leader, "last": log.last_index, "term": log.term,
+                    "applied": host.machine.applied_index}
         case "dump", _:
-            return {"dump": host.machine.dump().hex(), "applied": host.machine.applied_index}
+            return {"dump": host.machine.dump().hex()}
         case "audit", _:
             log.audit()
             host.machine.service.audit()
