@@ -286,7 +286,7 @@ class Round:
 
     def _end_publication_if_done(self) -> None:
         process = self.publication
-        if process.waiting or process.ticket is not None or process.outcome is not None:
+        if process.request is None or process.waiting or process.ticket is not None or process.outcome is not None:
             return
         self._out.cancel_timer(PUBLISH_TIMER)
         self._out.cancel_timer(RETRY_TIMER)

@@ -21,7 +21,6 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from compactlib.catalog.decision import decide
 from compactlib.catalog.effects import (
     Broke,
     CancelCall,
@@ -49,18 +48,16 @@ from compactlib.catalog.effects import (
     ZonePublished,
     ZonesListed,
 )
-from compactlib.catalog.log_model import SnapshotSaved
-from compactlib.catalog.messages import Message, ReportRequest, RoundId, ZoneResult
-from compactlib.catalog.model import Factor, Floor, NodeId, NodeReport, Topology, Unavailable
+from compactlib.catalog.messages import Message, ReportRequest, RoundId
+from compactlib.catalog.model import NodeId, Topology
 from compactlib.catalog.node import CatalogNode
 from compactlib.catalog.outbox import NodeOptions
-from compactlib.catalog.partitions import HostedPartitions
 from compactlib.catalog.round_report import RoundReport
-from compactlib.catalog.timestamp import Timestamp
 from compactlib.catalog.transport_memory import MemoryNetwork
-from compactlib.catalog.verdict import Compact, Decision, DecisionInput
+from compactlib.catalog.verdict import Compact, Decision
 from compactlib.errors import CompactlibError
 from compactlib.testing.catalog_faults import Faults
+from compactlib.testing.catalog_hosts import SimulatedHosts
 from compactlib.testing.catalog_world import Partition, SimulatedNode, SimulationFailure, World
 
 OPTIONS = NodeOptions(collect_seconds=2.0, retry_seconds=0.2, decide_seconds=1.5, write_seconds=1.5,
@@ -96,7 +93,7 @@ class SimulationResult:
     trace: tuple[tuple[Any, ...], ...] = attrs.field(repr=False)
 
 
-class CatalogSimulation:
+class CatalogSimulation(SimulatedHosts):
     """One run. Override a method to put in a bug.
 
     Args:
@@ -302,107 +299,6 @@ class CatalogSimulation:
                 return Decided(call.ticket, decision)
             case WriteSnapshot():
                 return SnapshotWritten(call.ticket, self.write(node, call))
-
-    def report(self, node: SimulatedNode) -> NodeReport:
-        """What a node needs, as its sources would say."""
-        world = self.world
-        transactions_from = self.transactions_from(node)
-        floors = [Floor(Factor.ACTIVE_TRANSACTIONS, transactions_from)]
-        unavailable = []
-        if node.watermark is None:
-            unavailable.append(Unavailable(Factor.LOW_WATERMARK, "there is none yet"))
-        else:
-            floors.append(Floor(Factor.LOW_WATERMARK, node.watermark))
-        published = [replica.published for _, replica in world.hosted(node)]
-        if published:
-            floors.append(Floor(Factor.RAFT_RECOVERY, min(published)))
-        if world.rebalancing:
-            floors.append(Floor(Factor.REBALANCE, world.activations[min(world.rebalancing.values())]))
-        if node.pins:
-            floors.append(Floor(Factor.PIN, world.activations[min(node.pins.values())]))
-        report = NodeReport(node=node.id, floors=tuple(floors), unavailable=tuple(unavailable),
-                            hosted=HostedPartitions.from_masks(world.hosted_tables(node)),
-                            transactions_from=transactions_from)
-        self.trace_report(node, report)
-        return report
-
-    def trace_report(self, node: SimulatedNode, report: NodeReport) -> None:
-        """Note the step for the specification."""
-        lowest = report.minimum()
-        floor = 0 if report.unavailable or lowest is None else self.world.version_at(lowest)
-        self.world.trace.append(("Report", node.name, str(self._event_round), floor,
-                                 self.world.version_at(report.transactions_from)))
-
-    def transactions_from(self, node: SimulatedNode) -> Timestamp:
-        """Restriction 1: from which time on the node's transactions need the catalog."""
-        if node.transactions:
-            return self.world.activations[min(node.transactions.values())]
-        return node.now()
-
-    def publish(self, node: SimulatedNode, zone: int, partitions: int, time: Timestamp) -> ZoneResult:
-        """Replicate a time to the partitions whose primary the node is."""
-        published = 0
-        for number in range(partitions):
-            partition = self.world.partitions[zone, number]
-            if partition.primary == node.name:
-                self.world.append_time(partition, time)
-                published += 1
-        return ZoneResult(zone, published, partitions - published)
-
-    def confirm(self, topology: Topology) -> bool:
-        """Whether nobody has joined or left since."""
-        return topology == self.world.topology()
-
-    def decide(self, node: SimulatedNode, reports: tuple[NodeReport, ...], topology: Topology) -> Decision:
-        """The decision, from what the node knows."""
-        world = self.world
-        return decide(DecisionInput(reports=reports, history=world.view_of(node), now=node.now(),
-                                    low_watermark=node.watermark, assignments=world.assignments(), topology=topology))
-
-    def write(self, node: SimulatedNode, call: WriteSnapshot) -> bool:
-        """Write the snapshot, fenced by the term and by the epoch of the decision."""
-        world = self.world
-        target = call.decision.target
-        before = world.content() if self.seed % 8 == 0 else ()
-        catalog = world.view_of(node).catalog(target)
-        try:
-            moves = next(moves for decision, moves in self._decided if decision is call.decision)
-            fence = world.fence(call.topology, moves, call.term)
-            saved = world.log.save_snapshot(catalog, fence)
-        except CompactlibError:
-            if before and world.content() != before:
-                raise SimulationFailure("a refused snapshot changed the log") from None
-            raise
-        if not isinstance(saved, SnapshotSaved):
-            return False
-        self.tell("{} cuts history to {}", node.id, target)
-        world.trace.append(("Cut", str(self._call_rounds[node.id, call.ticket]), target))
-        self.check_reports(target, call.reports)
-        world.check_cut(target)
-        world.service.poll()
-        self.faults.was_cut(target)
-        return True
-
-    def check_reports(self, target: int, reports: tuple[NodeReport, ...]) -> None:
-        """Invariants (a) and (e): every floor that was reported stays readable, and everybody has reported.
-
-        Raises:
-            SimulationFailure: it does not hold.
-        """
-        world = self.world
-        for report in reports:
-            for floor in report.floors:
-                if world.version_at(floor.time) < target:
-                    raise SimulationFailure(f"{report.node} reported that it needs {floor.time}, but history was cut "
-                                            f"to {target}")
-        hosted = {report.node.name: report.hosted for report in reports}
-        catalog, latest = world.catalogs[target], world.catalogs[-1]
-        for table in catalog.tables.values():
-            for number in range(world.zones[table.zone_id] if table.id in latest.tables else 0):
-                for name in world.partitions[table.zone_id, number].replicas:
-                    if name not in hosted or not hosted[name].has(table.id, number):
-                        raise SimulationFailure(f"{name} did not report partition {number} of table {table.id}, but "
-                                                f"history was cut to {target}")
 
     def flush(self, node: SimulatedNode, partition: Partition, upto: int) -> None:
         """A replica's entries reach its disk."""
