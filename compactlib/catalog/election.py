@@ -50,7 +50,7 @@ class Election:
     __slots__ = ("coordinator", "term")
 
     def __init__(self) -> None:
-        self.term = 0
+        self.term: int = 0
         """The highest term heard of; 0 before the first."""
         self.coordinator: str | None = None
         """The name of its coordinator; `None` while only the term is known."""

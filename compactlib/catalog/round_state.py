@@ -115,10 +115,10 @@ class Round:
         self.id = round_id
         self.triggers = triggers
         self.started = now
-        self.collection = Collection(topology)
-        self.collecting = True
-        self.compaction = CompactionProcess()
-        self.publication = PublicationProcess()
+        self.collection: Collection = Collection(topology)
+        self.collecting: bool = True
+        self.compaction: CompactionProcess = CompactionProcess()
+        self.publication: PublicationProcess = PublicationProcess()
         self.topology_changed = False
         self._options = options
         self._out = outbox

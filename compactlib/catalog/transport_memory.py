@@ -70,14 +70,14 @@ class MemoryNetwork:
     """
 
     def __init__(self, random: Random, faults: LinkFaults | None = None, *, through_wire: bool = True) -> None:
-        self.faults = faults or LinkFaults()
+        self.faults: LinkFaults = faults or LinkFaults()
         """How bad the network is; may be replaced at any time."""
         self._random = random
         self._through_wire = through_wire
         self._queue: list[tuple[float, int, Delivery]] = []
         self._count = 0
         self._cut: set[frozenset[str]] = set()
-        self.lost = 0
+        self.lost: int = 0
         """Messages that were lost so far."""
 
     def send(self, sender: str, to: str, message: Message, now: float) -> None:

@@ -32,8 +32,8 @@ class Faults:
         self._simulation = simulation
         self._world = simulation.world
         self._random = simulation.random
-        self.end = simulation.clock.at + seconds
-        self.on = True
+        self.end: float = simulation.clock.at + seconds
+        self.on: bool = True
         self._calm = simulation.random.choice((1.0, 3.0, 8.0))
         self._term = 0
         self._leader: str | None = None

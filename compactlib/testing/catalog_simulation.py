@@ -58,7 +58,7 @@ from compactlib.catalog.verdict import Compact, Decision
 from compactlib.errors import CompactlibError
 from compactlib.testing.catalog_faults import Faults
 from compactlib.testing.catalog_hosts import SimulatedHosts
-from compactlib.testing.catalog_world import Partition, SimulatedNode, SimulationFailure, World
+from compactlib.testing.catalog_world import Partition, SimulatedNode, SimulatedTime, SimulationFailure, World
 
 OPTIONS = NodeOptions(collect_seconds=2.0, retry_seconds=0.2, decide_seconds=1.5, write_seconds=1.5,
                       publish_seconds=3.0, report_seconds=1.5, zones_seconds=2.5, interval_seconds=4.0)
@@ -106,14 +106,14 @@ class CatalogSimulation(SimulatedHosts):
 
     def __init__(self, seed: int, *, story: bool = False, fault_seconds: float = 7.0) -> None:
         self.seed = seed
-        self.random = Random(seed)
-        self.world = World(self.random, self.random.randint(3, 7), max_skew_seconds=0.2)
-        self.clock = self.world.time
-        self.network = MemoryNetwork(self.random, through_wire=seed % 10 == 0)
-        self.faults = Faults(self, fault_seconds)
+        self.random: Random = Random(seed)
+        self.world: World = World(self.random, self.random.randint(3, 7), max_skew_seconds=0.2)
+        self.clock: SimulatedTime = self.world.time
+        self.network: MemoryNetwork = MemoryNetwork(self.random, through_wire=seed % 10 == 0)
+        self.faults: Faults = Faults(self, fault_seconds)
         self.reports: list[RoundReport] = []
         self.story: list[str] | None = [] if story else None
-        self.messages = 0
+        self.messages: int = 0
         self._queue: list[tuple[float, int, Any, tuple[Any, ...]]] = []
         self._count = 0
         self._network_due = float("inf")

@@ -49,14 +49,16 @@ class CatalogSpecification:
 
     def __init__(self, nodes: Sequence[str], owners: Sequence[str], partition_of: Sequence[int], since: Sequence[int],
                  first: int) -> None:
-        self.latest, self.earliest, self.epoch = first, 0, 0
-        self.clock = dict.fromkeys(nodes, 0)
-        self.lwm = dict.fromkeys(nodes, 0)
+        self.latest: int = first
+        self.earliest: int = 0
+        self.epoch: int = 0
+        self.clock: dict[str, int] = dict.fromkeys(nodes, 0)
+        self.lwm: dict[str, int] = dict.fromkeys(nodes, 0)
         self.uses: dict[str, set[int]] = {node: set() for node in nodes}
         self.log: list[list[tuple[str, int]]] = [[] for _ in since]
-        self.flushed = [0] * len(owners)
-        self.published = [first] * len(owners)
-        self.owner = list(owners)
+        self.flushed: list[int] = [0] * len(owners)
+        self.published: list[int] = [first] * len(owners)
+        self.owner: list[str] = list(owners)
         self.members: set[str] = set()
         self.rounds: dict[str, _Round] = {}
         self._partition_of = partition_of

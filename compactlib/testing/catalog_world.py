@@ -72,8 +72,8 @@ class Replica:
     __slots__ = ("flushed", "published")
 
     def __init__(self, flushed: int, published: Timestamp) -> None:
-        self.flushed = flushed
-        self.published = published
+        self.flushed: int = flushed
+        self.published: Timestamp = published
 
 
 class Partition:
@@ -82,8 +82,8 @@ class Partition:
     __slots__ = ("log", "number", "primary", "replicas", "zone")
 
     def __init__(self, zone: int, number: int) -> None:
-        self.zone = zone
-        self.number = number
+        self.zone: int = zone
+        self.number: int = number
         self.log: list[tuple[int, int]] = []
         self.replicas: dict[str, Replica] = {}
         self.primary: str | None = None
@@ -96,7 +96,7 @@ class SimulatedNode:
         self.name = name
         self.skew = skew
         self.incarnation = 0
-        self.alive = False
+        self.alive: bool = False
         self.member = True
         self.machine: CatalogNode | None = None
         self.known = 1
@@ -107,7 +107,7 @@ class SimulatedNode:
         self.readers: dict[int, Timestamp] = {}
         self.pins: dict[int, int] = {}
         self.timers: dict[str, float] = {}
-        self.begins_after = 0.0
+        self.begins_after: float = 0.0
         self._time = time
         self._last = 0
 
@@ -145,21 +145,22 @@ class World:
 
     def __init__(self, random: Random, nodes: int, max_skew_seconds: float) -> None:
         self.random = random
-        self.time = SimulatedTime()
+        self.time: SimulatedTime = SimulatedTime()
         self.max_skew_seconds = max_skew_seconds
-        self.store = MemoryStore()
-        self.log = UpdateLog(self.store, randomness=random)
-        self.service = CatalogService(self.log, HybridClock(self.time), delay_seconds=DELAY_SECONDS)
+        self.store: MemoryStore = MemoryStore()
+        self.log: UpdateLog = UpdateLog(self.store, randomness=random)
+        self.service: CatalogService = CatalogService(self.log, HybridClock(self.time), delay_seconds=DELAY_SECONDS)
         self.activations: list[Timestamp] = [1]
         self.catalogs: list[Catalog] = [self.service.catalog(0)]
-        self.nodes = {name: SimulatedNode(name, self.time, self._skew()) for name in "abcdefg"[:nodes]}
+        self.nodes: dict[str, SimulatedNode] = {
+            name: SimulatedNode(name, self.time, self._skew()) for name in "abcdefg"[:nodes]}
         self.partitions: dict[tuple[int, int], Partition] = {}
         self.tables: dict[str, tuple[int, int]] = {}
         self.zones: dict[int, int] = {}
         self.building: dict[int, int] = {}
         self.rebalancing: dict[int, int] = {}
-        self.epoch = 0
-        self.moves = 0
+        self.epoch: int = 0
+        self.moves: int = 0
         self.cuts: list[int] = []
         self.trace: list[tuple[Any, ...]] = []
         self.drops_tables = True
