@@ -23,6 +23,7 @@ from compactlib.catalog import (
     CatalogService,
     Column,
     ColumnType,
+    Command,
     CreateSchema,
     CreateTable,
     CreateZone,
@@ -207,7 +208,7 @@ class Cluster:
                                       "leader": self.names[0], "load": True}
         self.log = UpdateLog(self.store)
         service = open_service(self.store)
-        zone = [CreateSchema("PUBLIC"), CreateZone("Z", partitions=PARTITIONS)]
+        zone: list[Command] = [CreateSchema("PUBLIC"), CreateZone("Z", partitions=PARTITIONS)]
         tables = [CreateTable(schema="PUBLIC", name=f"T_{name}_0", columns=(ID,), primary_key=("ID",), zone="Z")
                   for name in self.names]
         service.execute([*zone, *tables])
