@@ -21,7 +21,7 @@ on; the segments it took are freed.
 
 from compactlib.blobstore.best_range import SegmentRange, best_range
 from compactlib.blobstore.buckets import BucketStatistics
-from compactlib.blobstore.compact_many import compact_many
+from compactlib.blobstore.compact_many import CommitGuard, compact_many
 from compactlib.blobstore.compaction_log import CompactionLog, Phase
 from compactlib.blobstore.compaction_report import BlobCompactionOutcome, BlobCompactionReport
 from compactlib.blobstore.compaction_work import Questions
@@ -133,6 +133,7 @@ __all__ = [
     "BlobTooLarge",
     "BucketSettings",
     "BucketStatistics",
+    "CommitGuard",
     "CompactAll",
     "CompactableStore",
     "CompactionHistory",

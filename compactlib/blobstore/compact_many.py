@@ -33,14 +33,20 @@ StoreWork: TypeAlias = "tuple[BlobCompactor, CompactionPlan | None]"
 """A compactor and its plan, or `None` to resume what is in progress."""
 
 
-def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None,
-                 budget: Budget | None = None) -> Mapping[str, BlobCompactionOutcome]:
+CommitGuard: TypeAlias = "Callable[[], contextlib.AbstractContextManager[object]]"
+"""Makes what is entered around a commit."""
+
+
+def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None, budget: Budget | None = None,
+                 commit_guard: CommitGuard | None = None) -> Mapping[str, BlobCompactionOutcome]:
     """Carry out plans for many stores at once. One store's failure does not stop the others.
 
     Args:
         work: each store's compactor and plan.
         executor: who copies; this thread if not given.
         budget: what the copying may use up, all stores together; the first store's configured rate if not given.
+        commit_guard: entered around each commit; what it raises fails that store, with nothing committed. A fence goes
+            here: `lambda: fence.guard(resource, token)`.
 
     Returns:
         The outcome of each store, by its folder. A store whose outcome is `Failed` has its compaction in progress,
@@ -59,7 +65,7 @@ def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None,
     limit = Budget(bytes_per_second=first.config.compaction_bytes_per_second,
                    clock=first.clock) if budget is None else budget
     with contextlib.ExitStack() as stack:
-        rounds = _Rounds(chosen, limit)
+        rounds = _Rounds(chosen, limit, contextlib.nullcontext if commit_guard is None else commit_guard)
         for compactor, plan in work:
             try:
                 stack.enter_context(compactor.alone())
@@ -93,9 +99,10 @@ class _Active:
 class _Rounds:
     """Cycle by cycle through all stores."""
 
-    def __init__(self, executor: Executor, budget: Budget) -> None:
+    def __init__(self, executor: Executor, budget: Budget, commit_guard: CommitGuard) -> None:
         self.executor = executor
         self.budget = budget
+        self.commit_guard = commit_guard
         self.active: list[_Active] = []
         self.outcomes: dict[str, BlobCompactionOutcome] = {}
 
@@ -132,7 +139,8 @@ class _Rounds:
     def _finish(self, store: _Active) -> None:
         if store.work.log.phase is not Phase.DONE:
             # A resumed compaction may have had nothing left to do but to close its log.
-            store.work.finish_cycle()
+            with self.commit_guard():
+                store.work.finish_cycle()
         if store.work.log.phase is Phase.DONE:
             report = store.compactor.close(store.work, store.elapsed)
             damaged = report.damage[:1] if not report.sources else ()

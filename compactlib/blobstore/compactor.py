@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 
 from compactlib.blobstore.commit import remove_names
-from compactlib.blobstore.compact_many import compact_many
+from compactlib.blobstore.compact_many import CommitGuard, compact_many
 from compactlib.blobstore.compaction_file import close_log, next_number, prune_history, read_log, write_log
 from compactlib.blobstore.compaction_log import CompactionLog
 from compactlib.blobstore.compaction_report import BlobCompactionOutcome, BlobCompactionReport
@@ -64,14 +64,15 @@ class BlobCompactor:
         work = self._work
         return None if work is None else work.log
 
-    def compact(self, plan: CompactionPlan, *, executor: Executor | None = None,
-                budget: Budget | None = None) -> BlobCompactionOutcome:
+    def compact(self, plan: CompactionPlan, *, executor: Executor | None = None, budget: Budget | None = None,
+                commit_guard: CommitGuard | None = None) -> BlobCompactionOutcome:
         """Carry out a plan. Memory: 24 bytes a copied record of one cycle, and a few MiB.
 
         Args:
             plan: made for this store; checked against it.
             executor: who copies; this thread if not given.
             budget: what the copying may use up; the configured rate if not given.
+            commit_guard: entered around each commit, see `compact_many`.
 
         Raises:
             CompactionInProgress: another one is running, or waits to be resumed or dropped.
@@ -79,17 +80,20 @@ class BlobCompactor:
             InvalidInput: the plan is for another store, or would drop what can still be undeleted.
             StorageError: the disk refused the first step; nothing was begun.
         """
-        return compact_many([(self, plan)], executor=executor, budget=budget)[self._store.folder]
+        return compact_many([(self, plan)], executor=executor, budget=budget,
+                            commit_guard=commit_guard)[self._store.folder]
 
-    def resume(self, *, executor: Executor | None = None, budget: Budget | None = None) -> BlobCompactionOutcome:
-        """Go on with the compaction in progress; `Skipped` if there is none.
+    def resume(self, *, executor: Executor | None = None, budget: Budget | None = None,
+               commit_guard: CommitGuard | None = None) -> BlobCompactionOutcome:
+        """Go on with the compaction in progress; `Skipped` if there is none. The arguments are those of `compact`.
 
         Raises:
             CompactionInProgress: it is running.
         """
         if self._work is None:
             return Skipped(f"no compaction of store {self._store.name} is in progress")
-        return compact_many([(self, None)], executor=executor, budget=budget)[self._store.folder]
+        return compact_many([(self, None)], executor=executor, budget=budget,
+                            commit_guard=commit_guard)[self._store.folder]
 
     def drop(self) -> BlobCompactionOutcome:
         """Give up the compaction in progress; what its earlier cycles did stays, and nothing is lost.
