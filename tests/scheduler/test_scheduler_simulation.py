@@ -36,8 +36,8 @@ from compactlib.testing.scheduler_simulation import (
     simulate_many,
 )
 
-EVERYDAY: Final = 300
-"""Seeds of an ordinary run, about 5 seconds."""
+EVERYDAY: Final = 1500
+"""Seeds of an ordinary run, some 30 seconds: what the whole suite can afford."""
 
 
 def test_many_seeds_go_well_and_nothing_that_can_happen_is_left_out() -> None:
