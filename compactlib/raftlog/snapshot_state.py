@@ -3,8 +3,11 @@
 ```
 0   magic CLRAFSNP, version u16, zeros u16, zeros u32, snapshot index u64
 24  CRC-32 of the 24 bytes before, u32
-28  the live set, as `IndexSet.to_bytes` (it carries its own length and CRC)
+28  version 2 only: snapshot term u64, CRC-32 of these 8 bytes (continued from the one before), u32
+28  the live set, as `IndexSet.to_bytes` (it carries its own length and CRC); in version 2 at 40
 ```
+
+A state without a term is written as version 1.
 
 An empty live set is written out: only a missing file means that no snapshot was ever taken (notes 5.1, item 5).
 """
@@ -25,12 +28,13 @@ from compactlib.raftlog.model import MAX_INDEX
 from compactlib.raftlog.names import SNAPSHOT_NAME, TEMPORARY_SUFFIX
 
 MAGIC = b"CLRAFSNP"
-VERSION = 1
+VERSION = 2
 
 SnapshotVersion: TypeAlias = tuple[int, int, int]
 
 _HEAD = struct.Struct("<8sHHIQ")
 _CRC = struct.Struct("<I")
+_TERM = struct.Struct("<Q")
 _LIVE_START = _HEAD.size + _CRC.size
 
 
@@ -41,14 +45,18 @@ class SnapshotState:
     Attributes:
         index: everything up to here is in the snapshot, 0 .. 2**64 - 1.
         live: indexes <= `index` whose entries must stay in the log.
+        term: the term of the entry at `index`, 0 if the host did not say.
     """
 
     index: int
     live: IndexSet
+    term: int = 0
 
     def __attrs_post_init__(self) -> None:
         if not 0 <= self.index <= MAX_INDEX:
             raise InvalidInput(f"snapshot index {self.index}; it must be between 0 and {MAX_INDEX}")
+        if not 0 <= self.term <= MAX_INDEX:
+            raise InvalidInput(f"snapshot term {self.term}; it must be between 0 and {MAX_INDEX}")
         if self.live and self.live.last > self.index:
             raise LiveAboveSnapshot(index=self.live.last, snapshot_index=self.index)
 
@@ -59,8 +67,13 @@ class SnapshotState:
 
 def encode_snapshot_state(state: SnapshotState) -> bytes:
     """The bytes of the `SNAPSHOT` file."""
-    head = _HEAD.pack(MAGIC, VERSION, 0, 0, state.index)
-    return head + _CRC.pack(crc32(head, 0)) + state.live.to_bytes()
+    head = _HEAD.pack(MAGIC, 2 if state.term else 1, 0, 0, state.index)
+    checked = crc32(head, 0)
+    head += _CRC.pack(checked)
+    if state.term:
+        term = _TERM.pack(state.term)
+        head += term + _CRC.pack(crc32(term, checked))
+    return head + state.live.to_bytes()
 
 
 def decode_snapshot_state(data: bytes, path: str) -> SnapshotState:
@@ -83,11 +96,27 @@ def decode_snapshot_state(data: bytes, path: str) -> SnapshotState:
     if version > VERSION:
         raise Unsupported(f"{path}: snapshot state version {version}; this release reads up to {VERSION}: upgrade")
     if version < 1 or zero_a or zero_b:
-        raise CorruptData(path=path, offset=8, expected="version 1 and zeros", found=f"{version}, {zero_a}, {zero_b}")
-    live = IndexSet.from_bytes(data[_LIVE_START:], path=path, offset=_LIVE_START)
+        raise CorruptData(path=path, offset=8, expected=f"version 1 to {VERSION} and zeros",
+                          found=f"{version}, {zero_a}, {zero_b}")
+    term, start = _decode_term(data, actual, path) if version > 1 else (0, _LIVE_START)
+    live = IndexSet.from_bytes(data[start:], path=path, offset=start)
     if live and live.last > index:
-        raise CorruptData(path=path, offset=_LIVE_START, expected=f"live indexes up to {index}", found=str(live.last))
-    return SnapshotState(index, live)
+        raise CorruptData(path=path, offset=start, expected=f"live indexes up to {index}", found=str(live.last))
+    return SnapshotState(index, live, term)
+
+
+def _decode_term(data: bytes, head_crc: int, path: str) -> tuple[int, int]:
+    """The snapshot term of a version 2 file, and where its live set begins."""
+    end = _LIVE_START + _TERM.size
+    if len(data) < end + _CRC.size:
+        raise CorruptData(path=path, offset=len(data), expected=f"at least {end + _CRC.size} bytes",
+                          found=f"{len(data)} bytes")
+    (term,), (stored,) = _TERM.unpack_from(data, _LIVE_START), _CRC.unpack_from(data, end)
+    actual = crc32(data[_LIVE_START:end], head_crc)
+    if stored != actual or not term:
+        raise CorruptData(path=path, offset=_LIVE_START, expected=f"a term above 0 with CRC {actual:#010x}",
+                          found=f"term {term} with {stored:#010x}")
+    return term, end + _CRC.size
 
 
 def read_snapshot_state(folder: StrPath) -> SnapshotState | None:

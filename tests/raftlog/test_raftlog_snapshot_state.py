@@ -28,9 +28,9 @@ STATE = SnapshotState(48, IndexSet.from_sorted([1, 2, 20, 40]))
 FILES = LocalFiles()
 
 
-@given(st.integers(0, MAX_INDEX), st.sets(st.integers(0, 300)))
-def test_a_state_reads_back(index: int, live: set[int]) -> None:
-    state = SnapshotState(index, IndexSet.from_iterable(each for each in live if each <= index))
+@given(st.integers(0, MAX_INDEX), st.sets(st.integers(0, 300)), st.integers(0, MAX_INDEX))
+def test_a_state_reads_back(index: int, live: set[int], term: int) -> None:
+    state = SnapshotState(index, IndexSet.from_iterable(each for each in live if each <= index), term)
     assert decode_snapshot_state(encode_snapshot_state(state), "x") == state
 
 
@@ -39,8 +39,18 @@ def test_the_file_is_as_its_page_says() -> None:
     assert encode_snapshot_state(STATE) == head + struct.pack("<I", zlib.crc32(head)) + STATE.live.to_bytes()
 
 
-def test_every_flipped_byte_and_every_cut_is_found() -> None:
-    data = encode_snapshot_state(STATE)
+def test_a_term_makes_it_version_2() -> None:
+    head = b"CLRAFSNP" + struct.pack("<HHIQ", 2, 0, 0, 48)
+    crc, term = zlib.crc32(head), struct.pack("<Q", 7)
+    expected = head + struct.pack("<I", crc) + term + struct.pack("<I", zlib.crc32(term, crc)) + STATE.live.to_bytes()
+    assert encode_snapshot_state(SnapshotState(48, STATE.live, 7)) == expected
+    with pytest.raises(InvalidInput, match="snapshot term -1"):
+        SnapshotState(48, STATE.live, -1)
+
+
+@pytest.mark.parametrize("term", [0, 7])
+def test_every_flipped_byte_and_every_cut_is_found(term: int) -> None:
+    data = encode_snapshot_state(SnapshotState(48, STATE.live, term))
     for place in range(len(data)):
         for mask in (0x01, 0x10, 0x80, 0xFF):
             with pytest.raises(CorruptData) as raised:
@@ -58,11 +68,11 @@ def with_crc(head: bytes, live: IndexSet) -> bytes:
 
 
 def test_a_later_version_is_unsupported_and_impossible_fields_are_damage() -> None:
-    later = with_crc(b"CLRAFSNP" + struct.pack("<HHIQ", 2, 0, 0, 48), STATE.live)
-    with pytest.raises(Unsupported, match="x: snapshot state version 2; this release reads up to 1: upgrade"):
+    later = with_crc(b"CLRAFSNP" + struct.pack("<HHIQ", 3, 0, 0, 48), STATE.live)
+    with pytest.raises(Unsupported, match="x: snapshot state version 3; this release reads up to 2: upgrade"):
         decode_snapshot_state(later, "x")
     for fields in ((0, 0, 0, 48), (1, 1, 0, 48), (1, 0, 1, 48)):
-        with pytest.raises(CorruptData, match="expected version 1 and zeros"):
+        with pytest.raises(CorruptData, match="expected version 1 to 2 and zeros"):
             decode_snapshot_state(with_crc(b"CLRAFSNP" + struct.pack("<HHIQ", *fields), STATE.live), "x")
     with pytest.raises(CorruptData, match="expected live indexes up to 39, found 40"):
         decode_snapshot_state(with_crc(b"CLRAFSNP" + struct.pack("<HHIQ", 1, 0, 0, 39), STATE.live), "x")
