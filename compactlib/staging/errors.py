@@ -107,3 +107,119 @@ class BeingCollected(Busy):
     def __init__(self, *, id: str) -> None:  # noqa: A002 - the field's name everywhere
         super().__init__(f"{id} is being deleted by a garbage collection right now; try again in a moment")
         self.id = id
+
+
+# ------------------------------------------------------------------------------------------- the branch protocol
+
+
+class BranchNotFound(NotFound):
+    """There is no such branch: never made, or deleted. What was written to it meanwhile is gone with it.
+
+    Attributes:
+        branch: its name.
+    """
+
+    def __init__(self, *, branch: str) -> None:
+        super().__init__(f"there is no branch {branch!r}; list what there is with branches(), or create it")
+        self.branch = branch
+
+
+class BranchExists(Conflict):
+    """There is a branch of this name. Choose another name, or use the branch.
+
+    Attributes:
+        branch: its name.
+    """
+
+    def __init__(self, *, branch: str) -> None:
+        super().__init__(f"there is a branch {branch!r} already; use it, or choose another name")
+        self.branch = branch
+
+
+class CommitNotFound(NotFound):
+    """There is no commit of this id in the repository.
+
+    Attributes:
+        commit_id: what was looked for.
+    """
+
+    def __init__(self, *, commit_id: str) -> None:
+        super().__init__(f"there is no commit {commit_id!r} in this repository; look at a branch's log()")
+        self.commit_id = commit_id
+
+
+class RecordNotFound(NotFound):
+    """The branch or commit has no record under this key.
+
+    Attributes:
+        ref: the branch or commit that was read.
+        key: what was looked for.
+    """
+
+    def __init__(self, *, ref: str, key: bytes) -> None:
+        super().__init__(f"{ref!r} has no record under key {key[:100]!r}")
+        self.ref = ref
+        self.key = key
+
+
+class PreconditionFailed(Conflict):
+    """The condition of a conditional write does not hold. Nothing was written by it; read again and decide anew.
+
+    Attributes:
+        branch: where.
+        key: whose state is not the expected one.
+    """
+
+    def __init__(self, *, branch: str, key: bytes) -> None:
+        super().__init__(f"key {key[:100]!r} of branch {branch!r} is not in the expected state; nothing was written, "
+                         f"read again")
+        self.branch = branch
+        self.key = key
+
+
+class DirtyBranch(Conflict):
+    """The branch has uncommitted changes, which moving HEAD would hide or lose. Commit or reset them first.
+
+    Attributes:
+        branch: which branch.
+        key: the first uncommitted key.
+    """
+
+    def __init__(self, *, branch: str, key: bytes) -> None:
+        super().__init__(f"branch {branch!r} has uncommitted changes, the first at key {key[:100]!r}; commit or reset "
+                         f"them first")
+        self.branch = branch
+        self.key = key
+
+
+class TooManyTries(Busy):
+    """Others changed the branch again and again while this call tried. Wait and call again.
+
+    A write may have left its value visible (G4); nothing was acknowledged.
+
+    Attributes:
+        operation: what was tried.
+        branch: on which branch.
+        tries: how often.
+    """
+
+    def __init__(self, *, operation: str, branch: str, tries: int) -> None:
+        super().__init__(f"{operation} on branch {branch!r} met other changes {tries} times in a row; wait and call "
+                         f"again, or allow more tries")
+        self.operation = operation
+        self.branch = branch
+        self.tries = tries
+
+
+class TooManyKeys(InvalidInput):
+    """More keys were given than one call takes. Split them; nothing was written.
+
+    Attributes:
+        count: how many were given.
+        limit: how many there may be.
+    """
+
+    def __init__(self, *, count: int, limit: int) -> None:
+        super().__init__(f"{count} keys were given, one call takes at most {limit}; split them")
+        self.count = count
+        self.limit = limit

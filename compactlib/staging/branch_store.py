@@ -1,0 +1,229 @@
+"""`BranchStore`: branch records in the key-value store, changed by compare-and-set only (`notes/staging.md` 1.9)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import attrs
+
+from compactlib.clock import Clock
+from compactlib.errors import Busy
+from compactlib.kv import KeyNotFound, KVStore, OutcomeUnknown, Predicate, PredicateFailed, SlowDown
+from compactlib.staging.errors import BeingCollected, BranchExists, BranchNotFound, TooManyTries
+from compactlib.staging.names import BRANCHES, branch_key
+from compactlib.staging.options import StagingOptions
+from compactlib.staging.record import BranchRecord, decode_branch_record, encode_branch_record
+
+
+@attrs.frozen
+class FoundBranch:
+    """A branch record and the state of its cell.
+
+    Attributes:
+        branch: the branch's name.
+        record: the record.
+        predicate: of its cell in the key-value store.
+    """
+
+    branch: str
+    record: BranchRecord
+    predicate: Predicate
+
+
+@attrs.frozen
+class BranchUpdate:
+    """A change of a branch record that happened, or was not needed.
+
+    Attributes:
+        before: the record that was changed.
+        after: what it was changed to; the same as `before` if nothing was written.
+        tries: how many compare-and-sets it took.
+    """
+
+    before: BranchRecord
+    after: BranchRecord
+    tries: int
+
+
+Change = Callable[[BranchRecord], BranchRecord | None]
+"""Makes the next record of the present one, `None` for "leave it". May be called several times; what it raises ends the
+update. It need not count the version."""
+
+
+class Backoff:
+    """Waits between the tries of one call: longer each time, drawn at random, on the caller's clock."""
+
+    def __init__(self, options: StagingOptions, clock: Clock, random: random.Random) -> None:
+        self._next = options.first_backoff_seconds
+        self._longest = options.max_backoff_seconds
+        self._clock = clock
+        self._random = random
+
+    def wait(self) -> None:
+        """Wait once."""
+        longest = min(self._next, self._longest)
+        if longest > 0:
+            self._clock.sleep(longest * (0.5 + 0.5 * self._random.random()))
+        self._next *= 2
+
+
+class BranchStore:
+    """The branch records of one repository. Threads may share it.
+
+    Every method raises what the key-value store raises, `CorruptData` for a damaged record and `Unsupported` for one of
+    a newer release.
+
+    Args:
+        store: where.
+        partition: the repository's.
+        options: how often to try, and how long to wait in between.
+        clock: waits.
+        random: draws the waits.
+    """
+
+    def __init__(self, store: KVStore, partition: bytes, options: StagingOptions, clock: Clock, random: random.Random,
+                 ) -> None:
+        self._store = store
+        self._partition = partition
+        self._options = options
+        self._clock = clock
+        self._random = random
+
+    def backoff(self) -> Backoff:
+        """The waits of one call."""
+        return Backoff(self._options, self._clock, self._random)
+
+    def read(self, branch: str) -> FoundBranch:
+        """The record of a branch, as it is now. One read.
+
+        Raises:
+            BranchNotFound: there is no such branch.
+            InvalidInput: it is no name of a branch.
+        """
+        key = branch_key(branch)
+        try:
+            found = self._store.get(self._partition, key)
+        except KeyNotFound:
+            raise BranchNotFound(branch=branch) from None
+        return FoundBranch(branch, decode_branch_record(found.value, self._place(key)), found.predicate)
+
+    def create(self, branch: str, record: BranchRecord) -> None:
+        """Write the first record of a branch. One write.
+
+        Raises:
+            BranchExists: there is a branch of this name.
+        """
+        key = branch_key(branch)
+        try:
+            self._store.set_if(self._partition, key, encode_branch_record(record), None)
+        except (PredicateFailed, OutcomeUnknown) as error:
+            if not self._is(branch, record):
+                if isinstance(error, OutcomeUnknown):
+                    raise
+                raise BranchExists(branch=branch) from None
+
+    def try_update(self, found: FoundBranch, record: BranchRecord) -> BranchRecord:
+        """Write the next record, if the branch is as it was found; gives it with its version. One write.
+
+        Raises:
+            PredicateFailed: somebody else changed or deleted the branch; nothing was written.
+            OutcomeUnknown: no answer came; `update` and `landed` find out.
+        """
+        record = attrs.evolve(record, version=found.record.version + 1)
+        self._store.set_if(self._partition, branch_key(found.branch), encode_branch_record(record), found.predicate)
+        return record
+
+    def update(self, branch: str, change: Change, *, operation: str = "update") -> BranchUpdate:
+        """Change the record of a branch against others who do the same, with waits in between.
+
+        A write without an answer is looked for: the record says whether it happened. If others wrote over it meanwhile,
+        `change` is asked again and has to know its own work (a token, a commit).
+
+        Raises:
+            BranchNotFound: there is no such branch, or no longer.
+            TooManyTries: others were faster too many times.
+            OutcomeUnknown: the last try got no answer.
+        """
+        backoff = self.backoff()
+        attempted: list[BranchUpdate] = []
+        tries = 0
+        while True:
+            found = self.read(branch)
+            for attempt in attempted:
+                if attempt.after == found.record:
+                    return attempt
+            try:
+                record = change(found.record)
+            except BeingCollected:
+                tries += 1
+                if tries >= self._options.max_update_tries:
+                    raise
+                backoff.wait()
+                continue
+            if record is None or record == found.record:
+                return BranchUpdate(found.record, found.record, tries)
+            tries += 1
+            try:
+                return BranchUpdate(found.record, self.try_update(found, record), tries)
+            except (PredicateFailed, SlowDown) as error:
+                unanswered: Exception | None = error if isinstance(error, Busy) else None
+            except OutcomeUnknown as error:
+                unanswered = error
+                attempted.append(BranchUpdate(found.record, attrs.evolve(record, version=found.record.version + 1),
+                                              tries))
+            if tries >= self._options.max_update_tries:
+                if unanswered is not None:
+                    raise unanswered
+                raise TooManyTries(operation=operation, branch=branch, tries=tries)
+            backoff.wait()
+
+    def delete(self, branch: str, expected: Callable[[BranchRecord], object] = lambda _: None) -> BranchRecord:
+        """Delete the record of a branch; gives the last one, whose tokens are now nobody's.
+
+        Args:
+            branch: which branch.
+            expected: is asked about the record that will be deleted; what it raises ends the call.
+
+        Raises:
+            BranchNotFound: there is no such branch.
+            TooManyTries: others were faster too many times.
+        """
+        backoff = self.backoff()
+        maybe_deleted: BranchRecord | None = None
+        for tries in range(1, self._options.max_update_tries + 1):
+            try:
+                found = self.read(branch)
+            except BranchNotFound:
+                if maybe_deleted is None:
+                    raise
+                return maybe_deleted
+            expected(found.record)
+            try:
+                self._store.delete_if(self._partition, branch_key(branch), found.predicate)
+            except OutcomeUnknown:
+                if tries == self._options.max_update_tries:
+                    raise
+                maybe_deleted = found.record
+            except (PredicateFailed, SlowDown):
+                pass
+            else:
+                return found.record
+            backoff.wait()
+        raise TooManyTries(operation="delete", branch=branch, tries=self._options.max_update_tries)
+
+    def list(self, prefix: str = "") -> Iterator[FoundBranch]:
+        """Every branch, in order of the names' bytes; not one state of all, but each as it is when its turn comes."""
+        with self._store.scan(self._partition, prefix=BRANCHES + prefix.encode("utf-8")) as entries:
+            for entry in entries:
+                record = decode_branch_record(entry.value, self._place(entry.key))
+                yield FoundBranch(entry.key[len(BRANCHES):].decode("utf-8", "replace"), record, entry.predicate)
+
+    def _is(self, branch: str, record: BranchRecord) -> bool:
+        try:
+            return self.read(branch).record == record
+        except BranchNotFound:
+            return False
+
+    def _place(self, key: bytes) -> str:
+        return f"key {key!r} of partition {self._partition!r}"
