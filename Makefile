@@ -14,13 +14,14 @@ endef
 
 with_java = JAVA_HOME="$$(python scripts/java_home.py)" && export JAVA_HOME
 
-.PHONY: help demo test setup ruff imports mypy verifytypes pytest soak peers tla lock clean
+.PHONY: help demo test setup ruff imports mypy verifytypes site pytest soak peers tla lock clean
 # The steps share the environment and the machine's few cores.
 .NOTPARALLEL:
 
 help:
 	@echo 'make demo         write, compact and verify a real log, on this machine and on Spark'
-	@echo 'make test         all checks: ruff, imports, mypy, verifytypes, pytest (each also a target of its own)'
+	@echo 'make test         all checks: ruff, imports, mypy, verifytypes, site, pytest (each also a target of its own)'
+	@echo 'make site         build the documentation into build/site'
 	@echo 'make soak         the campaigns that take minutes'
 	@echo 'make tla          check the catalog protocol as a TLA+ specification (minutes)'
 	@echo 'make peers        install the systems that the benchmarks measure beside ours'
@@ -37,7 +38,7 @@ demo: setup
 	$(call step,demo,$(with_java) && compactlib demo $(DEMO_ARGS))
 
 # The quick checks come first; pytest's closing line stands near the end, where CI looks for it.
-test: setup ruff imports mypy verifytypes pytest
+test: setup ruff imports mypy verifytypes site pytest
 	@echo 'make test: every step passed'
 
 ruff: setup
@@ -57,6 +58,14 @@ verifytypes: setup
 	    --target $(TYPING) . && cd $(TYPING) && \
 	  { told=$$(PYTHONPATH=. pyright --verifytypes compactlib --ignoreexternal) || { echo "$$told"; false; }; } && \
 	  echo "$$told" | grep score)
+
+# In an environment of its own, because nothing else needs these packages; made again when its lock has changed.
+SITE := build/site-env
+site: setup
+	@cmp -s requirements/site.lock $(SITE)/site.lock || { rm -rf $(SITE) && $(PYTHON) -m venv --without-pip $(SITE) && \
+	  $(BIN)/uv pip install --quiet --python $(SITE)/bin/python --require-hashes -r requirements/site.lock && \
+	  cp requirements/site.lock $(SITE)/site.lock; }
+	$(call step,site,$(SITE)/bin/zensical build --strict --clean)
 
 pytest: setup
 	$(call step,pytest,$(with_java) && python -m pytest -n auto --maxprocesses 4 $(PYTEST_ARGS))
@@ -78,7 +87,7 @@ tla: setup
 
 # No address of a registry belongs into a lock: everybody installs from their own.
 lock: setup
-	$(call step,lock,for name in bootstrap build java; do \
+	$(call step,lock,for name in bootstrap build java site; do \
 	    $(COMPILE) requirements/$$name.in -o requirements/$$name.lock || exit 1; done && \
 	  $(COMPILE) pyproject.toml --all-extras --group dev -o requirements/dev.lock && \
 	  $(COMPILE) pyproject.toml --all-extras --group dev --group bench -c requirements/dev.lock -o requirements/bench.lock && \

@@ -1,0 +1,45 @@
+"""The documentation site (`make site`) has every page in its menu, and an API page for every package."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_ROOT = Path(__file__).parents[1]
+_DOCS = _ROOT / "docs"
+
+
+def _pages_of(menu: Any) -> Iterator[str]:
+    if isinstance(menu, str):
+        yield menu
+    elif isinstance(menu, dict):
+        for below in menu.values():
+            yield from _pages_of(below)
+    else:
+        for below in menu:
+            yield from _pages_of(below)
+
+
+def _menu() -> list[str]:
+    return list(_pages_of(tomllib.loads((_ROOT / "zensical.toml").read_text())["project"]["nav"]))
+
+
+def test_every_page_is_in_the_menu_once() -> None:
+    written = {str(page.relative_to(_DOCS)) for page in _DOCS.rglob("*.md")}
+    assert sorted(_menu()) == sorted(written)
+
+
+@pytest.mark.parametrize("package", sorted(
+    path.parent.name for path in (_ROOT / "compactlib").glob("*/__init__.py") if path.parent.name != "app"))
+def test_every_package_has_an_api_page(package: str) -> None:
+    page = (_DOCS / "api" / f"{package}.md").read_text()
+    assert f"::: compactlib.{package}\n" in page
+
+
+def test_the_index_names_every_format_page() -> None:
+    index = (_DOCS / "index.md").read_text()
+    named = set(re.findall(r"\((formats/[a-z-]+\.md)\)", index))
+    assert named == {f"formats/{page.name}" for page in (_DOCS / "formats").glob("*.md")}
