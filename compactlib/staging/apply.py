@@ -1,0 +1,124 @@
+"""Apply: make changes to a metarange, and touch no range that they do not touch.
+
+The base's ranges and the changes are walked together. A range without changes is taken over unread, if the result has
+just come to a cut, which is where the base has one too. A change makes its range be read, and cut anew from the range's
+start on. If the new cut falls where the old one was, the next range can be taken over again; if not (the last key of
+the range was removed, say) the following range is read too, until the cuts meet. So the result is cut exactly as if
+it had been written from scratch, and its ids are the same.
+
+Sources: `notes/staging.md` 1.18 [R] (path independence), 1.19.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+
+from compactlib.budget import Budget
+from compactlib.staging.change_reader import ChangeReader
+from compactlib.staging.metarange import MetaRange
+from compactlib.staging.model import Applied, Changes, MetaRangeId, RangeEntry
+from compactlib.staging.range_files import RangeFiles
+from compactlib.staging.range_writer import RangeWriter
+from compactlib.staging.rows import ChangeBatch, Merged, Rows
+from compactlib.staging.split import SplitRule
+
+
+def apply_changes(files: RangeFiles, rule: SplitRule, base_id: MetaRangeId | None, changes: Changes,
+                  budget: Budget) -> Applied:
+    """See `Committed.apply`. O(ranges + records of the ranges touched); memory: two ranges and a batch of changes."""
+    return Apply(files, rule, files.read_metarange(base_id, rule), changes, budget).run(base_id)
+
+
+class Apply:
+    """One apply under way.
+
+    Args:
+        files: where ranges are read and written.
+        rule: where they are cut.
+        base: what the changes are made to.
+        changes: what to change.
+        budget: asked before each range is written.
+        known: ranges of other metaranges that are durable and stay so meanwhile; they are not written again.
+    """
+
+    def __init__(self, files: RangeFiles, rule: SplitRule, base: MetaRange, changes: Changes, budget: Budget, *,
+                 known: Iterable[RangeEntry] = ()) -> None:
+        self._files = files
+        self._rule = rule
+        self._base = base
+        self._changes = ChangeReader(changes)
+        self._writer = RangeWriter(files, rule, {entry.range_id for entry in (*base.entries, *known)}, budget)
+        self._added = self._changed = self._removed = 0
+        self._read = self._reused = self._bytes_read = 0
+
+    def run(self, base_id: MetaRangeId | None) -> Applied:
+        """Make all the changes, and publish the result.
+
+        Args:
+            base_id: the base's own id, which needs not be published if it is the result's.
+        """
+        for place, entry in enumerate(self._base.entries):
+            if self._can_stay(entry, is_last=place == len(self._base.entries) - 1):
+                self._reused += 1
+                self._writer.reuse(entry)
+            else:
+                self._rewrite(entry)
+        while batch := self._changes.take(None):
+            self._add(self._merge(self._files.range_format.empty, batch), batch, [])
+        writer = self._writer
+        metarange_id = writer.finish(base_id)
+        return Applied(metarange_id=metarange_id, added=self._added, changed=self._changed, removed=self._removed,
+                       ranges_reused=self._reused, ranges_read=self._read, ranges_written=writer.ranges_written,
+                       bytes_read=self._bytes_read, bytes_written=writer.bytes_written)
+
+    def _can_stay(self, entry: RangeEntry, *, is_last: bool) -> bool:
+        if not self._writer.is_between_ranges or self._base.rule != self._rule:
+            return False
+        change = self._changes.peek()
+        if change is None:
+            return True
+        if change <= entry.max_key:
+            return False
+        # The last range may be one that only the end has closed: what comes after it belongs to it.
+        return not is_last or self._rule.closes(entry.max_key, entry.size_bytes)
+
+    def _rewrite(self, entry: RangeEntry) -> None:
+        rows = self._files.read_range(entry, keep=False)
+        self._read += 1
+        self._bytes_read += entry.size_bytes
+        cut_keys = self._cut_keys(rows)
+        at = 0
+        while batch := self._changes.take(entry.max_key):
+            more = self._changes.peek()
+            whole = more is None or more > entry.max_key
+            stop = len(rows) if whole else rows.find(batch.keys[-1] + b"\0")
+            merged = self._merge(rows.part(at, stop), batch)
+            self._add(merged, batch, cut_keys)
+            at = stop
+        self._writer.add(rows.part(at, len(rows)), cut_keys)
+
+    def _cut_keys(self, rows: Rows) -> list[bytes]:
+        """The keys of a range of the base that are cuts. The rule has left few to be looked at."""
+        rule = self._rule
+        if self._base.rule != rule:
+            return rows.cut_keys(rule.raggedness)
+        last = len(rows) - 1
+        early = rows.part(0, min(_first_at_least(rows, rule.min_bytes), last)).cut_keys(rule.raggedness)
+        return [*early, rows.key(last)] if rule.is_cut(rows.key(last)) else early
+
+    def _merge(self, rows: Rows, batch: ChangeBatch) -> Merged:
+        merged = rows.merged(batch)
+        self._added += merged.added
+        self._changed += merged.changed
+        self._removed += merged.removed
+        return merged
+
+    def _add(self, merged: Merged, batch: ChangeBatch, cut_keys: list[bytes]) -> None:
+        raggedness = self._rule.raggedness
+        self._writer.add(merged.rows, sorted({*cut_keys, *batch.cut_keys(raggedness)}))
+
+
+def _first_at_least(rows: Rows, size_bytes: int) -> int:
+    """How many records at the start lie before the range has that size."""
+    return bisect_left(rows.ends(), size_bytes) if size_bytes else 0

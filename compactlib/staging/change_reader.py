@@ -1,0 +1,69 @@
+"""Changes, read in bounded batches and in step with the ranges they belong to."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from compactlib.staging.model import Change, Changes
+from compactlib.staging.rows import ChangeBatch
+
+_STEP: Final = 256
+MAX_BATCH: Final = 32_768
+"""Changes held in memory at once."""
+MAX_BATCH_BYTES: Final = 8 << 20
+"""No more changes are read on top of this many bytes."""
+
+
+class ChangeReader:
+    """Looks one change ahead, and hands out batches that end where a range does. For one thread.
+
+    Args:
+        changes: in strictly ascending order; checked as they are read.
+    """
+
+    def __init__(self, changes: Changes) -> None:
+        self._source: Iterator[tuple[bytes, Change]] = iter(changes)
+        self._batch: ChangeBatch = ChangeBatch([], [])
+        self._at = 0
+        self._last = b""
+
+    def peek(self) -> bytes | None:
+        """The next change's key; `None` when there is none left."""
+        if self._at == len(self._batch):
+            self._fill()
+        return self._batch.keys[self._at] if self._batch.keys else None
+
+    def take(self, up_to: bytes | None) -> ChangeBatch:
+        """The next changes whose keys are <= `up_to` (`None`: any), as many as are in memory; may be none."""
+        if self.peek() is None:
+            return self._batch
+        keys = self._batch.keys
+        stop = len(keys) if up_to is None else bisect_right(keys, up_to, self._at)
+        taken = ChangeBatch(keys[self._at:stop], self._batch.records[self._at:stop])
+        self._at = stop
+        return taken
+
+    def _fill(self) -> None:
+        pairs: list[tuple[bytes, Change]] = []
+        size = 0
+        while len(pairs) < MAX_BATCH and size < MAX_BATCH_BYTES:
+            step = list(islice(self._source, _STEP))
+            if not step:
+                break
+            pairs += step
+            size += sum(_size(pair) for pair in step)
+        self._batch, self._at = ChangeBatch.of(pairs, after=self._last), 0
+        if pairs:
+            self._last = pairs[-1][0]
+
+
+def _size(pair: tuple[bytes, Change]) -> int:
+    """About how much memory a change holds; what is no change is found out when the batch is checked."""
+    try:
+        key, record = pair
+        return len(key) if record is None else len(key) + len(record.identity) + len(record.data)
+    except (AttributeError, TypeError, ValueError):
+        return 0

@@ -1,0 +1,117 @@
+"""`CommittedRanges`: the committed layer over an object store."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from compactlib.budget import Budget
+from compactlib.clock import Clock, SystemClock
+from compactlib.objects import ObjectStore
+from compactlib.staging.apply import apply_changes
+from compactlib.staging.committed import MergeStrategy
+from compactlib.staging.metarange import MetaRange
+from compactlib.staging.model import Applied, Changes, Collected, MetaRangeId, RangeEntry, Record, StoredFile
+from compactlib.staging.plain_format import PlainFormat
+from compactlib.staging.range_cache import CacheStats
+from compactlib.staging.range_collect import RangeCollector
+from compactlib.staging.range_cursor import RangeLookup, RangeScan
+from compactlib.staging.range_diff import RangeDiff
+from compactlib.staging.range_files import METARANGES, RANGES, RangeFiles
+from compactlib.staging.range_merge import merge_metaranges
+from compactlib.staging.rows import RangeFormat
+from compactlib.staging.split import SplitRule
+
+
+class CommittedRanges:
+    """A `Committed` that keeps ranges and metaranges as immutable objects. Threads and processes may share a store.
+
+    Equal content has equal ids under one split rule, whatever its history, format and release.
+
+    Args:
+        objects: where the files lie.
+        range_format: how ranges are written: `PlainFormat()` needs nothing, `parquet.ParquetFormat()` is for large
+            ranges and for other tools. Either reads what the other wrote.
+        rule: where ranges are cut. A base that was cut by another rule is read and cut anew as a whole.
+        cache_bytes: logical bytes of ranges, and of metaranges, to keep in memory.
+        prefix: what the keys of the files begin with: `""`, or something that ends with a slash.
+        clock: for the ages of files in `collect`.
+        new_name: names the marks that keep writers and `collect` apart; for tests that need names to repeat.
+    """
+
+    def __init__(self, objects: ObjectStore, *, range_format: RangeFormat | None = None, rule: SplitRule | None = None,
+                 cache_bytes: int = 64 << 20, prefix: str = "", clock: Clock | None = None,
+                 new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
+        self._rule: SplitRule = SplitRule() if rule is None else rule
+        self._clock: Clock = SystemClock() if clock is None else clock
+        chosen: RangeFormat = PlainFormat() if range_format is None else range_format
+        self._files: RangeFiles = RangeFiles(objects, prefix=prefix, range_format=chosen, cache_bytes=cache_bytes,
+                                             new_name=new_name)
+
+    @property
+    def rule(self) -> SplitRule:
+        """Where ranges are cut."""
+        return self._rule
+
+    def apply(self, base: MetaRangeId | None, changes: Changes, *, budget: Budget | None = None) -> Applied:
+        """See `Committed.apply`. O(ranges + records of the ranges touched)."""
+        return apply_changes(self._files, self._rule, base, changes, Budget() if budget is None else budget)
+
+    def get(self, metarange_id: MetaRangeId | None, key: bytes) -> Record | None:
+        """See `Committed.get`. O(log ranges + log records) once the range is cached, else a read of it."""
+        return RangeLookup(self._files, self._metarange(metarange_id)).get(key)
+
+    def get_many(self, metarange_id: MetaRangeId | None, keys: Iterable[bytes]) -> dict[bytes, Record]:
+        """See `Committed.get_many`."""
+        lookup = RangeLookup(self._files, self._metarange(metarange_id))
+        found = {key: lookup.get(key) for key in sorted(set(keys))}
+        return {key: record for key, record in found.items() if record is not None}
+
+    def scan(self, metarange_id: MetaRangeId | None, start: bytes = b"") -> RangeScan:
+        """See `Committed.scan`."""
+        return RangeScan(self._files, self._metarange(metarange_id), start)
+
+    def diff(self, left: MetaRangeId | None, right: MetaRangeId | None, start: bytes = b"") -> RangeDiff:
+        """See `Committed.diff`. O(ranges + records of the ranges that are not in both)."""
+        return RangeDiff(self._files, self._metarange(left), self._metarange(right), start)
+
+    def merge(self, base: MetaRangeId | None, source: MetaRangeId | None, destination: MetaRangeId | None,
+              strategy: MergeStrategy = "fail", *, budget: Budget | None = None) -> Applied:
+        """See `Committed.merge`."""
+        return merge_metaranges(self._files, self._rule, self._metarange(base), self._metarange(source),
+                                self._metarange(destination), destination, strategy,
+                                Budget() if budget is None else budget)
+
+    def ranges_of(self, metarange_id: MetaRangeId | None) -> Sequence[RangeEntry]:
+        """See `Committed.ranges_of`."""
+        return self._metarange(metarange_id).entries
+
+    def list_ranges(self) -> Iterator[StoredFile]:
+        """See `Committed.list_ranges`."""
+        return self._files.list(RANGES)
+
+    def list_metaranges(self) -> Iterator[StoredFile]:
+        """See `Committed.list_metaranges`."""
+        return self._files.list(METARANGES)
+
+    def collect(self, live: Callable[[], Iterable[MetaRangeId]], *, grace_seconds: float) -> Collected:
+        """See `Committed.collect`; the protocol against racing writers is in `range_collect`."""
+        return RangeCollector(self._files, self._clock, live, grace_seconds).run()
+
+    def cache_stats(self) -> CacheStats:
+        """How well the cache did."""
+        return self._files.cache.stats()
+
+    def audit(self) -> None:
+        """Check the cache's books.
+
+        Raises:
+            CompactlibError: they are wrong; the message has the numbers.
+        """
+        self._files.cache.audit()
+
+    def _metarange(self, metarange_id: MetaRangeId | None) -> MetaRange:
+        return self._files.read_metarange(metarange_id, self._rule)
+
+    def __repr__(self) -> str:
+        return f"CommittedRanges({self._files.objects!r}, {self._files.range_format.name}, {self._rule!r})"

@@ -1,0 +1,120 @@
+"""Garbage collection of range and metarange files.
+
+A file is kept if a live metarange needs it, if it is younger than the grace period, or if a metarange younger than that
+needs it. Files are never rewritten, so the age of one that is used AGAIN does not show it. Therefore:
+
+- the collection first writes a doom mark for each file it wants to delete, then lists the writers' marks of reuse and
+  asks once more what is live, and only then deletes what is still unneeded; last it takes the doom marks away;
+- a writer that finds its file there first leaves a mark of reuse, then looks for doom marks, then whether the file is
+  still there.
+
+If the writer's mark came before the listing, the collection sees it, or sees the branch that the writer has moved
+since. If it came later, the writer sees the doom mark, and gives way with `BeingCollected`; or, if the mark is gone
+already, sees that the file is gone, and writes it. Marks have names of their own, so collections may run at once.
+A collection that died leaves doom marks; they turn writers away until they are older than the grace period.
+
+Source: `notes/staging.md` 2.2 (GC: reachable = commits, compacted metaranges, younger than grace).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from compactlib.clock import Clock
+from compactlib.errors import InvalidInput
+from compactlib.objects import ObjectNotFound
+from compactlib.staging.model import Collected, MetaRangeId, StoredFile
+from compactlib.staging.range_files import DOOMED, METARANGES, RANGES, REUSED, RangeFiles
+from compactlib.staging.split import SplitRule
+
+_FOLDERS: Final = (METARANGES, RANGES)
+"""In the order of deletion: never a metarange without its ranges."""
+
+
+class RangeCollector:
+    """One collection. See this module's text.
+
+    Args:
+        files: what to collect.
+        clock: what "now" is; must agree with the object store's clock well within the grace period.
+        live: see `Committed.collect`.
+        grace_seconds: see `Committed.collect`; > 0 while anybody writes.
+
+    Raises:
+        InvalidInput: the grace period is negative.
+    """
+
+    def __init__(self, files: RangeFiles, clock: Clock, live: Callable[[], Iterable[MetaRangeId]],
+                 grace_seconds: float) -> None:
+        if not grace_seconds >= 0:
+            raise InvalidInput(f"grace_seconds is {grace_seconds}; give 0 or more")
+        self._files = files
+        self._clock = clock
+        self._live = live
+        self._grace_seconds = grace_seconds
+
+    def run(self) -> Collected:
+        """Delete what nobody needs. Two listings of everything, and one request for each live metarange not cached.
+
+        Raises:
+            MetaRangeNotFound, DamagedRange: a live metarange cannot be read; nothing is deleted.
+        """
+        self._remove_old(REUSED)
+        self._remove_old(DOOMED)
+        needed, files = self._look()
+        unneeded = [(folder, file) for folder, file in files if file.id not in needed]
+        doomed = [(folder, file) for folder, file in unneeded if not self._is_young(file)]
+        marks = [self._files.path_of_doom(file.id, self._files.new_name()) for _, file in doomed]
+        try:
+            for mark in marks:
+                self._files.objects.create(mark, b"")
+            deleted = self._delete(doomed)
+        finally:
+            for mark in marks:
+                self._files.objects.delete(mark)
+        return Collected(
+            metaranges_deleted=sum(folder == METARANGES for folder, _ in deleted),
+            ranges_deleted=sum(folder == RANGES for folder, _ in deleted),
+            bytes_freed=sum(file.size_bytes for _, file in deleted),
+            live=len(files) - len(unneeded), young=len(unneeded) - len(deleted))
+
+    def _delete(self, doomed: list[tuple[str, StoredFile]]) -> list[tuple[str, StoredFile]]:
+        if not doomed:
+            return []
+        needed = self._reused()
+        again, _ = self._look()
+        needed |= again
+        deleted = [(folder, file) for folder, file in doomed if file.id not in needed]
+        for folder, file in deleted:
+            self._files.objects.delete(self._files.prefix + folder + file.id)
+            self._files.cache.drop(file.id)
+        return deleted
+
+    def _look(self) -> tuple[set[str], list[tuple[str, StoredFile]]]:
+        """What is needed, and what is there."""
+        # Listed first: what is published after the listing is none of the files that may be deleted.
+        files = [(folder, file) for folder in _FOLDERS for file in self._files.list(folder)]
+        roots = set(self._live())
+        roots.update(MetaRangeId(file.id) for folder, file in files if folder == METARANGES and self._is_young(file))
+        needed: set[str] = set()
+        for root in roots:
+            needed.add(root)
+            needed.update(entry.range_id for entry in self._files.read_metarange(root, SplitRule()).entries)
+        return needed, files
+
+    def _reused(self) -> set[str]:
+        found = set()
+        for mark in self._files.list(REUSED):
+            with contextlib.suppress(ObjectNotFound):
+                found.add(self._files.objects.get(self._files.prefix + REUSED + mark.id).decode())
+        return found
+
+    def _remove_old(self, folder: str) -> None:
+        for mark in list(self._files.list(folder)):
+            if not self._is_young(mark):
+                self._files.objects.delete(self._files.prefix + folder + mark.id)
+
+    def _is_young(self, file: StoredFile) -> bool:
+        return file.modified_at > self._clock.now() - self._grace_seconds

@@ -1,0 +1,187 @@
+"""Ranges and metaranges in an object store: written once, checked whenever they are read.
+
+Under the prefix: `ranges/<id>`, `metaranges/<id>`, and the garbage collection's marks `reused/<name>` and
+`doomed/<id>/<name>`. A range file says itself which format it has, so stores may hold several.
+
+**Using a file again.** A writer whose file is there already must not rely on it blindly: a garbage collection may be
+about to delete it. So the writer first leaves a mark that it uses it, then looks whether it is doomed; the collection
+first dooms, then looks for marks. Whichever comes second sees the other: see `range_collect`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from compactlib.errors import InvalidInput
+from compactlib.objects import ObjectExists, ObjectNotFound, ObjectStore
+from compactlib.staging.errors import BeingCollected, DamagedRange, MetaRangeNotFound, RangeNotFound
+from compactlib.staging.metarange import MetaRange
+from compactlib.staging.model import MetaRangeId, RangeEntry, RangeId, StoredFile
+from compactlib.staging.plain_format import PlainFormat
+from compactlib.staging.range_cache import SizedCache
+from compactlib.staging.rows import RangeFormat, Rows, check_id
+from compactlib.staging.split import SplitRule
+
+RANGES: Final = "ranges/"
+METARANGES: Final = "metaranges/"
+REUSED: Final = "reused/"
+DOOMED: Final = "doomed/"
+_TRIES: Final = 3
+
+
+class RangeFiles:
+    """Reads and writes the files of one committed layer. Threads may share it.
+
+    Args:
+        objects: where they lie.
+        prefix: what their keys begin with, `""` or ending with a slash.
+        range_format: how new ranges are written, and the rows of all of them look in memory.
+        cache_bytes: logical bytes of ranges and metaranges to keep in memory.
+        new_name: gives each mark its name.
+    """
+
+    def __init__(self, objects: ObjectStore, *, prefix: str, range_format: RangeFormat, cache_bytes: int,
+                 new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
+        if prefix and not prefix.endswith("/"):
+            raise InvalidInput(f"the prefix {prefix!r} must be empty or end with a slash")
+        self.objects: ObjectStore = objects
+        self.prefix: str = prefix
+        self.range_format: RangeFormat = range_format
+        self.cache: SizedCache[Rows | MetaRange] = SizedCache(cache_bytes)
+        self.new_name: Callable[[], str] = new_name
+
+    def read_range(self, entry: RangeEntry, *, keep: bool = True) -> Rows:
+        """The records of a range, checked against its id. One request unless they are cached.
+
+        Args:
+            entry: which range.
+            keep: whether to cache them; work that passes by once does not push out what others read often.
+
+        Raises:
+            RangeNotFound: its file is missing.
+            DamagedRange: the file does not hold the range, or not what its metarange says of it.
+            NewerFormat: a newer release wrote it.
+        """
+        held = self.cache.get(entry.range_id)
+        if held is not None and not isinstance(held, MetaRange):
+            return held
+        path = self.path_of_range(entry.range_id)
+        try:
+            data = self.objects.get(path)
+        except ObjectNotFound:
+            raise RangeNotFound(range_id=entry.range_id, path=path) from None
+        rows = self._decode(data, entry.range_id, path)
+        if (len(rows), rows.key(0), rows.key(len(rows) - 1)) != (entry.count, entry.min_key, entry.max_key):
+            raise DamagedRange(path=path, offset=0, expected=f"{entry.count} records as the metarange says",
+                               found=f"{len(rows)} records, or other first and last keys")
+        if keep:
+            self.cache.put(entry.range_id, rows, entry.size_bytes)
+        return rows
+
+    def _decode(self, data: bytes, range_id: RangeId, path: str) -> Rows:
+        own = self.range_format
+        if own.recognizes(data):
+            return own.decode(data, range_id, path)
+        for other in _other_formats(data):
+            return own.rows(other.decode(data, range_id, path).pairs(0))
+        raise DamagedRange(path=path, offset=0, expected="a range file", found=f"one that begins with {data[:8]!r}")
+
+    def read_metarange(self, metarange_id: MetaRangeId | None, rule: SplitRule) -> MetaRange:
+        """A metarange, checked against its id; `None` is an empty one under this rule.
+
+        Raises:
+            MetaRangeNotFound: its file is missing.
+            DamagedRange: the file does not hold it.
+            NewerFormat: a newer release wrote it.
+            InvalidInput: this is no id.
+        """
+        if metarange_id is None:
+            return MetaRange(rule, ())
+        held = self.cache.get(metarange_id)
+        if isinstance(held, MetaRange):
+            return held
+        check_id(metarange_id)
+        path = self.path_of_metarange(metarange_id)
+        try:
+            data = self.objects.get(path)
+        except ObjectNotFound:
+            raise MetaRangeNotFound(metarange_id=metarange_id, path=path) from None
+        found = MetaRange.decode(data, metarange_id, path)
+        self.cache.put(metarange_id, found, len(data))
+        return found
+
+    def write_range(self, range_id: RangeId, rows: Rows) -> None:
+        """Make a range durable under its id, whoever wrote it first.
+
+        Raises:
+            BeingCollected: its file is there, and a garbage collection is deleting it.
+        """
+        self._create(range_id, self.path_of_range(range_id), lambda: self.range_format.encode(rows, range_id))
+
+    def write_metarange(self, metarange: MetaRange, base_id: MetaRangeId | None) -> MetaRangeId:
+        """Make a metarange durable, whose ranges are; nothing is to be done for the base.
+
+        Raises:
+            BeingCollected: as for `write_range`.
+        """
+        metarange_id, data = metarange.encode()
+        if metarange_id != base_id:
+            self._create(metarange_id, self.path_of_metarange(metarange_id), lambda: data)
+        self.cache.put(metarange_id, metarange, len(data))
+        return metarange_id
+
+    def _create(self, id_: str, path: str, encode: Callable[[], bytes]) -> None:
+        data = encode()
+        for _ in range(_TRIES):
+            try:
+                self.objects.create(path, data)
+            except ObjectExists:
+                if self._may_use(id_, path):
+                    return
+            else:
+                return
+        raise BeingCollected(id=id_)
+
+    def _may_use(self, id_: str, path: str) -> bool:
+        """Whether the file that is there stays; `False` if it is gone by now."""
+        self.objects.create(f"{self.prefix}{REUSED}{self.new_name()}", id_.encode())
+        if any(True for _ in self.objects.list(self.path_of_doom(id_, ""))):
+            raise BeingCollected(id=id_)
+        try:
+            self.objects.info(path)
+        except ObjectNotFound:
+            return False
+        return True
+
+    def list(self, folder: str) -> Iterator[StoredFile]:
+        """The files of a folder, `RANGES` or `METARANGES`."""
+        start = len(self.prefix) + len(folder)
+        for info in self.objects.list(self.prefix + folder):
+            yield StoredFile(info.key[start:], info.size_bytes, info.modified_at)
+
+    def path_of_range(self, range_id: RangeId) -> str:
+        """The key of a range's file."""
+        return f"{self.prefix}{RANGES}{range_id}"
+
+    def path_of_metarange(self, metarange_id: MetaRangeId) -> str:
+        """The key of a metarange's file."""
+        return f"{self.prefix}{METARANGES}{metarange_id}"
+
+    def path_of_doom(self, id_: str, name: str) -> str:
+        """The key of the mark by which one collection says that it is deleting a file."""
+        return f"{self.prefix}{DOOMED}{id_}/{name}"
+
+
+def _other_formats(data: bytes) -> Sequence[RangeFormat]:
+    """The format that these bytes may have, if it is none of the store's own."""
+    plain = PlainFormat()
+    if plain.recognizes(data):
+        return (plain,)
+    if data[:4] == b"PAR1":
+        # Only now is pyarrow needed.
+        from compactlib.staging.parquet import ParquetFormat
+
+        return (ParquetFormat(),)
+    return ()

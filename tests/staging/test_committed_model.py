@@ -1,0 +1,102 @@
+"""The committed layer against dictionaries: random histories; equal content has equal ids, however it came about."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compactlib.objects import MemoryObjects
+from compactlib.staging.model import Change, MetaRangeId, Record
+from compactlib.staging.plain_format import PlainFormat
+from compactlib.staging.rows import RangeFormat
+from compactlib.staging.split import SplitRule
+from tests.staging.plain_sets import RecordSet, changed, committed, differences, written
+
+FORMATS: list[RangeFormat] = [PlainFormat()]
+try:
+    from compactlib.staging.parquet import ParquetFormat
+    FORMATS.append(ParquetFormat(rows_per_group=4))
+except ImportError:
+    pass
+
+rules = st.builds(SplitRule, min_bytes=st.sampled_from([0, 0, 40, 90]), max_bytes=st.sampled_from([90, 200, 1 << 20]),
+                  raggedness=st.integers(1, 12))
+keys = st.one_of(st.binary(min_size=1, max_size=3), st.integers(0, 60).map(lambda number: b"key%04d" % number))
+records = st.builds(Record, st.sampled_from([b"", b"i", b"\0", b"j" * 20]), st.binary(max_size=12))
+histories = st.lists(st.dictionaries(keys, st.none() | records, max_size=25), max_size=6)
+
+
+@pytest.mark.parametrize("range_format", FORMATS, ids=lambda each: each.name)
+@given(history=histories, rule=rules)
+@settings(max_examples=120, deadline=None)
+def test_random_histories_end_in_the_ids_of_a_write_from_scratch(
+        range_format: RangeFormat, history: list[dict[bytes, Change]], rule: SplitRule) -> None:
+    layer = committed(rule=rule, range_format=range_format)
+    content: RecordSet = {}
+    at: MetaRangeId | None = None
+    for changes in history:
+        before, content = content, changed(content, changes)
+        applied = layer.apply(at, sorted(changes.items()))
+        fresh = committed(rule=rule)
+        again = written(fresh, content)
+        assert applied.metarange_id == again
+        assert layer.ranges_of(applied.metarange_id) == fresh.ranges_of(again)
+        expected = differences(before, content)
+        assert applied.changes == len(expected)
+        assert [applied.added, applied.changed, applied.removed] == [
+            sum(difference.kind == kind for difference in expected) for kind in ("added", "changed", "removed")]
+        assert list(layer.diff(at, applied.metarange_id)) == expected
+        assert dict(layer.scan(applied.metarange_id)) == content
+        at = applied.metarange_id
+    layer.audit()
+
+
+@given(base=st.dictionaries(keys, records, max_size=25), left=st.dictionaries(keys, st.none() | records, max_size=12),
+       start=keys, rule=rules)
+@settings(max_examples=150, deadline=None)
+def test_reads_from_any_start_and_after_any_seek(base: RecordSet, left: dict[bytes, Change], start: bytes,
+                                                 rule: SplitRule) -> None:
+    layer = committed(rule=rule, cache_bytes=0)
+    right = changed(base, left)
+    one, two = written(layer, base), written(layer, right)
+    expected = [pair for pair in sorted(right.items()) if pair[0] >= start]
+    assert list(layer.scan(two, start)) == expected
+    scan = layer.scan(two)
+    for _ in range(3):
+        next(scan, None)
+    scan.seek(start)
+    assert list(scan) == expected
+    scan.seek(b"")
+    assert dict(scan) == right
+    found = [difference for difference in differences(base, right) if difference.key >= start]
+    assert list(layer.diff(one, two, start)) == found
+    diff = layer.diff(one, two)
+    next(diff, None)
+    diff.seek(start)
+    assert list(diff) == found
+    assert layer.get_many(two, {*base, start}) == {key: right[key] for key in {*base, start} if key in right}
+    assert layer.get(two, start) == right.get(start)
+
+
+@given(base=st.dictionaries(keys, records, max_size=20), ours=st.dictionaries(keys, st.none() | records, max_size=10),
+       theirs=st.dictionaries(keys, st.none() | records, max_size=10), rule=rules,
+       strategy=st.sampled_from(["source_wins", "destination_wins"]))
+@settings(max_examples=150, deadline=None)
+def test_merge_is_the_destination_with_what_the_source_changed(
+        base: RecordSet, ours: dict[bytes, Change], theirs: dict[bytes, Change], rule: SplitRule,
+        strategy: str) -> None:
+    layer = committed(MemoryObjects(), rule=rule)
+    source, destination = changed(base, ours), changed(base, theirs)
+    expected = dict(destination)
+    for difference in differences(base, source):
+        key = difference.key
+        touched = any(other.key == key for other in differences(base, destination))
+        if touched and strategy == "destination_wins":
+            continue
+        expected = changed(expected, {key: difference.right})
+    merged = layer.merge(written(layer, base), written(layer, source), written(layer, destination),
+                         "source_wins" if strategy == "source_wins" else "destination_wins")
+    assert dict(layer.scan(merged.metarange_id)) == expected
+    assert merged.metarange_id == written(layer, expected)
+    assert merged.changes == len(differences(destination, expected))
