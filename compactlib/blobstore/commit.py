@@ -4,8 +4,8 @@ The order that makes it safe; each step may be repeated, and recovery repeats th
 
 1. every new segment is durable under its private name, and its index files are; the folder is synced;
 2. the compaction log says COMMIT, durably: from here on the new segments count;
-3. each new segment gets its name; the store answers from the new segments;
-4. the log says CLEANUP; with it the names become durable;
+3. each new segment gets its name; the store answers from the new segments; the folder is synced;
+4. the log says CLEANUP;
 5. the sources' files go; the log says that the cycle has ended.
 
 The removals of step 5 are synced before the log is closed: until then whoever finds it does them again.
@@ -14,7 +14,7 @@ The removals of step 5 are synced before the log is closed: until then whoever f
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from compactlib.blobstore.compaction_log import Cycle, Target
 from compactlib.blobstore.names import SegmentName, place_of_index_file, segment_of_log_file
@@ -60,11 +60,25 @@ def remove_sources(files: Files, folder: StrPath, sources: Sequence[SegmentName]
     Raises:
         StorageError: the disk refused; call again.
     """
-    gone = set(sources)
-    for name in list_folder(folder):
-        place = place_of_index_file(name)
-        if segment_of_log_file(name) in gone or (place is not None and place.segment in gone):
-            files.unlink(os.path.join(folder, name))
+    for name in files_of(folder, sources):
+        files.unlink(os.path.join(folder, name))
+
+
+def files_of(folder: StrPath, segments: Iterable[SegmentName]) -> list[str]:
+    """The names of the log files and index files of some segments; a quick look at each name in the folder.
+
+    Raises:
+        StorageError: the folder cannot be read.
+    """
+    wanted = set(segments)
+    beginnings = tuple(f"{name}." for name in wanted)
+    found = []
+    for name in list_folder(folder) if wanted else ():
+        if name.startswith(beginnings):
+            place = place_of_index_file(name)
+            if segment_of_log_file(name) in wanted or (place is not None and place.segment in wanted):
+                found.append(name)
+    return found
 
 
 def remove_names(files: Files, folder: StrPath, names: Sequence[str]) -> None:

@@ -14,14 +14,15 @@ from typing import TypeAlias
 import attrs
 
 from compactlib.blobstore.commit import place_targets, private_name, remove_names, remove_sources
-from compactlib.blobstore.compaction_file import write_log
+from compactlib.blobstore.compaction_file import CompactionFile
 from compactlib.blobstore.compaction_log import CompactionLog, Phase, Target
 from compactlib.blobstore.cycle_plan import CyclePlan, TargetPlan, plan_cycle
+from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.events import StoreEvents
 from compactlib.blobstore.index_file import encode_index
 from compactlib.blobstore.index_segment import IndexSegment
 from compactlib.blobstore.model import IndexEntry, RecordKind, milliseconds
-from compactlib.blobstore.names import SegmentName, segment_of_log_file
+from compactlib.blobstore.names import LOG_SUFFIX, SegmentName, segment_of_log_file
 from compactlib.blobstore.pace import Pace
 from compactlib.blobstore.recover import leftovers
 from compactlib.blobstore.rewrite import TEMPORARY_SUFFIX, CopyRecords, SourceRecords
@@ -59,13 +60,16 @@ class CompactionWork:
 
     Args:
         store: the store.
+        file: where each step is noted.
         log: how far it has come, as on the disk.
         questions: asked of the host.
         resumed: whether an earlier run had begun it.
     """
 
-    def __init__(self, store: CompactableStore, log: CompactionLog, questions: Questions, *, resumed: bool) -> None:
+    def __init__(self, store: CompactableStore, file: CompactionFile, log: CompactionLog, questions: Questions, *,
+                 resumed: bool) -> None:
         self.log: CompactionLog = log
+        self.file: CompactionFile = file
         self.resumed: bool = resumed
         self.verdicts: Counter[Verdict] = Counter()
         self.copied_records: int = 0
@@ -80,6 +84,9 @@ class CompactionWork:
         self._ready: dict[SegmentName, Target] = {}
         self._failures: list[CompactlibError] = []
         self._restarts = 0
+        # Whether attempts may have left files: so it is until a cycle has come to its end. What strangers leave
+        # later goes when the compaction does.
+        self._has_leftovers = True
 
     def next_tasks(self, *, kept: bool) -> list[CopyRecords]:
         """What there is to copy for the cycle under way, which is decided first; nothing in COMMIT and CLEANUP.
@@ -89,13 +96,16 @@ class CompactionWork:
 
         Raises:
             CorruptData: the index holds two records that cannot both be.
+            PlanDoesNotFit: victims are gone, because the log has lost steps; drop the compaction.
             StorageError: the disk refused; call again.
         """
         if self.log.phase not in (Phase.PREPARE, Phase.COPY):
             return []
         plan = self._decided()
         done = {target.name for target in self.log.cycles[-1].targets}
-        return [self._task(target, kept=kept) for target in plan.targets if target.name not in done]
+        halves = self._half_written() if kept and self._has_leftovers else {}
+        self._has_leftovers = True
+        return [self._task(target, kept, halves.get(target.name)) for target in plan.targets if target.name not in done]
 
     def take(self, outcome: RewriteOutcome) -> None:
         """Note what a task ended in; a new segment that is whole moves the safe point on.
@@ -142,6 +152,10 @@ class CompactionWork:
         now_ms = milliseconds(self._store.clock.now())
         config = self._store.config
         snapshot = self._store.snapshot()
+        unknown = set(base.remaining).difference(info.name for info in snapshot.segments)
+        if unknown:
+            raise PlanDoesNotFit(f"segment {min(unknown)} of compaction {base.number} of store {self._store.name} is "
+                                 f"not in the log any more; drop the compaction and make a new plan")
         plan = plan_cycle(
             snapshot, base.remaining, base.copied_before, self._rules(now_ms), swap_segments=base.swap_segments,
             segment_bytes=self._store.segment_bytes, header_bytes=SEGMENT_HEADER_BYTES,
@@ -149,7 +163,8 @@ class CompactionWork:
         if self.log.phase is Phase.PREPARE or not _is_begun(self.log, plan):
             self.log = base.start_copy(plan.sources, plan.partial, tuple(each.name for each in plan.targets), now_ms)
             self._write_log()
-            remove_names(self._files, self._folder, tuple(leftovers(self._folder, self.log)))
+            if self._has_leftovers:
+                remove_names(self._files, self._folder, tuple(leftovers(self._folder, self.log)))
         self._ready.clear()
         self._plan = plan
         return plan
@@ -161,7 +176,7 @@ class CompactionWork:
             seen_by_all_peers=self._questions.seen_by_all_peers, had_put=self._dropped_puts.had_put,
             is_container_gone=self._questions.is_container_gone if config.drop_dead_containers else nobody)
 
-    def _task(self, target: TargetPlan, *, kept: bool) -> CopyRecords:
+    def _task(self, target: TargetPlan, kept: bool, half_written: str | None) -> CopyRecords:
         config = self._store.config
         rate, slowest = config.compaction_bytes_per_second, config.compaction_min_bytes_per_second
         size, pace = min(config.compaction_buffer_bytes, _LARGEST_READ), None
@@ -174,16 +189,20 @@ class CompactionWork:
         return CopyRecords(
             name=self._task_name(target.name), folder=self._folder, header=self._store.segment_header(target.name),
             sources=tuple(map(SourceRecords.of, target.picked)), buffer_bytes=size, kept=kept,
-            resume_from=self._half_written(target.name) if kept else None, pace=pace, files=self._files)
+            resume_from=half_written, pace=pace, files=self._files)
 
     def _task_name(self, target: SegmentName) -> str:
         return f"{self._folder} {target}"
 
-    def _half_written(self, target: SegmentName) -> str | None:
-        """The longest file that an attempt of this process, or of one before it, could not finish."""
-        found = [os.path.join(self._folder, name) for name in list_folder(self._folder)
-                 if name.startswith(target.log_file + ".") and name.endswith(_KEPT_SUFFIX)]
-        return max(found, key=os.path.getsize, default=None)
+    def _half_written(self) -> dict[SegmentName, str]:
+        """For each new segment, the longest file that an attempt of this process, or of one before it, left."""
+        longest: dict[SegmentName, tuple[int, str]] = {}
+        for name in list_folder(self._folder):
+            owner = segment_of_log_file(name.partition(".")[0] + LOG_SUFFIX) if name.endswith(_KEPT_SUFFIX) else None
+            if owner is not None:
+                path = os.path.join(self._folder, name)
+                longest[owner] = max(longest.get(owner, (0, "")), (os.path.getsize(path), path))
+        return {owner: path for owner, (_, path) in longest.items()}
 
     # -- taking what was copied
 
@@ -279,7 +298,7 @@ class CompactionWork:
         self._files.sync_folder(self._folder)
         committed = self.log.start_commit(plan.moves, plan.copied_bytes, milliseconds(self._store.clock.now()))
         # If this is refused, the log on the disk may say either; nothing has its name yet, so that both are true.
-        write_log(self._files, self._folder, committed)
+        self.file.write(committed)
         self.log = committed
         self.verdicts += plan.verdicts
 
@@ -290,6 +309,8 @@ class CompactionWork:
         present = {info.name for info in self._store.snapshot().segments}
         if not (present.issuperset(names) and present.isdisjoint(cycle.sources)):
             self._store.swap_segments(cycle.sources, names)
+        # The names, before anything says that nobody needs the sources.
+        self._files.sync_folder(self._folder)
         self.log = self.log.start_cleanup(milliseconds(self._store.clock.now()))
         self._write_log()
 
@@ -305,9 +326,10 @@ class CompactionWork:
         verdicts = {} if self._plan is None else self._plan.verdicts
         self._events.cycle_ended(number, cycle, verdicts)
         self._plan = None
+        self._has_leftovers = False
 
     def _write_log(self) -> None:
-        write_log(self._files, self._folder, self.log)
+        self.file.write(self.log)
 
     def _planned(self) -> CyclePlan:
         if self._plan is None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from compactlib.blobstore.commit import remove_names
 from compactlib.blobstore.compact_many import CommitGuard, compact_many
-from compactlib.blobstore.compaction_file import close_log, next_number, prune_history, read_log, write_log
+from compactlib.blobstore.compaction_file import CompactionFile, close_log, next_number, prune_history, read_log
 from compactlib.blobstore.compaction_log import CompactionLog
 from compactlib.blobstore.compaction_report import BlobCompactionOutcome, BlobCompactionReport
 from compactlib.blobstore.compaction_work import CompactionWork, Questions
@@ -45,7 +45,10 @@ class BlobCompactor:
         self._questions = Questions() if questions is None else questions
         self._events = StoreEvents(store.name, store.observer)
         log = read_log(store.folder)
-        self._work = None if log is None else self._new_work(log, resumed=True)
+        self._work: CompactionWork | None = None
+        if log is not None:
+            file = CompactionFile(store.files, store.folder)
+            self._work = CompactionWork(store, file, log, self._questions, resumed=True)
         self._running = threading.Lock()
 
     @property
@@ -108,7 +111,7 @@ class BlobCompactor:
             if work is None:
                 return Skipped(f"no compaction of store {self._store.name} is in progress")
             dropped = work.log if work.log.dropped else work.log.drop()
-            write_log(self._store.files, self._store.folder, dropped)
+            work.file.write(dropped)
             work.log = dropped
             return Done(self.close(work, 0.0))
 
@@ -169,8 +172,9 @@ class BlobCompactor:
         log = CompactionLog(
             number=next_number(store.folder), started_ms=milliseconds(now), is_full=plan.is_full, victims=plan.names,
             reference_ms=milliseconds(plan.reference_time), swap_segments=store.config.swap_segments)
-        write_log(store.files, store.folder, log)
-        self._work = self._new_work(log, resumed=False)
+        file = CompactionFile(store.files, store.folder)
+        file.write(log)
+        self._work = CompactionWork(store, file, log, self._questions, resumed=False)
 
     def _check(self, plan: CompactionPlan, now: float) -> None:
         store = self._store
@@ -206,9 +210,6 @@ class BlobCompactor:
             seconds=seconds)
         self._events.done(log.number, [str(name) for name in log.victims], report.freed_segments, log.copied_bytes)
         return report
-
-    def _new_work(self, log: CompactionLog, *, resumed: bool) -> CompactionWork:
-        return CompactionWork(self._store, log, self._questions, resumed=resumed)
 
     def _in_progress(self, phase: str) -> CompactionInProgress:
         return CompactionInProgress(f"a compaction of store {self._store.name} is in progress ({phase}); resume it or "

@@ -114,7 +114,7 @@ class IndexSegment:
             raise CompactlibError(f"the hashes of index {self.place} are out of order")
 
     def __len__(self) -> int:
-        return len(self.columns)
+        return len(self.rows)
 
     def __repr__(self) -> str:
         return f"IndexSegment({self.place}..{self.end}, {len(self)} entries)"

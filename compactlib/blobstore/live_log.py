@@ -11,16 +11,17 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 
+from compactlib.blobstore.commit import files_of
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.descriptor import Descriptor
 from compactlib.blobstore.errors import BlobTooLarge, PlanDoesNotFit, StoreFull
 from compactlib.blobstore.index_file import write_index
 from compactlib.blobstore.journal import Journal
-from compactlib.blobstore.load_log import SegmentLoader, list_log
+from compactlib.blobstore.load_log import SegmentLoader
 from compactlib.blobstore.log_state import LogSegment, LogSnapshot, LogState
 from compactlib.blobstore.log_writer import LogWriter
 from compactlib.blobstore.model import IndexEntry, RecordFlag
-from compactlib.blobstore.names import LogPosition, SegmentName
+from compactlib.blobstore.names import LogPosition, SegmentName, place_of_index_file
 from compactlib.blobstore.open_segments import OpenSegments
 from compactlib.blobstore.records import HEADER_BYTES, TRAILER_BYTES, encode_head, encode_trailer
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, salt_of
@@ -207,9 +208,10 @@ class LiveLog:
             CorruptData: one is damaged.
             StorageError: one cannot be read.
         """
-        _, index_files = list_log_of(self._folder, names)
-        loader = SegmentLoader(self._files, self._folder, self._descriptor, self._config.index_max_entries, index_files)
-        loaded = [loader.load_sealed(name) for name in names]
+        wanted = list(names)
+        loader = SegmentLoader(self._files, self._folder, self._descriptor, self._config.index_max_entries,
+                               index_starts_of(self._folder, wanted))
+        loaded = [loader.load_sealed(name) for name in wanted]
         for segment in loaded:
             for error in segment.report.damage:
                 raise error
@@ -285,7 +287,7 @@ class LiveLog:
         if self.writer.segment != self.state.active.name or self.writer.end != self.state.open.end:
             raise CompactlibError(f"the writer is at {self.writer.segment}:{self.writer.end}, the index at "
                                   f"{self.state.open}")
-        newest = max([segment.info().last_sequence for segment in self.state.segments]
+        newest = max([segment.info.last_sequence for segment in self.state.segments]
                      + [self.state.open.last_sequence])
         if newest >= self._next_sequence:
             raise CompactlibError(f"record {newest} is in the log, and {self._next_sequence} would be given next")
@@ -293,12 +295,13 @@ class LiveLog:
             raise CompactlibError(f"{len(self.state.segments)} segments in a log of {self._descriptor.log_segments}")
 
 
-def list_log_of(folder: str, names: Iterable[SegmentName]) -> tuple[list[SegmentName], dict[SegmentName, list[int]]]:
-    """As `list_log`, for some segments; others of the same positions may still lie beside them."""
-    wanted = set(names)
-    found, index_files = list_log(folder, check=False)
-    return ([name for name in found if name in wanted],
-            {name: starts for name, starts in index_files.items() if name in wanted})
+def index_starts_of(folder: str, names: Iterable[SegmentName]) -> dict[SegmentName, list[int]]:
+    """Where the index files of some segments begin, ascending; others of the same positions may lie beside them."""
+    places = sorted(place for place in map(place_of_index_file, files_of(folder, names)) if place is not None)
+    starts: dict[SegmentName, list[int]] = {}
+    for place in places:
+        starts.setdefault(place.segment, []).append(place.offset)
+    return starts
 
 
 def remove_leftovers(files: Files, folder: str, suffixes: tuple[str, ...]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from operator import attrgetter
 
 import attrs
@@ -35,6 +36,7 @@ class LogSegment:
     end: int
     index: tuple[IndexSegment, ...] = ()
 
+    @cached_property
     def info(self) -> SegmentInfo:
         """What a snapshot says of it."""
         filled = [index for index in self.index if len(index)]
@@ -171,7 +173,7 @@ class LogSnapshot:
     def segments(self) -> tuple[SegmentInfo, ...]:
         """Every log segment in log order; the last one is the active segment."""
         *sealed, active = self.state.segments
-        info = active.info()
+        info = active.info
         if self.open_rows:
             columns = self.state.open.columns
             newest = max(columns.op_times[:self.open_rows])
@@ -179,7 +181,7 @@ class LogSnapshot:
                                 last_modified_ms=max(info.last_modified_ms, newest),
                                 first_sequence=info.first_sequence or columns.sequences[0],
                                 last_sequence=columns.sequences[self.open_rows - 1])
-        return (*(segment.info() for segment in sealed), info)
+        return (*(segment.info for segment in sealed), info)
 
     @property
     def used_bytes(self) -> int:

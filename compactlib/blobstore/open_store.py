@@ -124,7 +124,7 @@ def _load(folder: str, config: BlobStoreConfig, files: Files, clock: Clock, obse
     assert active.open is not None
     state = LogState(descriptor.incarnation, tuple(segment.segment for segment in loaded), active.open)
     newest = max([active.header.first_sequence, active.open.last_sequence]
-                 + [segment.segment.info().last_sequence for segment in loaded])
+                 + [segment.segment.info.last_sequence for segment in loaded])
     # Records that a crash may have lost have had numbers too, and peers may have seen them.
     following = newest + 1 + (MAX_UNSYNCED_RECORDS if newest else 0)
     writer = LogWriter(files, folder, active.header, active.open.end)

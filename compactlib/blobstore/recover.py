@@ -5,6 +5,8 @@ What the compaction log says decides (notes 1.9):
 * no log, or PREPARE: nothing has changed; what attempts have left is removed;
 * COPY: nothing has changed; new segments that are whole, and what this process's own attempts had written, are kept
   for `resume`;
+* COPY, but a new segment has its name already: the step that said COMMIT is damaged; the names are taken back, which
+  is right as long as all sources are there, and reported;
 * COMMIT, CLEANUP: the new segments count; they get their names, the sources go, and the cycle has ended;
 * DONE: the log goes to the history.
 
@@ -23,7 +25,7 @@ import attrs
 
 from compactlib.blobstore.commit import place_targets, private_name, remove_names, remove_sources
 from compactlib.blobstore.compaction_file import LOG_NAME, close_log, read_log, write_log
-from compactlib.blobstore.compaction_log import CompactionLog, Phase
+from compactlib.blobstore.compaction_log import CompactionLog, Cycle, Phase
 from compactlib.blobstore.erasure import STATE_NAME, redo_erasures
 from compactlib.blobstore.names import SegmentName, place_of_index_file, segment_of_log_file
 from compactlib.blobstore.rewrite import TEMPORARY_SUFFIX
@@ -42,7 +44,8 @@ class CompactionRecovery:
         log: the compaction that is still in progress and can be resumed or dropped, or `None`.
         finished: segments that took the place of others, because the commit had happened.
         removed: names that were removed.
-        damage: the compaction log could not be read; it was set aside, and everything else was kept.
+        damage: the compaction log could not be read and was set aside, or its last step could not; everything else
+            was kept.
     """
 
     log: CompactionLog | None = None
@@ -71,6 +74,8 @@ def recover_compaction(folder: StrPath, files: Files) -> CompactionRecovery:
         log, damage = None, error
         _set_aside(files, folder, error)
     finished: tuple[SegmentName, ...] = ()
+    if log is not None and log.phase is Phase.COPY:
+        damage = _take_back_names(files, folder, log.cycles[-1])
     if log is not None:
         ended = [name for cycle in log.cycles if cycle.ended_ms is not None for name in cycle.sources]
         remove_sources(files, folder, ended)
@@ -87,6 +92,20 @@ def recover_compaction(folder: StrPath, files: Files) -> CompactionRecovery:
     if removed:
         files.sync_folder(folder)
     return CompactionRecovery(log, finished, removed, damage)
+
+
+def _take_back_names(files: Files, folder: StrPath, cycle: Cycle) -> CorruptData | None:
+    """Names are given after the step to COMMIT is durable: one that is given says that this step was there."""
+    present = {name for name in map(segment_of_log_file, list_folder(folder)) if name is not None}
+    given = [name for name in cycle.planned if name in present]
+    if not given or not present.issuperset(cycle.sources):
+        return None
+    for name in given:
+        files.rename(os.path.join(folder, name.log_file), os.path.join(folder, private_name(name)))
+    files.sync_folder(folder)
+    path = os.path.join(folder, LOG_NAME)
+    return CorruptData(path=path, offset=os.path.getsize(path), expected="the step that commits the last cycle",
+                       found=f"no such step, though segment {given[0]} has its name")
 
 
 def _finish_cycle(files: Files, folder: StrPath, log: CompactionLog) -> CompactionLog:

@@ -16,10 +16,11 @@ import attrs
 import pytest
 
 from compactlib.blobstore.compactor import BlobCompactor
+from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.store import BlobStore
 from compactlib.blobstore.verify import verify
 from compactlib.clock import ManualClock
-from compactlib.errors import StorageError
+from compactlib.errors import CorruptData, StorageError
 from compactlib.files import Files, LocalFiles
 from compactlib.outcome import Failed
 from compactlib.testing import CrashReport, FailingFiles, Recording, explore, explore_recovery, record, replay
@@ -32,6 +33,7 @@ from tests.blobstore.compaction_stores import (
     delete_some,
     done,
     fill,
+    flip,
     open_store,
     plan_of,
     strays,
@@ -113,7 +115,7 @@ class Expected:
         """After a crash: everything is as before or as after, and resuming ends as without a crash."""
         folder = folder / "store"
         with self.story.open(folder) as store:
-            self._same_answers(store)
+            self.same_answers(store)
             assert not store.recovery.damage, store.recovery.damage
             report = verify(store)
             assert report.is_sound, str(report)
@@ -125,7 +127,7 @@ class Expected:
                 # The crash came before the compaction was noted.
                 self.story_compacts(store)
             assert self.story.records(store) == self.final
-            self._same_answers(store)
+            self.same_answers(store)
             store.audit()
         assert strays(folder) == []
         with self.story.open(folder) as store:
@@ -137,7 +139,7 @@ class Expected:
         eligible = store.snapshot().eligible()
         done(BlobCompactor(store).compact(plan_of(store, eligible[::2] if self.story.spread else eligible)))
 
-    def _same_answers(self, store: BlobStore) -> None:
+    def same_answers(self, store: BlobStore) -> None:
         found = answers(store, COUNT + 11)
         for number, (before, now) in enumerate(zip(self.plain, found, strict=True)):
             # An expired blob may have turned into a missing one, and so may a deleted one if tombstones are purged.
@@ -221,7 +223,7 @@ def test_removals_that_were_lost_are_durable_before_the_log_that_tells_of_them_g
     """A crash after the last step was noted, but before the removals were synced; then a crash of the recovery."""
     recording, expected = recorded(STORIES["three swap segments"], tmp_path / "first")
     texts = [str(operation) for operation in recording.operations]
-    point = max(place for place, text in enumerate(texts) if text.startswith("rename") and "COMPACTION.tmp" in text) + 1
+    point = max(place for place, text in enumerate(texts) if text.startswith("sync ") and "COMPACTION" in text) + 1
     model = CrashModel(recording)
     model.advance_to(point)
     fates = {change: Fate.LOST if texts[change.operation].startswith("unlink") else Fate.KEPT
@@ -230,6 +232,54 @@ def test_removals_that_were_lost_are_durable_before_the_log_that_tells_of_them_g
     replay(recording, CrashState.of(point, fates), tmp_path / "second")
     again = record(tmp_path / "second", expected.story.recover)
     explore(again, expected.check, limit_per_point=10)
+
+
+@pytest.mark.parametrize("name", ["one swap segment", "every other segment"])
+def test_a_last_step_that_is_damaged_at_any_moment_loses_nothing(name: str, tmp_path: Path) -> None:
+    """Most steps are simply done again; a commit of which the names were given already is taken back, and said."""
+    recording, expected = recorded(STORIES[name], tmp_path / "first")
+    undone = refused = 0
+    for point in range(len(recording.operations) + 1):
+        copy = tmp_path / str(point)
+        replay(recording, CrashState.of(point, {}), copy)
+        log = copy / "store" / "COMPACTION"
+        if not log.exists():
+            continue
+        flip(log, log.stat().st_size - 1)
+        try:
+            with expected.story.open(copy / "store") as store:
+                expected.same_answers(store)
+                assert verify(store).is_sound
+                damage = store.compaction_recovery.damage
+                undone += damage is not None and "has its name" in damage.found
+                assert not isinstance(BlobCompactor(store).resume(), Failed)
+                expected.same_answers(store)
+        except CorruptData:
+            # The file is damaged as a whole, and two generations of a segment are there.
+            refused += 1
+    assert undone >= 1
+    assert refused == 0
+
+
+def test_a_compaction_log_that_has_lost_whole_cycles_is_dropped_and_nothing_is_lost(tmp_path: Path) -> None:
+    recording, expected = recorded(STORIES["one swap segment"], tmp_path / "first")
+    texts = [str(operation) for operation in recording.operations]
+    begun = next(place for place, text in enumerate(texts) if text.startswith("rename") and "COMPACTION.tmp" in text)
+    swapped = [place for place, text in enumerate(texts) if text.startswith("unlink ") and ".log" in text]
+    replay(recording, CrashState.of(begun + 1, {}), tmp_path / "begun")
+    whole = (tmp_path / "begun" / "store" / "COMPACTION").read_bytes()
+    replay(recording, CrashState.of(swapped[-1] + 1, {}), tmp_path / "second")
+    (tmp_path / "second" / "store" / "COMPACTION").write_bytes(whole)
+    with expected.story.open(tmp_path / "second" / "store") as store:
+        expected.same_answers(store)
+        compactor = BlobCompactor(store)
+        outcome = compactor.resume()
+        assert isinstance(outcome, Failed)
+        assert isinstance(outcome.error, PlanDoesNotFit)
+        assert "drop" in str(outcome.error)
+        done(compactor.drop())
+        expected.story_compacts(store)
+        expected.same_answers(store)
 
 
 @pytest.mark.soak
