@@ -1,0 +1,72 @@
+"""Which ranges and metaranges are garbage: what no commit of a branch and no compaction in force needs.
+
+What is live is decided here, by the branch records; finding and deleting the files is `Committed.collect`'s.
+Compactions that were superseded, lost their race or died leave files behind, and so do deleted branches.
+
+Source: `notes/staging.md` 2.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.staging.context import StagingContext
+from compactlib.staging.model import Collected, MetaRangeId
+
+DEFAULT_GRACE_SECONDS = 86_400.0
+"""Must exceed the longest commit, compaction and scan."""
+
+
+def live_metaranges(context: StagingContext) -> Iterator[MetaRangeId]:
+    """Every metarange that a branch needs: those of its commits and all their ancestors, and its compacted one.
+
+    Each once. Reads all branch records, and every commit that is not in memory.
+    """
+    seen_commits = set()
+    told: set[MetaRangeId] = set()
+    for found in context.branches.list():
+        needed = [] if found.record.compacted_metarange_id is None else [found.record.compacted_metarange_id]
+        waiting = [] if found.record.commit_id is None else [found.record.commit_id]
+        while waiting:
+            commit_id = waiting.pop()
+            if commit_id in seen_commits:
+                continue
+            seen_commits.add(commit_id)
+            commit = context.commits.get(commit_id)
+            needed.append(commit.metarange_id)
+            waiting.extend(commit.parents)
+        for metarange_id in needed:
+            if metarange_id not in told:
+                told.add(metarange_id)
+                yield metarange_id
+
+
+def collect_garbage(context: StagingContext, *, grace_seconds: float = DEFAULT_GRACE_SECONDS) -> Outcome[Collected]:
+    """Delete the range and metarange files that no branch needs and that are older than the grace period.
+
+    The object store (or the prefix in it) must belong to this repository alone. May be run twice, at once, and may end
+    at any step.
+
+    Returns:
+        `Failed` with the store's error; what was deleted before it stays deleted, and was garbage.
+
+    Raises:
+        InvalidInput: `grace_seconds` is negative.
+    """
+    if not grace_seconds >= 0:
+        raise InvalidInput(f"a grace of {grace_seconds} seconds; give 0 or more")
+    try:
+        collected = context.committed.collect(lambda: live_metaranges(context), grace_seconds=grace_seconds)
+    except CompactlibError as error:
+        return Failed(error)
+    labels = {"repository": context.repository}
+    counted = {"ranges": collected.ranges_deleted, "metaranges": collected.metaranges_deleted,
+               "bytes": collected.bytes_freed}
+    for name, value in counted.items():
+        context.observer.count(f"staging_{name}_collected", value, labels)
+    context.observer.event("staging_garbage", {**labels, "live": collected.live, "young": collected.young})
+    if collected.ranges_deleted or collected.metaranges_deleted:
+        return Done(collected)
+    return Skipped(f"no unreachable file is older than {grace_seconds} seconds; {collected.young} wait")

@@ -1,0 +1,241 @@
+"""`CompactionSensor`: counts, in memory, what makes a branch worth compacting, and says so once.
+
+It is one per process and serves any number of repositories. It never blocks and never reads: it is told what the
+operations of this process come across. What it forgets (when the process ends, or when there are more branches than it
+keeps) costs a compaction, never data.
+
+Sources: the seed, Sensor; `notes/staging.md` 1.16 and 3.5.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import OrderedDict
+from typing import Any
+
+import attrs
+
+from compactlib.errors import InvalidInput
+from compactlib.report import Table
+from compactlib.staging.events import StagingEvents
+from compactlib.staging.names import StagingToken
+from compactlib.staging.policy import AnyOf, BranchPressure, SensePolicy
+from compactlib.staging.record import BranchRecord
+
+MAX_BUFFER = 1_000_000
+"""The most triggers a sensor holds."""
+
+
+@attrs.frozen
+class CompactionTrigger:
+    """A branch that should be compacted.
+
+    Attributes:
+        repository: whose branch.
+        branch: which branch.
+        why: the policy's reason.
+        pressure: what had been counted.
+    """
+
+    repository: str
+    branch: str
+    why: str
+    pressure: BranchPressure
+
+
+class _Counts:
+    """What was counted for one branch since its staging token last changed."""
+
+    __slots__ = ("deletes", "listed", "sealed", "sealed_told", "token")
+
+    def __init__(self) -> None:
+        self.token: StagingToken | None = None
+        self.deletes = 0
+        self.listed = 0
+        self.sealed = 0
+        # How many sealed tokens a trigger has told of already.
+        self.sealed_told = 0
+
+    def begin_anew(self, record: BranchRecord) -> None:
+        self.token = record.staging_token
+        self.deletes = self.listed = 0
+
+    @property
+    def pressure(self) -> BranchPressure:
+        return BranchPressure(deletes=self.deletes, tombstones_listed=self.listed,
+                              sealed_tokens=self.sealed if self.sealed > self.sealed_told else 0)
+
+
+class CompactionSensor:
+    """Counts and triggers. Any thread may call any method; each takes about a microsecond and never waits for anybody.
+
+    A count begins anew when a trigger is given out, when the branch's staging token changes, and with every commit,
+    reset and compaction. If nobody takes the triggers, counts stay, and the branch's next event tries again.
+
+    Args:
+        policy: decides.
+        buffer: how many triggers wait to be taken, at most.
+        max_branches: how many branches are counted, at most; those that nothing happened on for longest are forgotten.
+
+    Raises:
+        InvalidInput: `buffer` or `max_branches` is less than 1.
+    """
+
+    def __init__(self, policy: SensePolicy | None = None, *, buffer: int = 1000, max_branches: int = 10_000) -> None:
+        if not 1 <= buffer <= MAX_BUFFER or max_branches < 1:
+            raise InvalidInput(f"a buffer of {buffer} triggers for {max_branches} branches; give at least 1 of each, "
+                               f"and a buffer of at most {MAX_BUFFER}")
+        self._policy: SensePolicy = AnyOf() if policy is None else policy
+        self._triggers: queue.Queue[CompactionTrigger | None] = queue.Queue()
+        self._buffer = buffer
+        self._max_branches = max_branches
+        self._branches: OrderedDict[tuple[str, str], _Counts] = OrderedDict()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def events(self, repository: str) -> StagingEvents:
+        """What the operations of a repository report to."""
+        return _RepositoryEvents(self, repository)
+
+    def take(self, timeout_seconds: float | None = 0) -> CompactionTrigger | None:
+        """The trigger that has waited longest; `None` if there is none within the time, or the sensor was closed.
+
+        Args:
+            timeout_seconds: 0: do not wait. `None`: wait until there is one.
+        """
+        try:
+            trigger = self._triggers.get(timeout_seconds != 0, timeout_seconds)
+        except queue.Empty:
+            return None
+        if trigger is None:
+            # For whoever else waits.
+            self._triggers.put(None)
+        return trigger
+
+    def compacted(self, repository: str, branch: str, record: BranchRecord) -> None:
+        """A compaction left this record: counts begin anew."""
+        self._begin_anew(repository, branch, record)
+
+    def pressure(self, repository: str, branch: str) -> BranchPressure:
+        """What is counted for a branch now."""
+        with self._lock:
+            counts = self._branches.get((repository, branch))
+            return BranchPressure() if counts is None else attrs.evolve(counts.pressure, sealed_tokens=counts.sealed)
+
+    def close(self) -> None:
+        """Stop counting; whoever waits in `take` gets what is left, then `None`. Closing again does nothing."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._branches.clear()
+                self._triggers.put(None)
+
+    def audit(self) -> None:
+        """Check the sensor's own invariants.
+
+        Raises:
+            AssertionError: it keeps more than it may, or counts below zero.
+        """
+        with self._lock:
+            assert len(self._branches) <= self._max_branches, f"{len(self._branches)} of {self._max_branches} branches"
+            waiting = self._triggers.qsize()
+            assert waiting <= self._buffer + 1, f"{waiting} triggers wait in a buffer of {self._buffer}"
+            for name, counts in self._branches.items():
+                numbers = counts.deletes, counts.listed, counts.sealed, counts.sealed_told
+                assert min(numbers) >= 0, f"{name}: counts {numbers}"
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row for each branch that is counted."""
+        with self._lock:
+            return [{"repository": repository, "branch": branch, "deletes": counts.deletes,
+                     "tombstones_listed": counts.listed, "sealed_tokens": counts.sealed}
+                    for (repository, branch), counts in self._branches.items()]
+
+    def __repr__(self) -> str:
+        return f"CompactionSensor({len(self._branches)} branches, {self._triggers.qsize()} triggers waiting)"
+
+    def _repr_html_(self) -> str:
+        return Table.from_dicts(self.to_dicts(), title=repr(self))._repr_html_()
+
+    def _count(self, repository: str, branch: str, record: BranchRecord, *, deletes: int = 0, listed: int = 0) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            counts = self._counts_of(repository, branch)
+            if counts.token != record.staging_token:
+                counts.begin_anew(record)
+            counts.deletes += deletes
+            counts.listed += listed
+            self._see_sealed(counts, record)
+            self._decide(repository, branch, counts)
+
+    def _see(self, repository: str, branch: str, record: BranchRecord) -> None:
+        # Called with every read: what changes nothing must cost nothing. A race here is put right by the next call.
+        counts = self._branches.get((repository, branch))
+        sealed = len(record.sealed_tokens)
+        if sealed == (0 if counts is None else counts.sealed):
+            return
+        with self._lock:
+            if not self._closed:
+                counts = self._counts_of(repository, branch)
+                self._see_sealed(counts, record)
+                self._decide(repository, branch, counts)
+
+    def _see_sealed(self, counts: _Counts, record: BranchRecord) -> None:
+        counts.sealed = len(record.sealed_tokens)
+        counts.sealed_told = min(counts.sealed_told, counts.sealed)
+
+    def _decide(self, repository: str, branch: str, counts: _Counts) -> None:
+        pressure = counts.pressure
+        why = self._policy.choose(pressure)
+        if why is not None and self._triggers.qsize() < self._buffer:
+            self._triggers.put(CompactionTrigger(repository, branch, why, pressure))
+            counts.deletes = counts.listed = 0
+            counts.sealed_told = counts.sealed
+
+    def _begin_anew(self, repository: str, branch: str, record: BranchRecord) -> None:
+        with self._lock:
+            counts = self._branches.get((repository, branch))
+            if counts is not None:
+                counts.begin_anew(record)
+                self._see_sealed(counts, record)
+
+    def _forget(self, repository: str, branch: str) -> None:
+        with self._lock:
+            self._branches.pop((repository, branch), None)
+
+    def _counts_of(self, repository: str, branch: str) -> _Counts:
+        key = repository, branch
+        counts = self._branches.get(key)
+        if counts is None:
+            counts = self._branches[key] = _Counts()
+            if len(self._branches) > self._max_branches:
+                self._branches.popitem(last=False)
+        else:
+            self._branches.move_to_end(key)
+        return counts
+
+
+class _RepositoryEvents(StagingEvents):
+    def __init__(self, sensor: CompactionSensor, repository: str) -> None:
+        self._sensor = sensor
+        self._repository = repository
+
+    def record_seen(self, branch: str, record: BranchRecord) -> None:
+        self._sensor._see(self._repository, branch, record)
+
+    def tombstones_written(self, branch: str, record: BranchRecord, count: int) -> None:
+        self._sensor._count(self._repository, branch, record, deletes=count)
+
+    def tombstones_listed(self, branch: str, record: BranchRecord, count: int) -> None:
+        self._sensor._count(self._repository, branch, record, listed=count)
+
+    def committed(self, branch: str, record: BranchRecord) -> None:
+        self._sensor._begin_anew(self._repository, branch, record)
+
+    def reset(self, branch: str, record: BranchRecord) -> None:
+        self._sensor._begin_anew(self._repository, branch, record)
+
+    def branch_deleted(self, branch: str) -> None:
+        self._sensor._forget(self._repository, branch)

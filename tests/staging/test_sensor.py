@@ -1,0 +1,216 @@
+"""The sensor: N1 to N15 of `notes/staging.md` 3.5, by number."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import attrs
+import pytest
+
+from compactlib.errors import InvalidInput
+from compactlib.staging.names import StagingToken
+from compactlib.staging.policy import (
+    AnyOf,
+    BranchPressure,
+    DeletesPolicy,
+    ListingCostPolicy,
+    SealedTokensPolicy,
+)
+from compactlib.staging.record import BranchRecord
+from compactlib.staging.sensor import CompactionSensor
+
+
+def token(number: int) -> StagingToken:
+    return StagingToken(f"stg-{number:032x}")
+
+
+def record(number: int = 1, sealed: int = 0) -> BranchRecord:
+    return BranchRecord(staging_token=token(number), sealed_tokens=tuple(token(1000 + each) for each in range(sealed)))
+
+
+def sensor_of(threshold: int = 10, *, buffer: int = 1000) -> CompactionSensor:
+    return CompactionSensor(DeletesPolicy(threshold), buffer=buffer)
+
+
+def delete(sensor: CompactionSensor, branch: str, times: int, *, repository: str = "repo", number: int = 1) -> None:
+    for _ in range(times):
+        sensor.events(repository).tombstones_written(branch, record(number), 1)
+    sensor.audit()
+
+
+def fired(sensor: CompactionSensor) -> dict[str, int]:
+    triggers = []
+    while (trigger := sensor.take()) is not None:
+        triggers.append(trigger.branch)
+    return Counter(triggers)
+
+
+def test_n1_a_branch_fires_at_the_threshold() -> None:
+    sensor = sensor_of()
+    delete(sensor, "b1", 2)
+    delete(sensor, "b2", 10)
+    assert fired(sensor) == {"b2": 1}
+
+
+def test_n2_each_branch_counts_for_itself() -> None:
+    sensor = sensor_of()
+    delete(sensor, "b1", 10)
+    delete(sensor, "b2", 11)
+    assert fired(sensor) == {"b1": 1, "b2": 1}
+
+
+@pytest.mark.parametrize(("times", "expected"), [(20, 2), (19, 1)])
+def test_n3_it_fires_every_time_the_threshold_is_reached(times: int, expected: int) -> None:
+    sensor = sensor_of()
+    delete(sensor, "b1", times)
+    assert fired(sensor) == {"b1": expected}
+
+
+def test_n4_repositories_do_not_add_up() -> None:
+    sensor = sensor_of()
+    for repository in ("r1", "r2", "r3"):
+        delete(sensor, "b", 9, repository=repository)
+    assert not fired(sensor)
+    delete(sensor, "b", 1, repository="r2")
+    trigger = sensor.take()
+    assert trigger is not None
+    assert (trigger.repository, trigger.branch, trigger.pressure.deletes) == ("r2", "b", 10)
+    assert trigger.why == "10 deletes, of which 10 are enough"
+
+
+def test_n7_a_new_staging_token_begins_anew() -> None:
+    sensor = sensor_of()
+    for number in range(1, 5):
+        delete(sensor, "b", 8, number=number)
+    assert not fired(sensor)
+
+
+def test_n8_closing_twice_and_counting_afterwards_does_nothing() -> None:
+    sensor = sensor_of(1)
+    sensor.close()
+    sensor.close()
+    delete(sensor, "b", 5)
+    assert sensor.take() is None
+    assert sensor.take(None) is None
+    assert not sensor.to_dicts()
+
+
+def test_n8_what_was_triggered_before_closing_can_still_be_taken() -> None:
+    sensor = sensor_of(1)
+    delete(sensor, "b", 1)
+    sensor.close()
+    trigger = sensor.take(None)
+    assert trigger is not None and trigger.branch == "b"
+    assert sensor.take(None) is None
+
+
+def test_n9_a_consumer_that_never_comes_back_blocks_nobody() -> None:
+    sensor = sensor_of(1, buffer=1)
+    taken, go_on = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        sensor.take(None)
+        taken.set()
+        go_on.wait()
+
+    consumer = threading.Thread(target=slow)
+    consumer.start()
+    delete(sensor, "b", 1)
+    taken.wait()
+    delete(sensor, "b", 11)  # returns, though nobody takes anything
+    go_on.set()
+    consumer.join()
+    assert fired(sensor) == {"b": 1}
+
+
+def test_n10_a_full_buffer_loses_no_trigger() -> None:
+    sensor = sensor_of(10, buffer=1)
+    delete(sensor, "b1", 10)
+    delete(sensor, "b2", 10)  # no room
+    assert fired(sensor) == {"b1": 1}
+    delete(sensor, "b2", 1)
+    trigger = sensor.take()
+    assert trigger is not None
+    assert (trigger.branch, trigger.pressure.deletes) == ("b2", 11)
+
+
+def test_n12_commits_resets_and_compactions_begin_anew() -> None:
+    sensor = sensor_of()
+    events = sensor.events("repo")
+    for begin_anew in (lambda: events.committed("b", record()), lambda: events.reset("b", record()),
+                       lambda: sensor.compacted("repo", "b", record())):
+        delete(sensor, "b", 9)
+        begin_anew()
+        delete(sensor, "b", 9)
+        begin_anew()
+        assert not fired(sensor)
+        assert sensor.pressure("repo", "b") == BranchPressure()
+
+
+def test_n13_sealed_tokens_that_stay_fire_once() -> None:
+    sensor = CompactionSensor(SealedTokensPolicy(3))
+    events = sensor.events("repo")
+    for sealed in (1, 2, 3):
+        for _ in range(5):  # every read and write sees the record
+            events.record_seen("b", record(sealed, sealed))
+    assert fired(sensor) == {"b": 1}
+    events.record_seen("b", record(9, 0))  # a commit somewhere
+    for sealed in (2, 3):
+        events.record_seen("b", record(10, sealed))
+    assert fired(sensor) == {"b": 1}
+    assert sensor.pressure("repo", "b").sealed_tokens == 3
+
+
+def test_n14_a_threshold_of_one_fires_at_the_first_delete() -> None:
+    sensor = sensor_of(1)
+    delete(sensor, "b", 1)
+    assert fired(sensor) == {"b": 1}
+
+
+def test_n15_deleted_branches_are_forgotten() -> None:
+    sensor = sensor_of()
+    for number in range(1000):
+        delete(sensor, f"b{number}", 1)
+        sensor.events("repo").branch_deleted(f"b{number}")
+    assert not sensor.to_dicts()
+
+
+def test_it_keeps_no_more_branches_than_it_may() -> None:
+    sensor = CompactionSensor(DeletesPolicy(10), max_branches=2)
+    for branch in ("b1", "b2", "b1", "b3"):
+        delete(sensor, branch, 1)
+    assert [row["branch"] for row in sensor.to_dicts()] == ["b1", "b3"]
+    assert "b1" in sensor._repr_html_()
+
+
+def test_tombstones_that_listings_pass_over_fire_too() -> None:
+    sensor = CompactionSensor(AnyOf((DeletesPolicy(5), ListingCostPolicy(100))))
+    sensor.events("repo").tombstones_listed("b", record(), 99)
+    assert not fired(sensor)
+    sensor.events("repo").tombstones_listed("b", record(), 1)
+    trigger = sensor.take()
+    assert trigger is not None and trigger.why == "listings passed over 100 tombstones, of which 100 are enough"
+
+
+def test_policies_are_pure_and_refuse_nonsense() -> None:
+    pressure = BranchPressure(deletes=1000, sealed_tokens=8, tombstones_listed=10_000)
+    assert AnyOf().choose(pressure) == "1000 deletes, of which 1000 are enough"
+    assert AnyOf().choose(attrs.evolve(pressure, deletes=999)) == "8 sealed tokens, of which 8 are enough"
+    assert AnyOf().choose(BranchPressure(deletes=999, sealed_tokens=7, tombstones_listed=9_999)) is None
+    for policy in (DeletesPolicy, SealedTokensPolicy, ListingCostPolicy):
+        with pytest.raises(InvalidInput, match="at least 1"):
+            policy(0)
+    with pytest.raises(InvalidInput, match="at least 1"):
+        CompactionSensor(buffer=0)
+
+
+def test_a_trigger_can_be_waited_for() -> None:
+    sensor = sensor_of(1)
+    assert sensor.take(0.001) is None
+    waiting = threading.Thread(target=lambda: taken.append(sensor.take(None)))
+    taken: list[object] = []
+    waiting.start()
+    delete(sensor, "b", 1)
+    waiting.join()
+    assert len(taken) == 1
