@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
+from concurrent.futures import Executor, Future
 
 from compactlib.budget import Budget
 from compactlib.staging.change_reader import ChangeReader
@@ -22,12 +23,6 @@ from compactlib.staging.range_files import RangeFiles
 from compactlib.staging.range_writer import RangeWriter
 from compactlib.staging.rows import ChangeBatch, Merged, Rows
 from compactlib.staging.split import SplitRule
-
-
-def apply_changes(files: RangeFiles, rule: SplitRule, base_id: MetaRangeId | None, changes: Changes,
-                  budget: Budget) -> Applied:
-    """See `Committed.apply`. O(ranges + records of the ranges touched); memory: two ranges and a batch of changes."""
-    return Apply(files, rule, files.read_metarange(base_id, rule), changes, budget).run(base_id)
 
 
 class Apply:
@@ -40,30 +35,44 @@ class Apply:
         changes: what to change.
         budget: asked before each range is written.
         known: ranges of other metaranges that are durable and stay so meanwhile; they are not written again.
+        background: reads the next range and writes the last ones besides the caller's thread.
     """
 
     def __init__(self, files: RangeFiles, rule: SplitRule, base: MetaRange, changes: Changes, budget: Budget, *,
-                 known: Iterable[RangeEntry] = ()) -> None:
+                 known: Iterable[RangeEntry] = (), background: Executor | None = None) -> None:
         self._files = files
         self._rule = rule
         self._base = base
         self._changes = ChangeReader(changes)
-        self._writer = RangeWriter(files, rule, {entry.range_id for entry in (*base.entries, *known)}, budget)
+        self._writer = RangeWriter(files, rule, {entry.range_id for entry in (*base.entries, *known)}, budget,
+                                   background)
+        self._background = background
+        self._ahead: tuple[RangeEntry, Future[Rows]] | None = None
         self._added = self._changed = self._removed = 0
         self._read = self._reused = self._bytes_read = 0
 
     def run(self, base_id: MetaRangeId | None) -> Applied:
-        """Make all the changes, and publish the result.
+        """Make all the changes, and publish the result. See `Committed.apply`.
+
+        O(ranges + records of the ranges touched). In memory are a few ranges and a batch of changes.
 
         Args:
             base_id: the base's own id, which needs not be published if it is the result's.
         """
+        try:
+            return self._run(base_id)
+        finally:
+            self._writer.abandon()
+            if self._ahead is not None:
+                self._ahead[1].exception()
+
+    def _run(self, base_id: MetaRangeId | None) -> Applied:
         for place, entry in enumerate(self._base.entries):
             if self._can_stay(entry, is_last=place == len(self._base.entries) - 1):
                 self._reused += 1
                 self._writer.reuse(entry)
             else:
-                self._rewrite(entry)
+                self._rewrite(place)
         while batch := self._changes.take(None):
             self._add(self._merge(self._files.range_format.empty, batch), batch, [])
         writer = self._writer
@@ -83,8 +92,10 @@ class Apply:
         # The last range may be one that only the end has closed: what comes after it belongs to it.
         return not is_last or self._rule.closes(entry.max_key, entry.size_bytes)
 
-    def _rewrite(self, entry: RangeEntry) -> None:
-        rows = self._files.read_range(entry, keep=False)
+    def _rewrite(self, place: int) -> None:
+        entry = self._base.entries[place]
+        rows = self._rows_of(entry)
+        self._read_ahead(place)
         self._read += 1
         self._bytes_read += entry.size_bytes
         cut_keys = self._cut_keys(rows)
@@ -97,6 +108,20 @@ class Apply:
             self._add(merged, batch, cut_keys)
             at = stop
         self._writer.add(rows.part(at, len(rows)), cut_keys)
+
+    def _rows_of(self, entry: RangeEntry) -> Rows:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] is entry:
+            return ahead[1].result()
+        return self._files.read_range(entry, keep=False)
+
+    def _read_ahead(self, place: int) -> None:
+        """Begin to read the range after this one, if it is sure to be changed."""
+        if self._background is None or place + 1 == len(self._base.entries):
+            return
+        following = self._base.entries[place + 1]
+        if self._changes.has_between(self._base.entries[place].max_key, following.max_key):
+            self._ahead = following, self._background.submit(self._files.read_range, following, keep=False)
 
     def _cut_keys(self, rows: Rows) -> list[bytes]:
         """The keys of a range of the base that are cuts. The rule has left few to be looked at."""

@@ -10,7 +10,7 @@ from typing import Final
 from compactlib.staging.model import Change, Changes
 from compactlib.staging.rows import ChangeBatch
 
-_STEP: Final = 256
+_STEP: Final = 512
 MAX_BATCH: Final = 32_768
 """Changes held in memory at once."""
 MAX_BATCH_BYTES: Final = 8 << 20
@@ -26,7 +26,7 @@ class ChangeReader:
 
     def __init__(self, changes: Changes) -> None:
         self._source: Iterator[tuple[bytes, Change]] = iter(changes)
-        self._batch: ChangeBatch = ChangeBatch([], [])
+        self._batch: ChangeBatch = ChangeBatch([], [], [])
         self._at = 0
         self._last = b""
 
@@ -42,28 +42,25 @@ class ChangeReader:
             return self._batch
         keys = self._batch.keys
         stop = len(keys) if up_to is None else bisect_right(keys, up_to, self._at)
-        taken = ChangeBatch(keys[self._at:stop], self._batch.records[self._at:stop])
+        taken = self._batch.part(self._at, stop)
         self._at = stop
         return taken
 
+    def has_between(self, above: bytes, up_to: bytes) -> bool:
+        """Whether a change that is in memory already has a key > `above` and <= `up_to`."""
+        keys = self._batch.keys
+        place = bisect_right(keys, above, self._at)
+        return place < len(keys) and keys[place] <= up_to
+
     def _fill(self) -> None:
-        pairs: list[tuple[bytes, Change]] = []
-        size = 0
-        while len(pairs) < MAX_BATCH and size < MAX_BATCH_BYTES:
-            step = list(islice(self._source, _STEP))
+        steps: list[ChangeBatch] = []
+        count = size = 0
+        while count < MAX_BATCH and size < MAX_BATCH_BYTES:
+            step = ChangeBatch.of(islice(self._source, _STEP), after=self._last)
             if not step:
                 break
-            pairs += step
-            size += sum(_size(pair) for pair in step)
-        self._batch, self._at = ChangeBatch.of(pairs, after=self._last), 0
-        if pairs:
-            self._last = pairs[-1][0]
-
-
-def _size(pair: tuple[bytes, Change]) -> int:
-    """About how much memory a change holds; what is no change is found out when the batch is checked."""
-    try:
-        key, record = pair
-        return len(key) if record is None else len(key) + len(record.identity) + len(record.data)
-    except (AttributeError, TypeError, ValueError):
-        return 0
+            steps.append(step)
+            self._last = step.keys[-1]
+            count += len(step)
+            size += step.size_bytes
+        self._batch, self._at = ChangeBatch.joined(steps), 0

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
 
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.objects import ObjectStore
-from compactlib.staging.apply import apply_changes
+from compactlib.staging.apply import Apply
 from compactlib.staging.committed import MergeStrategy
 from compactlib.staging.metarange import MetaRange
 from compactlib.staging.model import Applied, Changes, Collected, MetaRangeId, RangeEntry, Record, StoredFile
@@ -35,14 +36,17 @@ class CommittedRanges:
         rule: where ranges are cut. A base that was cut by another rule is read and cut anew as a whole.
         cache_bytes: logical bytes of ranges, and of metaranges, to keep in memory.
         prefix: what the keys of the files begin with: `""`, or something that ends with a slash.
+        background: lends threads to applies and merges, which then read, hash, encode and write ranges beside the
+            caller's thread; the result is the same. The host starts it and shuts it down.
         clock: for the ages of files in `collect`.
         new_name: names the marks that keep writers and `collect` apart; for tests that need names to repeat.
     """
 
     def __init__(self, objects: ObjectStore, *, range_format: RangeFormat | None = None, rule: SplitRule | None = None,
-                 cache_bytes: int = 64 << 20, prefix: str = "", clock: Clock | None = None,
-                 new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
+                 cache_bytes: int = 64 << 20, prefix: str = "", background: Executor | None = None,
+                 clock: Clock | None = None, new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
         self._rule: SplitRule = SplitRule() if rule is None else rule
+        self._background: Executor | None = background
         self._clock: Clock = SystemClock() if clock is None else clock
         chosen: RangeFormat = PlainFormat() if range_format is None else range_format
         self._files: RangeFiles = RangeFiles(objects, prefix=prefix, range_format=chosen, cache_bytes=cache_bytes,
@@ -55,7 +59,8 @@ class CommittedRanges:
 
     def apply(self, base: MetaRangeId | None, changes: Changes, *, budget: Budget | None = None) -> Applied:
         """See `Committed.apply`. O(ranges + records of the ranges touched)."""
-        return apply_changes(self._files, self._rule, base, changes, Budget() if budget is None else budget)
+        return Apply(self._files, self._rule, self._metarange(base), changes, Budget() if budget is None else budget,
+                     background=self._background).run(base)
 
     def get(self, metarange_id: MetaRangeId | None, key: bytes) -> Record | None:
         """See `Committed.get`. O(log ranges + log records) once the range is cached, else a read of it."""
@@ -80,7 +85,7 @@ class CommittedRanges:
         """See `Committed.merge`."""
         return merge_metaranges(self._files, self._rule, self._metarange(base), self._metarange(source),
                                 self._metarange(destination), destination, strategy,
-                                Budget() if budget is None else budget)
+                                Budget() if budget is None else budget, self._background)
 
     def ranges_of(self, metarange_id: MetaRangeId | None) -> Sequence[RangeEntry]:
         """See `Committed.ranges_of`."""

@@ -10,7 +10,7 @@ import hashlib
 import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self, TypeAlias
 
 from compactlib.checksum import crc32
 from compactlib.errors import InvalidInput, MissingDependency
@@ -104,9 +104,10 @@ class ArrowRows:
 
     def merged(self, changes: ChangeBatch) -> Merged:
         """See `Rows.merged`. Sorts keys and compares neighbours: no work is done record by record."""
-        key = pa.array(changes.keys, pa.binary())
-        identity = pa.array([None if record is None else record.identity for record in changes.records], pa.binary())
-        data = pa.array([None if record is None else record.data for record in changes.records], pa.binary())
+        if not len(changes):
+            return Merged(self, 0, 0, 0)
+        key, identity, data = (pa.array(column, pa.binary())
+                               for column in (changes.keys, changes.identities, changes.datas))
         return _merge(self, key, identity, data)
 
     def cut_keys(self, raggedness: int) -> list[bytes]:
@@ -171,33 +172,54 @@ def _joined(first: Any, second: Any) -> Any:
 
 
 def _merge(base: ArrowRows, key: Any, identity: Any, data: Any) -> Merged:
-    there = pc.index_in(key, value_set=base.columns[0])
-    old_identity = base.columns[1].take(there)
-    same = pc.fill_null(pc.equal(identity, old_identity), False)
-    known, put = there.is_valid(), identity.is_valid()
-    added = pc.sum(pc.and_not(put, known)).as_py() or 0
-    removed = pc.sum(pc.and_not(known, put)).as_py() or 0
-    changed = pc.sum(pc.and_not(pc.and_(known, put), same)).as_py() or 0
-    effective = pc.or_(pc.and_not(known, same), pc.and_not(put, known))
-    if not added and not removed and not changed:
-        return Merged(base, 0, 0, 0)
-    columns = [_joined(column.filter(effective), old)
-               for column, old in zip((key, identity, data), base.columns, strict=True)]
-    # Stable, so that of two equal keys the change comes first.
+    columns = [_joined(new, old) for new, old in zip((key, identity, data), base.columns, strict=True)]
+    # Stable, so that of two equal keys the change comes right before the record that it concerns.
     order = pc.array_sort_indices(columns[0])
-    keys = columns[0].take(order)
-    first = pa.concat_arrays([pa.array([True]), pc.not_equal(keys.slice(1), keys.slice(0, max(len(keys) - 1, 0)))])
-    identities = columns[1].take(order)
-    stays = pc.and_(first, identities.is_valid())
+    keys, identities = columns[0].take(order), columns[1].take(order)
+    meets = _with_previous(pc.equal, keys)
+    same = pc.and_(meets, pc.fill_null(_with_previous(pc.equal, identities), False))
+    tombstones = identities.is_null()
+    matched, unchanged = _true(meets), _true(same)
+    removed = _true(pc.and_(meets, _later(tombstones)))
+    changed = matched - unchanged - removed
+    added = len(key) - identity.null_count - (matched - removed)
+    if not (added or changed or removed):
+        return Merged(base, 0, 0, 0)
+    # Out goes a tombstone, a record that its change replaces or removes, and a change that says what is there.
+    stays = pc.invert(pc.or_(pc.or_(tombstones, pc.and_not(meets, same)), _earlier(same)))
     rows = ArrowRows(keys.filter(stays), identities.filter(stays), columns[2].take(order.filter(stays)))
     return Merged(rows, added, changed, removed)
+
+
+_NO: Final = pa.array([False])
+
+
+def _with_previous(compare: Any, column: Any) -> Any:
+    """For each item, how it compares with the one before; `False` for the first."""
+    return pa.concat_arrays([_NO, compare(column.slice(1), column.slice(0, len(column) - 1))])
+
+
+def _later(flags: Any) -> Any:
+    return pa.concat_arrays([_NO, flags.slice(0, len(flags) - 1)])
+
+
+def _earlier(flags: Any) -> Any:
+    return pa.concat_arrays([flags.slice(1), _NO])
+
+
+def _true(flags: Any) -> int:
+    return int(pc.sum(flags).as_py() or 0)
+
+
+Compression: TypeAlias = Literal["zstd", "snappy", "lz4", "gzip", "none"]
+"""A codec of Parquet; every reader knows these."""
 
 
 class ParquetFormat:
     """Ranges as Parquet files of the columns `key`, `identity` and `data`, sorted by key.
 
     Args:
-        compression: a codec of Parquet that the readers know: `"zstd"`, `"snappy"`, `"lz4"`, `"none"`.
+        compression: how pages are compressed.
         rows_per_group: records in a row group; each has its first and last key, so that a reader can pass it over.
 
     Raises:
@@ -208,10 +230,10 @@ class ParquetFormat:
     name: str = "parquet"
     empty: Rows = ArrowRows(*(pa.array([], pa.binary()) for _ in COLUMNS))
 
-    def __init__(self, *, compression: str = "zstd", rows_per_group: int = 16_384) -> None:
+    def __init__(self, *, compression: Compression = "zstd", rows_per_group: int = 16_384) -> None:
         if rows_per_group < 1:
             raise InvalidInput(f"rows_per_group is {rows_per_group}; give at least 1")
-        self._compression = compression
+        self._compression: Compression = compression
         self._rows_per_group = rows_per_group
 
     def rows(self, pairs: Iterable[tuple[bytes, Record]]) -> ArrowRows:

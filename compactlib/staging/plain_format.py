@@ -112,21 +112,21 @@ class PlainRows:
         datas: list[bytes] = []
         added = changed = removed = 0
         at = 0
-        for key, record in zip(changes.keys, changes.records, strict=True):
+        for key, identity, data in zip(changes.keys, changes.identities, changes.datas, strict=True):
             place = bisect_left(self._keys, key, at)
             there = place < len(self._keys) and self._keys[place] == key
-            same = there and record is not None and self._identities[place] == record.identity
+            same = there and self._identities[place] == identity
             copied = place + same
             keys += self._keys[at:copied]
             identities += self._identities[at:copied]
             datas += self._datas[at:copied]
             at = place + there
-            if record is None:
+            if identity is None or data is None:
                 removed += there
             elif not same:
                 keys.append(key)
-                identities.append(record.identity)
-                datas.append(record.data)
+                identities.append(identity)
+                datas.append(data)
                 changed += there
                 added += not there
         keys += self._keys[at:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from typing import Final, get_args
 
 from compactlib.budget import Budget
@@ -23,13 +24,14 @@ MAX_CONFLICTS: Final = 100
 
 def merge_metaranges(files: RangeFiles, rule: SplitRule, base: MetaRange, source: MetaRange,
                      destination: MetaRange, destination_id: MetaRangeId | None, strategy: MergeStrategy,
-                     budget: Budget) -> Applied:
+                     budget: Budget, background: Executor | None = None) -> Applied:
     """See `Committed.merge`. Opens the ranges that base and source do not share, and those of the destination there."""
     if strategy not in get_args(MergeStrategy):
         raise InvalidInput(f"the strategy is {strategy!r}; give one of {', '.join(get_args(MergeStrategy))}")
     differences = RangeDiff(files, base, source, b"")
     changes = _merged_changes(differences, RangeLookup(files, destination), strategy)
-    return Apply(files, rule, destination, changes, budget, known=source.entries).run(destination_id)
+    return Apply(files, rule, destination, changes, budget, known=source.entries,
+                 background=background).run(destination_id)
 
 
 def _merged_changes(differences: Iterator[Difference], destination: RangeLookup,

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Set
+from concurrent.futures import Executor, Future
+from typing import Final
+
+import attrs
 
 from compactlib.budget import Budget
 from compactlib.staging.errors import UnsortedKeys
@@ -11,6 +16,17 @@ from compactlib.staging.model import MetaRangeId, RangeEntry, RangeId
 from compactlib.staging.range_files import RangeFiles
 from compactlib.staging.rows import Rows
 from compactlib.staging.split import SplitRule
+
+MAX_IN_FLIGHT: Final = 4
+"""Ranges that are written in the background at once; each is held in memory until then."""
+
+
+@attrs.frozen
+class _Closed:
+    """A range that is complete, and whether it had to be written."""
+
+    entry: RangeEntry
+    is_new: bool = False
 
 
 class RangeWriter:
@@ -21,15 +37,20 @@ class RangeWriter:
         rule: where they are cut.
         known: the ranges that are durable, and need not be written again.
         budget: asked for the logical bytes of each range before it is written.
+        background: hashes, encodes and writes ranges besides the caller's thread; `None`: at once.
     """
 
-    def __init__(self, files: RangeFiles, rule: SplitRule, known: Set[RangeId], budget: Budget) -> None:
+    def __init__(self, files: RangeFiles, rule: SplitRule, known: Set[RangeId], budget: Budget,
+                 background: Executor | None = None) -> None:
         self._files = files
         self._rule = rule
         self._known = known
         self._budget = budget
+        self._background = background
         self._open: Rows = files.range_format.empty
-        self._entries: list[RangeEntry] = []
+        self._last_key: bytes = b""
+        self._closed: list[_Closed | Future[_Closed]] = []
+        self._in_flight: deque[Future[_Closed]] = deque()
         self.ranges_written: int = 0
         self.bytes_written: int = 0
 
@@ -51,11 +72,11 @@ class RangeWriter:
         """
         if len(rows) == 0:
             return
-        self._check_order(rows.key(0))
+        self._go_on(rows.key(0), rows.key(len(rows) - 1))
         run = self._open.followed_by(rows) if len(self._open) else rows
         start = 0
         for stop in self._rule.cuts(run.ends(), _places(run, cut_keys)):
-            self._write(run.part(start, stop))
+            self._close(run.part(start, stop))
             start = stop
         self._open = run.part(start, len(run)) if start else run
 
@@ -65,35 +86,51 @@ class RangeWriter:
         Raises:
             UnsortedKeys: it does not lie above all before.
         """
-        self._check_order(entry.min_key)
-        self._entries.append(entry)
+        self._go_on(entry.min_key, entry.max_key)
+        self._closed.append(_Closed(entry))
 
     def finish(self, base_id: MetaRangeId | None) -> MetaRangeId:
         """Close the last range, and publish the metarange once all its ranges are durable, if it is not the base."""
         if len(self._open):
-            self._write(self._open)
+            self._close(self._open)
             self._open = self._files.range_format.empty
-        return self._files.write_metarange(MetaRange(self._rule, tuple(self._entries)), base_id)
+        closed = [each.result() if isinstance(each, Future) else each for each in self._closed]
+        self.ranges_written = sum(each.is_new for each in closed)
+        self.bytes_written = sum(each.entry.size_bytes for each in closed if each.is_new)
+        entries = tuple(each.entry for each in closed)
+        return self._files.write_metarange(MetaRange(self._rule, entries), base_id)
 
-    def _check_order(self, key: bytes) -> None:
-        if len(self._open):
-            last = self._open.key(len(self._open) - 1)
-        elif self._entries:
-            last = self._entries[-1].max_key
-        else:
+    def abandon(self) -> None:
+        """Wait until nothing is written in the background any more, however that ends."""
+        for pending in self._in_flight:
+            pending.cancel()
+        for pending in self._in_flight:
+            if not pending.cancelled():
+                pending.exception()
+
+    def _go_on(self, first: bytes, last: bytes) -> None:
+        if first <= self._last_key:
+            raise UnsortedKeys(previous=self._last_key, found=first)
+        self._last_key = last
+
+    def _close(self, rows: Rows) -> None:
+        if self._background is None:
+            self._closed.append(self._write(rows))
             return
-        if key <= last:
-            raise UnsortedKeys(previous=last, found=key)
+        while len(self._in_flight) >= MAX_IN_FLIGHT:
+            self._in_flight.popleft().result()
+        pending = self._background.submit(self._write, rows)
+        self._in_flight.append(pending)
+        self._closed.append(pending)
 
-    def _write(self, rows: Rows) -> None:
+    def _write(self, rows: Rows) -> _Closed:
         range_id = rows.content_id()
         entry = RangeEntry(range_id, rows.key(0), rows.key(len(rows) - 1), len(rows), rows.size_bytes)
-        if range_id not in self._known:
-            self._budget.spend(entry.size_bytes)
-            self._files.write_range(range_id, rows)
-            self.ranges_written += 1
-            self.bytes_written += entry.size_bytes
-        self._entries.append(entry)
+        if range_id in self._known:
+            return _Closed(entry)
+        self._budget.spend(entry.size_bytes)
+        self._files.write_range(range_id, rows)
+        return _Closed(entry, is_new=True)
 
 
 def _places(run: Rows, keys: list[bytes]) -> list[int]:

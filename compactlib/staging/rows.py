@@ -7,6 +7,7 @@ merging, cutting, hashing, encoding. Everything else is written once, over these
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol, Self
 
@@ -15,7 +16,7 @@ import attrs
 from compactlib.checksum import crc32
 from compactlib.errors import InvalidInput
 from compactlib.staging.errors import NilValue, UnsortedKeys
-from compactlib.staging.model import Change, RangeId, Record, check_key
+from compactlib.staging.model import MAX_KEY_BYTES, Change, RangeId, Record, check_key
 
 DIGEST_BYTES: Final = 20
 """Length of an id in bytes; as text it has twice as many hexadecimal digits."""
@@ -24,15 +25,17 @@ _RANGE_PURPOSE: Final = b"compactlib.range"
 
 @attrs.frozen
 class ChangeBatch:
-    """Some changes in a row, their order and their types checked.
+    """Some changes in a row, their order and their types checked; as columns, because most of the work is on columns.
 
     Attributes:
         keys: strictly ascending.
-        records: for each key its record, or `None` for a tombstone.
+        identities: of each key's new record; `None` for a tombstone.
+        datas: likewise.
     """
 
     keys: list[bytes]
-    records: list[Change]
+    identities: list[bytes | None]
+    datas: list[bytes | None]
 
     @classmethod
     def of(cls, changes: Iterable[tuple[bytes, Change]], *, after: bytes = b"") -> Self:
@@ -44,36 +47,69 @@ class ChangeBatch:
             InvalidInput: a key is none.
         """
         pairs = list(changes)
-        for pair in pairs:
-            if not isinstance(pair, tuple) or len(pair) != 2:
-                raise InvalidInput(f"a change is a pair of a key and a record, found {type(pair).__name__}")
+        if {*map(type, pairs)} - {tuple} or {*map(len, pairs)} - {2}:
+            raise InvalidInput("a change is a pair of a key and a record; something else was found")
         keys = [key for key, _ in pairs]
-        records = [record for _, record in pairs]
-        for key in keys:
-            check_key(key)
-        for previous, found in zip([after, *keys], keys, strict=False):
-            if found <= previous:
-                raise UnsortedKeys(previous=previous, found=found)
-        for key, record in pairs:
-            if record is not None:
-                _check_record(key, record)
-        return cls(keys, records)
+        _check_keys(keys, after)
+        if {type(record) for _, record in pairs} - {Record, type(None)}:
+            raise _no_record(pairs)
+        batch = cls(keys, [None if record is None else record.identity for _, record in pairs],
+                    [None if record is None else record.data for _, record in pairs])
+        if {*map(type, batch.identities), *map(type, batch.datas)} - {bytes, type(None)}:
+            raise _no_record(pairs)
+        if batch.identities.count(None) != batch.datas.count(None):
+            raise _no_record(pairs)
+        return batch
+
+    @classmethod
+    def joined(cls, batches: Iterable[Self]) -> Self:
+        """Batches that follow one another, as one."""
+        keys: list[bytes] = []
+        identities: list[bytes | None] = []
+        datas: list[bytes | None] = []
+        for batch in batches:
+            keys += batch.keys
+            identities += batch.identities
+            datas += batch.datas
+        return cls(keys, identities, datas)
+
+    def part(self, start: int, stop: int) -> Self:
+        """The changes from `start` to before `stop`."""
+        return type(self)(self.keys[start:stop], self.identities[start:stop], self.datas[start:stop])
 
     def cut_keys(self, raggedness: int) -> list[bytes]:
         """The keys of its records (not of its tombstones) whose CRC-32 is a multiple of `raggedness`."""
-        return [key for key, value, record in zip(self.keys, map(crc32, self.keys), self.records, strict=True)
-                if value % raggedness == 0 and record is not None]
+        return [key for key, value, identity in zip(self.keys, map(crc32, self.keys), self.identities, strict=True)
+                if value % raggedness == 0 and identity is not None]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of keys, identities and data."""
+        return sum(sum(map(len, filter(None, column))) for column in (self.keys, self.identities, self.datas))
 
     def __len__(self) -> int:
         return len(self.keys)
 
 
-def _check_record(key: bytes, record: object) -> None:
-    if not isinstance(record, Record):
-        raise NilValue(key=key, found=f"a {type(record).__name__}")
-    for name, part in (("identity", record.identity), ("data", record.data)):
-        if not isinstance(part, bytes):
-            raise NilValue(key=key, found=f"a record whose {name} is {type(part).__name__}")
+def _check_keys(keys: list[bytes], after: bytes) -> None:
+    if {*map(type, keys)} - {bytes} or not all(keys) or max(map(len, keys), default=0) > MAX_KEY_BYTES:
+        for key in keys:
+            check_key(key)
+    if not all(map(operator.lt, [after, *keys], keys)):
+        for previous, found in zip([after, *keys], keys, strict=False):
+            if found <= previous:
+                raise UnsortedKeys(previous=previous, found=found)
+
+
+def _no_record(pairs: Iterable[tuple[bytes, object]]) -> NilValue:
+    """What to say of the first of these changes that is none."""
+    for key, record in pairs:
+        if not isinstance(record, Record | None):
+            return NilValue(key=key, found=f"a {type(record).__name__}")
+        for name in ("identity", "data") if record is not None else ():
+            if type(getattr(record, name)) is not bytes:
+                return NilValue(key=key, found=f"a record whose {name} is {type(getattr(record, name)).__name__}")
+    raise InvalidInput("give records as plain `Record`s, not as a class derived from it")
 
 
 @attrs.frozen
