@@ -1,3 +1,126 @@
-"""Branches over a key-value store: uncommitted changes in staging tokens, committed ones in immutable ranges."""
+"""Branches over a key-value store: uncommitted changes in staging tokens, committed ones in immutable ranges.
 
-__all__: list[str] = []
+>>> from compactlib.kv import MemoryStore
+>>> from compactlib.objects import MemoryObjects
+>>> area = StagingArea(MemoryStore(), CommittedRanges(MemoryObjects()))
+>>> main = area.create_branch("main")
+>>> main.put(b"a", b"1")
+>>> main.put(b"b", b"2")
+>>> print(main.commit("two keys").stats.added)
+2
+>>> main.delete(b"a")
+>>> main.list().keys, main.head().list().keys
+((b'b',), (b'a', b'b'))
+>>> print(Compactor(area.context).compact("main").stats.sealed_after)
+0
+>>> [(one.kind, one.key) for one in main.differences()]
+[('removed', b'a')]
+>>> main.commit("one key less").stats.ranges_written
+0
+"""
+
+from compactlib.staging.area import StagingArea
+from compactlib.staging.branch import Branch
+from compactlib.staging.commit import CommitOutcome
+from compactlib.staging.commits import Commit
+from compactlib.staging.committed import Committed, DifferenceScan, MergeStrategy, RecordScan
+from compactlib.staging.committed_ranges import CommittedRanges
+from compactlib.staging.compactor import Compactor
+from compactlib.staging.conditional import Expected
+from compactlib.staging.context import StagingContext
+from compactlib.staging.errors import (
+    BeingCollected,
+    BranchExists,
+    BranchNotFound,
+    CommitNotFound,
+    DamagedRange,
+    DirtyBranch,
+    MergeConflict,
+    MetaRangeNotFound,
+    NewerFormat,
+    NilValue,
+    PreconditionFailed,
+    RangeNotFound,
+    RecordNotFound,
+    TooManyKeys,
+    TooManyTries,
+    UnsortedKeys,
+)
+from compactlib.staging.events import StagingEvents
+from compactlib.staging.head import MoveOutcome
+from compactlib.staging.listing import MAX_LIST_LIMIT
+from compactlib.staging.model import Applied, Collected, Difference, MetaRangeId, RangeEntry, RangeId, Record
+from compactlib.staging.names import CommitId, StagingToken
+from compactlib.staging.options import MAX_BATCH_KEYS, StagingOptions
+from compactlib.staging.pages import DiffPage, Listed, ListPage
+from compactlib.staging.plain_format import PlainFormat
+from compactlib.staging.read import CommittedView
+from compactlib.staging.record import BranchRecord
+from compactlib.staging.reset import ResetOutcome
+from compactlib.staging.results import AlreadyCommitted, CommitStats, NoChanges, ResetStats
+from compactlib.staging.split import SplitRule
+from compactlib.staging.status import AreaStatus, BranchStatus
+
+__all__ = [
+    # An area and its branches
+    "MAX_BATCH_KEYS",
+    "MAX_LIST_LIMIT",
+    "AreaStatus",
+    "Branch",
+    "BranchRecord",
+    "BranchStatus",
+    "Commit",
+    "CommitId",
+    "CommittedView",
+    "Expected",
+    "StagingArea",
+    "StagingContext",
+    "StagingEvents",
+    "StagingOptions",
+    "StagingToken",
+    # What calls give
+    "AlreadyCommitted",
+    "CommitOutcome",
+    "CommitStats",
+    "DiffPage",
+    "Difference",
+    "ListPage",
+    "Listed",
+    "MoveOutcome",
+    "NoChanges",
+    "Record",
+    "ResetOutcome",
+    "ResetStats",
+    # The committed layer
+    "Applied",
+    "Collected",
+    "Committed",
+    "CommittedRanges",
+    "DifferenceScan",
+    "MergeStrategy",
+    "MetaRangeId",
+    "PlainFormat",
+    "RangeEntry",
+    "RangeId",
+    "RecordScan",
+    "SplitRule",
+    # Compaction
+    "Compactor",
+    # Errors
+    "BeingCollected",
+    "BranchExists",
+    "BranchNotFound",
+    "CommitNotFound",
+    "DamagedRange",
+    "DirtyBranch",
+    "MergeConflict",
+    "MetaRangeNotFound",
+    "NewerFormat",
+    "NilValue",
+    "PreconditionFailed",
+    "RangeNotFound",
+    "RecordNotFound",
+    "TooManyKeys",
+    "TooManyTries",
+    "UnsortedKeys",
+]

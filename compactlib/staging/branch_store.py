@@ -9,8 +9,15 @@ import attrs
 
 from compactlib.clock import Clock
 from compactlib.errors import Busy
-from compactlib.kv import KeyNotFound, KVStore, OutcomeUnknown, Predicate, PredicateFailed, SlowDown
-from compactlib.staging.errors import BeingCollected, BranchExists, BranchNotFound, TooManyTries
+from compactlib.kv import Condition, KeyNotFound, KVStore, OutcomeUnknown, Predicate, PredicateFailed, SlowDown
+from compactlib.staging.errors import (
+    BeingCollected,
+    BranchExists,
+    BranchNotFound,
+    MetaRangeNotFound,
+    RangeNotFound,
+    TooManyTries,
+)
 from compactlib.staging.names import BRANCHES, branch_key
 from compactlib.staging.options import StagingOptions
 from compactlib.staging.record import BranchRecord, decode_branch_record, encode_branch_record
@@ -134,6 +141,10 @@ class BranchStore:
         self._store.set_if(self._partition, branch_key(found.branch), encode_branch_record(record), found.predicate)
         return record
 
+    def unchanged(self, found: FoundBranch) -> Condition:
+        """The condition of a `transact` that the branch is as it was found."""
+        return Condition(self._partition, branch_key(found.branch), found.predicate)
+
     def update(self, branch: str, change: Change, *, operation: str = "update") -> BranchUpdate:
         """Change the record of a branch against others who do the same, with waits in between.
 
@@ -155,9 +166,11 @@ class BranchStore:
                     return attempt
             try:
                 record = change(found.record)
-            except BeingCollected:
+            except (BeingCollected, MetaRangeNotFound, RangeNotFound) as error:
+                # A file that the branch let go of meanwhile, or that is wanted again while it is being collected.
                 tries += 1
-                if tries >= self._options.max_update_tries:
+                moved_on = isinstance(error, BeingCollected) or self.read(branch).record != found.record
+                if not moved_on or tries >= self._options.max_update_tries:
                     raise
                 backoff.wait()
                 continue

@@ -74,9 +74,14 @@ class StagingContext:
         """
         kept: Iterable[StagingToken] = () if after is None else after.tokens
         tokens = tuple(token for token in before.tokens if token not in set(kept))
+        self.mark_dropped(branch, tokens)
+        return tokens
+
+    def mark_dropped(self, branch: str, tokens: Iterable[StagingToken]) -> None:
+        """Mark tokens that no branch record names; as `drop_tokens`."""
+        tokens = tuple(tokens)
         try:
             self.tokens.mark_dropped(tokens, branch)
         except (Busy, StorageError) as error:
             self.observer.event("staging_tokens_not_marked", {"repository": self.repository, "branch": branch,
                                                               "tokens": list(tokens), "error": str(error)})
-        return tokens

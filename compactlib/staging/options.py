@@ -32,7 +32,7 @@ class StagingOptions:
             half of it and all of it. 0: no waits.
         max_backoff_seconds: where the doubling ends.
         max_scanned: how many staged and committed entries one page of a listing or diff looks at before it ends early.
-        diff_cache_entries: how many differences between HEAD and compacted metaranges are kept, all pairs together.
+        diff_cache_bytes: how much memory the differences between HEAD and compacted metaranges may take.
 
     Raises:
         InvalidInput: a number is out of its range.
@@ -44,4 +44,4 @@ class StagingOptions:
     first_backoff_seconds: float = attrs.field(default=0.005, validator=_at_least(0))
     max_backoff_seconds: float = attrs.field(default=5.0, validator=_at_least(0))
     max_scanned: int = attrs.field(default=100_000, validator=_at_least(1))
-    diff_cache_entries: int = attrs.field(default=100_000, validator=_at_least(0))
+    diff_cache_bytes: int = attrs.field(default=16 << 20, validator=_at_least(0))

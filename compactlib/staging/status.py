@@ -1,0 +1,80 @@
+"""What a branch and an area look like from outside: one line each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from compactlib.report import Table
+from compactlib.staging.context import StagingContext
+from compactlib.staging.model import MetaRangeId
+from compactlib.staging.names import CommitId
+from compactlib.staging.record import BranchRecord
+
+
+@attrs.frozen(kw_only=True)
+class BranchStatus:
+    """A branch in one line.
+
+    Attributes:
+        branch: its name.
+        version: how often its record was written.
+        commit_id: HEAD; `None` if nothing was ever committed.
+        generation: that of HEAD; 0 without one.
+        sealed_tokens: how many; each costs every read of an unstaged key one request.
+        compacted_metarange_id: the base, if a compaction made one.
+        compaction_started_at: when the last compaction started, in seconds since the epoch.
+    """
+
+    branch: str
+    version: int
+    commit_id: CommitId | None
+    generation: int
+    sealed_tokens: int
+    compacted_metarange_id: MetaRangeId | None
+    compaction_started_at: float | None
+
+    @classmethod
+    def of(cls, context: StagingContext, branch: str, record: BranchRecord) -> BranchStatus:
+        """The status of a branch record. Reads the HEAD commit."""
+        head = None if record.commit_id is None else context.commits.get(record.commit_id)
+        return cls(branch=branch, version=record.version, commit_id=record.commit_id,
+                   generation=0 if head is None else head.generation, sealed_tokens=len(record.sealed_tokens),
+                   compacted_metarange_id=record.compacted_metarange_id,
+                   compaction_started_at=record.compaction_started_at)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row: every field."""
+        return [attrs.asdict(self)]
+
+    def _repr_html_(self) -> str:
+        return Table.from_dicts(self.to_dicts())._repr_html_()
+
+
+@attrs.frozen(kw_only=True)
+class AreaStatus:
+    """A repository in a few lines.
+
+    Attributes:
+        repository: its name.
+        branches: its branches.
+        registered_tokens: staging tokens handed out and not yet cleaned up.
+        dropped_tokens: those that wait for cleanup.
+    """
+
+    repository: str
+    branches: tuple[BranchStatus, ...]
+    registered_tokens: int
+    dropped_tokens: int
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row for each branch."""
+        return [row for branch in self.branches for row in branch.to_dicts()]
+
+    def __repr__(self) -> str:
+        return (f"AreaStatus({self.repository!r}: {len(self.branches)} branches, {self.registered_tokens} tokens, "
+                f"{self.dropped_tokens} of them dropped)")
+
+    def _repr_html_(self) -> str:
+        return Table.from_dicts(self.to_dicts())._repr_html_()
