@@ -1,13 +1,13 @@
 """`TokenCleaner`: removes the entries of tokens that no branch names any more.
 
 A token that leaves a branch record is *marked*. A pass over the marks removes the entries of each token whose mark is
-older than the grace period, then the token's place in the register and its mark. Readers that still look into the token
-find less and less there, and notice: each read looks at the branch record again afterwards. The grace period is there so
-that this costs them a retry as rarely as possible.
+older than the grace period, then the token's place in the register and its mark. Readers that still look into the
+token find less and less there, and notice: each read looks at the branch record again afterwards. The grace period is
+there so that this costs them a retry as rarely as possible.
 
 A token that was never marked, because its process ended between the compare-and-set and the mark, is found by the
-*sweep*: it is in the register and in no branch record. The sweep only marks it. Between entering a token in the register
-and naming it in a record there is a moment, so the sweep spares what is young.
+*sweep*: it is in the register and in no branch record. The sweep only marks it. Between entering a token in the
+register and naming it in a record there is a moment, so the sweep spares what is young.
 
 Everything may be run twice, at once, by several processes, and may end half-way at any step.
 

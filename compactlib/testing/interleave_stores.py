@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from types import TracebackType
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 ResultT = TypeVar("ResultT")
+
+_UNPRINTABLE = re.compile(r"[^\x20-\x7e]+")
 
 
 class SteppedStore:
@@ -204,7 +207,7 @@ def _shown(value: object) -> str:
             keys = (entry.key.decode("ascii", "backslashreplace") for entry in page if isinstance(entry, Entry))
             return f"[{', '.join(keys)}]" + ("" if last else " …")
         case bytes():
-            text = value.decode("ascii", "backslashreplace")
+            text = _UNPRINTABLE.sub("·", value.decode("ascii", "replace"))
         case ObjectRef() | ObjectInfo():
             text = f"{value.size_bytes} bytes"
         case _:

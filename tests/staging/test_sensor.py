@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 
 import attrs
 import pytest
@@ -138,8 +139,10 @@ def test_n10_a_full_buffer_loses_no_trigger() -> None:
 def test_n12_commits_resets_and_compactions_begin_anew() -> None:
     sensor = sensor_of()
     events = sensor.events("repo")
-    for begin_anew in (lambda: events.committed("b", record()), lambda: events.reset("b", record()),
-                       lambda: sensor.compacted("repo", "b", record())):
+    ways: list[Callable[[], None]] = [
+        lambda: events.committed("b", record()), lambda: events.reset("b", record()),
+        lambda: sensor.compacted("repo", "b", record())]
+    for begin_anew in ways:
         delete(sensor, "b", 9)
         begin_anew()
         delete(sensor, "b", 9)

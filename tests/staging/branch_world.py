@@ -1,0 +1,415 @@
+"""One repository under the interleaving harness: what actors do to it, and the oracle for G1 to G6."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from random import Random
+from typing import Any
+
+import attrs
+
+from compactlib.clock import ManualClock
+from compactlib.kv import EXISTS, MemoryStore
+from compactlib.kv.store import Predicate
+from compactlib.objects import MemoryObjects
+from compactlib.observe import Observer
+from compactlib.outcome import Done, Failed
+from compactlib.staging.cleanup import TokenCleaner
+from compactlib.staging.commit import CommitRequest, commit
+from compactlib.staging.committed_ranges import CommittedRanges
+from compactlib.staging.compactor import Compactor
+from compactlib.staging.conditional import write_if
+from compactlib.staging.context import StagingContext
+from compactlib.staging.diff_cache import DiffCache
+from compactlib.staging.errors import DirtyBranch, PreconditionFailed, RecordNotFound
+from compactlib.staging.events import StagingEvents
+from compactlib.staging.head import HeadBuilder, discard_and_move, move_head
+from compactlib.staging.listing import ListRequest
+from compactlib.staging.model import MetaRangeId, Record
+from compactlib.staging.names import BRANCHES, CommitId, branch_key, repository_partition
+from compactlib.staging.options import StagingOptions
+from compactlib.staging.read import diff_uncommitted, get, list_branch
+from compactlib.staging.record import BranchRecord, decode_branch_record
+from compactlib.staging.reset import reset, reset_key, reset_prefix
+from compactlib.staging.results import NoChanges
+from compactlib.staging.write import delete_many, put_many
+from compactlib.testing.interleave import Stage, SteppedObjects, SteppedStore
+from compactlib.testing.interleave_history import ABSENT, History, HistoryOperation
+
+MAIN, SOURCE, REPOSITORY = "main", "source", "repo"
+A, B, K, M = b"a", b"b", b"k", b"m"
+KEYS = (A, B, K, M)
+OPTIONS = StagingOptions(first_backoff_seconds=0)
+
+Contents = dict[bytes, bytes]
+
+
+class LoggedStore(MemoryStore):
+    """Remembers the cells, so that a world can be made anew from them at little cost."""
+
+    def cells(self) -> list[tuple[bytes, bytes, bytes]]:
+        return [(partition, key, cell.value) for partition, cells in self._partitions.items()
+                for key, cell in cells.items()]
+
+
+class WatchedStore(SteppedStore):
+    """Notes each state of the branch record, and when it came to be: which HEAD was in force when."""
+
+    def __init__(self, store: MemoryStore, stage: Stage) -> None:
+        super().__init__(store, stage)
+        self.records: list[tuple[int, BranchRecord]] = []
+        self._watched_stage = stage
+        self._behind = store
+
+    def set_if(self, partition: bytes, key: bytes, value: Any, predicate: Predicate | None) -> None:
+        super().set_if(partition, key, value, predicate)
+        if key == BRANCHES + MAIN.encode():
+            self.records.append((self._watched_stage.now, decode_branch_record(bytes(value), "watched")))
+
+
+def context_over(store: Any, objects: Any, seed: int, *, clock: ManualClock | None = None,
+                 observer: Observer | None = None, options: StagingOptions = OPTIONS) -> StagingContext:
+    """What a process of its own has: its own clock, its own randomness, its own caches."""
+    random = Random(seed)
+    used = ManualClock(1000.0) if clock is None else clock
+    committed = CommittedRanges(objects, clock=used, new_name=lambda: f"{random.getrandbits(64):016x}")
+    return StagingContext.over(store, committed, REPOSITORY, options=options, clock=used, random=random,
+                               events=StagingEvents(), observer=Observer() if observer is None else observer)
+
+
+@attrs.frozen
+class Prepared:
+    """The stores of a world before its first step."""
+
+    cells: list[tuple[bytes, bytes, bytes]]
+    objects: list[tuple[str, bytes]]
+    initial: Contents
+    first_commit: CommitId
+
+
+def prepare(setup: str) -> Prepared:
+    """`main` at HEAD{a=1, b=2} over a commit {a=0}, and `source` with m=1 on top; and what the setup adds.
+
+    Setups, by what they say of `k`: `clean`; `staged`: in the staging token; `sealed`: k=0 in a sealed token, k=1 in
+    the staging token; `compacted`: k in the compacted metarange, `a` deleted by it; `committed`: in HEAD.
+    """
+    store, objects = LoggedStore(), MemoryObjects(clock=ManualClock(0.0))
+    context = context_over(store, objects, 1)
+    context.branches.create(MAIN, BranchRecord(staging_token=context.tokens.issue(MAIN)))
+    put_many(context, MAIN, {A: b"0"})
+    first = commit(context, MAIN, CommitRequest(message="first"))
+    assert isinstance(first, Done)
+    put_many(context, MAIN, {A: b"1", B: b"2"} | ({K: b"0"} if setup == "committed" else {}))
+    second = commit(context, MAIN, CommitRequest(message="second"))
+    assert isinstance(second, Done)
+    context.branches.create(SOURCE, BranchRecord(staging_token=context.tokens.issue(SOURCE),
+                                                 commit_id=second.stats.commit_id))
+    put_many(context, SOURCE, {M: b"1"})
+    commit(context, SOURCE, CommitRequest(message="source"))
+    initial = {A: b"1", B: b"2"}
+    if setup == "staged":
+        put_many(context, MAIN, {K: b"0"})
+        initial[K] = b"0"
+    elif setup == "sealed":
+        put_many(context, MAIN, {K: b"0"})
+        context.branches.update(MAIN, lambda record: record.sealed_with(context.tokens.issue(MAIN)))
+        put_many(context, MAIN, {K: b"1"})
+        initial[K] = b"1"
+    elif setup == "compacted":
+        put_many(context, MAIN, {K: b"0"})
+        delete_many(context, MAIN, [A])
+        assert isinstance(Compactor(context).compact(MAIN), Done)
+        initial = {B: b"2", K: b"0"}
+    elif setup == "committed":
+        initial[K] = b"0"
+    TokenCleaner(context, grace_seconds=0).run()
+    return Prepared(store.cells(), [(info.key, objects.get(info.key)) for info in objects.list()], initial,
+                    first.stats.commit_id)
+
+
+DIRTY = ("staged", "sealed", "compacted")
+SETUPS = ("clean", "staged", "sealed", "compacted", "committed")
+_PREPARED: dict[str, Prepared] = {}
+# Contents of metaranges, which are named by their content: the same in every run.
+_CONTENTS: dict[MetaRangeId | None, Contents] = {None: {}}
+
+
+class World:
+    """A repository in one run."""
+
+    def __init__(self, stage: Stage, setup: str, names: Iterable[str]) -> None:
+        prepared = _PREPARED.get(setup) or _PREPARED.setdefault(setup, prepare(setup))
+        store, objects = MemoryStore(), MemoryObjects(clock=ManualClock(0.0))
+        for partition, key, value in prepared.cells:
+            store.set(partition, key, value)
+        for name, data in prepared.objects:
+            objects.create(name, data)
+        self.setup = setup
+        self.store = WatchedStore(store, stage)
+        self.objects = SteppedObjects(objects, stage)
+        self.first_commit = prepared.first_commit
+        self.history = History(stage, prepared.initial)
+        self.contexts = {name: context_over(self.store, self.objects, 100 + number)
+                         for number, name in enumerate(names)}
+        self.behind = context_over(store, objects, 99)
+        self.store.records.append((0, self.behind.branches.read(MAIN).record))
+
+    def contents(self, metarange_id: MetaRangeId | None) -> Contents:
+        if metarange_id not in _CONTENTS:
+            _CONTENTS[metarange_id] = {key: record.data for key, record in self.behind.committed.scan(metarange_id)}
+        return _CONTENTS[metarange_id]
+
+    def contents_of(self, commit_id: CommitId | None) -> Contents:
+        return self.contents(self.behind.commits.metarange_of(commit_id))
+
+    def heads(self, begin: int, end: int) -> list[Contents]:
+        """What HEAD held at any time between two steps."""
+        records = self.store.records
+        return [self.contents_of(record.commit_id) for place, (since, record) in enumerate(records)
+                if since <= end and (place + 1 == len(records) or records[place + 1][0] >= begin)]
+
+
+Act = Callable[[World, str, HistoryOperation], Any]
+
+
+def op_put(value: bytes) -> Act:
+    def act(world: World, actor: str, noted: HistoryOperation) -> None:
+        noted.write(K, value)
+        put_many(world.contexts[actor], MAIN, {K: value})
+    return act
+
+
+def op_delete(world: World, actor: str, noted: HistoryOperation) -> None:
+    noted.write(K, ABSENT)
+    delete_many(world.contexts[actor], MAIN, [K])
+
+
+def op_put_if(value: bytes) -> Act:
+    def act(world: World, actor: str, noted: HistoryOperation) -> str:
+        noted.write(K, value)
+        try:
+            write_if(world.contexts[actor], MAIN, K, Record.of(value), None)
+        except PreconditionFailed:
+            noted.writes.clear()
+            return "refused"
+        return "written"
+    return act
+
+
+def op_put_if_exists(value: bytes) -> Act:
+    def act(world: World, actor: str, noted: HistoryOperation) -> str:
+        noted.write(K, value)
+        try:
+            write_if(world.contexts[actor], MAIN, K, Record.of(value), EXISTS)
+        except PreconditionFailed:
+            noted.writes.clear()
+            return "missing"
+        return "replaced"
+    return act
+
+
+def op_get(world: World, actor: str, noted: HistoryOperation) -> None:
+    try:
+        noted.reads[K] = get(world.contexts[actor], MAIN, K).data
+    except RecordNotFound:
+        noted.reads[K] = ABSENT
+
+
+def op_list(world: World, actor: str, noted: HistoryOperation) -> None:
+    page = list_branch(world.contexts[actor], MAIN, ListRequest(limit=10))
+    held = {each.key: each.record.data for each in page.entries if each.record is not None}
+    noted.reads.update({key: held.get(key, ABSENT) for key in KEYS})
+
+
+def op_diff(world: World, actor: str, noted: HistoryOperation) -> None:
+    context = world.contexts[actor]
+    page = diff_uncommitted(context, MAIN, cache_of(context), prefix=b"", after=None, limit=10)
+    noted.result = {each.key: (None if each.left is None else each.left.data,
+                               None if each.right is None else each.right.data) for each in page.differences}
+
+
+def op_commit(world: World, actor: str, noted: HistoryOperation) -> Any:
+    return commit(world.contexts[actor], MAIN, CommitRequest(message=actor))
+
+
+def op_compact(world: World, actor: str, noted: HistoryOperation) -> Any:
+    return Compactor(world.contexts[actor], window_seconds=0).compact(MAIN)
+
+
+def op_compact_keeping(world: World, actor: str, noted: HistoryOperation) -> Any:
+    return Compactor(world.contexts[actor], window_seconds=0, on_new_sealed="keep").compact(MAIN)
+
+
+def op_cleanup(world: World, actor: str, noted: HistoryOperation) -> Any:
+    return TokenCleaner(world.contexts[actor], grace_seconds=0).run()
+
+
+def op_reset(world: World, actor: str, noted: HistoryOperation) -> Any:
+    noted.result = "reset"
+    noted.writes.update(dict.fromkeys(KEYS, frozenset()))
+    return reset(world.contexts[actor], MAIN)
+
+
+def op_reset_key(world: World, actor: str, noted: HistoryOperation) -> Any:
+    noted.writes[K] = frozenset()
+    return reset_key(world.contexts[actor], MAIN, K)
+
+
+def op_reset_prefix(world: World, actor: str, noted: HistoryOperation) -> Any:
+    noted.writes[K] = frozenset()
+    context = world.contexts[actor]
+    return reset_prefix(context, MAIN, b"k", cache_of(context))
+
+
+def op_merge(world: World, actor: str, noted: HistoryOperation) -> Any:
+    context = world.contexts[actor]
+    noted.write(M, b"1")  # and more, once it is known what HEAD was: see _resolve
+    source = context.branches.read(SOURCE).record.commit_id
+    builder = HeadBuilder(context, message="merge", metadata=None)
+    try:
+        return move_head(context, MAIN, cache_of(context), builder.merge(source), operation="merge")
+    except DirtyBranch:
+        noted.writes.clear()
+        return "dirty"
+
+
+def op_hard_reset(world: World, actor: str, noted: HistoryOperation) -> Any:
+    target = world.contents_of(world.first_commit)
+    for key in KEYS:
+        noted.write(key, target.get(key, ABSENT))
+    return discard_and_move(world.contexts[actor], MAIN, lambda head: world.first_commit)
+
+
+def cache_of(context: StagingContext) -> DiffCache:
+    return DiffCache(context.committed, 1 << 20)
+
+
+OPERATIONS: Mapping[str, Act] = {
+    "put": op_put(b"P"), "delete": op_delete, "put_if": op_put_if(b"I"), "get": op_get, "list": op_list,
+    "commit": op_commit, "compact": op_compact, "reset": op_reset, "reset_key": op_reset_key,
+    "reset_prefix": op_reset_prefix, "merge": op_merge, "hard_reset": op_hard_reset, "cleanup": op_cleanup,
+    "diff": op_diff, "put_if_exists": op_put_if_exists(b"E"), "compact_keeping": op_compact_keeping,
+    "put2": op_put(b"Q"),
+}
+
+
+def actor_of(name: str, acts: Iterable[tuple[str, Act]]) -> Callable[[World], None]:
+    """An actor that does these operations in turn; each is noted with its result."""
+    def run(world: World) -> None:
+        for told, act in acts:
+            with world.history.operation(name, told) as noted:
+                result = act(world, name, noted)
+                if result is not None:
+                    noted.result = result
+    return run
+
+
+def actors_of(*programs: Iterable[str], rules: Mapping[str, Act] | None = None) -> dict[str, Callable[[World], None]]:
+    """Actors `p0`, `p1`, ... by the names of their operations; `rules` are planted in the place of the real ones."""
+    known = {**OPERATIONS, **(rules or {})}
+    return {f"p{number}": actor_of(f"p{number}", [(name, known[name]) for name in program])
+            for number, program in enumerate(programs)}
+
+
+def world_of(setup: str, actors: Iterable[str]) -> Callable[[Stage], World]:
+    names = list(actors)
+    return lambda stage: World(stage, setup, names)
+
+
+# ---------------------------------------------------------------------------------------------------------- the oracle
+
+
+def check(world: World, results: Mapping[str, Any]) -> None:
+    """G1 to G6 of one run."""
+    history = world.history
+    for name, result in results.items():
+        assert result is None, f"{name} ended in {type(result).__name__}: {result}; {history}"
+    for each in history.operations:
+        assert not isinstance(each.result, Failed), f"{each}: {each.result}"
+        _resolve(world, each)
+    history.check_reads()  # G1, and G3 for what compactions did meanwhile
+    for each in history.operations:
+        _check_operation(world, each)
+    _check_end(world)
+
+
+def _resolve(world: World, each: HistoryOperation) -> None:
+    """What a reset wrote: whatever HEAD held while it ran. What a merge wrote: what differs from HEAD before it."""
+    if each.name == "merge" and isinstance(each.result, Done | NoChanges):
+        each.writes.clear()
+        if isinstance(each.result, Done):
+            commit_id = each.result.stats.commit_id
+            now = world.contents_of(commit_id)
+            before = world.contents_of(next(iter(world.behind.commits.get(commit_id).parents), None))
+            for key in KEYS:
+                if before.get(key) != now.get(key):
+                    each.write(key, now.get(key, ABSENT))
+    for key, values in each.writes.items():
+        if not values:
+            each.writes[key] = frozenset(head.get(key, ABSENT) for head in world.heads(each.begin, each.last))
+
+
+def _check_operation(world: World, each: HistoryOperation) -> None:
+    history = world.history
+    allowed = {key: history.allowed(key, each.begin, each.last, without=each) for key in KEYS}
+    if each.name == "commit":
+        # G2: what is committed at the end is a state that a read of this time could have returned.
+        assert any(all(head.get(key, ABSENT) in allowed[key] for key in KEYS)
+                   for head in world.heads(each.begin, each.last)), f"{each} left out a write: {history}"
+    elif each.result == "refused":
+        assert allowed[K] - {ABSENT}, f"{each} was refused although nothing was there: {history}"
+    elif each.result == "written":
+        assert ABSENT in allowed[K], f"{each} wrote although something was there: {history}"
+        removers = {"delete", "reset", "reset_key", "reset_prefix", "hard_reset"}
+        winners = [other for other in history.operations if other.result == "written"]
+        assert len(winners) == 1 or any(other.name in removers for other in history.operations), f"two won: {history}"
+    elif each.result == "missing":
+        assert ABSENT in allowed[K], f"{each} found nothing although something was there: {history}"
+    elif each.result == "dirty":
+        quiet = {"merge", "commit", "compact", "compact_keeping", "cleanup", "get", "list", "diff"}
+        others = {other.name for other in history.operations}
+        assert world.setup in DIRTY or not others <= quiet, f"{each} on a clean branch: {history}"
+    elif each.name == "diff":
+        _check_diff(world, each, allowed)
+
+
+def _check_diff(world: World, each: HistoryOperation, allowed: Mapping[bytes, frozenset[Any]]) -> None:
+    heads = world.heads(each.begin, each.last)
+    for key in KEYS:
+        left_right = each.result.get(key)
+        possible = [(head.get(key, ABSENT), value) for head in heads for value in allowed[key]]
+        if left_right is None:
+            assert any(left == right for left, right in possible), f"{each} says nothing of {key!r}: {world.history}"
+        else:
+            told = tuple(ABSENT if side is None else side for side in left_right)
+            assert told in possible, f"{each} says {told} of {key!r}: {world.history}"
+            assert told[0] != told[1], f"{each} says {told} of {key!r}: {world.history}"
+
+
+def _check_end(world: World) -> None:
+    """The state that is left reads right, is committed right, and nothing that is marked is in use (X27)."""
+    context, cache = world.behind, cache_of(world.behind)
+    record = context.branches.read(MAIN).record
+    record.audit()
+    marked = {mark.token for mark in context.tokens.dropped()}
+    assert not marked & set(record.tokens), f"tokens in use are marked: {marked & set(record.tokens)}"
+    page = list_branch(context, MAIN, ListRequest(limit=100))
+    held = {each.key: each.record.data for each in page.entries if each.record is not None}
+    world.history.check_final(held, KEYS)
+    for key in KEYS:
+        try:
+            assert get(context, MAIN, key).data == held.get(key), f"get and list differ in {key!r}"
+        except RecordNotFound:
+            assert key not in held, f"get and list differ in {key!r}"
+    head = world.contents_of(record.commit_id)
+    differences = diff_uncommitted(context, MAIN, cache, prefix=b"", after=None, limit=100).differences
+    expected = {key for key in {*head, *held} if head.get(key) != held.get(key)}
+    assert {each.key for each in differences} == expected, f"diff {differences} instead of {expected}"
+    commit(context, MAIN, CommitRequest(message="at the end"))
+    after = context.branches.read(MAIN).record
+    assert world.contents_of(after.commit_id) == held, f"committed {world.contents_of(after.commit_id)}, not {held}"
+    assert (after.sealed_tokens, after.compacted_metarange_id) == ((), None), f"left over: {after}"
+
+
+def branch_cell() -> tuple[bytes, bytes]:
+    return repository_partition(REPOSITORY), branch_key(MAIN)
