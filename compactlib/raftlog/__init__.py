@@ -14,8 +14,13 @@ are wholly dead and merges those that are mostly dead, while appends and reads g
 """
 
 from compactlib.raftlog.commit import commit_group
+from compactlib.raftlog.errors import GapDetected, LogStopped, MemtableFull, Overwriting
+from compactlib.raftlog.flush import FlushPlan, plan_flush
 from compactlib.raftlog.log import CompactionKind, SegmentLog
 from compactlib.raftlog.log_reader import LogReader
+from compactlib.raftlog.log_segments import LogSegments
+from compactlib.raftlog.log_state import LogState, LogStates
+from compactlib.raftlog.memtable import Memtable
 from compactlib.raftlog.model import (
     Answer,
     Damaged,
@@ -27,9 +32,19 @@ from compactlib.raftlog.model import (
     SegmentStats,
 )
 from compactlib.raftlog.options import LogOptions
+from compactlib.raftlog.pins import Pin
 from compactlib.raftlog.plan import CompactionPlan, CompactionView, PlannedGroup, plan_major, plan_minor
 from compactlib.raftlog.policies import CostPolicy, RaPolicy, SeedPolicy
 from compactlib.raftlog.policy import Choice, CompactionPolicy, LeftOut
+from compactlib.raftlog.protocols import (
+    LogWorker,
+    PinnedEntries,
+    ReplicatedLog,
+    SnapshotMeta,
+    SnapshotStore,
+    WorkerFactory,
+)
+from compactlib.raftlog.raft_log import RaftLog
 from compactlib.raftlog.read_plan import ReadPlan
 from compactlib.raftlog.recover import RecoveryReport, recover_folder
 from compactlib.raftlog.refs import MergedRefs, find_ref, merge_refs
@@ -38,6 +53,8 @@ from compactlib.raftlog.rewrite import CompactSegments, SegmentSource
 from compactlib.raftlog.segment import SegmentReader
 from compactlib.raftlog.segment_set import Lease, SegmentSet
 from compactlib.raftlog.snapshot_state import SnapshotState, read_snapshot_state, write_snapshot_state
+from compactlib.raftlog.status import LogStatus, StoreStatus
+from compactlib.raftlog.store import RaftLogStore, StoreOptions, open_log
 from compactlib.raftlog.trigger import (
     AllOf,
     AnyOf,
@@ -49,6 +66,7 @@ from compactlib.raftlog.trigger import (
     Manual,
     Trigger,
 )
+from compactlib.raftlog.wal import Confirmed, Wal, WalOptions
 from compactlib.raftlog.writer import SegmentWriter
 
 __all__ = [
@@ -63,6 +81,7 @@ __all__ = [
     "CompactionReport",
     "CompactionState",
     "CompactionView",
+    "Confirmed",
     "CostPolicy",
     "Damaged",
     "Dead",
@@ -71,19 +90,35 @@ __all__ = [
     "Elapsed",
     "Entry",
     "EveryNMinors",
+    "FlushPlan",
+    "GapDetected",
     "GroupFailed",
     "GroupStats",
     "Lease",
     "LeftOut",
     "LogOptions",
     "LogReader",
+    "LogSegments",
+    "LogState",
+    "LogStates",
+    "LogStatus",
+    "LogStopped",
+    "LogWorker",
     "Manual",
+    "Memtable",
+    "MemtableFull",
     "MergedRefs",
     "Missing",
+    "Overwriting",
+    "Pin",
+    "PinnedEntries",
     "PlannedGroup",
     "RaPolicy",
+    "RaftLog",
+    "RaftLogStore",
     "ReadPlan",
     "RecoveryReport",
+    "ReplicatedLog",
     "SeedPolicy",
     "SegmentLimits",
     "SegmentLog",
@@ -93,11 +128,20 @@ __all__ = [
     "SegmentSource",
     "SegmentStats",
     "SegmentWriter",
+    "SnapshotMeta",
     "SnapshotState",
+    "SnapshotStore",
+    "StoreOptions",
+    "StoreStatus",
     "Trigger",
+    "Wal",
+    "WalOptions",
+    "WorkerFactory",
     "commit_group",
     "find_ref",
     "merge_refs",
+    "open_log",
+    "plan_flush",
     "plan_major",
     "plan_minor",
     "read_snapshot_state",

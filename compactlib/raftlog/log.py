@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
 from compactlib.budget import Budget
@@ -119,13 +119,14 @@ class SegmentLog(LogWriter):
 
     def _compact(self, kind: CompactionKind, policy: CompactionPolicy, executor: Executor,
                  budget: Budget) -> Done[CompactionReport] | Skipped | Failed:
-        state = self._state
-        if state is None:
+        if self._state is None:
             return Skipped("no snapshot was recorded yet, so nothing is dead")
         self._compactor.settle()
         damaged: dict[int, CompactlibError] = {}
+        known = self._durable_list()
         # Of this state, whatever is recorded meanwhile: what is copied must be what was counted.
-        view = self._view_of(state, self._durable_list(), damaged)
+        state = self._compacted_state(known)
+        view = self._view_of(state, known, damaged)
         why = "asked for" if kind != "auto" else self._cadence.reason_for_major(view)
         plan = self._plan(view, state, "major" if kind == "major" or (kind == "auto" and why) else "minor", policy)
         plan, set_aside = without_damaged(plan, damaged)
@@ -140,6 +141,11 @@ class SegmentLog(LogWriter):
                                      executor=executor, budget=budget, set_aside=set_aside)
         self._cadence.ended(plan, report.failed)
         return outcome_of(report)
+
+    def _compacted_state(self, known: Sequence[KnownSegment]) -> SnapshotState:
+        """What a compaction of the segments `known` has to keep. They are listed first: what is added later is safe."""
+        assert self._state is not None, "a compaction comes after a snapshot"
+        return self._state
 
     def _durable_list(self) -> tuple[KnownSegment, ...]:
         """The segments as a compaction may rely on them: no range was cut by entries that a crash may take back.

@@ -141,6 +141,9 @@ class LogWriter(LogReader):
         if state is not None and index <= state.index:
             raise InvalidInput(f"index {index} lies at or below the snapshot {state.index}; what a snapshot covers is "
                                f"committed and cannot be written again, append from {state.index + 1}")
+        self._put(index, term, payload)
+
+    def _put(self, index: int, term: int, payload: Buffer) -> None:
         if self._must_recover:
             self._recover_newest()
         try:

@@ -142,6 +142,12 @@ def head_crc(index: int, term: int, length: int) -> int:
     return crc32(_ENTRY_HEAD.pack(index, term, length), 0)
 
 
+def head_crcs(indexes: Sequence[int], term: int, lengths: Sequence[int]) -> list[int]:
+    """`head_crc` of many entries of one term."""
+    pack, checked = _ENTRY_HEAD.pack, crc32
+    return [checked(pack(index, term, length), 0) for index, length in zip(indexes, lengths, strict=True)]
+
+
 def encode_record(index: int, term: int, length: int, head: int, offset: int, crc: int) -> bytes:
     """One index record of 40 bytes; `offset` is absolute, `crc` covers head and payload."""
     return _RECORD.pack(index, term, length, head, offset, crc, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from compactlib.files import Files
@@ -87,6 +88,26 @@ class NewestSegment:
         ended = self.known()
         self._begin_next()
         return ended
+
+    def begin_next(self) -> KnownSegment | None:
+        """Begin the next segment although this one is not full; returns what this one holds, if anything.
+
+        Raises:
+            StorageError: as `make_room`.
+        """
+        ended = self.known()
+        self._begin_next()
+        return ended
+
+    def append_run(self, first: int, term: int, payloads: Sequence[bytes]) -> int:
+        """Append entries of consecutive indexes above all there are; returns how many found room, maybe none.
+
+        Raises:
+            StorageError: as `make_room`.
+        """
+        if self._writer is None or self._writer.is_full:
+            return 0
+        return self._writer.append_run(first, term, payloads)
 
     def append(self, index: int, term: int, payload: Buffer) -> None:
         """Append one entry, after `make_room`.

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import attrs
@@ -45,6 +48,7 @@ class SegmentWriter:
         self._torn_tail = torn_tail
         self._payloads: list[Buffer] = []
         self._records: list[bytes] = []
+        self._record_count = 0
         # What the last sync covered, as a seal would say it; an entry found when the file was opened is not part of it.
         self._synced = native.Seal(0, header.data_start, 0, sealed=False, ascending=True)
         self._state = "open"
@@ -165,7 +169,7 @@ class SegmentWriter:
 
     @property
     def _index_records(self) -> int:
-        return self._flushed_entries + len(self._records)
+        return self._flushed_entries + self._record_count
 
     def append(self, index: int, term: int, payload: Buffer) -> None:
         """Add one entry; one with the same or a lower index takes everything from there on back (overwrite).
@@ -190,11 +194,48 @@ class SegmentWriter:
         crc = crc32(payload, head)
         offset = self._data_end
         self._records.append(native.encode_record(index, term, length, head, offset, crc))
+        self._record_count += 1
         self._payloads.append(payload)
         self._index.append(index, term, offset, length, head, crc)
         self._data_end = offset + length
-        if len(self._records) >= _FLUSH_ENTRIES or self._data_end - self._flushed_end >= _FLUSH_BYTES:
+        if self._record_count >= _FLUSH_ENTRIES or self._data_end - self._flushed_end >= _FLUSH_BYTES:
             self.flush()
+
+    def append_run(self, first: int, term: int, payloads: Sequence[bytes]) -> int:
+        """Add entries of consecutive indexes and one term, until the segment is full; returns how many it took.
+
+        As `append` for each, with a few calls for all.
+
+        Raises:
+            InvalidInput, Busy, Closed: as `append`.
+        """
+        if not payloads:
+            return 0
+        # The first by itself: it checks the state, and takes back what it overwrites.
+        self.append(first, term, payloads[0])
+        limits = self._header.limits
+        rest = payloads[1:1 + limits.max_entries - self._index.entries]
+        lengths = list(map(len, rest))
+        ends = list(accumulate(lengths, initial=self._data_end))
+        # An entry fits as long as those before it do not exceed the limit.
+        fitting = bisect_right(ends, self._header.data_start + limits.max_bytes, hi=len(rest))
+        if fitting:
+            rest, lengths, offsets = rest[:fitting], lengths[:fitting], ends[:fitting]
+            if first + fitting > MAX_INDEX or max(lengths) > native.MAX_PAYLOAD_BYTES:
+                raise InvalidInput(f"entries {first + 1} to {first + fitting}: an index is at most {MAX_INDEX}, a "
+                                   f"payload at most {native.MAX_PAYLOAD_BYTES} bytes")
+            indexes = range(first + 1, first + 1 + fitting)
+            terms = [term] * fitting
+            heads = native.head_crcs(indexes, term, lengths)
+            crcs = list(map(crc32, rest, heads))
+            self._records.append(native.encode_records(indexes, terms, lengths, heads, offsets, crcs))
+            self._record_count += fitting
+            self._payloads += rest
+            self._index.extend(indexes, terms, offsets, lengths, heads, crcs)
+            self._data_end = ends[fitting]
+            if self._record_count >= _FLUSH_ENTRIES or self._data_end - self._flushed_end >= _FLUSH_BYTES:
+                self.flush()
+        return 1 + fitting
 
     def flush(self) -> None:
         """Hand everything to the operating system, payloads before index records; not durable yet.
@@ -212,8 +253,9 @@ class SegmentWriter:
         self._out.write_at(native.INDEX_START + self._flushed_entries * native.RECORD_BYTES, [records])
         self._state = "open"
         self._index_crc = crc32(records, self._index_crc)
-        self._flushed_entries += len(self._records)
+        self._flushed_entries += self._record_count
         self._flushed_end = self._data_end
+        self._record_count = 0
         self._records.clear()
         self._payloads.clear()
 

@@ -67,8 +67,8 @@ DAMAGE: dict[str, tuple[type[CompactlibError], str, str, Callable[[Path], None]]
         Unsupported, "Ra segment version 3; this release reads versions 1 and 2", segment_name(1),
         lambda path: edited(path, 0, b"RASG\0\3\0\x10")),
     "unknown version of the snapshot": (
-        Unsupported, "snapshot state version 2; this release reads up to 1: upgrade", "SNAPSHOT",
-        lambda path: edited(path, 8, b"\2\0", crc_of=24)),
+        Unsupported, "snapshot state version 3; this release reads up to 2: upgrade", "SNAPSHOT",
+        lambda path: edited(path, 8, b"\3\0", crc_of=24)),
     "truncated header": (
         CorruptData, "expected a header of 40 bytes, found 39 bytes", segment_name(3),
         lambda path: os.truncate(path, 39)),

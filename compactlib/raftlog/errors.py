@@ -1,0 +1,65 @@
+"""The raft log's own leaves of the exception tree."""
+
+from __future__ import annotations
+
+from compactlib.errors import Busy, Closed, InvalidInput
+
+
+class GapDetected(InvalidInput):
+    """An entry does not follow what the log holds: entries in between are missing. Append those first.
+
+    Attributes:
+        previous: the index that the entry says it follows.
+        last: the last index of the log.
+    """
+
+    def __init__(self, *, previous: int, last: int) -> None:
+        super().__init__(f"an entry that follows index {previous} was given to a log that ends at {last}; append from "
+                         f"{last + 1} on, or with append_sparse and the log's own last index")
+        self.previous = previous
+        self.last = last
+
+
+class Overwriting(InvalidInput):
+    """A sparse entry is not above the log's last index. Take entries back with `reset` first.
+
+    Attributes:
+        index: the entry's index.
+        last: the last index of the log.
+    """
+
+    def __init__(self, *, index: int, last: int) -> None:
+        super().__init__(f"sparse entry {index} is not above the last index {last}; take entries back with reset() "
+                         f"before others are put in their place")
+        self.index = index
+        self.last = last
+
+
+class MemtableFull(Busy):
+    """A log holds too many entries in memory that are not in segments yet. Flush, or look why flushing fails.
+
+    Attributes:
+        entries: how many it holds.
+        limit: how many it may hold.
+    """
+
+    def __init__(self, *, entries: int, limit: int) -> None:
+        super().__init__(f"{entries:,} entries are in memory, at most {limit:,} may be; call flush(), and look at "
+                         f"status() if it fails")
+        self.entries = entries
+        self.limit = limit
+
+
+class LogStopped(Closed):
+    """A sync of the write-ahead log failed: nothing is confirmed any more. Close the store and open it again.
+
+    Attributes:
+        path: the file.
+        reason: what the disk said.
+    """
+
+    def __init__(self, *, path: str, reason: str) -> None:
+        super().__init__(f"{path} could not be made durable ({reason}); nothing was confirmed since and nothing will "
+                         f"be: close the store, see to the disk, and open it again")
+        self.path = path
+        self.reason = reason

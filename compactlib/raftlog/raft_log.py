@@ -1,0 +1,279 @@
+"""`RaftLog`: one replicated log as a host uses it: append, sync, read, snapshot, compact, install."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from compactlib.budget import Budget
+from compactlib.errors import Closed, CompactlibError, InvalidInput, LiveIndexMissing, Stale
+from compactlib.indexset import IndexSet
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.raftlog.flush import FlushPlan, plan_flush
+from compactlib.raftlog.log import CompactionKind
+from compactlib.raftlog.log_segments import LogSegments
+from compactlib.raftlog.log_state import LogState, LogStates
+from compactlib.raftlog.memtable import Memtable
+from compactlib.raftlog.pins import Pin
+from compactlib.raftlog.policy import CompactionPolicy
+from compactlib.raftlog.protocols import LogWorker, SnapshotMeta, SnapshotStore, WorkerFactory
+from compactlib.raftlog.raft_appender import RaftAppender
+from compactlib.raftlog.result import CompactionReport
+from compactlib.raftlog.snapshot_state import SnapshotState
+from compactlib.raftlog.status import LogStatus
+from compactlib.raftlog.wal.batch import Confirmed
+from compactlib.raftlog.wal.wal import Wal
+from compactlib.rewrite import Executor
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class RaftLog(RaftAppender):
+    """One log of a `RaftLogStore`. Threads may share it; `open_log` makes one with a store of its own.
+
+    What was appended is visible to reads at once, and durable after `sync`. Entries are in the WAL and in memory first,
+    and move to segments in the background.
+
+    Made by `RaftLogStore.log`.
+    """
+
+    def __init__(self, log_id: str, segments: LogSegments, wal: Wal, states: LogStates, memtable: Memtable, *,
+                 make_room: Callable[[], object], max_queued_bytes: int = 16 << 20) -> None:
+        super().__init__(log_id, segments, wal, states, memtable, make_room=make_room,
+                         max_queued_bytes=max_queued_bytes)
+        # One snapshot or installation at a time; taken before any other lock.
+        self._snapshotting = threading.RLock()
+        self._close_store: Callable[[], object] | None = None
+        self._snapshots: SnapshotStore | None = None
+        self._worker: LogWorker | None = None
+        segments.elsewhere = lambda: self._memtable.indexes()
+        segments.pinned = self._pinned
+
+    def attach(self, snapshots: SnapshotStore | None = None, worker: WorkerFactory | None = None,
+               on_confirmed: Callable[[Confirmed], object] | None = None) -> None:
+        """Give the log where its snapshots lie, who compacts it, and whom to tell of what became durable.
+
+        A snapshot store that is ahead of the log's row (a crash came between the two) brings the row up to it.
+
+        Args:
+            snapshots: where snapshots lie; without one the host keeps them, and `snapshot` only records the row.
+            worker: makes who compacts; without one `compact` runs when the host calls it.
+            on_confirmed: called with what became durable, in the thread that made it so; must not call the log.
+
+        Raises:
+            CorruptData: the newest snapshot is damaged.
+            LiveIndexMissing: the log does not hold what that snapshot needs.
+        """
+        if snapshots is not None:
+            self._snapshots = snapshots
+            found = snapshots.latest()
+            if found is not None and found.index > self.state.snapshot_index:
+                self._take_over(found)
+            snapshots.remove_older()
+        if on_confirmed is not None:
+            self._on_confirmed = on_confirmed
+        if worker is not None:
+            self._stop_worker()
+            self._worker = worker(self)
+
+    def owns(self, close_store: Callable[[], object]) -> None:
+        """The store's: closing this log closes the store."""
+        self._close_store = close_store
+
+    # -- snapshots
+
+    def snapshot(self, index: int, live: IndexSet | Iterable[int] = (), state: Iterable[Buffer] | None = None) -> None:
+        """Take a snapshot: everything up to `index` is in it, except the entries of `live`, which stay in the log.
+
+        Syncs first. The snapshot is durable before the log's row names it, and the older one goes after.
+
+        Args:
+            index: at most the last index.
+            live: indexes <= `index` that the log must keep; a set, or strictly ascending numbers.
+            state: the machine's state, for the snapshot store; leave it out if the host keeps it elsewhere.
+
+        Raises:
+            Stale: a later snapshot is in force.
+            InvalidInput: the log does not reach `index`, or a state was given and there is no snapshot store, or the
+                other way round.
+            LiveAboveSnapshot, LiveIndexMissing, StorageError: nothing changed.
+        """
+        live_set = live if isinstance(live, IndexSet) else IndexSet.from_sorted(live)
+        if (state is None) != (self._snapshots is None):
+            raise InvalidInput("a state is given to a log that has a snapshot store, and only to such a log: see "
+                               "RaftLog.attach")
+        with self._snapshotting:
+            self._require_open()
+            if index < self.state.snapshot_index:
+                raise Stale(f"snapshot {index} is older than {self.state.snapshot_index}, which is in force")
+            if index > self.last_index:
+                raise InvalidInput(f"snapshot {index} lies above the last index {self.last_index}; apply entries first")
+            meta = SnapshotMeta(index, self.term_of(index) or self.state.snapshot_term, live_set)
+            self.sync()
+            self._segments.require_held(SnapshotState(index, live_set, meta.term))
+            if self._snapshots is not None and state is not None:
+                self._snapshots.write(meta, state)
+            self._record(meta)
+
+    def install(self, meta: SnapshotMeta) -> None:
+        """Put the row of a snapshot in force that came from elsewhere; see `ReplicatedLog.install`.
+
+        Raises:
+            Stale: the row is at or above it.
+            LiveIndexMissing: the log does not hold a live entry; nothing was changed.
+            StorageError, LogStopped, Closed: as `sync`.
+        """
+        with self._snapshotting:
+            self._require_open()
+            if meta.index <= self.state.snapshot_index:
+                raise Stale(f"snapshot {meta.index} is not newer than {self.state.snapshot_index}, which is in force")
+            self._take_over(meta)
+
+    def _take_over(self, meta: SnapshotMeta) -> None:
+        self._segments.require_held(SnapshotState(meta.index, meta.live, meta.term))
+        if self.last_index > meta.index and self.term_of(meta.index) != meta.term:
+            self.reset(meta.index)
+        self.sync()
+        self._record(meta)
+
+    def _record(self, meta: SnapshotMeta) -> None:
+        self._segments.record_state(SnapshotState(meta.index, meta.live, meta.term))
+        with self._lock:
+            self._states.put(self._log_id, meta.row())
+            self._memtable.skip_to(meta.index)
+            if self._worker is not None:
+                self._worker.snapshot_recorded(meta.row())
+        if self._snapshots is not None:
+            self._snapshots.remove_older()
+
+    def pin(self, indexes: IndexSet) -> Pin:
+        """Hold entries readable until released, although a newer snapshot may leave them dead.
+
+        Raises:
+            LiveIndexMissing: the log does not hold one of them, or it is dead.
+            Closed: the log was closed.
+        """
+        self._require_open()
+        # No snapshot may come between the look at the row and the pin.
+        with self._snapshotting:
+            pin = self._make_pin(indexes, self._unpin)
+            with self._lock:
+                self._pins.append(pin)
+        try:
+            self._require_found(pin)
+        except BaseException:
+            pin.release()
+            raise
+        return pin
+
+    def _unpin(self, pin: Pin) -> None:
+        with self._lock:
+            self._pins.remove(pin)
+
+    def _require_found(self, pin: Pin) -> None:
+        dead = pin.indexes - self.state.needed(pin.indexes)
+        missing = dead | (pin.indexes - pin.found)
+        if missing:
+            raise LiveIndexMissing(f"{len(missing)} of {len(pin.indexes)} indexes to be pinned are dead or not in the "
+                                   f"log, the first of them {missing.first}; pin what a snapshot in force names",
+                                   missing=len(missing), first=missing.first)
+
+    # -- flushing and compacting
+
+    def compact(self, kind: CompactionKind = "auto", *, policy: CompactionPolicy | None = None,
+                executor: Executor | None = None, budget: Budget | None = None
+                ) -> Done[CompactionReport] | Skipped | Failed:
+        """Free what the last snapshot left dead, in this thread; appends and reads go on. See `SegmentLog.compact`."""
+        self._require_open()
+        return self._segments.compact(kind, policy=policy, executor=executor, budget=budget)
+
+    def freeze(self, file_number: int) -> None:
+        """The store's: what the memtable holds waits for segments, with this WAL file."""
+        with self._lock:
+            self._memtable.freeze(file_number)
+
+    def flush_through(self, file_number: int) -> FlushPlan | None:
+        """The store's: write to segments what waits with WAL files up to this one; `None` if nothing does.
+
+        Raises:
+            StorageError, Busy, CorruptData: see `LogSegments.write`; call again.
+        """
+        with self._lock:
+            tables = self._memtable.frozen(file_number)
+            row = self.state
+        if not tables:
+            return None
+        plan = plan_flush(tables, row, self._segments.newest_stats())
+        self._segments.write(plan)
+        with self._lock:
+            self._memtable.release(tables)
+            if self._worker is not None:
+                self._worker.segments_flushed(self._segments.last_index)
+        return plan
+
+    # -- the log itself
+
+    def status(self) -> LogStatus:
+        """What the log says of itself."""
+        row = self.state
+        stopped = self._wal.stopped
+        unconfirmed = self.unconfirmed
+        pinned = self._pinned()
+        return LogStatus(
+            log_id=self._log_id, first_index=self.first_index, last_index=self.last_index,
+            last_term=self.last_term, durable_index=unconfirmed.first - 1 if unconfirmed else self.last_index,
+            unconfirmed=len(unconfirmed), snapshot_index=row.snapshot_index, snapshot_term=row.snapshot_term,
+            smallest_live_index=row.smallest_live_index, live=len(row.live), memtable_entries=self._memtable.entries,
+            segments=len(self._segments.refs), pinned=len(pinned), pins=len(self._pins),
+            stopped=None if stopped is None else str(stopped))
+
+    def audit(self) -> None:
+        """Check the log's own invariants.
+
+        Raises:
+            CompactlibError: one is broken; says which, with the numbers.
+        """
+        with self._snapshotting, self._lock:
+            self._memtable.audit()
+            self._segments.audit()
+            row, recorded = self.state, LogState.of(self._segments.snapshot)
+            if row != recorded:
+                raise CompactlibError(f"log {self._log_id!r}: the row is {row}, the segments have {recorded}")
+            waiting = self.unconfirmed
+            if waiting and waiting.last > self.last_index:
+                raise CompactlibError(f"log {self._log_id!r}: {waiting.last} waits to be confirmed above the last "
+                                      f"index {self.last_index}")
+
+    def _stop_worker(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
+
+    def close(self) -> None:
+        """Sync, and let the log go (with its store, if `open_log` made both); closing again does nothing.
+
+        Raises:
+            StorageError, LogStopped: the last sync was refused; the log is closed all the same.
+        """
+        if self._closed:
+            return
+        self._stop_worker()
+        try:
+            with contextlib.suppress(Closed) if self._wal.stopped is None else contextlib.nullcontext():
+                self.sync()
+        finally:
+            self._closed = True
+            for pin in list(self._pins):
+                pin.release()
+            close_store, self._close_store = self._close_store, None
+            if close_store is not None:
+                close_store()
+
+    def __enter__(self) -> RaftLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,85 @@
+"""What a log and a store say of themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from compactlib.report import Table
+
+
+@attrs.frozen(kw_only=True)
+class LogStatus:
+    """One log at one moment.
+
+    Attributes:
+        log_id: which log.
+        first_index: the lowest index that is held, `None` if none is.
+        last_index: the highest index, or the snapshot's if that is higher; -1 if there is neither.
+        last_term: of the last index, `None` if it is not known.
+        durable_index: everything up to here that the log holds is durable.
+        unconfirmed: entries that were appended and are not durable.
+        snapshot_index: -1 without a snapshot.
+        snapshot_term: 0 without a snapshot.
+        smallest_live_index: everything below is dead.
+        live: how many live indexes the snapshot left.
+        memtable_entries: entries in memory that are not in segments, overwritten ones included.
+        segments: how many segment files answer.
+        pinned: entries that are pinned, and by how many pins.
+        pins: how many pins are held.
+        stopped: why nothing is confirmed any more, `None` if all is well.
+    """
+
+    log_id: str
+    first_index: int | None
+    last_index: int
+    last_term: int | None
+    durable_index: int
+    unconfirmed: int
+    snapshot_index: int
+    snapshot_term: int
+    smallest_live_index: int
+    live: int
+    memtable_entries: int
+    segments: int
+    pinned: int
+    pins: int
+    stopped: str | None
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row with all fields."""
+        return [attrs.asdict(self)]
+
+    def _repr_html_(self) -> str:
+        return Table.from_dicts(self.to_dicts())._repr_html_()
+
+
+@attrs.frozen(kw_only=True)
+class StoreStatus:
+    """A store of logs at one moment.
+
+    Attributes:
+        logs: how many logs.
+        wal_files: how many WAL files there are, the one that is written to included.
+        wal_bytes: how much of that one is durable.
+        queued_bytes: what waits for the next sync.
+        unflushed_files: closed WAL files whose entries are not all in segments.
+        flush_error: what the last flush ended in, `None` if it went well.
+        stopped: why nothing is confirmed any more, `None` if all is well.
+    """
+
+    logs: int
+    wal_files: int
+    wal_bytes: int
+    queued_bytes: int
+    unflushed_files: int
+    flush_error: str | None
+    stopped: str | None
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row with all fields."""
+        return [attrs.asdict(self)]
+
+    def _repr_html_(self) -> str:
+        return Table.from_dicts(self.to_dicts())._repr_html_()

@@ -1,0 +1,137 @@
+"""Putting together what one fsync makes durable: the bytes, and who is to be told of what. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+
+from compactlib.indexset import IndexSet
+from compactlib.raftlog.wal.frames import Body, FrameKind, empty_body, encode_frame, log_body
+
+
+@attrs.frozen(slots=True)
+class QueuedWrite:
+    """A write that was accepted and waits for the next batch.
+
+    Attributes:
+        log_id: of which log.
+        body: its bytes, checksummed already.
+        previous: see `Frame.previous`.
+        cut_after: everything above is taken back first; `None` if nothing is.
+        first: the first index.
+        last: the last index; below `first` if there is no entry.
+        term: of the entries, the last one's if they differ.
+        indexes: of sparse entries, `None` for a run.
+        terms: of sparse entries, `None` for a run.
+    """
+
+    log_id: str
+    body: Body
+    previous: int | None
+    cut_after: int | None
+    first: int
+    last: int
+    term: int
+    indexes: Sequence[int] | None = None
+    terms: Sequence[int] | None = None
+
+
+@attrs.frozen
+class Confirmed:
+    """Entries of one log and term became durable. Entries taken back in the same batch are not among them.
+
+    Attributes:
+        log_id: of which log.
+        term: their term.
+        indexes: which.
+    """
+
+    log_id: str
+    term: int
+    indexes: IndexSet
+
+
+@attrs.frozen
+class Batch:
+    """What one write and one fsync put on the disk.
+
+    Attributes:
+        pieces: the bytes, back to back.
+        size: how many.
+        named: logs that this batch names in the file, with their numbers.
+    """
+
+    pieces: list[bytes]
+    size: int
+    named: dict[str, int]
+
+
+def assemble(writes: Iterable[QueuedWrite], *, offset: int, salt: int, numbers: Mapping[str, int]) -> Batch:
+    """The bytes of a batch that begins at `offset`, up to which the file is durable. O(writes).
+
+    Args:
+        writes: in the order they were accepted.
+        offset: where the batch begins.
+        salt: of the file.
+        numbers: of the logs that the file names already; others are new, and named first.
+    """
+    pieces: list[bytes] = []
+    size = 0
+    named: dict[str, int] = {}
+    for write in writes:
+        number = numbers.get(write.log_id)
+        if number is None:
+            number = named.get(write.log_id)
+        if number is None:
+            number = named[write.log_id] = len(numbers) + len(named)
+            body = log_body(write.log_id)
+            pieces += encode_frame(body, log=number, previous=None, cuts=False, first=0, term=0, synced_end=offset,
+                                   salt=salt)
+            size += body.frame_bytes
+        cuts = write.cut_after is not None
+        pieces += encode_frame(write.body, log=number, previous=write.cut_after if cuts else write.previous, cuts=cuts,
+                               first=write.first, term=write.term, synced_end=offset, salt=salt)
+        size += write.body.frame_bytes
+    return Batch(pieces, size, named)
+
+
+def mark(offset: int, salt: int) -> list[bytes]:
+    """A frame for `offset` that says that everything before is durable; the next batch is written over it."""
+    return encode_frame(empty_body(FrameKind.MARK), log=0, previous=None, cuts=False, first=0, term=0,
+                        synced_end=offset, salt=salt)
+
+
+def confirmations(writes: Iterable[QueuedWrite]) -> list[Confirmed]:
+    """What to tell each log once a batch is durable: one index set for each log and term, in the order of first use."""
+    runs: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for write in writes:
+        if write.cut_after is not None:
+            for (log_id, _), earlier in runs.items():
+                if log_id == write.log_id:
+                    earlier[:] = _cut(earlier, write.cut_after)
+        if write.indexes is None or write.terms is None:
+            if write.first <= write.last:
+                runs.setdefault((write.log_id, write.term), []).append((write.first, write.last))
+        else:
+            for index, term in zip(write.indexes, write.terms, strict=True):
+                runs.setdefault((write.log_id, term), []).append((index, index))
+    return [Confirmed(log_id, term, IndexSet.from_runs(found)) for (log_id, term), found in runs.items() if found]
+
+
+def written_indexes(writes: Iterable[QueuedWrite]) -> dict[str, IndexSet]:
+    """What stands of each log's entries after `writes`, whatever their terms."""
+    runs: dict[str, list[tuple[int, int]]] = {}
+    for write in writes:
+        found = runs.setdefault(write.log_id, [])
+        if write.cut_after is not None:
+            found[:] = _cut(found, write.cut_after)
+        if write.indexes is not None:
+            found.extend((index, index) for index in write.indexes)
+        elif write.first <= write.last:
+            found.append((write.first, write.last))
+    return {log_id: IndexSet.from_runs(found) for log_id, found in runs.items()}
+
+
+def _cut(runs: Sequence[tuple[int, int]], after: int) -> list[tuple[int, int]]:
+    return [(first, min(last, after)) for first, last in runs if first <= after]

@@ -1,0 +1,273 @@
+"""The WAL format to the byte (`docs/formats/raftlog-wal.md`). Pure functions.
+
+```
+0    file header, 64 bytes: magic CLRAFWAL, version u16, zeros, number u64, previous_end u64, created_ns u64, CRC
+64   frames, each a header of 64 bytes, a body, and zeros up to a multiple of 8
+```
+
+A frame is a batch of one log: a run (consecutive indexes of one term), sparse entries, or a cut. It says in
+`synced_end` how much of the file was durable when it was written. So a reader that finds a whole frame behind a damaged
+one knows whether a crash can have torn that (it was not synced then) or whether bytes changed that were durable.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import sys
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate, chain, pairwise
+
+import attrs
+
+from compactlib.checksum import crc32
+from compactlib.errors import CorruptData, Unsupported
+
+MAGIC = b"CLRAFWAL"
+VERSION = 1
+FILE_HEADER_BYTES = 64
+FRAME_HEADER_BYTES = 64
+FRAME_MAGIC = b"CLWf"
+ALIGNMENT = 8
+MAX_FRAME_ENTRIES = 1 << 16
+
+_FILE = struct.Struct("<8sHHIQQQ20x")
+_FRAME = struct.Struct("<4sBBHIIQQQQQI")
+_CRC = struct.Struct("<I")
+_CUTS, _HAS_PREVIOUS = 1, 2
+_BIG_ENDIAN = sys.byteorder == "big"
+
+
+class FrameKind(enum.IntEnum):
+    """What a frame holds."""
+
+    RUN = 1
+    """Entries of consecutive indexes and one term."""
+    SPARSE = 2
+    """Entries of ascending indexes, each with its term."""
+    CUT = 3
+    """No entry: everything above `previous` is taken back."""
+    LOG = 4
+    """No entry: the log that later frames of this file name by number; `first` is its last index plus one."""
+    MARK = 5
+    """Nothing but how much of the file is durable."""
+
+
+@attrs.frozen
+class FileHeader:
+    """The start of a WAL file.
+
+    Attributes:
+        number: the file's number; equals the one in its name.
+        previous_end: how much of the file before counts; nothing behind it is read. 0 if there was none.
+        created_ns: when it was made, nanoseconds since the epoch; also tells its frames from those of other files.
+    """
+
+    number: int
+    previous_end: int
+    created_ns: int
+
+
+@attrs.frozen
+class Frame:
+    """One frame, checked.
+
+    Attributes:
+        kind: what it holds.
+        log: number of the log in this file.
+        previous: the index that the first entry follows, `None` if it was not said.
+        cuts: everything above `previous` is taken back first.
+        first: the first index.
+        term: of all entries (RUN).
+        indexes: of the entries (SPARSE), else empty.
+        terms: of the entries (SPARSE), else empty.
+        payloads: of the entries; the log's id in a LOG frame.
+        synced_end: how much of the file was durable when it was written.
+    """
+
+    kind: FrameKind
+    log: int
+    previous: int | None
+    cuts: bool
+    first: int
+    term: int
+    indexes: Sequence[int]
+    terms: Sequence[int]
+    payloads: Sequence[bytes]
+    synced_end: int
+
+
+@attrs.frozen(slots=True)
+class Body:
+    """The body of a frame to be written, with what its header says of it; made by the thread that appends."""
+
+    kind: FrameKind
+    data: bytes
+    crc: int
+    count: int
+
+    @property
+    def frame_bytes(self) -> int:
+        """The size of the whole frame in the file."""
+        return FRAME_HEADER_BYTES + padded(len(self.data))
+
+
+def padded(size: int) -> int:
+    """`size` rounded up to a whole number of 8 bytes."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def encode_file_header(header: FileHeader) -> bytes:
+    """The 64 bytes at the start of a file."""
+    body = _FILE.pack(MAGIC, VERSION, 0, 0, header.number, header.previous_end, header.created_ns)
+    return body + _CRC.pack(crc32(body, 0))
+
+
+def decode_file_header(data: bytes, path: str) -> FileHeader:
+    """The inverse of `encode_file_header`.
+
+    Raises:
+        CorruptData: any check fails.
+        Unsupported: written by a later release.
+    """
+    if len(data) < FILE_HEADER_BYTES:
+        raise CorruptData(path=path, offset=len(data), expected=f"a header of {FILE_HEADER_BYTES} bytes",
+                          found=f"{len(data)} bytes")
+    magic, version, zero_a, zero_b, number, previous_end, created_ns = _FILE.unpack_from(data)
+    if magic != MAGIC:
+        raise CorruptData(path=path, offset=0, expected=f"magic {MAGIC!r}", found=repr(magic))
+    (stored,) = _CRC.unpack_from(data, FILE_HEADER_BYTES - 4)
+    actual = crc32(data[:FILE_HEADER_BYTES - 4], 0)
+    if stored != actual:
+        raise CorruptData(path=path, offset=FILE_HEADER_BYTES - 4, expected=f"header CRC {actual:#010x}",
+                          found=f"{stored:#010x}")
+    if version > VERSION:
+        raise Unsupported(f"{path}: WAL format version {version}; this release reads up to {VERSION}: upgrade")
+    if version < 1 or zero_a or zero_b or any(data[40:60]):
+        raise CorruptData(path=path, offset=8, expected="version 1 and zeros", found=f"{version}, {zero_a}, {zero_b}")
+    return FileHeader(number, previous_end, created_ns)
+
+
+def salt_of(header: FileHeader) -> int:
+    """What the CRCs of a file's frames start from: bytes of another file are never taken for frames of this one."""
+    return crc32(_CRC.pack(crc32(encode_file_header(header), 0)), 0)
+
+
+def run_body(payloads: Sequence[bytes]) -> Body:
+    """The body of entries with consecutive indexes and one term: lengths u32, padding, payloads. O(1) calls a batch."""
+    return _body(FrameKind.RUN, [_column("I", list(map(len, payloads)))], payloads)
+
+
+def sparse_body(indexes: Sequence[int], terms: Sequence[int], payloads: Sequence[bytes]) -> Body:
+    """The body of sparse entries: indexes u64, terms u64, lengths u32, padding, payloads."""
+    columns = [_column("Q", indexes), _column("Q", terms), _column("I", list(map(len, payloads)))]
+    return _body(FrameKind.SPARSE, columns, payloads)
+
+
+def log_body(log_id: str) -> Body:
+    """The body that names a log."""
+    return _finished(FrameKind.LOG, log_id.encode(), 0)
+
+
+def empty_body(kind: FrameKind) -> Body:
+    """The body of a CUT or a MARK."""
+    return _finished(kind, b"", 0)
+
+
+def _body(kind: FrameKind, columns: Sequence[bytes], payloads: Sequence[bytes]) -> Body:
+    pad = -sum(map(len, columns)) % ALIGNMENT
+    return _finished(kind, b"".join(chain(columns, (bytes(pad),), payloads)), len(payloads))
+
+
+def _finished(kind: FrameKind, data: bytes, count: int) -> Body:
+    return Body(kind, data, crc32(data, 0), count)
+
+
+def encode_frame(body: Body, *, log: int, previous: int | None, cuts: bool, first: int, term: int, synced_end: int,
+                 salt: int) -> list[bytes]:
+    """The pieces of one frame; together `body.frame_bytes` long."""
+    flags = (_CUTS if cuts else 0) | (0 if previous is None else _HAS_PREVIOUS)
+    head = _FRAME.pack(FRAME_MAGIC, body.kind, flags, 0, log, body.count, previous or 0, first, term, synced_end,
+                       len(body.data), body.crc)
+    head += _CRC.pack(crc32(head, salt))
+    pad = -len(body.data) % ALIGNMENT
+    return [head, body.data, bytes(pad)] if pad else [head, body.data]
+
+
+@attrs.frozen
+class FrameHead:
+    """The header of a frame, checked; its body is not yet."""
+
+    kind: FrameKind
+    flags: int
+    log: int
+    count: int
+    previous: int
+    first: int
+    term: int
+    synced_end: int
+    body_bytes: int
+    body_crc: int
+
+    @property
+    def frame_bytes(self) -> int:
+        """The size of the whole frame."""
+        return FRAME_HEADER_BYTES + padded(self.body_bytes)
+
+
+def decode_head(data: bytes | memoryview, offset: int, salt: int) -> FrameHead | None:
+    """The frame header at `offset` of `data`, or `None` if there is no whole one."""
+    if len(data) - offset < FRAME_HEADER_BYTES:
+        return None
+    (stored,) = _CRC.unpack_from(data, offset + FRAME_HEADER_BYTES - 4)
+    if stored != crc32(data[offset:offset + FRAME_HEADER_BYTES - 4], salt):
+        return None
+    magic, kind, flags, zero, log, count, previous, first, term, synced_end, body_bytes, body_crc = _FRAME.unpack_from(
+        data, offset)
+    if magic != FRAME_MAGIC or not 1 <= kind <= FrameKind.MARK or flags & ~(_CUTS | _HAS_PREVIOUS) or zero:
+        return None
+    return FrameHead(FrameKind(kind), flags, log, count, previous, first, term, synced_end, body_bytes, body_crc)
+
+
+def decode_body(head: FrameHead, data: bytes | memoryview, offset: int) -> Frame | None:
+    """The frame whose header lies at `offset` of `data`, or `None` if its body is not whole."""
+    start = offset + FRAME_HEADER_BYTES
+    body = memoryview(data)[start:start + head.body_bytes]
+    if len(body) < head.body_bytes or crc32(body, 0) != head.body_crc or len(data) < offset + head.frame_bytes:
+        return None
+    indexes: Sequence[int] = ()
+    terms: Sequence[int] = ()
+    payloads: Sequence[bytes] = ()
+    count = head.count
+    place = 0
+    if head.kind == FrameKind.SPARSE:
+        indexes, terms = _numbers("Q", body[:8 * count]), _numbers("Q", body[8 * count:16 * count])
+        place = 16 * count
+    if head.kind in (FrameKind.RUN, FrameKind.SPARSE):
+        lengths = _numbers("I", body[place:place + 4 * count])
+        ends = list(accumulate(lengths, initial=padded(place + 4 * count)))
+        if len(lengths) != count or not count or ends[-1] != head.body_bytes:
+            return None
+        whole = body.tobytes()
+        payloads = [whole[begin:end] for begin, end in pairwise(ends)]
+    elif head.kind == FrameKind.LOG:
+        payloads = [body.tobytes()]
+    previous = head.previous if head.flags & _HAS_PREVIOUS else None
+    return Frame(head.kind, head.log, previous, bool(head.flags & _CUTS), head.first, head.term, indexes, terms,
+                 payloads, head.synced_end)
+
+
+def _column(code: str, values: Sequence[int]) -> bytes:
+    column = array(code, values)
+    if _BIG_ENDIAN:
+        column.byteswap()
+    return column.tobytes()
+
+
+def _numbers(code: str, data: memoryview) -> array[int]:
+    column = array(code)
+    column.frombytes(data[:len(data) // column.itemsize * column.itemsize])
+    if _BIG_ENDIAN:
+        column.byteswap()
+    return column

@@ -1,0 +1,411 @@
+"""`Wal`: the one file that all logs of a store append to, with one fsync for what many threads have queued."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+
+from compactlib.clock import Clock, SystemClock
+from compactlib.errors import Closed, CompactlibError, InvalidInput, StorageError
+from compactlib.files import Files, LocalFiles, OutFile, StrPath, write_durably
+from compactlib.indexset import IndexSet
+from compactlib.raftlog.errors import LogStopped
+from compactlib.raftlog.log_state import LogStates
+from compactlib.raftlog.wal.batch import (
+    Confirmed,
+    QueuedWrite,
+    assemble,
+    confirmations,
+    mark,
+    written_indexes,
+)
+from compactlib.raftlog.wal.frames import (
+    FILE_HEADER_BYTES,
+    FileHeader,
+    FrameKind,
+    empty_body,
+    encode_file_header,
+    encode_frame,
+    log_body,
+    run_body,
+    salt_of,
+    sparse_body,
+)
+from compactlib.raftlog.wal.names import WAL_TEMPORARY_SUFFIX, wal_name
+from compactlib.raftlog.wal.recovery import LoggedFrame, RecoveredWal
+from compactlib.raftlog.wal.rules import Verdict, Write, WriterState, judge
+
+__all__ = ["ClosedFile", "Confirmed", "Wal", "WalOptions"]
+
+
+@attrs.frozen(kw_only=True)
+class WalOptions:
+    """How a WAL is kept.
+
+    Attributes:
+        max_bytes: a file is closed, and the next begun, after the batch that exceeds this.
+        files: the disk.
+        clock: where time comes from.
+    """
+
+    max_bytes: int = 64 << 20
+    files: Files = attrs.field(factory=LocalFiles)
+    clock: Clock = attrs.field(factory=SystemClock)
+
+    def __attrs_post_init__(self) -> None:
+        if self.max_bytes < 1:
+            raise InvalidInput(f"max_bytes is {self.max_bytes}; a WAL file holds at least 1 byte")
+
+
+@attrs.frozen
+class ClosedFile:
+    """A WAL file that takes no more writes.
+
+    Attributes:
+        number: the file's number.
+        indexes: for each log, what stands of its entries in this file.
+    """
+
+    number: int
+    indexes: Mapping[str, IndexSet]
+
+
+class Wal:
+    """The write-ahead log of many logs. Threads may share it: whoever syncs first writes for all that have queued.
+
+    Writes are judged at once (`judge`), queued, and made durable by `sync`. A write that the disk refuses for want of
+    room stays queued and can be tried again; after a sync that failed the WAL is stopped for good.
+
+    Args:
+        folder: where the files are; nobody else writes there.
+        states: the rows of the logs.
+        options: how it is kept.
+        recovered: from `recover_wal`, if the folder holds files.
+        lasts: the last index of each log, as far as it is known.
+        confirmed: called after each batch, in order, while the next one waits. Must not call back.
+        rolled: called when a file was closed, in the same place.
+    """
+
+    def __init__(self, folder: StrPath, states: LogStates, options: WalOptions | None = None, *,
+                 recovered: RecoveredWal | None = None, lasts: Mapping[str, int] | None = None,
+                 confirmed: Callable[[Sequence[Confirmed]], object] = lambda confirmed: None,
+                 rolled: Callable[[ClosedFile], object] = lambda closed: None) -> None:
+        self._folder = os.fspath(folder)
+        self._states = states
+        self._options = WalOptions() if options is None else options
+        self._files = self._options.files
+        self._confirmed = confirmed
+        self._rolled = rolled
+        self._committing = threading.RLock()
+        self._queueing = threading.Lock()
+        self._queue: list[QueuedWrite] = []
+        self._queued_bytes = 0
+        self._ticket = 0
+        self._durable_ticket = 0
+        self._stopped: LogStopped | None = None
+        self._closed = False
+        found = recovered or RecoveredWal()
+        self._oldest: int = found.numbers[0] if found.numbers else found.last_number + 1
+        known = {**found.lasts, **(lasts or {})}
+        self._writers: dict[str, WriterState] = {log_id: WriterState(last) for log_id, last in known.items()}
+        self._in_file: list[QueuedWrite] = []
+        tail = found.frames[len(found.frames) - found.unproven:]
+        self._out: OutFile = self._begin_file(found.last_number + 1, found.last_end, tail)
+
+    # -- files
+
+    def _begin_file(self, number: int, previous_end: int, tail: Sequence[LoggedFrame] = ()) -> OutFile:
+        """Create the next file durably: it names every log, and repeats what was not proven to be durable."""
+        header = FileHeader(number, previous_end, int(self._options.clock.now() * 1e9))
+        salt = salt_of(header)
+        pieces = [encode_file_header(header)]
+        numbers: dict[str, int] = {}
+        for log_id, state in self._writers.items():
+            numbers[log_id] = len(numbers)
+            pieces += encode_frame(log_body(log_id), log=numbers[log_id], previous=None, cuts=False,
+                                   first=state.last + 1, term=0, synced_end=FILE_HEADER_BYTES, salt=salt)
+        for logged in tail:
+            pieces += _again(logged, numbers[logged.log_id], salt)
+        path = os.path.join(self._folder, wal_name(number))
+        write_durably(self._files, path, pieces, temporary_suffix=WAL_TEMPORARY_SUFFIX)
+        out = self._files.open(path)
+        self._number, self._salt, self._numbers = number, salt, numbers
+        self._end = sum(map(len, pieces))
+        return out
+
+    @property
+    def number(self) -> int:
+        """The number of the file that is written to."""
+        return self._number
+
+    @property
+    def path(self) -> str:
+        """That file."""
+        return os.path.join(self._folder, wal_name(self._number))
+
+    @property
+    def file_numbers(self) -> range:
+        """The files there are, the one that is written to included."""
+        return range(self._oldest, self._number + 1)
+
+    @property
+    def size_bytes(self) -> int:
+        """How much of the file that is written to is durable."""
+        return self._end
+
+    def remove_through(self, number: int) -> None:
+        """Remove the closed files up to `number`: everything in them is durable elsewhere.
+
+        One after the other, each durably: an older file that came back after a newer one had gone would undo it.
+
+        Raises:
+            StorageError: the disk refused; call again.
+            InvalidInput: that file is being written to.
+        """
+        if number >= self._number:
+            raise InvalidInput(f"WAL file {number} is in use; only files below {self._number} can go")
+        while self._oldest <= number:
+            path = os.path.join(self._folder, wal_name(self._oldest))
+            if os.path.lexists(path):
+                self._files.unlink(path)
+            self._files.sync_folder(self._folder)
+            self._oldest += 1
+
+    # -- queueing
+
+    def write_run(self, log_id: str, previous: int | None, first: int, term: int,
+                  payloads: Sequence[bytes]) -> Verdict:
+        """Queue entries of consecutive indexes and one term. A few calls, however many entries.
+
+        Args:
+            log_id: of which log.
+            previous: the index that the first entry follows, `None` for whatever there is.
+            first: the first index.
+            term: of all entries.
+            payloads: of the entries, at least one.
+
+        Raises:
+            LogStopped: a sync has failed before.
+            Closed: the WAL was closed.
+        """
+        with self._queueing:
+            self._require_running()
+            verdict = judge(self._writers.get(log_id), self._states.get(log_id), previous, first,
+                            first + len(payloads) - 1)
+            if isinstance(verdict, Write):
+                dead = verdict.first - first
+                body = run_body(payloads[dead:] if dead else payloads)
+                self._enqueue(QueuedWrite(log_id, body, previous, verdict.cut_after, verdict.first,
+                                          verdict.state.last, term))
+            self._writers[log_id] = verdict.state
+        return verdict
+
+    def write_sparse(self, log_id: str, previous: int | None, indexes: Sequence[int], terms: Sequence[int],
+                     payloads: Sequence[bytes]) -> Verdict:
+        """Queue entries of ascending indexes, each following the one before. Arguments and errors as `write_run`."""
+        with self._queueing:
+            self._require_running()
+            row = self._states.get(log_id)
+            verdict = judge(self._writers.get(log_id), row, previous, indexes[0], indexes[-1])
+            if isinstance(verdict, Write):
+                dead = sum(index < verdict.first for index in indexes)
+                indexes, terms = indexes[dead:], terms[dead:]
+                body = sparse_body(indexes, terms, payloads[dead:])
+                self._enqueue(QueuedWrite(log_id, body, previous, verdict.cut_after, indexes[0], indexes[-1],
+                                          terms[-1], indexes, terms))
+            self._writers[log_id] = verdict.state
+        return verdict
+
+    def cut(self, log_id: str, after: int) -> None:
+        """Queue that everything above `after` is taken back, -1 for everything there is. Raises as `write_run`."""
+        with self._queueing:
+            self._require_running()
+            self._enqueue(QueuedWrite(log_id, empty_body(FrameKind.CUT), None, after, after + 1, after, 0))
+            self._writers[log_id] = WriterState(after)
+
+    def _enqueue(self, write: QueuedWrite) -> None:
+        self._queue.append(write)
+        self._queued_bytes += write.body.frame_bytes
+        self._ticket += 1
+
+    @property
+    def ticket(self) -> int:
+        """Grows with each write: what `sync` takes to mean everything queued so far."""
+        return self._ticket
+
+    @property
+    def durable_ticket(self) -> int:
+        """Everything up to this ticket is durable."""
+        return self._durable_ticket
+
+    @property
+    def queued_bytes(self) -> int:
+        """What waits for the next batch."""
+        return self._queued_bytes
+
+    def last_index(self, log_id: str) -> int | None:
+        """The last index written for a log, `None` if it is not known."""
+        state = self._writers.get(log_id)
+        return None if state is None else state.last
+
+    # -- committing
+
+    def sync(self, ticket: int | None = None) -> None:
+        """Return when everything up to `ticket` (default: all that is queued) is durable.
+
+        Of several threads one writes and syncs what all have queued; the others wait for it.
+
+        Raises:
+            StorageError: the disk has no room; the writes stay queued, call again.
+            LogStopped: a sync failed, now or before.
+            Closed: the WAL was closed.
+        """
+        wanted = self._ticket if ticket is None else ticket
+        while self._durable_ticket < wanted:
+            with self._committing:
+                if self._durable_ticket < wanted:
+                    self._require_running()
+                    self._commit()
+
+    def _commit(self) -> None:
+        with self._queueing:
+            writes, self._queue = self._queue, []
+            size, self._queued_bytes = self._queued_bytes, 0
+            ticket = self._ticket
+        kept = self._without_dead(writes)
+        batch = assemble(kept, offset=self._end, salt=self._salt, numbers=self._numbers)
+        if kept:
+            try:
+                self._out.write_at(self._end, batch.pieces)
+            except StorageError:
+                with self._queueing:
+                    self._queue[:0] = writes
+                    self._queued_bytes += size
+                raise
+            self._sync_file()
+        self._end += batch.size
+        self._numbers.update(batch.named)
+        self._in_file += kept
+        self._durable_ticket = ticket
+        if kept and not self._queue:
+            self._write_mark()
+        self._confirmed(confirmations(kept))
+        if self._end > self._options.max_bytes:
+            # What was asked for is durable; a full disk shows with the next batch, which tries this again.
+            with contextlib.suppress(StorageError):
+                self.roll_over()
+
+    def _without_dead(self, writes: Sequence[QueuedWrite]) -> list[QueuedWrite]:
+        """What a snapshot has overtaken since it was queued need not be written; a cut is always."""
+        get = self._states.get
+        return [write for write in writes
+                if write.cut_after is not None or write.last >= get(write.log_id).smallest_live_index]
+
+    def _sync_file(self) -> None:
+        try:
+            self._out.sync()
+        except StorageError as error:
+            self._stop(error)
+            raise self._stopped_now() from error
+
+    def _write_mark(self) -> None:
+        try:
+            self._out.write_at(self._end, mark(self._end, self._salt))
+        except StorageError:
+            # It only tells a reader more; the next batch says the same.
+            return
+
+    def roll_over(self) -> None:
+        """Close the file and begin the next, after all that was made durable. Called by itself at `max_bytes`.
+
+        Raises:
+            StorageError: the disk has no room; the file goes on to be written to, and it is tried again.
+            LogStopped: the disk left it open whether there is a next file.
+        """
+        with self._committing:
+            self._require_running()
+            closed = ClosedFile(self._number, written_indexes(self._in_file))
+            before = self._out
+            following = os.path.join(self._folder, wal_name(self._number + 1))
+            try:
+                self._out = self._begin_file(self._number + 1, self._end)
+            except StorageError as error:
+                if os.path.lexists(following):
+                    # It may count after a crash or not: nothing may be added to this file any more, nor to that.
+                    self._stop(error)
+                    raise self._stopped_now() from error
+                raise
+            before.close()
+            self._in_file = []
+            self._rolled(closed)
+
+    def _stop(self, error: StorageError) -> None:
+        self._stopped = LogStopped(path=self.path, reason=str(error))
+
+    def _stopped_now(self) -> LogStopped:
+        assert self._stopped is not None, "it was just stopped"
+        return LogStopped(path=self._stopped.path, reason=self._stopped.reason)
+
+    @property
+    def stopped(self) -> LogStopped | None:
+        """Why the WAL was stopped, `None` if it runs."""
+        return self._stopped
+
+    def _require_running(self) -> None:
+        if self._stopped is not None:
+            raise self._stopped_now()
+        if self._closed:
+            raise Closed(f"the WAL in {self._folder} is closed; open the store again")
+
+    def audit(self) -> None:
+        """Check the WAL's own invariants.
+
+        Raises:
+            CompactlibError: one is broken; says which, with the numbers.
+        """
+        with self._committing, self._queueing:
+            if self._durable_ticket > self._ticket or self._ticket - self._durable_ticket < len(self._queue):
+                raise CompactlibError(f"{len(self._queue)} writes are queued between tickets {self._durable_ticket} "
+                                      f"and {self._ticket}")
+            queued = sum(write.body.frame_bytes for write in self._queue)
+            if queued != self._queued_bytes:
+                raise CompactlibError(f"{queued} bytes are queued, {self._queued_bytes} were counted")
+            unnamed = {write.log_id for write in self._in_file} - self._numbers.keys()
+            if unnamed or sorted(self._numbers.values()) != list(range(len(self._numbers))):
+                raise CompactlibError(f"the file does not name {sorted(unnamed)}; it names {self._numbers}")
+
+    def close(self) -> None:
+        """Make durable what can be made so, and give the file up; closing again does nothing.
+
+        Raises:
+            StorageError: the disk refused; the file is closed all the same.
+        """
+        with self._committing:
+            if self._closed:
+                return
+            try:
+                if self._stopped is None:
+                    self.sync()
+            finally:
+                self._closed = True
+                self._out.close()
+
+    def __repr__(self) -> str:
+        return f"<Wal {self.path!r}: {self._end:,} bytes durable, {len(self._queue)} writes queued>"
+
+
+def _again(logged: LoggedFrame, number: int, salt: int) -> list[bytes]:
+    frame = logged.frame
+    match frame.kind:
+        case FrameKind.RUN:
+            body = run_body(frame.payloads)
+        case FrameKind.SPARSE:
+            body = sparse_body(frame.indexes, frame.terms, frame.payloads)
+        case _:
+            body = empty_body(frame.kind)
+    return encode_frame(body, log=number, previous=frame.previous, cuts=frame.cuts, first=frame.first,
+                        term=frame.term, synced_end=FILE_HEADER_BYTES, salt=salt)
