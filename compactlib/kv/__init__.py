@@ -12,6 +12,7 @@ compactlib.kv.errors.PredicateFailed: key b'ann' in partition b'accounts' is not
 [(b'ann', b'11')]
 """
 
+from compactlib.kv.dynamodb import DynamoStore
 from compactlib.kv.errors import (
     BatchSizeTooBig,
     ClosedEntries,
@@ -28,6 +29,7 @@ from compactlib.kv.errors import (
     StoreFailed,
     TooLarge,
 )
+from compactlib.kv.etcd import EtcdStore
 from compactlib.kv.memory import MemoryStore
 from compactlib.kv.postgres import PostgresStore
 from compactlib.kv.sqlite import SqliteStore, Synchronous
@@ -53,8 +55,10 @@ __all__ = [
     "ConnectFailed",
     "DamagedStore",
     "Delete",
+    "DynamoStore",
     "Entries",
     "Entry",
+    "EtcdStore",
     "Exists",
     "KVLimits",
     "KVStore",

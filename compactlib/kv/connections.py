@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
-from compactlib.errors import Closed
+from compactlib.kv.open_state import OpenState
 
 
 class Closable(Protocol):
@@ -24,10 +23,7 @@ _MAX_IDLE = 16
 
 
 class Connections(Generic[C]):
-    """Lends a connection to one thread at a time; opens another when all are lent.
-
-    A connection must not cross a fork: the child's use of it would damage the file, or garble what the server is told.
-    The object says so instead.
+    """Lends a connection to one thread at a time; opens another when all are lent. None crosses a fork.
 
     Args:
         path: the database, for messages.
@@ -36,12 +32,10 @@ class Connections(Generic[C]):
     """
 
     def __init__(self, path: str, connect: Callable[[], C], is_usable: Callable[[C], bool] = lambda _: True) -> None:
-        self._path = path
+        self._state = OpenState(path)
         self._connect = connect
         self._is_usable = is_usable
         self._idle: list[C] = []
-        self._closed = False
-        self._process = os.getpid()
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
@@ -63,18 +57,14 @@ class Connections(Generic[C]):
         Raises:
             Closed: see `lent`.
         """
-        if self._closed:
-            raise Closed(f"the store {self._path} was closed; open it again")
-        if self._process != os.getpid():
-            raise Closed(f"the store {self._path} was opened by process {self._process}, this is its child "
-                         f"{os.getpid()}; open it anew here")
+        self._state.require()
 
     def close(self) -> None:
         """Close those that are not lent now, and the others as they come back; closing again does nothing."""
-        if self._process != os.getpid():
+        if self._state.is_foreign:
             return
         with self._lock:
-            self._closed = True
+            self._state.close()
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
@@ -88,7 +78,7 @@ class Connections(Generic[C]):
 
     def _put_back(self, connection: C) -> None:
         with self._lock:
-            if not self._closed and len(self._idle) < _MAX_IDLE and self._is_usable(connection):
+            if not self._state.is_closed and len(self._idle) < _MAX_IDLE and self._is_usable(connection):
                 self._idle.append(connection)
                 return
         connection.close()

@@ -27,10 +27,12 @@ class MissingValue(InvalidInput):
 
 
 class TooLarge(InvalidInput):
-    """A partition, key or value is longer than this store takes. See the store's `limits`; nothing was written.
+    """A partition, key or value is longer than this store takes, or all of a `transact` together; nothing was written.
+
+    See the store's `limits`, and its `transact`.
 
     Attributes:
-        what: `"partition"`, `"key"` or `"value"`.
+        what: `"partition"`, `"key"`, `"value"` or `"transaction"`.
         size_bytes: how long it is.
         limit_bytes: how long it may be.
     """

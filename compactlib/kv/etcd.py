@@ -1,0 +1,296 @@
+"""`EtcdStore`: a key-value store in etcd, for small data that many machines must agree on.
+
+Writes go through etcd's Raft log; reads are linearizable. Every condition is a compare on the revision of the key's
+last write, and a `transact` is one etcd transaction. There are no leases: what was written stays.
+
+Each page of a scan is one range read of the present, not of a revision fixed when the scan began: etcd forgets old
+revisions as it is told to, and a scan over one that is gone would end in the middle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from compactlib.errors import InvalidInput, MissingDependency, Unsupported
+from compactlib.kv import etcd_wire as wire
+from compactlib.kv.arguments import (
+    Transaction,
+    checked_cell,
+    checked_partition,
+    checked_present,
+    checked_put,
+    checked_transaction,
+)
+from compactlib.kv.connections import Connections
+from compactlib.kv.entries import PagedEntries
+from compactlib.kv.errors import ConnectFailed, DamagedStore, KeyNotFound, PredicateFailed, TooLarge
+from compactlib.kv.etcd_errors import lost, refused
+from compactlib.kv.store import Condition, Delete, Entry, KVLimits, Predicate, Put, Versioned
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_LIMITS = KVLimits(max_partition_bytes=1 << 12, max_key_bytes=1 << 12, max_value_bytes=1_400_000, max_transact=128)
+"""As etcd is set by default: 1.5 MiB for a request (`--max-request-bytes`), 128 operations for a transaction
+(`--max-txn-ops`)."""
+_TRANSACTION_BYTES = 1_550_000
+_OPERATION_BYTES = 64
+_SCHEMA_VERSION = b"1"
+_PAGE_BYTES = 4 << 20
+_FIRST_GUESS_BYTES = 1 << 16
+
+
+class EtcdStore:
+    """A `KVStore` in etcd 3.4 or later, through its JSON gateway (extra `compactlib[etcd]`).
+
+    A predicate is the revision of the write that it came from, so it never holds again once the key was written or
+    deleted. etcd keeps everything in memory and is made for a few gigabytes at most; each write keeps the old value
+    until the server compacts its history, so start it with `--auto-compaction-retention`.
+
+    Args:
+        host: the server's name or address.
+        port: its port for clients.
+        root: what all etcd keys of this store begin with; stores with different roots that do not begin with each other
+            share a server.
+        protocol: `"http"` or `"https"`.
+        ca_cert: file of the certificates that a server of `https` is checked against.
+        cert: files of this client's certificate and key, if the server asks for one.
+        timeout_seconds: how long an answer may take.
+        page_size: how many entries one page of a scan holds, at most; fewer where the values seen last were so large
+            that more would pass 4 MiB, but a page cannot be cut while it is read.
+
+    Raises:
+        ConnectFailed: the server cannot be reached.
+        InvalidInput: the root is empty.
+        Unsupported: the store was written by a later release.
+        StoreFailed: the server refused.
+        MissingDependency: etcd3gw is not installed.
+    """
+
+    def __init__(self, host: str = "localhost", port: int = 2379, *, root: bytes = b"compactlib/",
+                 protocol: str = "http", ca_cert: str | None = None, cert: tuple[str, str] | None = None,
+                 timeout_seconds: float = 10.0, page_size: int = 1000) -> None:
+        if not root:
+            raise InvalidInput("the root is empty; name what the store's keys in etcd begin with")
+        self._path = f"{protocol}://{host}:{port}/{root!r}"
+        self._keys = wire.KeySpace(root)
+        self._page_size = page_size
+        settings: dict[str, Any] = {"host": host, "port": port, "protocol": protocol, "timeout": timeout_seconds,
+                                    # Every server of 3.4 and later has it, so none need be asked.
+                                    "api_path": "/v3/"}
+        self._gateways: Connections[_Gateway] = Connections(
+            self._path, lambda: _Gateway.connected(self._path, settings, ca_cert, cert))
+        try:
+            self._set_up()
+        except BaseException:
+            self._gateways.close()
+            raise
+
+    @property
+    def limits(self) -> KVLimits:
+        """See `KVStore.limits`."""
+        return _LIMITS
+
+    def get(self, partition: bytes, key: bytes) -> Versioned:
+        """See `KVStore.get`. One request."""
+        partition, key = checked_cell(partition, key, _LIMITS)
+        reply = self._ask("get", "/kv/range", wire.read(self._keys.of_partition(partition) + key))
+        found = next(iter(wire.entries_of(reply)), None)
+        if found is None:
+            raise KeyNotFound(partition=partition, key=key)
+        return Versioned(wire.value_of(found), wire.revision_of(found))
+
+    def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
+        """See `KVStore.set`. One request."""
+        partition, key, data = checked_put(partition, key, value, _LIMITS)
+        self._ask("set", "/kv/put", wire.put(self._keys.of_partition(partition) + key, data), writes=True)
+
+    def set_if(self, partition: bytes, key: bytes, value: Buffer, predicate: Predicate | None) -> None:
+        """See `KVStore.set_if`. One request."""
+        put = checked_put(partition, key, value, _LIMITS)
+        self._carry_out("set_if", Transaction([(*put[:2], predicate)], [put]))
+
+    def delete(self, partition: bytes, key: bytes) -> None:
+        """See `KVStore.delete`. One request."""
+        partition, key = checked_cell(partition, key, _LIMITS)
+        self._ask("delete", "/kv/deleterange", wire.delete(self._keys.of_partition(partition) + key), writes=True)
+
+    def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
+        """See `KVStore.delete_if`. One request."""
+        cell = checked_cell(partition, key, _LIMITS)
+        self._carry_out("delete_if", Transaction([(*cell, checked_present(predicate))], [(*cell, None)]))
+
+    def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
+             page_size: int | None = None) -> PagedEntries:
+        """See `KVStore.scan`. One request a page, each for the present."""
+        partition = checked_partition(partition, _LIMITS)
+        self._gateways.require_open()
+        return PagedEntries(_Pages(self, self._keys.of_partition(partition)).load, start, prefix=prefix, after=after,
+                            page_size=page_size, largest_page=self._page_size)
+
+    def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
+                 deletes: Iterable[Delete] = ()) -> None:
+        """See `KVStore.transact`. One request.
+
+        Raises:
+            TooLarge: names and values together are more than etcd takes in one request.
+        """
+        transaction = checked_transaction(conditions, puts, deletes, _LIMITS)
+        size = sum(2 * (len(partition) + len(key) + _OPERATION_BYTES) for partition, key, _ in transaction.conditions)
+        size += sum(len(partition) + len(key) + len(value or b"") + _OPERATION_BYTES
+                    for partition, key, value in transaction.changes)
+        if size > _TRANSACTION_BYTES:
+            raise TooLarge(what="transaction", size_bytes=size, limit_bytes=_TRANSACTION_BYTES)
+        self._carry_out("transact", transaction)
+
+    def close(self) -> None:
+        """See `KVStore.close`."""
+        self._gateways.close()
+
+    def audit(self) -> None:
+        """See `KVStore.audit`: every key below the root is one of this store, and no revision is from the future."""
+        position, end = self._keys.root, wire.end_of(self._keys.root)
+        while True:
+            reply = self._ask("audit", "/kv/range", wire.read(position, end, limit=self._page_size, keys_only=True))
+            present = int(reply["header"]["revision"])
+            for found in wire.entries_of(reply):
+                name = wire.name_of(found)
+                try:
+                    self._keys.cell_of(name)
+                except ValueError as error:
+                    raise DamagedStore(path=self._path, detail=str(error)) from error
+                revision = wire.revision_of(found).mod_revision
+                assert 0 < revision <= present, f"key {name!r} has revision {revision}, etcd stands at {present}"
+                position = name + b"\0"
+            if not reply.get("more"):
+                return
+
+    def __repr__(self) -> str:
+        return f"EtcdStore({self._path})"
+
+    def _carry_out(self, operation: str, transaction: Transaction) -> None:
+        held = [(self._keys.of_partition(partition) + key, predicate)
+                for partition, key, predicate in transaction.conditions]
+        changes = [wire.change(self._keys.of_partition(partition) + key, value)
+                   for partition, key, value in transaction.changes]
+        if not held and not changes:
+            self._gateways.require_open()
+            return
+        reply = self._ask(operation, "/kv/txn", {
+            "compare": [wire.compare(*condition) for condition in held],
+            "success": changes,
+            # In the same step: which condition it was.
+            "failure": [{"request_range": wire.read(name, keys_only=True)} for name, _ in held],
+        }, writes=bool(changes))
+        if reply.get("succeeded"):
+            return
+        for (partition, key, predicate), response in zip(transaction.conditions, reply["responses"], strict=True):
+            found = next(iter(wire.entries_of(response["response_range"])), None)
+            if not wire.holds(predicate, found):
+                raise PredicateFailed(partition=partition, key=key)
+        raise AssertionError(f"etcd refused a transaction all of whose conditions hold: {transaction!r}")
+
+    def _set_up(self) -> None:
+        name = self._keys.schema
+        reply = self._ask("set up", "/kv/txn", {
+            "compare": [wire.compare(name, None)],
+            "success": [wire.change(name, _SCHEMA_VERSION)],
+            "failure": [{"request_range": wire.read(name)}],
+        }, writes=False)
+        if reply.get("succeeded"):
+            return
+        found = wire.value_of(wire.entries_of(reply["responses"][0]["response_range"])[0])
+        if found != _SCHEMA_VERSION:
+            raise Unsupported(f"{self._path} has schema version {found!r}; this release knows {_SCHEMA_VERSION!r}: "
+                              f"upgrade")
+
+    def _ask(self, operation: str, path: str, request: Mapping[str, Any], *, writes: bool = False) -> dict[str, Any]:
+        with self._gateways.lent() as gateway:
+            return gateway.post(operation, path, request, writes=writes)
+
+
+@attrs.define
+class _Pages:
+    """The pages of one scan; etcd limits how many entries a page has, but not how many bytes."""
+
+    store: EtcdStore
+    prefix: bytes
+    largest: int = _FIRST_GUESS_BYTES
+
+    def load(self, position: bytes, limit: int) -> tuple[list[Entry], bool]:
+        limit = min(limit, max(1, _PAGE_BYTES // self.largest))
+        reply = self.store._ask("scan", "/kv/range",
+                                wire.read(self.prefix + position, wire.end_of(self.prefix), limit=limit))
+        page = [wire.entry_of(found, len(self.prefix)) for found in wire.entries_of(reply)]
+        self.largest = max((len(entry.key) + len(entry.value) for entry in page), default=1)
+        return page, not reply.get("more")
+
+
+@attrs.frozen
+class _Gateway:
+    """One connection to etcd's gateway, for one thread at a time."""
+
+    client: Any
+    path: str
+
+    @classmethod
+    def connected(cls, path: str, settings: Mapping[str, Any], ca_cert: str | None,
+                  cert: tuple[str, str] | None) -> _Gateway:
+        try:
+            import etcd3gw
+            import requests
+        except ImportError:
+            raise MissingDependency(package="etcd3gw", extra="etcd", purpose="a store in etcd") from None
+        session = requests.Session()
+        # Otherwise proxies and certificates come from the environment.
+        session.trust_env = False
+        session.verify = ca_cert if ca_cert is not None else True
+        session.cert = cert
+        return cls(etcd3gw.Etcd3Client(session=session, **settings), path)
+
+    def post(self, operation: str, path: str, request: Mapping[str, Any], *, writes: bool) -> dict[str, Any]:
+        with self._named(operation, writes=writes):
+            reply = self.client.post(self.client.get_url(path), json=request)
+            # Without it an answer, by something in front of etcd for example, might pass for "nothing found".
+            if not isinstance(reply, dict) or "header" not in reply:
+                raise lost(operation, self.path, f"the answer {str(reply)[:100]!r} is none of etcd's", writes=writes,
+                           unreachable=False)
+        return reply
+
+    @contextlib.contextmanager
+    def _named(self, operation: str, *, writes: bool) -> Iterator[None]:
+        """Turn what etcd3gw raises in the block into errors of the library."""
+        from etcd3gw.exceptions import Etcd3Exception
+        from requests.exceptions import RequestException
+
+        try:
+            yield
+        except Etcd3Exception as error:
+            text = str(error.detail_text)
+            if not isinstance(error.__context__, RequestException):
+                raise refused(operation, self.path, text, " ".join(map(str, error.args)), writes=writes) from error
+            if _never_sent(error):
+                raise ConnectFailed(operation=operation, path=self.path, detail=text) from error
+            raise lost(operation, self.path, text, writes=writes, unreachable=True) from error
+        except RequestException as error:
+            raise lost(operation, self.path, str(error), writes=writes, unreachable=False) from error
+
+    def close(self) -> None:
+        self.client.session.close()
+
+
+def _never_sent(error: BaseException) -> bool:
+    """Whether no connection was made, so that the server cannot have seen the request."""
+    from requests.exceptions import ConnectTimeout
+    from urllib3.exceptions import NewConnectionError
+
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ConnectTimeout | NewConnectionError):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False

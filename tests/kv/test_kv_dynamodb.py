@@ -1,0 +1,339 @@
+"""The store in DynamoDB, on moto's server: the conformance kit, faults of the network, limits, throttling, processes.
+
+moto is not DynamoDB: it answers one request at a time here (`tests.kv.moto_server`), throttles nobody, and does not
+know a transaction's token again. What DynamoDB says then is put between by a proxy.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from compactlib.clock import ManualClock
+from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.kv import (
+    EXISTS,
+    BatchSizeTooBig,
+    Condition,
+    ConnectFailed,
+    DamagedStore,
+    Delete,
+    DynamoStore,
+    KVStore,
+    NotAStore,
+    OutcomeUnknown,
+    PredicateFailed,
+    Put,
+    SlowDown,
+    StoreFailed,
+    TooLarge,
+)
+from compactlib.kv.dynamodb_errors import refused
+from compactlib.kv.dynamodb_wire import is_whole
+from compactlib.testing.kv_machine import kv_machine
+from compactlib.testing.kv_vectors import P, keys_of
+from tests.kv import servers
+from tests.kv.faulty_proxy import Fault, FaultyProxy, Refusal
+from tests.kv.network_faults import OverANetwork
+from tests.kv.processes import SESSION, closed_in_a_child, counted
+
+_numbers = itertools.count()
+
+
+def new_table() -> str:
+    return f"kv-{next(_numbers)}"
+
+
+def make(table: str | None = None, address: str | None = None, **arguments: Any) -> DynamoStore:
+    return DynamoStore(table or new_table(), endpoint_url=address or servers.moto(), session=SESSION, **arguments)
+
+
+def client() -> Any:
+    return SESSION.client("dynamodb", endpoint_url=servers.moto())
+
+
+def answer(status: int, code: str, **more: Any) -> Refusal:
+    """What DynamoDB says when it refuses."""
+    body = {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "told by DynamoDB", **more}
+    return status, "application/x-amz-json-1.0", json.dumps(body).encode()
+
+
+def make_proxy(throttled: str = "ProvisionedThroughputExceededException", **more: Any) -> FaultyProxy:
+    return FaultyProxy(servers.moto(), throttled=answer(400, throttled, **more),
+                       failed=answer(500, "InternalServerError"))
+
+
+class _OverDynamoDB(OverANetwork):
+    @pytest.fixture(autouse=True)
+    def _tables(self) -> None:
+        self.tables: dict[Path, str] = {}
+        self.proxy = None
+
+    def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
+        table = self.tables.setdefault(folder, new_table())
+        address = None if self.proxy is None else self.proxy.address
+        return make(table, address, page_size=page_size or 1000, busy_seconds=0.0)
+
+    def make_proxy(self) -> FaultyProxy:
+        return make_proxy()
+
+    def store_behind(self, proxy: FaultyProxy, folder: Path, timeout_seconds: float) -> KVStore:
+        return make(self.tables[folder], proxy.address, timeout_seconds=timeout_seconds, busy_seconds=0.0)
+
+
+class TestDynamoStore(_OverDynamoDB):
+    effort_percent = 8
+
+
+@pytest.mark.soak
+class TestDynamoStoreWithoutShortcuts(_OverDynamoDB):
+    pass
+
+
+def test_a_state_machine_agrees_with_a_dictionary() -> None:
+    run_state_machine_as_test(kv_machine(lambda: make(page_size=3)),
+                              settings=settings(max_examples=4, stateful_step_count=12))
+
+
+@pytest.fixture
+def store() -> Iterator[DynamoStore]:
+    made = make()
+    yield made
+    made.close()
+
+
+def test_k12_a_token_never_holds_again(store: DynamoStore) -> None:
+    store.set(P, b"k", b"v1")
+    old = store.get(P, b"k").predicate
+    changes: list[Callable[[], None]] = [lambda: store.set(P, b"k", b"v1"), lambda: store.delete(P, b"k"),
+                                         lambda: store.set(P, b"k", b"v1")]
+    for change in changes:
+        change()
+        with pytest.raises(PredicateFailed):
+            store.set_if(P, b"k", b"v2", old)
+
+
+def test_the_largest_item_is_taken_and_a_larger_one_is_named(store: DynamoStore) -> None:
+    """400 KB an item, its names included; 1 MiB, which other stores take, is too large."""
+    partition, key = bytes(store.limits.max_partition_bytes), bytes(store.limits.max_key_bytes)
+    largest = bytes(store.limits.max_value_bytes)
+    store.set(partition, key, largest)
+    assert store.get(partition, key).value == largest
+    for value in (largest + b"x", bytes(1 << 20)):
+        with pytest.raises(TooLarge) as raised:
+            store.set(P, b"k", value)
+        assert (raised.value.what, raised.value.limit_bytes) == ("value", len(largest))
+
+
+def test_the_largest_transactions(store: DynamoStore) -> None:
+    """100 cells, 4 MiB; each cell is named to DynamoDB once, whatever is demanded of it and done with it."""
+    names = [b"%03d" % number for number in range(50)]
+    store.transact([Condition(P, name, None) for name in names], [Put(P, name, b"") for name in names])
+    assert keys_of_any(store) == names
+    with pytest.raises(BatchSizeTooBig):
+        store.transact([Condition(P, b"x", None)], [Put(P, b"%d" % number, b"") for number in range(100)])
+    with pytest.raises(TooLarge, match="a transaction of 4290"):
+        store.transact(puts=[Put(P, b"%d" % number, bytes(390_000)) for number in range(11)])
+    assert keys_of_any(store) == names
+
+
+def keys_of_any(store: KVStore) -> list[bytes]:
+    return [entry.key for entry in store.scan(P)]
+
+
+def test_several_conditions_on_one_cell(store: DynamoStore) -> None:
+    """All of them count, and the one that fails is told by the order in which they were given."""
+    store.set(P, b"a", b"1")
+    store.set(P, b"b", b"1")
+    a, b = (store.get(P, key).predicate for key in (b"a", b"b"))
+    store.transact([Condition(P, b"a", EXISTS), Condition(P, b"a", a), Condition(P, b"b", b)], [Put(P, b"a", b"2")])
+    for conditions, first in (
+        ([Condition(P, b"a", EXISTS), Condition(P, b"b", EXISTS), Condition(P, b"b", None), Condition(P, b"a", a)],
+         b"b"),
+        ([Condition(P, b"a", EXISTS), Condition(P, b"a", b"bogus"), Condition(P, b"b", None)], b"a"),
+        ([Condition(P, b"c", None), Condition(P, b"b", b), Condition(P, b"c", EXISTS)], b"c"),
+    ):
+        with pytest.raises(PredicateFailed) as raised:
+            store.transact(conditions, [Put(P, b"new", b"")], [Delete(P, b"b")])
+        assert raised.value.key == first
+    assert keys_of_any(store) == [b"a", b"b"]
+
+
+def test_a_page_ends_at_a_megabyte_and_the_scan_goes_on(store: DynamoStore) -> None:
+    keys = [b"%d" % number for number in range(8)]
+    for key in keys:
+        store.set(P, key, bytes(300_000))
+    with store.scan(P) as entries:
+        assert [entry.key for entry in entries] == keys
+        assert entries.page_loads > 1
+
+
+def test_an_empty_page_is_not_the_end() -> None:
+    """DynamoDB may stop looking before it has found anything, and says from where to go on."""
+    table = new_table()
+    direct = make(table)
+    direct.set(P, b"k", b"v:k")
+    empty = {"Items": [], "Count": 0, "LastEvaluatedKey": {"p": {"B": "dGVzdA=="}, "k": {"B": "AA=="}}}
+    made_up = 200, "application/x-amz-json-1.0", json.dumps(empty).encode()
+    with FaultyProxy(servers.moto(), throttled=made_up, failed=made_up) as proxy:
+        store = make(table, proxy.address)
+        proxy.choose = lambda body: None if b"ExclusiveStartKey" in body else Fault.THROTTLE
+        assert keys_of(store) == [b"k"]
+        store.close()
+    direct.close()
+
+
+# -- refused for now
+
+
+def test_what_is_throttled_is_tried_again_for_as_long_as_the_host_says() -> None:
+    table, clock = new_table(), ManualClock()
+    with make_proxy() as proxy:
+        store = make(table, proxy.address, busy_seconds=10.0, clock=clock, rng=random.Random(1))
+        proxy.requests = 0
+        proxy.choose = lambda body: Fault.THROTTLE if proxy.requests < 3 else None
+        store.set(P, b"k", b"v")
+        assert proxy.requests == 4
+        assert 0.0 < clock.monotonic() < 0.2
+        proxy.every(Fault.THROTTLE)
+        before = clock.monotonic()
+        with pytest.raises(SlowDown, match="ProvisionedThroughputExceeded"):
+            store.set(P, b"k", b"w")
+        assert 8.0 < clock.monotonic() - before <= 10.0
+        proxy.every(None)
+        assert store.get(P, b"k").value == b"v"
+        store.close()
+
+
+def test_a_transaction_in_conflict_with_another_is_slow_down() -> None:
+    table = new_table()
+    with make_proxy("TransactionCanceledException", CancellationReasons=[
+        {"Code": "None"}, {"Code": "TransactionConflict", "Message": "there is another"},
+    ]) as proxy:
+        store = make(table, proxy.address, busy_seconds=0.0)
+        proxy.every(Fault.THROTTLE)
+        with pytest.raises(SlowDown, match="TransactionCanceled"):
+            store.transact(puts=[Put(P, b"a", b""), Put(P, b"b", b"")])
+        proxy.every(None)
+        assert keys_of_any(store) == []
+        store.close()
+
+
+def test_a_write_that_was_repeated_on_its_way_has_happened() -> None:
+    """The second time its condition fails, because of itself."""
+    table = new_table()
+    with make_proxy() as proxy:
+        store = make(table, proxy.address)
+        store.set(P, b"k", b"1")
+        proxy.every(Fault.REPEAT)
+        store.set_if(P, b"k", b"2", store.get(P, b"k").predicate)
+        store.set_if(P, b"new", b"1", None)
+        proxy.every(None)
+        assert [(entry.key, entry.value) for entry in store.scan(P)] == [(b"k", b"2"), (b"new", b"1")]
+        store.close()
+
+
+def response(code: str, status: int = 400, reasons: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {"Error": {"Code": code, "Message": "told"}, "ResponseMetadata": {"HTTPStatusCode": status},
+            "CancellationReasons": [{"Code": reason} for reason in reasons]}
+
+
+@pytest.mark.parametrize(("answered", "writing", "reading"), [
+    (response("ProvisionedThroughputExceededException"), SlowDown, SlowDown),
+    (response("ThrottlingException"), SlowDown, SlowDown),
+    (response("RequestLimitExceeded"), SlowDown, SlowDown),
+    (response("TransactionConflictException"), SlowDown, SlowDown),
+    (response("TransactionCanceledException", reasons=("None", "ThrottlingError")), SlowDown, SlowDown),
+    (response("TransactionCanceledException", reasons=("TransactionConflict", "ValidationError")), StoreFailed,
+     StoreFailed),
+    (response("TransactionInProgressException"), OutcomeUnknown, StoreFailed),
+    (response("InternalServerError", 500), OutcomeUnknown, StoreFailed),
+    (response("ServiceUnavailable", 503), OutcomeUnknown, StoreFailed),
+    (response("ResourceNotFoundException"), StoreFailed, StoreFailed),
+    (response("AccessDeniedException"), StoreFailed, StoreFailed),
+    (response("ValidationException"), StoreFailed, StoreFailed),
+])
+def test_each_answer_of_the_service_has_a_name(answered: dict[str, Any], writing: type[CompactlibError],
+                                               reading: type[CompactlibError]) -> None:
+    assert type(refused("set", "table", answered, writes=True)) is writing
+    assert type(refused("get", "table", answered, writes=False)) is reading
+
+
+def test_an_answer_that_is_not_whole_is_no_answer() -> None:
+    """botocore itself takes all of these for an empty result, which would be "not found"."""
+    body = b'{"Item": {}}'
+    assert is_whole({}, body)
+    assert is_whole({"x-amz-crc32": str(zlib.crc32(body))}, body)
+    for cut in (b"", b"{", body[:-1], b'{"Item": {}', b"<html>", b"[]"):
+        assert not is_whole({}, cut)
+        assert not is_whole({"x-amz-crc32": str(zlib.crc32(body))}, cut)
+
+
+# -- tables that are none, and other processes
+
+
+def test_a_table_of_something_else_is_refused() -> None:
+    table = new_table()
+    client().create_table(TableName=table, BillingMode="PAY_PER_REQUEST",
+                          KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+                          AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}])
+    with pytest.raises(NotAStore, match=r"'id'.*name another table"):
+        make(table)
+    with pytest.raises(NotAStore, match="create=True"):
+        make(create=False)
+    for name in ("x", "a b", "ü" * 5):
+        with pytest.raises(InvalidInput, match="3 to 255"):
+            make(name)
+    with pytest.raises(InvalidInput, match="busy_seconds"):
+        make(busy_seconds=-1.0)
+
+
+def test_what_others_have_put_into_the_table_is_found(store: DynamoStore) -> None:
+    store.set(P, b"a", b"1")
+    store.audit()
+    for foreign in ({"v": {"B": b"1"}}, {"v": {"S": "1"}, "n": {"B": bytes(16)}},
+                    {"v": {"B": b"1"}, "n": {"B": b"short"}}):
+        client().put_item(TableName=store.table, Item={"p": {"B": P}, "k": {"B": b"b"}, **foreign})
+        for read in (lambda: store.get(P, b"b"), lambda: keys_of_any(store), store.audit):
+            with pytest.raises(DamagedStore, match="item b'b'"):
+                read()
+    store.delete(P, b"b")
+    store.audit()
+
+
+def test_a_token_that_was_given_out_twice_is_found_by_the_audit() -> None:
+    store = make(new_version=lambda: bytes(16))
+    store.set(P, b"a", b"1")
+    store.set(P, b"b", b"1")
+    with pytest.raises(AssertionError, match="was given out twice"):
+        store.audit()
+    store.close()
+
+
+def test_a_table_that_is_gone_and_a_service_that_is_away(store: DynamoStore) -> None:
+    client().delete_table(TableName=store.table)
+    with pytest.raises(StoreFailed, match="ResourceNotFound"):
+        store.get(P, b"k")
+    with pytest.raises(ConnectFailed, match="check the address"):
+        make(address=f"http://127.0.0.1:{servers.free_port()}")
+
+
+def test_processes_count_together() -> None:
+    store = make()
+    assert counted(store, f"dynamodb {servers.moto()} {store.table}", processes=1) == 20
+    store.close()
+
+
+def test_a_child_process_is_told_to_open_it_anew(store: DynamoStore) -> None:
+    store.set(P, b"k", b"v")
+    assert closed_in_a_child(store)
+    assert store.get(P, b"k").value == b"v"
