@@ -10,6 +10,7 @@ import inspect
 import pickle
 import pkgutil
 from collections.abc import Iterator
+from enum import EnumType
 from typing import Any, get_type_hints
 
 import pytest
@@ -43,8 +44,9 @@ def sample(kind: type[BaseException]) -> BaseException:
     hints = get_type_hints(kind.__init__)
     positional, named = [], {}
     for parameter in list(inspect.signature(kind.__init__).parameters.values())[1:]:
+        hint = hints[parameter.name]
         # A path may be given as a string, whatever else is accepted.
-        value = SAMPLES.get(hints[parameter.name], "/some/path")
+        value = next(iter(hint)) if isinstance(hint, EnumType) else SAMPLES.get(hint, "/some/path")
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
             named[parameter.name] = value
         else:
