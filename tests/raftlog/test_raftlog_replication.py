@@ -49,9 +49,9 @@ from compactlib.raftlog.replication.messages import (
     Unknown,
     Withdrawal,
 )
-from compactlib.raftlog.replication.receiver import SnapshotReceiver, StagedState
+from compactlib.raftlog.replication.receiver import SnapshotReceiver
 from compactlib.raftlog.replication.sender import SnapshotSender
-from compactlib.raftlog.snapshots.model import live_set_crc
+from compactlib.raftlog.snapshots.model import StagedState, live_set_crc
 from tests.raftlog.transfer_world import LIMITS, World, manifest_of
 
 LIVE = IndexSet.from_sorted([100, 600, 1200, 1777])

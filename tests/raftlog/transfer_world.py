@@ -34,10 +34,10 @@ from compactlib.raftlog.replication.effects import (
     WriteState,
 )
 from compactlib.raftlog.replication.errors import TransferAborted
-from compactlib.raftlog.replication.receiver import SnapshotReceiver, StagedState
+from compactlib.raftlog.replication.receiver import SnapshotReceiver
 from compactlib.raftlog.replication.sender import SnapshotSender
 from compactlib.raftlog.replication.wire import LENGTH_BYTES, decode, encode
-from compactlib.raftlog.snapshots.model import SnapshotManifest
+from compactlib.raftlog.snapshots.model import SnapshotManifest, StagedState
 
 LIMITS = TransferLimits(chunk_bytes=64, window_bytes=200, max_entry_bytes=4000, resend_seconds=1.0, sender_seconds=30.0,
                         receiver_seconds=20.0)

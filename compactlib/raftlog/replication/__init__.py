@@ -40,8 +40,9 @@ from compactlib.raftlog.replication.messages import (
     Unknown,
     Withdrawal,
 )
-from compactlib.raftlog.replication.receiver import SnapshotReceiver, StagedState
+from compactlib.raftlog.replication.receiver import SnapshotReceiver
 from compactlib.raftlog.replication.sender import SnapshotSender
+from compactlib.raftlog.snapshots.model import SnapshotManifest, StagedState
 
 __all__ = [
     "AbortReason",
@@ -66,6 +67,7 @@ __all__ = [
     "Refusal",
     "Send",
     "SentEntry",
+    "SnapshotManifest",
     "SnapshotReceiver",
     "SnapshotSender",
     "StagedState",

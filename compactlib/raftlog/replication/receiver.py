@@ -53,24 +53,9 @@ from compactlib.raftlog.replication.messages import (
     Unknown,
     Withdrawal,
 )
-from compactlib.raftlog.snapshots.model import SnapshotManifest
+from compactlib.raftlog.snapshots.model import SnapshotManifest, StagedState
 
 ReceiverStage: TypeAlias = Literal["idle", "receiving", "syncing", "installing"]
-
-
-@attrs.frozen
-class StagedState:
-    """The beginning of a state that an earlier try left on the receiver's disk.
-
-    Attributes:
-        meta: of which snapshot.
-        state_bytes: how much of it there is.
-        state_crc: CRC-32 of that.
-    """
-
-    meta: SnapshotManifest
-    state_bytes: int
-    state_crc: int
 
 
 @attrs.define

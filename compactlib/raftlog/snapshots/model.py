@@ -89,3 +89,18 @@ class SnapshotManifest:
             raise CorruptData(path=path, offset=0, expected=f"(bytes, CRC, members) {wanted}, up to index {self.index}",
                               found=f"{found}, up to {live.last if live else None}")
         return live
+
+
+@attrs.frozen
+class StagedState:
+    """The beginning of a state that an earlier transfer left on the disk.
+
+    Attributes:
+        meta: of which snapshot.
+        state_bytes: how much of it there is.
+        state_crc: CRC-32 of that.
+    """
+
+    meta: SnapshotManifest
+    state_bytes: int
+    state_crc: int

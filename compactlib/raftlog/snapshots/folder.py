@@ -1,0 +1,382 @@
+"""`SnapshotFolder`: the snapshots and checkpoints of one log in a folder of files. A `SnapshotStore` for `RaftLog`.
+
+A snapshot is three files: its state, its live set, and a manifest that puts both in force. The manifest is written
+last, under a temporary name, when everything else is durable; its renaming is the switch. A manifest that ends in
+`.checkpoint` serves a fast start only: the log keeps what lies below. Renamed to `.snapshot`, it is a snapshot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import attrs
+
+from compactlib.checksum import crc32
+from compactlib.errors import (
+    CompactlibError,
+    CorruptData,
+    InvalidInput,
+    LiveAboveSnapshot,
+    NotFound,
+    Stale,
+    StorageError,
+)
+from compactlib.files import Files, LocalFiles, StrPath, write_durably
+from compactlib.indexset import IndexSet
+from compactlib.raftlog.protocols import SnapshotMeta
+from compactlib.raftlog.snapshots.errors import LiveSetLost
+from compactlib.raftlog.snapshots.files_format import (
+    INCOMING_MANIFEST,
+    LIVE_MAGIC,
+    LIVE_SUFFIX,
+    PART_HEAD_BYTES,
+    STATE_MAGIC,
+    STATE_SUFFIX,
+    SnapshotKind,
+    check_part_head,
+    encode_manifest,
+    encode_part_head,
+    manifest_name,
+    stem_of,
+)
+from compactlib.raftlog.snapshots.listing import Listed, listed_in, read_manifest, strays_in, superseded_in
+from compactlib.raftlog.snapshots.machine import StateMachine
+from compactlib.raftlog.snapshots.model import SnapshotManifest, StagedState
+from compactlib.raftlog.snapshots.staging import IncomingState, find_incoming
+from compactlib.raftlog.snapshots.state_reader import StateReader
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_BATCH_BYTES = 1 << 20
+
+
+class SnapshotFolder:
+    """See the module. One process at a time writes it (that of the log); calls exclude each other by the caller's lock.
+
+    Opening removes what a crash left unfinished; it keeps a state that was being received, see `staged`.
+
+    Args:
+        folder: where; made if there is none.
+        files: the disk.
+        machine: makes an empty state machine, from which a lost live set is rebuilt.
+        max_checkpoints: checkpoints kept above the snapshot; the oldest go first.
+
+    Raises:
+        InvalidInput: `max_checkpoints` is negative.
+        StorageError: the disk refused.
+    """
+
+    def __init__(self, folder: StrPath, *, files: Files | None = None,
+                 machine: Callable[[], StateMachine] | None = None, max_checkpoints: int = 10) -> None:
+        if max_checkpoints < 0:
+            raise InvalidInput(f"max_checkpoints is {max_checkpoints}; keep 0 or more")
+        self._folder: str = os.path.abspath(folder)
+        self._files: Files = LocalFiles() if files is None else files
+        self._machine = machine
+        self._max_checkpoints = max_checkpoints
+        if not os.path.isdir(self._folder):
+            self._files.make_folder(self._folder)
+            self._files.sync_folder(os.path.dirname(self._folder))
+        self._remove_strays()
+
+    # -- what is there
+
+    def latest(self) -> SnapshotMeta | None:
+        """The newest snapshot in force with its live set; `None` before the first.
+
+        A live set that is missing or damaged is rebuilt from the state, and written anew, if there is a `machine`.
+
+        Raises:
+            LiveSetLost: it cannot be rebuilt. It is never taken for empty.
+            CorruptData: the manifest is damaged, or the rebuilt set is not the one that was written.
+            StorageError: the disk refused.
+        """
+        manifest = self.manifest
+        return None if manifest is None else SnapshotMeta(manifest.index, manifest.term, self.live_set(manifest))
+
+    @property
+    def manifest(self) -> SnapshotManifest | None:
+        """What the newest snapshot in force says of itself; `None` before the first. Raises as `latest`."""
+        listed = self._listed("snapshot")
+        return self._read_manifest(listed[-1]) if listed else None
+
+    @property
+    def checkpoints(self) -> tuple[SnapshotManifest, ...]:
+        """The checkpoints above the snapshot, oldest first. Raises as `latest`."""
+        return tuple(map(self._read_manifest, self._listed("checkpoint")))
+
+    def live_set(self, manifest: SnapshotManifest) -> IndexSet:
+        """The live set of a snapshot or checkpoint. Raises as `latest`."""
+        path = self._path(manifest, LIVE_SUFFIX)
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+            check_part_head(data, LIVE_MAGIC, manifest.index, manifest.term, path)
+            return manifest.live_set(data[PART_HEAD_BYTES:], path=path)
+        except FileNotFoundError:
+            lost = LiveSetLost(path=path, offset=0, expected=f"the live set of snapshot {manifest.index}",
+                               found="no file")
+        except CorruptData as error:
+            lost = LiveSetLost(path=path, offset=error.offset, expected=error.expected, found=error.found)
+        except OSError as error:
+            raise StorageError.from_os(error, "read", path) from error
+        if self._machine is None:
+            raise lost
+        return self._rebuild(manifest, self._machine(), lost)
+
+    def open_state(self, manifest: SnapshotManifest | None = None) -> StateReader:
+        """The state of a snapshot or checkpoint, by default of the newest snapshot.
+
+        Raises:
+            NotFound: there is no snapshot yet.
+            CorruptData: the state is missing or not of the size that was written.
+            StorageError: the disk refused.
+        """
+        wanted = self.manifest if manifest is None else manifest
+        if wanted is None:
+            raise NotFound(f"{self._folder} holds no snapshot yet; take one first")
+        return StateReader(self._path(wanted, STATE_SUFFIX), wanted)
+
+    # -- taking one
+
+    def write(self, meta: SnapshotMeta, state: Iterable[Buffer], *, machine_version: int = 0,
+              cluster: bytes = b"") -> None:
+        """Put a snapshot in force durably, in one step; the one before stays until `remove_older`.
+
+        A checkpoint of the same entry is promoted instead, and `state` not looked at.
+
+        Args:
+            meta: its place, and its live set; an empty set is written too.
+            state: the state in pieces; 1 MiB of them is held in memory.
+            machine_version: see `SnapshotManifest`.
+            cluster: see `SnapshotManifest`.
+
+        Raises:
+            Stale: one of the same or a higher index is in force.
+            LiveAboveSnapshot: a live index lies above the snapshot's.
+            StorageError: the disk refused; the one before stays in force.
+        """
+        self._refuse_stale(meta.index)
+        if self._is_checkpoint(meta):
+            self.promote(meta.index)
+            return
+        self._put(meta, state, "snapshot", machine_version, cluster)
+
+    def write_checkpoint(self, meta: SnapshotMeta, state: Iterable[Buffer], *, machine_version: int = 0,
+                         cluster: bytes = b"") -> None:
+        """Put a checkpoint in force: for a fast start, or to be promoted. The log keeps what lies below it.
+
+        Raises:
+            Stale: a snapshot or checkpoint of the same or a higher index is in force.
+            LiveAboveSnapshot, StorageError: as `write`.
+        """
+        self._refuse_stale(meta.index)
+        listed = self._listed("checkpoint")
+        if listed and listed[-1].index >= meta.index:
+            raise Stale(f"checkpoint {meta.index} is not above {listed[-1].index}, which is there")
+        self._put(meta, state, "checkpoint", machine_version, cluster)
+        for old in self._listed("checkpoint")[:-self._max_checkpoints or None]:
+            self._remove(old)
+
+    def promote(self, index: int) -> SnapshotManifest:
+        """Make the newest checkpoint at or below `index` the snapshot in force: one renaming.
+
+        Raises:
+            NotFound: there is none above the snapshot.
+            StorageError: the disk refused.
+        """
+        below = [listed for listed in self._listed("checkpoint") if listed.index <= index]
+        if not below:
+            raise NotFound(f"no checkpoint at or below {index} in {self._folder}; write one, or take a snapshot")
+        chosen = below[-1]
+        manifest = self._read_manifest(chosen)
+        # Both must be whole before the log forgets what lies below.
+        self.live_set(manifest)
+        self.open_state(manifest).close()
+        self._files.rename(chosen.path(self._folder), attrs.evolve(chosen, kind="snapshot").path(self._folder))
+        self._files.sync_folder(self._folder)
+        return manifest
+
+    def remove_older(self) -> None:
+        """Remove snapshots older than the one in force, and checkpoints that are not above it.
+
+        Raises:
+            StorageError: the disk refused; call again.
+        """
+        for old in superseded_in(self._folder):
+            self._remove(old)
+
+    # -- receiving one
+
+    def staged(self) -> StagedState | None:
+        """What an interrupted transfer has left of a state, to give to a `SnapshotReceiver`. Reads it once."""
+        return find_incoming(self._folder)
+
+    def receive(self, manifest: SnapshotManifest, *, keep_bytes: int = 0) -> IncomingState:
+        """Make room for the state of a snapshot that comes from elsewhere; put it in force with `adopt`.
+
+        Args:
+            manifest: what will come.
+            keep_bytes: how much of the staged state to go on with.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        return IncomingState(self._files, self._folder, manifest, keep_bytes=keep_bytes)
+
+    def adopt(self, incoming: IncomingState, live: IndexSet) -> None:
+        """Put a received snapshot in force durably, in one step; the one before stays until `remove_older`.
+
+        Raises:
+            Stale: one of the same or a higher index is in force.
+            CorruptData: state or live set are not what the manifest says; nothing was changed.
+            StorageError: the disk refused; the one before stays in force.
+        """
+        manifest = incoming.manifest
+        self._refuse_stale(manifest.index)
+        data = live.to_bytes()
+        manifest.live_set(data, path="<the live set received>")
+        incoming.finish()
+        self._remove_manifest(manifest, "checkpoint")
+        self._remove_parts(manifest.index, manifest.term)
+        self._files.rename(incoming.path, self._path(manifest, STATE_SUFFIX))
+        self._write_live(manifest, data)
+        self._switch(manifest, "snapshot")
+        self._files.unlink(os.path.join(self._folder, INCOMING_MANIFEST))
+
+    def audit(self) -> None:
+        """Read every snapshot and checkpoint, and check that it is whole.
+
+        Raises:
+            CompactlibError: one is not, or two have one index; says which.
+        """
+        everything = [*self._listed("snapshot"), *self._listed("checkpoint")]
+        indexes = [(listed.index, listed.kind) for listed in everything]
+        if len(set(indexes)) != len(indexes):
+            raise CompactlibError(f"two snapshots of one index in {self._folder}: {sorted(indexes)}")
+        for listed in everything:
+            manifest = self._read_manifest(listed)
+            self.live_set(manifest)
+            with self.open_state(manifest) as reader:
+                for _ in reader.pieces():
+                    pass
+
+    def __repr__(self) -> str:
+        listed = self._listed("snapshot")
+        return f"SnapshotFolder({self._folder!r}, snapshot {listed[-1].index if listed else None}, " \
+               f"{len(self._listed('checkpoint'))} checkpoints)"
+
+    # -- inside
+
+    def _path(self, manifest: SnapshotManifest, suffix: str) -> str:
+        return os.path.join(self._folder, stem_of(manifest.index, manifest.term) + suffix)
+
+    def _listed(self, kind: SnapshotKind) -> list[Listed]:
+        return listed_in(self._folder, kind)
+
+    def _read_manifest(self, listed: Listed) -> SnapshotManifest:
+        return read_manifest(self._folder, listed)
+
+    def _refuse_stale(self, index: int) -> None:
+        snapshots = self._listed("snapshot")
+        if snapshots and snapshots[-1].index >= index:
+            raise Stale(f"snapshot {index} is not above {snapshots[-1].index}, which is in force; snapshots only move "
+                        f"forward")
+
+    def _is_checkpoint(self, meta: SnapshotMeta) -> bool:
+        """Whether this very snapshot is there as a checkpoint."""
+        if Listed(meta.index, meta.term, "checkpoint") not in self._listed("checkpoint"):
+            return False
+        with contextlib.suppress(CorruptData):
+            manifest = self._read_manifest(Listed(meta.index, meta.term, "checkpoint"))
+            self.open_state(manifest).close()
+            return self.live_set(manifest) == meta.live
+        return False
+
+    def _put(self, meta: SnapshotMeta, state: Iterable[Buffer], kind: SnapshotKind, machine_version: int,
+             cluster: bytes) -> None:
+        if meta.live and meta.live.last > meta.index:
+            raise LiveAboveSnapshot(index=meta.live.last, snapshot_index=meta.index)
+        self._remove_manifest(meta, "checkpoint")
+        self._remove_parts(meta.index, meta.term)
+        path = os.path.join(self._folder, stem_of(meta.index, meta.term) + STATE_SUFFIX)
+        try:
+            size, crc = self._write_state(path, meta, state)
+            manifest = SnapshotManifest.of(meta.index, meta.term, meta.live, state_bytes=size, state_crc=crc,
+                                           machine_version=machine_version, cluster=cluster)
+            self._write_live(manifest, meta.live.to_bytes())
+            self._switch(manifest, kind)
+        except BaseException:
+            # A full disk must not be kept full by what is of no use; only the switch itself may have happened.
+            if not os.path.lexists(os.path.join(self._folder, manifest_name(meta.index, meta.term, kind))):
+                with contextlib.suppress(StorageError):
+                    self._remove_parts(meta.index, meta.term)
+            raise
+
+    def _write_state(self, path: str, meta: SnapshotMeta, state: Iterable[Buffer]) -> tuple[int, int]:
+        """Write a state durably; returns its size and CRC."""
+        out = self._files.create(path)
+        try:
+            out.write_at(0, [encode_part_head(STATE_MAGIC, meta.index, meta.term)])
+            size = crc = waiting = 0
+            batch: list[Buffer] = []
+            for piece in state:
+                batch.append(piece)
+                waiting += memoryview(piece).nbytes
+                crc = crc32(piece, crc)
+                if waiting >= _BATCH_BYTES:
+                    size += out.write_at(PART_HEAD_BYTES + size, batch)
+                    batch, waiting = [], 0
+            size += out.write_at(PART_HEAD_BYTES + size, batch)
+            out.sync()
+        finally:
+            out.close()
+        return size, crc
+
+    def _write_live(self, manifest: SnapshotManifest, data: bytes) -> None:
+        write_durably(self._files, self._path(manifest, LIVE_SUFFIX),
+                      [encode_part_head(LIVE_MAGIC, manifest.index, manifest.term), data])
+
+    def _switch(self, manifest: SnapshotManifest, kind: SnapshotKind) -> None:
+        # `_write_live` has synced the folder, so the names of both parts are durable by now.
+        path = os.path.join(self._folder, manifest_name(manifest.index, manifest.term, kind))
+        write_durably(self._files, path, [encode_manifest(manifest)])
+
+    def _rebuild(self, manifest: SnapshotManifest, machine: StateMachine, lost: LiveSetLost) -> IndexSet:
+        with self.open_state(manifest) as reader:
+            machine.restore(reader.pieces())
+        asked = machine.live_indexes()
+        live = asked if isinstance(asked, IndexSet) else IndexSet.from_iterable(asked)
+        try:
+            manifest.live_set(live.to_bytes(), path=lost.path)
+        except CorruptData as error:
+            raise LiveSetLost(path=lost.path, offset=lost.offset, expected=error.expected,
+                              found=f"{lost.found}, and a set rebuilt from the state with {error.found}") from lost
+        self._write_live(manifest, live.to_bytes())
+        return live
+
+    def _remove(self, listed: Listed) -> None:
+        # Manifest first, durably: parts without one are strays, a manifest without its parts would be damage.
+        self._files.unlink(listed.path(self._folder))
+        self._files.sync_folder(self._folder)
+        self._remove_parts(listed.index, listed.term)
+
+    def _remove_manifest(self, meta: SnapshotMeta | SnapshotManifest, kind: SnapshotKind) -> None:
+        path = os.path.join(self._folder, manifest_name(meta.index, meta.term, kind))
+        if os.path.lexists(path):
+            self._files.unlink(path)
+            self._files.sync_folder(self._folder)
+
+    def _remove_parts(self, index: int, term: int) -> None:
+        for suffix in (STATE_SUFFIX, LIVE_SUFFIX):
+            path = os.path.join(self._folder, stem_of(index, term) + suffix)
+            if os.path.lexists(path):
+                self._files.unlink(path)
+
+    def _remove_strays(self) -> None:
+        for path in strays_in(self._folder, keep_incoming=self.staged() is not None):
+            self._files.unlink(path)

@@ -1,0 +1,151 @@
+"""A snapshot on its way in: its state is written piece by piece, and counts only once all of it is there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from compactlib.checksum import crc32
+from compactlib.errors import Closed, CorruptData, StorageError
+from compactlib.files import Files, OutFile, read_exactly, write_durably
+from compactlib.raftlog.snapshots.files_format import (
+    INCOMING_MANIFEST,
+    INCOMING_STATE,
+    PART_HEAD_BYTES,
+    STATE_MAGIC,
+    decode_manifest,
+    encode_manifest,
+    encode_part_head,
+)
+from compactlib.raftlog.snapshots.model import SnapshotManifest, StagedState
+
+_PIECE_BYTES = 1 << 20
+
+
+class IncomingState:
+    """The state of a snapshot that is being received. Used by one thread at a time; `SnapshotFolder.receive` makes it.
+
+    Args:
+        files: the disk.
+        folder: the snapshots' folder.
+        manifest: what is being received.
+        keep_bytes: how much of the state an earlier try has left; the rest of the file is cut.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+
+    def __init__(self, files: Files, folder: str, manifest: SnapshotManifest, *, keep_bytes: int = 0) -> None:
+        self._files = files
+        self._folder = folder
+        self._manifest = manifest
+        self._path: str = os.path.join(folder, INCOMING_STATE)
+        self._out: OutFile | None = None
+        if keep_bytes:
+            self._out = files.open(self._path)
+            self._out.truncate(PART_HEAD_BYTES + keep_bytes)
+            return
+        remove_incoming(files, folder)
+        # The manifest first: a state without one cannot be gone on with, and is removed.
+        write_durably(files, os.path.join(folder, INCOMING_MANIFEST), [encode_manifest(manifest)])
+        self._out = files.create(self._path)
+        self._out.write_at(0, [encode_part_head(STATE_MAGIC, manifest.index, manifest.term)])
+
+    @property
+    def manifest(self) -> SnapshotManifest:
+        """What is being received."""
+        return self._manifest
+
+    @property
+    def path(self) -> str:
+        """Where the state is, until it is put in force."""
+        return self._path
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Put a piece where it belongs; not durable.
+
+        Raises:
+            StorageError: the disk refused.
+            Closed: it was finished or closed.
+        """
+        self._open().write_at(PART_HEAD_BYTES + offset, [data])
+
+    def finish(self) -> None:
+        """Make the state durable, and check that it is what the manifest says.
+
+        Raises:
+            CorruptData: it is not; nothing is in force.
+            StorageError: the disk refused.
+        """
+        out = self._open()
+        out.sync()
+        size, crc = _measured(out.fileno())
+        self.close()
+        if (size, crc) != (self._manifest.state_bytes, self._manifest.state_crc):
+            raise CorruptData(path=self._path, offset=PART_HEAD_BYTES, found=f"{size} with {crc:#010x}",
+                              expected=f"{self._manifest.state_bytes} bytes with CRC {self._manifest.state_crc:#010x}")
+
+    def close(self) -> None:
+        """Let the file go, and leave it for another try; closing again does nothing."""
+        out, self._out = self._out, None
+        if out is not None:
+            out.close()
+
+    def discard(self) -> None:
+        """Let the file go and remove it.
+
+        Raises:
+            StorageError: the disk refused; the next try, or opening the folder, removes it.
+        """
+        self.close()
+        remove_incoming(self._files, self._folder)
+
+    def _open(self) -> OutFile:
+        if self._out is None:
+            raise Closed(f"{self._path} was finished or closed; receive the snapshot again")
+        return self._out
+
+    def __repr__(self) -> str:
+        return f"IncomingState(snapshot {self._manifest.index}, {'closed' if self._out is None else 'open'})"
+
+
+def find_incoming(folder: str) -> StagedState | None:
+    """What an earlier try has left of a snapshot, `None` if nothing that can be gone on with. Reads the whole state.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    try:
+        with open(os.path.join(folder, INCOMING_MANIFEST), "rb") as file:
+            manifest = decode_manifest(file.read(), file.name)
+        with open(os.path.join(folder, INCOMING_STATE), "rb") as file:
+            head = read_exactly(file.fileno(), PART_HEAD_BYTES, 0)
+            size, crc = _measured(file.fileno())
+    except (FileNotFoundError, CorruptData):
+        return None
+    except OSError as error:
+        raise StorageError.from_os(error, "read", folder) from error
+    whole = head == encode_part_head(STATE_MAGIC, manifest.index, manifest.term)
+    return StagedState(manifest, size, crc) if whole and 0 < size <= manifest.state_bytes else None
+
+
+def remove_incoming(files: Files, folder: str) -> None:
+    """Remove what an earlier try has left.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    for name in (INCOMING_STATE, INCOMING_MANIFEST):
+        path = os.path.join(folder, name)
+        if os.path.lexists(path):
+            files.unlink(path)
+
+
+def _measured(descriptor: int) -> tuple[int, int]:
+    """How many bytes of state a file holds, and their CRC."""
+    size = crc = 0
+    with contextlib.suppress(EOFError):
+        while data := read_exactly(descriptor, _PIECE_BYTES, PART_HEAD_BYTES + size):
+            crc = crc32(data, crc)
+            size += len(data)
+    return size, crc

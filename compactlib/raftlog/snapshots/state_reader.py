@@ -1,0 +1,103 @@
+"""Reading the state of a snapshot, from any place, while newer ones take its place in the folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from compactlib.checksum import crc32
+from compactlib.errors import Closed, CorruptData, StorageError
+from compactlib.files import StrPath, read_exactly
+from compactlib.raftlog.snapshots.files_format import PART_HEAD_BYTES, STATE_MAGIC, check_part_head
+from compactlib.raftlog.snapshots.model import SnapshotManifest
+
+_PIECE_BYTES = 1 << 20
+
+
+class StateReader:
+    """A state open for reading; it stays readable when the snapshot is removed. A context manager.
+
+    Args:
+        path: the state's file.
+        manifest: the snapshot it belongs to.
+
+    Raises:
+        CorruptData: the file is missing, is that of another snapshot, or has another size than the manifest says.
+        StorageError: it cannot be opened.
+    """
+
+    def __init__(self, path: StrPath, manifest: SnapshotManifest) -> None:
+        self._path = os.fspath(path)
+        self._manifest = manifest
+        self._descriptor = -1
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            head = read_exactly(self._descriptor, PART_HEAD_BYTES, 0)
+            size = os.fstat(self._descriptor).st_size - PART_HEAD_BYTES
+        except FileNotFoundError:
+            raise CorruptData(path=self._path, offset=0, expected=f"the state of snapshot {manifest.index}",
+                              found="no file") from None
+        except OSError as error:
+            raise StorageError.from_os(error, "read", path) from error
+        check_part_head(head, STATE_MAGIC, manifest.index, manifest.term, self._path)
+        if size != manifest.state_bytes:
+            raise CorruptData(path=self._path, offset=PART_HEAD_BYTES, expected=f"{manifest.state_bytes} bytes",
+                              found=f"{size}")
+
+    @property
+    def manifest(self) -> SnapshotManifest:
+        """The snapshot."""
+        return self._manifest
+
+    def read(self, offset: int, length: int) -> bytes:
+        """A piece of the state; shorter only where it ends. Not checked: only the whole has a checksum.
+
+        Raises:
+            Closed: the reader was closed.
+            StorageError: the disk refused.
+        """
+        if self._descriptor < 0:
+            raise Closed(f"the reader of {self._path} is closed; open the state again")
+        try:
+            return read_exactly(self._descriptor, length, PART_HEAD_BYTES + offset)
+        except OSError as error:
+            raise StorageError.from_os(error, "read", self._path) from error
+
+    def pieces(self) -> Iterator[bytes]:
+        """The whole state, checked as it goes: whoever has got the last piece has got the right bytes.
+
+        Raises:
+            CorruptData: what was given does not add up to the state that was written; do not use it.
+            StorageError: the disk refused.
+        """
+        offset = crc = 0
+        while data := self.read(offset, _PIECE_BYTES):
+            crc = crc32(data, crc)
+            offset += len(data)
+            if offset >= self._manifest.state_bytes:
+                break
+            yield data
+        if (offset, crc) != (self._manifest.state_bytes, self._manifest.state_crc):
+            raise CorruptData(path=self._path, offset=PART_HEAD_BYTES, found=f"{offset} with {crc:#010x}",
+                              expected=f"{self._manifest.state_bytes} bytes with CRC {self._manifest.state_crc:#010x}")
+        # Only now: with the last piece the receiver would take the state for complete.
+        if data:
+            yield data
+
+    def close(self) -> None:
+        """Close the file; closing again does nothing."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __enter__(self) -> StateReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"StateReader({self._path!r}, {self._manifest.state_bytes} bytes)"
