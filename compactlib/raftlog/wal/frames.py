@@ -151,7 +151,8 @@ def decode_file_header(data: bytes, path: str) -> FileHeader:
 
 def salt_of(header: FileHeader) -> int:
     """What the CRCs of a file's frames start from: bytes of another file are never taken for frames of this one."""
-    return crc32(_CRC.pack(crc32(encode_file_header(header), 0)), 0)
+    # Without the header's own CRC: over both together it would be the same number for every header.
+    return crc32(b"salt", crc32(encode_file_header(header)[:-_CRC.size], 0))
 
 
 def run_body(payloads: Sequence[bytes]) -> Body:

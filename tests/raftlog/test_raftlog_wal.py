@@ -1,0 +1,468 @@
+"""The shared WAL: which writes it takes, what it confirms, what a restart finds (notes 1.11, vectors 64 and 65)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactlib.clock import ManualClock
+from compactlib.errors import Closed, CorruptData, DiskFull, InvalidInput, StorageError
+from compactlib.files import Files, LocalFiles
+from compactlib.indexset import IndexSet
+from compactlib.raftlog.errors import LogStopped
+from compactlib.raftlog.log_state import LogState, LogStates
+from compactlib.raftlog.wal import (
+    Confirmed,
+    Dropped,
+    Resend,
+    Wal,
+    WalOptions,
+    Write,
+    WriterState,
+    judge,
+    recover_wal,
+)
+from compactlib.raftlog.wal.wal import ClosedFile
+from compactlib.testing.crash import RecordingFiles, explore, explore_recovery, record
+from compactlib.testing.faults import FailingFiles
+from tests.raftlog.wrapped_files import WatchedFiles
+
+LOCAL = LocalFiles()
+
+
+class Opened:
+    """A WAL with a memory of all that it told."""
+
+    def __init__(self, folder: Path, *, files: Files = LOCAL, max_bytes: int = 1 << 20,
+                 states: LogStates | None = None, now: float = 0.0) -> None:
+        self.states = LogStates() if states is None else states
+        self.confirmed: list[Confirmed] = []
+        self.closed: list[ClosedFile] = []
+        self.found = recover_wal(files, folder)
+        self.wal = Wal(folder, self.states, WalOptions(max_bytes=max_bytes, files=files, clock=ManualClock(now)),
+                       recovered=self.found, confirmed=self.confirmed.extend, rolled=self.closed.append)
+
+    def put(self, log_id: str, previous: int | None, index: int, term: int = 1, payload: bytes | None = None) -> Any:
+        return self.wal.write_run(log_id, previous, index, term, [b"%d" % index if payload is None else payload])
+
+    def told(self) -> list[tuple[str, int, list[int]]]:
+        found = [(each.log_id, each.term, list(each.indexes)) for each in self.confirmed]
+        self.confirmed.clear()
+        return found
+
+
+def entries_of(found: Any) -> list[tuple[str, int, int, bytes]]:
+    rows = []
+    for logged in found.frames:
+        frame = logged.frame
+        indexes = frame.indexes or range(frame.first, frame.first + len(frame.payloads))
+        terms = frame.terms or [frame.term] * len(frame.payloads)
+        rows += [(logged.log_id, *row) for row in zip(indexes, terms, frame.payloads, strict=True)]
+    return rows
+
+
+# -- the rules
+
+
+def test_vector_65_a_gap_is_asked_for_once_and_what_follows_is_dropped_until_it_is_filled(tmp_path: Path) -> None:
+    opened = Opened(tmp_path)
+    for index in (1, 2, 3):
+        assert isinstance(opened.put("a", index - 1, index), Write)
+    assert opened.put("a", 4, 5) == Resend(WriterState(3, in_sequence=False), 4)
+    assert opened.put("a", 5, 6) == Dropped(WriterState(3, in_sequence=False), "out of sequence")
+    assert isinstance(opened.put("a", 3, 4), Write)
+    assert isinstance(opened.put("a", 4, 5), Write)
+    assert opened.put("a", 6, 7) == Resend(WriterState(5, in_sequence=False), 6)
+    opened.wal.sync()
+    assert opened.told() == [("a", 1, [1, 2, 3, 4, 5])]
+
+
+@pytest.mark.parametrize("rolled", [False, True])
+def test_vector_65_gaps_are_noticed_after_a_restart_too(rolled: bool, tmp_path: Path) -> None:
+    opened = Opened(tmp_path)
+    for index in range(1, 201):
+        opened.put("a", index - 1, index)
+    opened.wal.sync()
+    if rolled:
+        # The entries are in segments by now, and their file is gone.
+        opened.wal.roll_over()
+        opened.wal.remove_through(1)
+    opened.wal.close()
+    again = Opened(tmp_path)
+    assert len(entries_of(again.found)) == (0 if rolled else 200)
+    assert again.put("a", 219, 220) == Resend(WriterState(200, in_sequence=False), 201)
+    assert isinstance(again.put("a", 200, 201), Write)
+
+
+def test_vector_64_sparse_writes_are_confirmed_and_handed_over_as_they_were_written(tmp_path: Path) -> None:
+    opened = Opened(tmp_path)
+    assert opened.wal.write_sparse("a", 11, [12], [1], [b"x"]) == Write(WriterState(12), 12)
+    opened.wal.sync()
+    assert opened.wal.write_sparse("a", 12, [15], [1], [b"y"]) == Write(WriterState(15), 15)
+    opened.wal.sync()
+    assert opened.told() == [("a", 1, [12]), ("a", 1, [15])]
+    opened.wal.roll_over()
+    (closed,) = opened.closed
+    assert closed.indexes == {"a": IndexSet.from_sorted([12, 15])}
+    opened.wal.close()
+    again = Opened(tmp_path)
+    assert entries_of(again.found) == [("a", 12, 1, b"x"), ("a", 15, 1, b"y")]
+    assert again.wal.last_index("a") == 15
+
+
+ROW = LogState(20, 1, IndexSet.from_sorted([8, 12]))
+
+
+@pytest.mark.parametrize(("known", "previous", "first", "last", "verdict"), [
+    # Entries below the smallest live index are not written, whether the log is known or not.
+    (None, 6, 7, 7, Dropped(WriterState(7), "dead")),
+    (WriterState(3), 4, 5, 7, Dropped(WriterState(7), "dead")),
+    (WriterState(5), 5, 6, 9, Write(WriterState(9), 8)),
+    # The smallest live index fits whatever came before; what was above it is taken back.
+    (WriterState(3), 7, 8, 8, Write(WriterState(8), 8)),
+    (WriterState(15), 7, 8, 8, Write(WriterState(8), 8, cut_after=7)),
+    # An unknown log begins anywhere.
+    (None, 98, 99, 99, Write(WriterState(99), 99)),
+    # Contiguous writes behind a snapshot that is ahead of what was written.
+    (WriterState(14), 20, 21, 30, Write(WriterState(30), 21)),
+    (WriterState(14), 21, 22, 30, Resend(WriterState(14, in_sequence=False), 21)),
+    # An overwrite: what lay above the index before is taken back.
+    (WriterState(40), 29, 30, 31, Write(WriterState(31), 30, cut_after=29)),
+    (WriterState(40), 29, 35, 35, Write(WriterState(35), 35, cut_after=29)),
+    (WriterState(40, in_sequence=False), 29, 30, 31, Write(WriterState(31), 30, cut_after=29)),
+    # A writer that does not say what it follows means whatever there is.
+    (WriterState(14), None, 99, 99, Write(WriterState(99), 99)),
+    (WriterState(40), None, 30, 30, Write(WriterState(30), 30, cut_after=29)),
+])
+def test_what_becomes_of_a_write(known: WriterState | None, previous: int | None, first: int, last: int,
+                                 verdict: object) -> None:
+    assert judge(known, ROW, previous, first, last) == verdict
+
+
+def test_a_queued_write_that_a_snapshot_overtakes_is_not_written(tmp_path: Path) -> None:
+    opened = Opened(tmp_path)
+    for index in range(1, 10):
+        opened.put("a", index - 1, index, payload=bytes(1000))
+    opened.put("b", None, 1)
+    opened.states.put("a", LogState(9, 1, IndexSet.from_sorted([8])))
+    opened.wal.sync()
+    assert opened.told() == [("a", 1, [8, 9]), ("b", 1, [1])]
+    assert opened.wal.size_bytes < 3000
+    opened.wal.audit()
+
+
+def test_confirmations_name_what_stands_by_log_and_term(tmp_path: Path) -> None:
+    opened = Opened(tmp_path)
+    opened.wal.write_run("a", None, 1, 1, [b""] * 10)
+    opened.wal.write_run("b", None, 5, 7, [b"x", b"y"])
+    opened.wal.write_run("a", 4, 5, 2, [b""] * 2)
+    opened.wal.write_sparse("a", 6, [9, 12], [2, 3], [b"", b""])
+    opened.wal.cut("b", 5)
+    opened.wal.sync()
+    assert opened.told() == [("a", 1, [1, 2, 3, 4]), ("b", 7, [5]), ("a", 2, [5, 6, 9]), ("a", 3, [12])]
+
+
+# -- batches
+
+
+def test_one_fsync_for_all_that_threads_and_logs_have_queued(tmp_path: Path) -> None:
+    """Notes 5.2, item 11: a batch costs one write of the batch, one fsync, and no folder sync."""
+    done: list[str] = []
+    opened = Opened(tmp_path, files=WatchedFiles(lambda operation, path: done.append(operation)))
+    done.clear()
+    threads = [threading.Thread(target=lambda name=name: [opened.put(name, index - 1, index)  # type: ignore[misc]
+                                                          for index in range(1, 51)]) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    opened.wal.sync()
+    assert done.count("sync") == 1
+    assert set(done) == {"write", "sync"}
+    assert sorted(log_id for log_id, _, indexes in opened.told() if len(indexes) == 50) == list("abcd")
+    opened.wal.sync()
+    assert done.count("sync") == 1
+
+
+def test_threads_that_sync_at_once_are_all_served(tmp_path: Path) -> None:
+    opened = Opened(tmp_path, max_bytes=3000)
+    durable: list[tuple[str, int]] = []
+
+    def work(name: str) -> None:
+        for index in range(1, 31):
+            opened.put(name, index - 1, index)
+            opened.wal.sync()
+            durable.append((name, index))
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(durable) == 90
+    assert len(opened.closed) > 1
+    opened.wal.audit()
+    opened.wal.close()
+    rows = entries_of(recover_wal(LOCAL, tmp_path))
+    assert [row[1] for row in rows if row[0] == "b"] == list(range(1, 31))
+
+
+# -- files
+
+
+def test_a_full_file_is_closed_and_the_next_one_names_its_logs_and_its_length(tmp_path: Path) -> None:
+    opened = Opened(tmp_path, max_bytes=2000)
+    for index in range(1, 40):
+        opened.put("a", index - 1, index, payload=bytes(200))
+        opened.wal.sync()
+    assert [closed.number for closed in opened.closed] == list(range(1, opened.wal.number))
+    assert IndexSet().union(*(closed.indexes["a"] for closed in opened.closed)).first == 1
+    opened.wal.remove_through(2)
+    with pytest.raises(InvalidInput, match="is in use"):
+        opened.wal.remove_through(opened.wal.number)
+    assert sorted(os.listdir(tmp_path))[0] == "0000000000000003.wal"
+    opened.wal.close()
+    with pytest.raises(Closed):
+        opened.put("a", 39, 40)
+    again = Opened(tmp_path)
+    assert entries_of(again.found)[-1][1] == 39
+    again.wal.audit()
+
+
+def test_a_missing_file_in_between_is_damage(tmp_path: Path) -> None:
+    opened = Opened(tmp_path)
+    for _ in range(2):
+        opened.wal.roll_over()
+    opened.wal.close()
+    os.unlink(tmp_path / "0000000000000002.wal")
+    with pytest.raises(CorruptData, match=r"0000000000000002\.wal .* expected a WAL file"):
+        recover_wal(LOCAL, tmp_path)
+
+
+# -- damage
+
+
+def written(folder: Path, batches: int = 4, *, close: bool = True) -> Path:
+    """One file of `batches` batches of 3 entries each; without a clean end, the last batch has no mark behind it."""
+    opened = Opened(folder)
+    for batch in range(batches):
+        first = 3 * batch + 1
+        opened.wal.write_run("a", first - 1, first, 1, [b"entry %d" % (first + place) for place in range(3)])
+        opened.wal.sync()
+    path = Path(opened.wal.path)
+    if close:
+        opened.wal.close()
+    return path
+
+
+def test_a_flipped_byte_in_what_was_durable_is_damage_at_every_place(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    data = path.read_bytes()
+    end = Opened(tmp_path).wal
+    end.close()
+    os.unlink(end.path)
+    checked = 0
+    for place in range(64, len(data) - 64, 3):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1:])
+        try:
+            found = recover_wal(LOCAL, tmp_path)
+        except CorruptData as error:
+            assert error.path == str(path)
+            checked += 1
+        else:
+            # Padding is not part of anything.
+            assert len(entries_of(found)) == 12
+    assert checked > (len(data) - 128) // 3 * 0.9
+
+
+def test_a_torn_tail_is_cut_at_every_length(tmp_path: Path) -> None:
+    path = written(tmp_path, close=False)
+    data = path.read_bytes()
+    for size in range(64, len(data), 5):
+        path.write_bytes(data[:size])
+        rows = entries_of(recover_wal(LOCAL, tmp_path))
+        assert len(rows) % 3 == 0
+        assert [row[1] for row in rows] == list(range(1, len(rows) + 1))
+    path.write_bytes(data[:40])
+    with pytest.raises(CorruptData, match="expected a header of 64 bytes"):
+        recover_wal(LOCAL, tmp_path)
+
+
+def test_damage_in_a_file_that_has_a_successor_is_never_a_torn_tail(tmp_path: Path) -> None:
+    opened = Opened(tmp_path)
+    opened.wal.write_run("a", None, 1, 1, [b"one", b"two"])
+    opened.wal.sync()
+    path, end = Path(opened.wal.path), opened.wal.size_bytes
+    opened.wal.roll_over()
+    opened.wal.close()
+    data = path.read_bytes()
+    path.write_bytes(data[:end - 8] + b"\xff" * 8)
+    with pytest.raises(CorruptData, match="as the next file says"):
+        recover_wal(LOCAL, tmp_path)
+    path.write_bytes(data[:end - 8])
+    with pytest.raises(CorruptData, match="as the next file says"):
+        recover_wal(LOCAL, tmp_path)
+
+
+def test_a_payload_that_looks_like_a_frame_proves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    foreign = written(tmp_path / "other").read_bytes()
+    folder = tmp_path / "wal"
+    folder.mkdir()
+    opened = Opened(folder, now=1.0)
+    opened.put("a", None, 1)
+    opened.wal.sync()
+    opened.put("a", 1, 2, payload=bytes(-opened.wal.size_bytes % 8) + foreign * 3)
+    opened.wal.sync()
+    path = Path(opened.wal.path)
+    data = path.read_bytes()
+    # The batch lost its first block, and nothing behind it: torn.
+    torn = bytearray(data[:-64])
+    torn[opened.found.last_end + 300:opened.found.last_end + 340] = bytes(40)
+    path.write_bytes(torn)
+    assert [row[1] for row in entries_of(recover_wal(LOCAL, folder))] == [1]
+
+
+# -- a disk that refuses
+
+
+def test_after_a_failed_sync_nothing_is_confirmed_any_more(tmp_path: Path) -> None:
+    probe = FailingFiles()
+    (tmp_path / "probe").mkdir()
+    Opened(tmp_path / "probe", files=probe)
+    before = probe.count
+    (tmp_path / "wal").mkdir()
+    opened = Opened(tmp_path / "wal", files=FailingFiles(fail_at=before + 2, errno=errno.EIO))
+    opened.put("a", 0, 1)
+    with pytest.raises(LogStopped, match="could not be made durable") as raised:
+        opened.wal.sync()
+    assert isinstance(raised.value.__cause__, StorageError)
+    # The disk is well again, which proves nothing.
+    for _ in range(2):
+        with pytest.raises(LogStopped):
+            opened.wal.sync()
+        with pytest.raises(LogStopped):
+            opened.put("a", 1, 2)
+    with pytest.raises(LogStopped):
+        opened.wal.roll_over()
+    assert opened.told() == []
+    assert opened.wal.stopped is not None
+    opened.wal.close()
+
+
+def test_what_a_failed_sync_left_in_the_file_is_written_anew_before_it_counts(tmp_path: Path) -> None:
+    """The bytes may be in the system's memory only; the next process must not take them for durable."""
+    opened = Opened(tmp_path, files=FailingFiles(fail_at=7, errno=errno.EIO))
+    opened.put("a", 0, 1)
+    with pytest.raises(LogStopped):
+        opened.wal.sync()
+    opened.wal.close()
+    again = Opened(tmp_path)
+    assert (len(again.found.frames), again.found.unproven) == (1, 1)
+    again.wal.close()
+    # Without the first file, as if its bytes had never reached the disk.
+    first = tmp_path / "0000000000000001.wal"
+    first.write_bytes(first.read_bytes()[:again.found.last_end])
+    assert [row[1] for row in entries_of(recover_wal(LOCAL, tmp_path))] == [1]
+    os.unlink(first)
+    assert [row[1] for row in entries_of(recover_wal(LOCAL, tmp_path))] == [1]
+
+
+def test_a_full_disk_confirms_nothing_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    opened = Opened(tmp_path, files=FailingFiles(fail_at=6, errno=errno.ENOSPC, short_write=True))
+    opened.put("a", 0, 1, payload=bytes(5000))
+    with pytest.raises(DiskFull):
+        opened.wal.sync()
+    assert opened.told() == []
+    opened.put("a", 1, 2)
+    opened.wal.audit()
+    opened.wal.sync()
+    assert opened.told() == [("a", 1, [1, 2])]
+    opened.wal.close()
+    assert [row[1] for row in entries_of(recover_wal(LOCAL, tmp_path))] == [1, 2]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_refuses_any_step_of_a_roll_over_loses_nothing(number: int, tmp_path: Path) -> None:
+    for fail_at in range(6, 20):
+        folder = tmp_path / str(fail_at)
+        folder.mkdir()
+        opened = Opened(folder, files=FailingFiles(fail_at=fail_at, errno=number), max_bytes=300)
+        durable = 0
+        for index in range(1, 6):
+            try:
+                opened.put("a", index - 1, index, payload=bytes(100))
+                opened.wal.sync()
+            except (StorageError, LogStopped):
+                break
+            durable = index
+        try:
+            opened.wal.close()
+        except (StorageError, LogStopped):
+            pass
+        else:
+            assert [index for each in opened.confirmed for index in each.indexes][:durable] == list(
+                range(1, durable + 1))
+        rows = entries_of(Opened(folder).found)
+        assert len({row[1] for row in rows}) >= durable
+
+
+# -- crashes
+
+
+def life(folder: Path, files: RecordingFiles) -> None:
+    """Batches of two logs, an overwrite, roll-overs, and the removal of what is in segments."""
+    opened = Opened(folder, files=files, max_bytes=700)
+    confirmed: dict[str, dict[int, int]] = {"a": {}, "b": {}}
+
+    def sync() -> None:
+        opened.wal.sync()
+        for log_id, term, indexes in opened.told():
+            for index in indexes:
+                confirmed[log_id] = {each: known for each, known in confirmed[log_id].items() if each < index}
+                confirmed[log_id][index] = term
+        files.acknowledge({log_id: dict(rows) for log_id, rows in confirmed.items()})
+
+    for index in range(1, 5):
+        opened.put("a", index - 1, index, payload=b"a%d" % index * 20)
+        opened.put("b", index - 1, index, 5)
+        sync()
+    opened.wal.write_run("a", 2, 3, 2, [b"over", b"written"])
+    sync()
+    opened.wal.write_sparse("b", 4, [7, 9], [5, 6], [b"seven", b"nine"])
+    sync()
+    opened.put("a", 4, 5, 2)
+
+
+def check_life(folder: Path, acknowledged: Sequence[Any]) -> None:
+    for _ in range(2):
+        opened = Opened(folder)
+        found: dict[str, dict[int, int]] = {"a": {}, "b": {}}
+        for log_id, index, term, _payload in entries_of(opened.found):
+            found[log_id] = {each: known for each, known in found[log_id].items() if each < index}
+            found[log_id][index] = term
+        if acknowledged:
+            for log_id, rows in acknowledged[-1].items():
+                # What was confirmed last may have been overwritten by what was written, but not confirmed, after it.
+                for index, term in rows.items():
+                    assert found[log_id].get(index, term) >= term
+                    assert index in found[log_id] or max(found[log_id].values(), default=0) > term
+        opened.wal.close()
+
+
+def test_the_wal_survives_a_crash_at_every_step(tmp_path: Path) -> None:
+    report = explore(record(tmp_path, life), check_life, limit_per_point=24)
+    assert report.points > 20
+
+
+def test_a_crash_while_the_wal_is_opened_loses_nothing(tmp_path: Path) -> None:
+    def reopen(folder: Path, files: Files) -> None:
+        Opened(folder, files=files).wal.close()
+
+    explore_recovery(record(tmp_path, life), reopen, check_life, recoveries=12, limit_per_point=8)
