@@ -1,0 +1,208 @@
+"""Staging tokens: the vectors S1-S8 of `notes/staging.md` 3.2, the register, and the order of merged tokens."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any, cast
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactlib.clock import ManualClock
+from compactlib.errors import CorruptData, InvalidInput
+from compactlib.kv import MemoryStore, PredicateFailed
+from compactlib.outcome import Done, Skipped
+from compactlib.staging.cleanup import TokenCleaner
+from compactlib.staging.layers import MergedTokens
+from compactlib.staging.model import Record
+from compactlib.staging.names import StagingToken, repository_partition
+from compactlib.staging.staged import Staged
+from compactlib.staging.tokens import StagingTokens
+from compactlib.testing import FaultyStore, KVCrash, KVFault
+from tests.staging.world import World, record
+
+VALUE = Staged(record("v"))
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(page_size=10)
+
+
+@pytest.fixture
+def tokens(store: MemoryStore) -> StagingTokens:
+    return StagingTokens(store, repository_partition("main"), random.Random(1), ManualClock(5.0))
+
+
+@pytest.fixture
+def token(tokens: StagingTokens) -> StagingToken:
+    return tokens.draw()
+
+
+def keys(tokens: StagingTokens, token: StagingToken) -> list[bytes]:
+    return [key for key, _ in tokens.scan(token)]
+
+
+def staged(tokens: StagingTokens, token: StagingToken, key: bytes) -> Staged | None:
+    found = tokens.get(token, key)
+    return None if found is None else found.staged
+
+
+def test_s1_a_tombstone_is_an_entry(tokens: StagingTokens, token: StagingToken) -> None:
+    tokens.set(token, b"a", Staged(None))
+    assert staged(tokens, token, b"a") == Staged(None)
+    assert list(tokens.scan(token)) == [(b"a", Staged(None))]
+    assert staged(tokens, token, b"b") is None
+
+
+@pytest.mark.parametrize("wrong", [Record(cast("Any", None), b"d"), Record(b"i", cast("Any", "text")),
+                                   cast("Any", b"no record")])
+def test_s2_what_has_no_identity_is_refused_and_the_old_value_stays(tokens: StagingTokens, token: StagingToken,
+                                                                    wrong: Record) -> None:
+    tokens.set(token, b"a", VALUE)
+    with pytest.raises(InvalidInput):
+        tokens.set(token, b"a", Staged(wrong))
+    assert staged(tokens, token, b"a") == VALUE
+
+
+def test_s3_empty_data_is_a_value(tokens: StagingTokens, token: StagingToken) -> None:
+    tokens.set(token, b"a", Staged(Record(b"i", b"")))
+    assert staged(tokens, token, b"a") == Staged(Record(b"i", b""))
+
+
+def test_s4_updates_see_what_is_there_and_may_skip_or_raise(tokens: StagingTokens, token: StagingToken) -> None:
+    seen: list[Staged | None] = []
+
+    def skip(found: Staged | None) -> None:
+        seen.append(found)
+
+    def fail(found: Staged | None) -> Staged:
+        raise KeyError("no")
+
+    assert not tokens.update(token, b"a", skip)
+    assert staged(tokens, token, b"a") is None
+    assert tokens.update(token, b"a", lambda _: VALUE)
+    with pytest.raises(KeyError):
+        tokens.update(token, b"a", fail)
+    assert not tokens.update(token, b"a", skip)
+    tokens.set(token, b"b", Staged(None))
+    assert not tokens.update(token, b"b", skip)
+    assert (seen, staged(tokens, token, b"a")) == ([None, VALUE, Staged(None)], VALUE)
+
+
+def test_s5_tokens_are_apart(tokens: StagingTokens) -> None:
+    one, other = tokens.draw(), tokens.draw()
+    tokens.set(one, b"a", VALUE)
+    assert (keys(tokens, one), keys(tokens, other)) == ([b"a"], [])
+    assert (tokens.is_empty(one), tokens.is_empty(other)) == (False, True)
+
+
+@pytest.mark.parametrize(("present", "prefix", "left"), [
+    (["FFFFFEFE", "FFFFFEFF", "FFFFFFFD", "FFFFFFFE", "FFFFFFFF"], "FFFFFF", 2),
+    (["FFFFFEFE", "FFFFFEFF", "FFFFFFFD", "FFFFFFFE", "FFFFFFFF"], "", 0),
+    (["01FEFFFF", "01FF", "01FFFF", "01FFFFFF", "02FF"], "01FFFF", 3),
+])
+def test_s6_removing_by_prefix(tokens: StagingTokens, token: StagingToken, present: list[str], prefix: str,
+                               left: int) -> None:
+    for key in present:
+        tokens.set(token, bytes.fromhex(key), VALUE)
+    assert tokens.remove_prefix(token, bytes.fromhex(prefix)) == len(present) - left
+    assert len(keys(tokens, token)) == left
+
+
+def test_s7_removing_a_token_leaves_another_alone(tokens: StagingTokens) -> None:
+    one, other = tokens.draw(), tokens.draw()
+    for number in range(1400):
+        tokens.set(one, b"%04d" % number, VALUE)
+        tokens.set(other, b"%04d" % number, VALUE)
+    assert tokens.remove_prefix(one, b"") == 1400
+    assert (len(keys(tokens, one)), len(keys(tokens, other))) == (0, 1400)
+
+
+def dropped_token(world: World) -> StagingToken:
+    main = world.branch(staged={f"k{number}": "x" for number in range(40)})
+    token = main.record().staging_token
+    main.reset()
+    return token
+
+
+def test_s8_what_was_dropped_is_cleaned_up_once() -> None:
+    world = World()
+    token = dropped_token(world)
+    cleaner = TokenCleaner(world.context, grace_seconds=0)
+    outcome = cleaner.run()
+    assert isinstance(outcome, Done)
+    assert (outcome.stats.tokens_removed, outcome.stats.entries_removed) == (1, 40)
+    assert (keys(world.context.tokens, token), list(world.context.tokens.dropped())) == ([], [])
+    assert isinstance(cleaner.run(), Skipped)
+
+
+def test_s8_a_cleanup_that_died_half_way_is_finished_by_the_next() -> None:
+    world = World()
+    token = dropped_token(world)
+    crashing = FaultyStore(world.store, lambda operation: (
+        KVFault.CRASH_AFTER if operation.name == "delete" and operation.key == b"k27" else None))
+    with pytest.raises(KVCrash):
+        TokenCleaner(World(crashing, world.objects).context, grace_seconds=0).run()
+    assert 0 < len(keys(world.context.tokens, token)) < 40
+    TokenCleaner(world.context, grace_seconds=0).run()
+    assert (keys(world.context.tokens, token), list(world.context.tokens.dropped())) == ([], [])
+
+
+def test_an_entry_may_be_demanded_to_exist(tokens: StagingTokens, token: StagingToken) -> None:
+    with pytest.raises(PredicateFailed):
+        tokens.set(token, b"a", VALUE, require_exists=True)
+    tokens.set(token, b"a", VALUE)
+    tokens.set(token, b"a", Staged(None), require_exists=True)
+    assert staged(tokens, token, b"a") == Staged(None)
+
+
+def test_a_token_is_in_the_register_before_it_is_used(tokens: StagingTokens) -> None:
+    token = tokens.issue("main")
+    (mark,) = tokens.registered()
+    assert (mark.token, mark.branch, mark.at) == (token, "main", 5.0)
+    tokens.mark_dropped([token], "main")
+    assert [mark.token for mark in tokens.dropped()] == [token]
+    tokens.forget(token)
+    assert [*tokens.registered(), *tokens.dropped()] == []
+
+
+def test_damage_is_named_and_never_an_answer(store: MemoryStore, tokens: StagingTokens, token: StagingToken) -> None:
+    tokens.set(token, b"a", VALUE)
+    store.set(token.encode(), b"a", store.get(token.encode(), b"a").value[:-1])
+    with pytest.raises(CorruptData, match="key b'a' of staging token"):
+        tokens.get(token, b"a")
+    with pytest.raises(CorruptData):
+        list(tokens.scan(token))
+
+
+layers = st.lists(st.dictionaries(st.binary(min_size=1, max_size=3), st.none() | st.just("v"), max_size=8), max_size=4)
+
+
+@given(layers, st.binary(max_size=2), st.binary(max_size=1))
+def test_merged_tokens_give_the_newest_entry_of_each_key(newest_first: list[Mapping[bytes, str | None]], start: bytes,
+                                                         prefix: bytes) -> None:
+    tokens = StagingTokens(MemoryStore(page_size=2), b"marks", random.Random(1), ManualClock())
+    names = [tokens.draw() for _ in newest_first]
+    expected: dict[bytes, Staged] = {}
+    for number, (name, layer) in reversed(list(enumerate(zip(names, newest_first, strict=True)))):
+        for key, value in layer.items():
+            entry = Staged(None if value is None else record(f"{value}{number}"))
+            tokens.set(name, key, entry)
+            expected[key] = entry
+    wanted = [(key, entry) for key, entry in sorted(expected.items()) if key >= start and key.startswith(prefix)]
+    merged = MergedTokens(tokens, names, start, prefix=prefix, page_size=1)
+    assert list(merged) == wanted
+    assert merged.scanned <= sum(map(len, newest_first))
+    merged.seek(b"")
+    assert list(merged) == [(key, entry) for key, entry in sorted(expected.items()) if key.startswith(prefix)]
+
+
+def test_write_ids_differ_and_are_never_zero(tokens: StagingTokens) -> None:
+    drawn = {tokens.draw_write_id() for _ in range(100)}
+    assert len(drawn) == 100
+    assert bytes(8) not in drawn
+    assert attrs.evolve(VALUE, write_id=drawn.pop()) != VALUE
