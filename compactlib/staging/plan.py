@@ -1,7 +1,8 @@
 """What a compaction of a branch would do, and what it would gain: a dry run.
 
 `look` reads the staged entries (up to a limit) into a `CompactionView`; `plan_compaction` is a pure function of that.
-Nothing is written, and ranges are not opened: which of them the changes would touch shows in the metarange.
+Nothing is written. Which ranges the changes would touch shows in the metarange; those that tombstones lie in are
+opened, to see what is alive between two of them.
 
 What is to be gained: a listing no longer passes over tombstones, and a read of a key that is not staged no longer asks
 every sealed token. What it costs: every range that a change falls into is written anew. So a thousand deletes side by
@@ -11,11 +12,13 @@ side are worth a compaction, and a thousand deletes in a thousand ranges hardly 
 from __future__ import annotations
 
 from bisect import bisect_left
+from itertools import islice
 from typing import Any, Protocol
 
 import attrs
 
 from compactlib.report import Table
+from compactlib.staging.committed import RecordScan
 from compactlib.staging.context import StagingContext
 from compactlib.staging.layers import MergedTokens
 from compactlib.staging.record import BranchRecord
@@ -31,7 +34,7 @@ class CompactionView:
         compacted: whether it has a compacted metarange.
         puts: keys whose newest staged entry is a value.
         tombstones: keys whose newest staged entry is a tombstone.
-        longest_run: the most tombstones in a row, in order of the keys, with no staged value in between.
+        longest_run: the most tombstones in a row, in order of the keys, with nothing alive in between.
         all_seen: whether all staged entries were looked at; if not, the three numbers above are of the first ones.
         ranges: ranges of the base.
         ranges_touched: those that a staged key falls into, or just before.
@@ -143,8 +146,33 @@ class CostPolicy:
         return None
 
 
+class _Runs:
+    """Counts tombstones, and how many follow one another without a live key in between."""
+
+    def __init__(self, base: RecordScan) -> None:
+        self.tombstones = 0
+        self.longest = 0
+        self._base = base
+        self._run = 0
+        self._last = b""
+
+    def tombstone(self, key: bytes) -> None:
+        if self._run:
+            self._base.seek(self._last + b"\0")
+            following = next(self._base, None)
+            if following is not None and following[0] < key:
+                self._run = 0
+        self.tombstones += 1
+        self._run += 1
+        self._last = key
+        self.longest = max(self.longest, self._run)
+
+    def end(self) -> None:
+        self._run = 0
+
+
 def look(context: StagingContext, branch: str, record: BranchRecord, window_ends_at: float | None) -> CompactionView:
-    """See what a compaction would find. Reads at most `options.max_scanned` staged entries, and one metarange."""
+    """See what a compaction would find. Reads at most `options.max_scanned` staged entries, and ranges they touch."""
     committed = context.committed
     base = record.compacted_metarange_id
     if base is None:
@@ -152,21 +180,21 @@ def look(context: StagingContext, branch: str, record: BranchRecord, window_ends
     ranges = committed.ranges_of(base)
     last_keys = [entry.max_key for entry in ranges]
     touched: set[int] = set()
-    puts = tombstones = run = longest = 0
+    runs = _Runs(committed.scan(base))
+    limit = context.options.max_scanned
+    puts = 0
     merged = MergedTokens(context.tokens, record.tokens)
-    for key, staged in merged:
+    for key, staged in islice(merged, limit):
         if staged.is_tombstone:
-            tombstones, run = tombstones + 1, run + 1
-            longest = max(longest, run)
+            runs.tombstone(key)
         else:
-            puts, run = puts + 1, 0
+            runs.end()
+            puts += 1
         if ranges:
             touched.add(min(bisect_left(last_keys, key), len(ranges) - 1))
-        if merged.scanned >= context.options.max_scanned:
-            break
     return CompactionView(
         branch=branch, sealed_tokens=len(record.sealed_tokens), compacted=record.compacted_metarange_id is not None,
-        puts=puts, tombstones=tombstones, longest_run=longest, all_seen=merged.scanned < context.options.max_scanned,
+        puts=puts, tombstones=runs.tombstones, longest_run=runs.longest, all_seen=puts + runs.tombstones < limit,
         ranges=len(ranges), ranges_touched=len(touched), bytes_touched=sum(ranges[at].size_bytes for at in touched),
         window_ends_at=window_ends_at)
 

@@ -1,0 +1,442 @@
+"""The compactor: the C-vectors of `notes/staging.md` 3.4 that are about it, by number, and what it answers."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compactlib.budget import Budget
+from compactlib.clock import ManualClock
+from compactlib.errors import BudgetSpent, InvalidInput
+from compactlib.kv import MemoryStore, SqliteStore
+from compactlib.objects import LocalObjects
+from compactlib.observe import RecordingObserver
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.process_executor import ProcessExecutor
+from compactlib.rewrite import Executor, LocalExecutor
+from compactlib.staging import Branch, BranchNotFound, CommittedRanges, SplitRule, StagingArea, StagingOptions
+from compactlib.staging.compaction_outcome import CompactionStats, LostRace, NothingToDo, Throttled
+from compactlib.staging.compactor import Compactor
+from compactlib.staging.garbage import collect_garbage, live_metaranges
+from compactlib.staging.plan import CostPolicy
+from compactlib.testing import FaultyStore, KVFault, KVOperation
+from tests.staging.stores_in_files import FileStores
+from tests.staging.world import World
+
+
+def sigma() -> tuple[World, Branch]:
+    """HEAD{a=1, b=2}; `a` deleted, c=3 put: the start of most vectors, before the compaction."""
+    world = World()
+    branch = world.branch({"a": "1", "b": "2"})
+    branch.delete(b"a")
+    branch.put(b"c", b"3")
+    return world, branch
+
+
+def compacted(world: World, branch: str = "main", *, force: bool = True) -> CompactionStats:
+    outcome = world.compactor.compact(branch, force=force)
+    assert isinstance(outcome, Done), outcome
+    return outcome.stats
+
+
+def values(branch: Branch) -> dict[bytes, bytes]:
+    return {entry.key: entry.record.data for entry in branch.entries() if entry.record is not None}
+
+
+def test_c1_the_outcome_and_the_record() -> None:
+    world, branch = sigma()
+    before = branch.record()
+    stats = compacted(world)
+    after = branch.record()
+    assert (stats.sealed_before, stats.sealed_after) == (1, 0)
+    assert (stats.applied.added, stats.applied.changed, stats.applied.removed) == (1, 0, 1)
+    assert after.compacted_metarange_id == stats.metarange_id is not None
+    assert after.sealed_tokens == ()
+    assert after.staging_token != before.staging_token
+    assert world.context.tokens.is_empty(after.staging_token)
+    assert (after.commit_id, after.compaction_started_at) == (before.commit_id, world.clock.now())
+    assert [mark.token for mark in world.context.tokens.dropped()] == [before.staging_token]
+
+
+def test_c8_the_second_compaction_builds_on_the_first() -> None:
+    world, branch = sigma()
+    first = compacted(world)
+    branch.put(b"d", b"4")
+    second = compacted(world)
+    assert (second.applied.added, second.applied.removed) == (1, 0)  # against the first, not against HEAD
+    assert second.metarange_id not in (None, first.metarange_id)
+    assert values(branch) == {b"b": b"2", b"c": b"3", b"d": b"4"}
+
+
+def test_c9_nothing_to_do_leaves_the_record_alone() -> None:
+    world = World()
+    branch = world.branch({"a": "1"})
+    before = branch.record()
+    outcome = world.compactor.compact("main")
+    assert isinstance(outcome, NothingToDo)
+    assert isinstance(outcome, Skipped)
+    assert outcome.to_dicts() == [{"outcome": "nothing_to_do", "reason": "nothing is staged"}]
+    assert branch.record() == before
+    branch.put(b"a", b"2")
+    compacted(world)
+    assert isinstance(world.compactor.compact("main", force=True), NothingToDo)
+
+
+def test_c10_a_branch_that_was_emptied_has_an_empty_metarange() -> None:
+    world = World()
+    branch = world.branch({"a": "1"})
+    branch.delete(b"a")
+    stats = compacted(world)
+    assert stats.metarange_id is not None
+    assert world.committed.ranges_of(stats.metarange_id) == ()
+
+
+def test_c11_without_a_head() -> None:
+    world = World()
+    branch = world.branch()
+    branch.put(b"x", b"1")
+    assert compacted(world).metarange_id is not None
+    branch.delete(b"x")
+    assert compacted(world).metarange_id is None  # as empty as a branch that nothing was committed to
+    assert branch.record().compacted_metarange_id is None
+
+
+def test_c12_a_result_that_equals_head_is_not_kept() -> None:
+    world = World()
+    branch = world.branch({"a": "1"}, staged={"zz": None})
+    stats = compacted(world)
+    assert stats.metarange_id is None
+    record = branch.record()
+    assert (record.compacted_metarange_id, record.sealed_tokens) == (None, ())
+    assert not list(branch.differences())
+    branch.put(b"b", b"2")
+    compacted(world)
+    branch.delete(b"b")
+    assert compacted(world).metarange_id is None  # the way back from a compaction
+    assert branch.record().compacted_metarange_id is None
+
+
+def test_c14_at_most_one_compaction_starts_within_the_window() -> None:
+    world = World()
+    branch = world.branch({"a": "1"})
+    branch.put(b"b", b"2")
+    start = world.clock.now()
+    compacted(world, force=False)
+    branch.put(b"c", b"3")
+    before = branch.record()
+    world.clock.advance(299)
+    outcome = world.compactor.compact("main")
+    assert outcome == Throttled(outcome.reason if isinstance(outcome, Throttled) else "", start, start + 300)
+    assert branch.record() == before
+    world.clock.advance(1)
+    compacted(world, force=False)
+    branch.put(b"d", b"4")
+    compacted(world, force=True)
+
+
+@pytest.mark.parametrize(("ahead_seconds", "throttled"), [(3600, False), (60, True), (300, True), (301, False)])
+def test_c14_a_start_in_the_future_is_a_clock_gone_wrong(ahead_seconds: float, throttled: bool) -> None:
+    world, _ = sigma()
+    world.context.branches.update("main", lambda record: attrs.evolve(
+        record, compaction_started_at=world.clock.now() + ahead_seconds))
+    assert isinstance(world.compactor.compact("main"), Throttled if throttled else Done)
+
+
+def test_c14_a_window_of_zero_throttles_nothing() -> None:
+    world, branch = sigma()
+    compactor = Compactor(world.context, window_seconds=0)
+    assert isinstance(compactor.compact("main"), Done)
+    branch.put(b"d", b"4")
+    assert isinstance(compactor.compact("main"), Done)
+    with pytest.raises(InvalidInput, match="window_seconds"):
+        Compactor(world.context, window_seconds=-1)
+    with pytest.raises(InvalidInput, match="on_new_sealed"):
+        Compactor(world.context, on_new_sealed="maybe")  # type: ignore[arg-type]
+
+
+def test_c17_one_delete_inside_a_range_writes_one_range() -> None:
+    world = World(rule=SplitRule(raggedness=40, max_bytes=1 << 20))
+    branch = world.branch({f"key{number:04}": "v" for number in range(1000)})
+    ranges = world.committed.ranges_of(next(iter(live_metaranges(world.context))))
+    assert len(ranges) >= 10
+    target = max(ranges, key=lambda entry: entry.count)
+    keys = [key for key in values(branch) if target.min_key < key < target.max_key]
+    branch.delete(keys[len(keys) // 2])
+    stats = compacted(world)
+    assert (stats.applied.ranges_read, stats.applied.ranges_written) == (1, 1)
+    assert stats.applied.ranges_reused == len(ranges) - 1
+
+
+def test_c24_what_a_compaction_needs_is_live_and_what_it_superseded_is_not() -> None:
+    world, branch = sigma()
+    first = compacted(world).metarange_id
+    branch.put(b"d", b"4")
+    second = compacted(world).metarange_id
+    assert second in set(live_metaranges(world.context))
+    assert first not in set(live_metaranges(world.context))
+    world.clock.advance(1000)
+    outcome = collect_garbage(world.context, grace_seconds=10)
+    assert isinstance(outcome, Done)
+    assert outcome.stats.metaranges_deleted == 1
+    left = {file.id for file in world.committed.list_metaranges()}
+    assert second in left
+    assert first not in left
+    assert values(branch) == {b"b": b"2", b"c": b"3", b"d": b"4"}
+    assert isinstance(collect_garbage(world.context, grace_seconds=10), Skipped)
+
+
+# ------------------------------------------------------------------------------------------------------- C23: G3
+
+
+KEYS = st.sampled_from([b"a", b"b", b"c", b"d/1", b"d/2"])
+OPERATIONS = st.one_of(
+    st.tuples(st.just("put"), KEYS, st.sampled_from([b"1", b"2", b""])), st.tuples(st.just("delete"), KEYS),
+    st.tuples(st.just("commit")), st.tuples(st.just("reset")), st.tuples(st.just("reset_key"), KEYS),
+    st.tuples(st.just("reset_prefix"), st.sampled_from([b"d/", b"a"])), st.tuples(st.just("seal")))
+
+
+def carry_out(world: World, branch: Branch, operation: tuple[object, ...]) -> object:
+    match operation:
+        case ("put", bytes() as key, bytes() as data):
+            branch.put(key, data)
+        case ("delete", bytes() as key):
+            branch.delete(key)
+        case ("commit",):
+            outcome = branch.commit("c")
+            return outcome.stats.added if isinstance(outcome, Done) else type(outcome)
+        case ("reset",):
+            branch.reset()
+        case ("reset_key", bytes() as key):
+            branch.reset_key(key)
+        case ("reset_prefix", bytes() as prefix):
+            branch.reset_prefix(prefix)
+        case _:
+            world.context.branches.update("main", lambda record: record.sealed_with(
+                world.context.tokens.issue("main")))
+    return None
+
+
+def seen(branch: Branch) -> object:
+    page = branch.list(delimiter=b"/")
+    return (values(branch), [entry.key for entry in page.entries], list(branch.differences()), branch.is_dirty(),
+            list(branch.head().records()))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(OPERATIONS, st.booleans()), max_size=12))
+def test_c23_nobody_sees_whether_a_compaction_ran(steps: list[tuple[tuple[object, ...], bool]]) -> None:
+    plain, other = World(), World()
+    left, right = plain.branch({"a": "1", "d/1": "1"}), other.branch({"a": "1", "d/1": "1"})
+    for operation, compacts in steps:
+        assert carry_out(plain, left, operation) == carry_out(other, right, operation)
+        if compacts:
+            assert not isinstance(other.compactor.compact("main", force=True), Failed)
+        assert seen(left) == seen(right)
+    assert type(left.commit("end")) is type(right.commit("end"))
+    assert list(left.head().records()) == list(right.head().records())
+    metaranges = {area.at("main").metarange_id for area in (plain.area, other.area)}
+    assert len(metaranges) <= 1  # equal content, equal id
+    other.context.branches.read("main").record.audit()
+
+
+# ---------------------------------------------------------------------------------------- races told one by one
+
+
+class Meanwhile:
+    """A committed layer that lets something happen in the middle of the rewrite."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def during(self, act: object, compactor: Compactor) -> object:
+        apply = self.world.committed.apply
+
+        def applied(*args: object, **options: object) -> object:
+            self.world.committed.apply = apply  # type: ignore[method-assign]
+            assert callable(act)
+            act()
+            return apply(*args, **options)  # type: ignore[arg-type]
+
+        self.world.committed.apply = applied  # type: ignore[method-assign, assignment]
+        try:
+            return compactor.compact("main", force=True)
+        finally:
+            self.world.committed.apply = apply  # type: ignore[method-assign]
+
+
+def test_new_sealed_tokens_make_it_give_way_or_stay_in_front() -> None:
+    world, branch = sigma()
+
+    def seal() -> None:
+        branch.put(b"e", b"5")
+        world.context.branches.update("main", lambda record: record.sealed_with(world.context.tokens.issue("main")))
+
+    outcome = Meanwhile(world).during(seal, world.compactor)
+    assert isinstance(outcome, LostRace)
+    assert outcome.step == "swap"
+    assert len(branch.record().sealed_tokens) == 2
+    kept = Meanwhile(world).during(seal, Compactor(world.context, on_new_sealed="keep"))
+    assert isinstance(kept, Done)
+    assert (kept.stats.sealed_before, kept.stats.sealed_after) == (2, 1)
+    assert values(branch) == {b"b": b"2", b"c": b"3", b"e": b"5"}
+
+
+@pytest.mark.parametrize("what", ["commit", "reset", "hard_reset", "delete", "recreate", "compact"])
+def test_it_gives_way_to_everybody(what: str) -> None:
+    world, branch = sigma()
+    world.area.create_branch("other", "main")
+
+    def act() -> None:
+        if what == "commit":
+            assert isinstance(branch.commit("c"), Done)
+        elif what == "reset":
+            branch.reset()
+        elif what == "hard_reset":
+            branch.hard_reset("other", discard=True)
+        elif what == "compact":
+            compacted(world)
+        else:
+            world.area.delete_branch("main")
+            if what == "recreate":
+                world.area.create_branch("main", "other").put(b"z", b"9")
+
+    outcome = Meanwhile(world).during(act, world.compactor)
+    assert isinstance(outcome, LostRace), outcome
+    if what != "delete":
+        expected = {"commit": {b"b": b"2", b"c": b"3"}, "compact": {b"b": b"2", b"c": b"3"},
+                    "recreate": {b"a": b"1", b"b": b"2", b"z": b"9"}}.get(what, {b"a": b"1", b"b": b"2"})
+        assert values(branch) == expected
+        world.area.audit()
+
+
+def test_the_loser_of_two_seals_leaves_no_token_behind() -> None:
+    losing: list[bool] = []
+
+    def choose(operation: KVOperation) -> KVFault | None:
+        return KVFault.CONFLICT if losing and operation.name == "set_if" else None
+
+    world = World(FaultyStore(MemoryStore(), choose))
+    world.branch({"a": "1"}).put(b"c", b"3")
+    registered = len(list(world.context.tokens.registered()))
+    losing.append(True)
+    outcome = world.compactor.compact("main", force=True)
+    losing.clear()
+    assert isinstance(outcome, LostRace)
+    assert outcome.step == "seal"
+    assert len(list(world.context.tokens.registered())) == registered
+    compacted(world)
+
+
+# ------------------------------------------------------------------------------------------ plans, budgets, executors
+
+
+def test_a_plan_says_what_there_is_to_gain_and_changes_nothing() -> None:
+    world = World(rule=SplitRule(raggedness=40, max_bytes=1 << 20))
+    branch = world.branch({f"key{number:04}": "v" for number in range(1000)})
+    branch.delete_many([b"key%04d" % number for number in range(100, 200)])
+    branch.put(b"key0150", b"back")
+    before = branch.record()
+    plan = world.compactor.plan("main")
+    assert branch.record() == before
+    assert plan.would_run
+    assert (plan.tombstones_gone, plan.first_page_gain, plan.view.puts) == (99, 50, 1)
+    assert (plan.token_reads_before, plan.token_reads_after) == (1, 1)
+    stats = compacted(world)
+    assert plan.ranges_written >= stats.applied.ranges_read >= 1
+    assert plan.view.ranges == stats.applied.ranges_read + stats.applied.ranges_reused
+    assert "99 tombstones, at most 50 in a row" in repr(plan)
+    assert "requests for a key that is not staged" in str(plan)
+    assert "<table" in plan._repr_html_()
+    again = world.compactor.plan("main")
+    assert not again.would_run
+    assert again.view.window_ends_at == world.clock.now() + 300
+    world.clock.advance(301)
+    assert world.compactor.plan("main").why == "nothing is staged"
+
+
+def test_a_plan_looks_at_no_more_than_it_may() -> None:
+    world = World(options=StagingOptions(max_scanned=10))
+    branch = world.branch({f"k{number:02}": "v" for number in range(50)})
+    branch.delete_many([b"k%02d" % number for number in range(50)])
+    plan = world.compactor.plan("main")
+    assert not plan.view.all_seen
+    assert plan.tombstones_gone == 10
+
+
+def test_the_cost_policy_pays_for_runs_and_not_for_scattered_deletes() -> None:
+    world = World(rule=SplitRule(raggedness=40, max_bytes=1 << 20))
+    branch = world.branch({f"key{number:04}": "v" * 2000 for number in range(1000)})
+    branch.delete_many([b"key%04d" % number for number in range(0, 1000, 100)])
+    policy = CostPolicy(long_run=50)
+    assert policy.choose(world.compactor.plan("main")) is None
+    branch.delete_many([b"key%04d" % number for number in range(500, 600)])
+    assert policy.choose(world.compactor.plan("main")) == "101 tombstones in a row"
+    assert CostPolicy(long_run=10_000, bytes_per_tombstone=1e9).choose(world.compactor.plan("main")) is not None
+
+
+def test_a_spent_budget_is_a_failure_after_which_everything_reads_as_before() -> None:
+    world, branch = sigma()
+    before = seen(branch)
+    outcome = world.compactor.compact("main", budget=Budget(total_bytes=1))
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, BudgetSpent)
+    assert seen(branch) == before
+    compacted(world)
+    assert seen(branch) == before
+
+
+def test_a_branch_that_does_not_exist_is_an_error() -> None:
+    with pytest.raises(BranchNotFound):
+        World().compactor.compact("none")
+    with pytest.raises(InvalidInput):
+        World().compactor.compact("")
+
+
+def test_the_rewrite_runs_in_a_thread_and_in_another_process(tmp_path: Path) -> None:
+    stores = FileStores(str(tmp_path))
+    clock = ManualClock(1_000_000.0)
+    with closing(SqliteStore(stores.sqlite_path)) as store, LocalObjects(stores.objects_path) as objects:
+        area = StagingArea(store, CommittedRanges(objects), clock=clock)
+        branch = area.create_branch("main")
+        executors: list[Executor] = [LocalExecutor(workers=2), ProcessExecutor(workers=1)]
+        for number, executor in enumerate(executors):
+            branch.put(b"k%d" % number, b"v")
+            compactor = Compactor(area.context, executor=executor, stores=stores, window_seconds=0)
+            outcome = compactor.compact("main")
+            assert isinstance(outcome, Done), outcome
+            assert outcome.stats.applied.added == 1
+        assert values(branch) == {b"k0": b"v", b"k1": b"v"}
+
+
+def test_an_executor_that_gives_something_else_is_named() -> None:
+    world, _ = sigma()
+
+    class Lazy:
+        def run(self, tasks: object, **_: object) -> object:
+            return iter(())
+
+    outcome = Compactor(world.context, executor=Lazy()).compact("main")  # type: ignore[arg-type]
+    assert isinstance(outcome, Failed)
+    assert "gave no outcome" in str(outcome.error)
+
+
+def test_metrics_of_compactions() -> None:
+    observer = RecordingObserver()
+    world = World()
+    area = StagingArea(world.store, world.committed, clock=world.clock, observer=observer)
+    branch = area.create_branch("main")
+    branch.put(b"a", b"1")
+    compactor = Compactor(area.context)
+    compactor.compact("main")
+    compactor.compact("main")
+    labels = {("repository", "main")}
+    counts = {(name, dict(told)["outcome"]): value for (name, told), value in observer.counters.items()
+              if name == "staging_compactions" and labels <= set(told)}
+    assert counts == {("staging_compactions", "compacted"): 1, ("staging_compactions", "throttled"): 1}
+    assert [fields["outcome"] for name, fields in observer.events if name == "staging_compaction"] == [
+        "compacted", "throttled"]
