@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import attrs
 
+from compactlib.blobstore.breather import Breather
 from compactlib.blobstore.commit import place_targets, private_name, remove_names, remove_sources
 from compactlib.blobstore.compaction_file import CompactionFile
 from compactlib.blobstore.compaction_log import CompactionLog, Phase, Target
@@ -159,7 +160,7 @@ class CompactionWork:
         plan = plan_cycle(
             snapshot, base.remaining, base.copied_before, self._rules(now_ms), swap_segments=base.swap_segments,
             segment_bytes=self._store.segment_bytes, header_bytes=SEGMENT_HEADER_BYTES,
-            dropped_put=self._dropped_puts.note if config.purge_tombstones else None)
+            dropped_put=self._dropped_puts.note if config.purge_tombstones else None, breather=self._breather())
         if self.log.phase is Phase.PREPARE or not _is_begun(self.log, plan):
             self.log = base.start_copy(plan.sources, plan.partial, tuple(each.name for each in plan.targets), now_ms)
             self._write_log()
@@ -232,7 +233,9 @@ class CompactionWork:
         most = self._store.config.index_max_entries
         entries: list[IndexEntry] = []
         start = SEGMENT_HEADER_BYTES
+        breather = self._breather()
         for entry in _moved_entries(snapshot, target):
+            breather.breathe()
             if len(entries) == most:
                 yield self._write_index(target.name, entries, start, entry.offset)
                 start, entries = entry.offset, []
@@ -327,6 +330,9 @@ class CompactionWork:
         self._events.cycle_ended(number, cycle, verdicts)
         self._plan = None
         self._has_leftovers = False
+
+    def _breather(self) -> Breather:
+        return Breather(self._store.clock)
 
     def _write_log(self) -> None:
         self.file.write(self.log)

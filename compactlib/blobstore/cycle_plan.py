@@ -17,6 +17,7 @@ from itertools import islice
 
 import attrs
 
+from compactlib.blobstore.breather import Breather, unhurried
 from compactlib.blobstore.compaction_log import MAX_MOVES_PER_SOURCE, Move
 from compactlib.blobstore.model import IndexEntry, RecordKind
 from compactlib.blobstore.names import LogPosition, SegmentName
@@ -114,7 +115,8 @@ class CyclePlan:
 
 def plan_cycle(snapshot: Snapshot, remaining: Sequence[SegmentName], copied_before: LogPosition | None, rules: Rules, *,
                swap_segments: int, segment_bytes: int, header_bytes: int,
-               dropped_put: Callable[[IndexEntry], object] | None = None) -> CyclePlan:
+               dropped_put: Callable[[IndexEntry], object] | None = None,
+               breather: Breather | None = None) -> CyclePlan:
     """Decide the next cycle over the victims that remain. One pass over their index entries; 24 bytes a kept record.
 
     Args:
@@ -126,6 +128,7 @@ def plan_cycle(snapshot: Snapshot, remaining: Sequence[SegmentName], copied_befo
         segment_bytes: capacity of each.
         header_bytes: where the first record of a segment lies.
         dropped_put: told of each PUT that is not copied and has later records.
+        breather: lets other threads run now and then.
 
     Raises:
         CorruptData: the index has two records that cannot both be (two PUTs of one blob).
@@ -136,16 +139,18 @@ def plan_cycle(snapshot: Snapshot, remaining: Sequence[SegmentName], copied_befo
     for name in remaining:
         start = copied_before.offset if copied_before is not None and copied_before.segment == name else 0
         step = -(-max(records[name], 1) // MAX_MOVES_PER_SOURCE)
-        if not packing.take(name, start, step, _judged(snapshot, name, start, rules, compacting, dropped_put)):
+        if not packing.take(name, start, step, _judged(snapshot, name, start, rules, compacting, dropped_put,
+                                                      unhurried if breather is None else breather.breathe)):
             break
     last = max((info.last_sequence for info in snapshot.segments), default=0)
     return packing.finish(last)
 
 
 def _judged(snapshot: Snapshot, name: SegmentName, start: int, rules: Rules,
-            compacting: frozenset[SegmentName],
-            dropped_put: Callable[[IndexEntry], object] | None) -> Iterator[tuple[IndexEntry, Verdict]]:
+            compacting: frozenset[SegmentName], dropped_put: Callable[[IndexEntry], object] | None,
+            breathe: Callable[[], None]) -> Iterator[tuple[IndexEntry, Verdict]]:
     for entry in snapshot.entries_of(name, start=start):
+        breathe()
         history = snapshot.history(entry.id)
         verdict = judge(history, rules, compacting)[history.index(entry)]
         if dropped_put is not None and verdict is not Verdict.KEEP and entry.kind == _PUT and len(history) > 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from compactlib.blobstore.breather import Breather
 from compactlib.blobstore.buckets import BucketStatistics
 from compactlib.blobstore.lifetimes import PurgeRules, lifetimes
 from compactlib.blobstore.model import IndexEntry
@@ -60,23 +61,25 @@ class KeptStatistics:
         self.full_counts: int = 0
         """How often everything was counted anew."""
 
-    def refresh(self, snapshot: Snapshot, now: float) -> BucketStatistics:
+    def refresh(self, snapshot: Snapshot, now: float, *, breather: Breather | None = None) -> BucketStatistics:
         """The statistics of `snapshot`, moved on to `now` (seconds); they stay this object's own."""
         buckets = self._buckets
         if buckets is None or not self._continues(snapshot):
-            return self._count_anew(snapshot, now)
+            return self._count_anew(snapshot, now, breather)
         try:
             buckets.advance(now)
         except Stale:
-            return self._count_anew(snapshot, now)
+            return self._count_anew(snapshot, now, breather)
         new = self._appended(snapshot)
         ids = {entry.id for entry in new}
         if ids and len(ids) * len(snapshot.index_parts()) > sum(info.records for info in snapshot.segments):
-            return self._count_anew(snapshot, now)
+            return self._count_anew(snapshot, now, breather)
         for info in snapshot.segments:
             buckets.add_segment(info.name)
         for blob_id in ids:
             self._fold(snapshot.history(blob_id), buckets)
+            if breather is not None:
+                breather.breathe()
         self._seen = _Seen.of(snapshot)
         return buckets
 
@@ -98,13 +101,13 @@ class KeptStatistics:
         return [entry for info in snapshot.segments if known.get(info.name) != info.end
                 for entry in snapshot.entries_of(info.name, start=known.get(info.name, 0))]
 
-    def _count_anew(self, snapshot: Snapshot, now: float) -> BucketStatistics:
+    def _count_anew(self, snapshot: Snapshot, now: float, breather: Breather | None) -> BucketStatistics:
         settings = self._settings
         buckets = BucketStatistics(now, bucket_seconds=settings.bucket_seconds, bucket_count=settings.bucket_count,
                                    retention_seconds=settings.retention_seconds)
         for info in snapshot.segments:
             buckets.add_segment(info.name)
-        buckets.add(all_lifetimes(snapshot, settings.rules, throttle=self._throttle))
+        buckets.add(all_lifetimes(snapshot, settings.rules, throttle=self._throttle, breather=breather))
         self._buckets, self._seen = buckets, _Seen.of(snapshot)
         self.full_counts += 1
         return buckets

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 import attrs
 
+from compactlib.blobstore.breather import Breather
 from compactlib.blobstore.cycle_plan import Picked
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.pace import Pace, PaceKeeper
@@ -195,6 +196,7 @@ class _Writing:
         self.buffer = memoryview(bytearray(min(max(task.buffer_bytes, _LEAST_BUFFER_BYTES), self.total + 1)))
         self.cold: list[tuple[int, int]] = []
         self.keeper = None if task.pace is None else PaceKeeper(task.pace)
+        self.breather = Breather(attempt.clock)
 
     def resume(self, size: int) -> None:
         """See how far an earlier attempt's file of `size` bytes is right, and go on from there."""
@@ -291,6 +293,7 @@ class _Writing:
         """Check each record of a span; the sum over their checksums goes on from `crc`."""
         salt, at = self.task.header.salt, 0
         for size, sequence in zip(span.sizes, span.sequences, strict=True):
+            self.breather.breathe()
             found = _check_record(view[at:at + size], salt, sequence)
             if found is not None:
                 raise CorruptData(path=source.path, offset=source.offset + at,

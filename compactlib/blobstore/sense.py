@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from compactlib.blobstore.breather import Breather
 from compactlib.blobstore.kept_statistics import BucketSettings, KeptStatistics
 from compactlib.blobstore.lifetimes import PurgeRules
 from compactlib.blobstore.names import SegmentName
@@ -55,9 +56,10 @@ class Sensor:
         retention = self._store.config.deleted_retention_seconds
         dying: Mapping[SegmentName, tuple[Dying, ...]] = {}
         if self._kept is None:
-            statistics = log_statistics(snapshot, now - retention, now, self._rules, throttle=self._throttle)
+            statistics = log_statistics(snapshot, now - retention, now, self._rules, throttle=self._throttle,
+                                        breather=Breather(self._store.clock))
         else:
-            buckets = self._kept.refresh(snapshot, now)
+            buckets = self._kept.refresh(snapshot, now, breather=Breather(self._store.clock))
             statistics, dying = buckets.statistics(now), buckets.dying(buckets.ends_at)
             # The buckets do not go back with a clock that was set back; the reference time has to.
             statistics = attrs.evolve(statistics, reference_time=min(statistics.reference_time, now - retention))

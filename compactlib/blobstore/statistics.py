@@ -17,6 +17,7 @@ from typing import Any
 
 import attrs
 
+from compactlib.blobstore.breather import Breather, unhurried
 from compactlib.blobstore.index_segment import IndexSegment
 from compactlib.blobstore.lifetimes import FOREVER, Lifetime, PurgeRules, lifetimes
 from compactlib.blobstore.model import IndexEntry, RecordFlag, RecordKind, milliseconds
@@ -69,7 +70,7 @@ class LogStatistics:
 
 
 def log_statistics(snapshot: Snapshot, reference_time: float, now: float, rules: PurgeRules | None = None, *,
-                   throttle: Throttle | None = None) -> LogStatistics:
+                   throttle: Throttle | None = None, breather: Breather | None = None) -> LogStatistics:
     """Valid bytes of each log segment, exactly. O(n log s) for n index entries in s index segments.
 
     Args:
@@ -78,10 +79,11 @@ def log_statistics(snapshot: Snapshot, reference_time: float, now: float, rules:
         now: blobs that expire strictly before it have expired; seconds.
         rules: what else a compaction may remove.
         throttle: limits the entries looked at in a second, one "byte" an entry.
+        breather: lets other threads run now and then.
     """
     reference_ms, now_ms = milliseconds(reference_time), milliseconds(now)
     valid = {info.name: 0 for info in snapshot.segments}
-    for life in all_lifetimes(snapshot, rules, throttle=throttle):
+    for life in all_lifetimes(snapshot, rules, throttle=throttle, breather=breather):
         if reference_ms <= life.reference_until and now_ms <= life.now_until:
             valid[life.segment] += life.size
     return LogStatistics(reference_time=reference_time, now=now, valid_bytes=valid)
@@ -108,14 +110,16 @@ def container_statistics(snapshot: Snapshot, as_of: float, rules: PurgeRules | N
     return dict(sorted(live.items()))
 
 
-def all_lifetimes(snapshot: Snapshot, rules: PurgeRules | None = None, *,
-                  throttle: Throttle | None = None) -> Iterator[Lifetime]:
+def all_lifetimes(snapshot: Snapshot, rules: PurgeRules | None = None, *, throttle: Throttle | None = None,
+                  breather: Breather | None = None) -> Iterator[Lifetime]:
     """The lifetime of every record that is kept at some time; in no particular order. Cost as for `log_statistics`."""
     rules = PurgeRules() if rules is None else rules
     no_container_goes = rules.is_container_gone is nobody
     parts = snapshot.index_parts()
+    breathe = unhurried if breather is None else breather.breathe
     for alone, histories in _slices(parts, throttle):
         for part, row in alone:
+            breathe()
             columns = parts[part].columns
             if columns.kinds[row] == _PUT and no_container_goes:
                 # Most blobs were put once and never touched again.
@@ -125,6 +129,7 @@ def all_lifetimes(snapshot: Snapshot, rules: PurgeRules | None = None, *,
             else:
                 yield from lifetimes((columns.entry(row),), rules)
         for history in histories:
+            breathe()
             yield from lifetimes(history, rules)
 
 

@@ -1,0 +1,40 @@
+"""Letting other threads have the interpreter while one computes in Python.
+
+A thread that runs Python code gives the interpreter up when another has waited `sys.getswitchinterval()` for it, 5 ms.
+A get asks for it several times (after each system call), so that one look into a store costs 10 ms while a compaction
+decides, builds an index or counts. A nap now and then, as short as the system has them, gives it up much earlier.
+Giving it up without a nap does not help: the same thread has it back before another is awake.
+"""
+
+from __future__ import annotations
+
+from compactlib.clock import Clock
+
+WORK_SECONDS = 0.0002
+"""How long is computed at a stretch."""
+NAP_SECONDS = 0.000_001
+"""Systems make some 60 us of it."""
+
+
+def unhurried() -> None:
+    """What to call where there is no breather."""
+
+
+class Breather:
+    """For one stretch of computing, by one thread; call `breathe` after each small piece of it.
+
+    Args:
+        clock: where time comes from. One that stands still while nobody moves it sees no naps.
+    """
+
+    __slots__ = ("_clock", "_since")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since = clock.monotonic()
+
+    def breathe(self) -> None:
+        """Nap if the last nap is long ago. Costs a look at the clock."""
+        if self._clock.monotonic() - self._since >= WORK_SECONDS:
+            self._clock.sleep(NAP_SECONDS)
+            self._since = self._clock.monotonic()
