@@ -98,14 +98,14 @@ class MergeConflict(Conflict):
 
 
 class BeingCollected(Busy):
-    """A file that was about to be used again is being deleted by a garbage collection at this moment. Try again.
+    """A file that was written, or used again, is being deleted by a garbage collection at this moment. Try again.
 
     Attributes:
         id: of the range or metarange.
     """
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - the field's name everywhere
-        super().__init__(f"{id} is being deleted by a garbage collection right now; try again in a moment")
+        super().__init__(f"{id} is being deleted by a garbage collection, or just was; try again in a moment")
         self.id = id
 
 

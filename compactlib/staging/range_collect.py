@@ -3,15 +3,18 @@
 A file is kept if a live metarange needs it, if it is younger than the grace period, or if a metarange younger than that
 needs it. Files are never rewritten, so the age of one that is used AGAIN does not show it. Therefore:
 
-- the collection first writes a doom mark for each file it wants to delete, then lists the writers' marks of reuse and
-  asks once more what is live, and only then deletes what is still unneeded; last it takes the doom marks away;
-- a writer that finds its file there first leaves a mark of reuse, then looks for doom marks, then whether the file is
-  still there.
+- the collection first writes a doom mark for each file it wants to delete; then lists the writers' marks of reuse, and
+  looks once more what is live and how old each file is; and only then deletes what is still unneeded; last it takes
+  the doom marks away;
+- a writer leaves a mark of reuse for each file that it found there; and when all its files are there, lists the doom
+  marks, and last looks whether the reused files are still there.
 
-If the writer's mark came before the listing, the collection sees it, or sees the branch that the writer has moved
-since. If it came later, the writer sees the doom mark, and gives way with `BeingCollected`; or, if the mark is gone
-already, sees that the file is gone, and writes it. Marks have names of their own, so collections may run at once.
-A collection that died leaves doom marks; they turn writers away until they are older than the grace period.
+If the writer's mark came before the collection's listing, that sees it. If it came later, the writer sees the doom
+mark, and gives way with `BeingCollected`; or, if the doom mark is gone already, sees that the file is gone. The same
+holds for a file that one collection deleted, a writer wrote anew, and another collection had seen in its old age:
+either that sees its youth, or the writer sees the doom. Marks have names of their own, so collections may run at once.
+A collection that died leaves doom marks, which turn writers away until they are older than the grace period; so a
+collection must end within it.
 
 Source: `notes/staging.md` 2.2 (GC: reachable = commits, compacted metaranges, younger than grace).
 """
@@ -84,8 +87,9 @@ class RangeCollector:
         if not doomed:
             return []
         needed = self._reused()
-        again, _ = self._look()
+        again, files = self._look()
         needed |= again
+        needed.update(file.id for _, file in files if self._is_young(file))
         deleted = [(folder, file) for folder, file in doomed if file.id not in needed]
         for folder, file in deleted:
             self._files.objects.delete(self._files.prefix + folder + file.id)

@@ -4,14 +4,14 @@ Under the prefix: `ranges/<id>`, `metaranges/<id>`, and the garbage collection's
 `doomed/<id>/<name>`. A range file says itself which format it has, so stores may hold several.
 
 **Using a file again.** A writer whose file is there already must not rely on it blindly: a garbage collection may be
-about to delete it. So the writer first leaves a mark that it uses it, then looks whether it is doomed; the collection
-first dooms, then looks for marks. Whichever comes second sees the other: see `range_collect`.
+about to delete it. So the writer first leaves a mark that it uses it, and last looks whether it is doomed; the
+collection first dooms, then looks for marks. Whichever comes second sees the other: see `range_collect`.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from compactlib.errors import InvalidInput
@@ -28,7 +28,6 @@ RANGES: Final = "ranges/"
 METARANGES: Final = "metaranges/"
 REUSED: Final = "reused/"
 DOOMED: Final = "doomed/"
-_TRIES: Final = 3
 
 
 class RangeFiles:
@@ -112,43 +111,47 @@ class RangeFiles:
         self.cache.put(metarange_id, found, len(data))
         return found
 
-    def write_range(self, range_id: RangeId, rows: Rows) -> None:
-        """Make a range durable under its id, whoever wrote it first.
+    def write_range(self, range_id: RangeId, rows: Rows) -> bool:
+        """Make a range durable under its id, whoever wrote it first. To be confirmed by `confirm`.
+
+        Returns:
+            Whether it was there already.
+        """
+        return self._create(range_id, self.path_of_range(range_id), self.range_format.encode(rows, range_id))
+
+    def write_metarange(self, metarange_id: MetaRangeId, data: bytes) -> bool:
+        """Make a metarange durable, whose ranges are. To be confirmed by `confirm`.
+
+        Returns:
+            Whether it was there already.
+        """
+        return self._create(metarange_id, self.path_of_metarange(metarange_id), data)
+
+    def _create(self, id_: str, path: str, data: bytes) -> bool:
+        try:
+            self.objects.create(path, data)
+        except ObjectExists:
+            self.objects.create(f"{self.prefix}{REUSED}{self.new_name()}", id_.encode())
+            return True
+        return False
+
+    def confirm(self, written: Mapping[str, bool]) -> None:
+        """Make sure that no garbage collection takes away what was written, once all of it is. One listing.
+
+        Args:
+            written: the paths of the files, and for each whether it was there already.
 
         Raises:
-            BeingCollected: its file is there, and a garbage collection is deleting it.
+            BeingCollected: one of them is about to be deleted, or has just been.
         """
-        self._create(range_id, self.path_of_range(range_id), lambda: self.range_format.encode(rows, range_id))
+        start = len(self.prefix) + len(DOOMED)
+        doomed = {info.key[start:].split("/")[0] for info in self.objects.list(self.prefix + DOOMED)}
+        for path, was_there in written.items():
+            id_ = path.rpartition("/")[2]
+            if id_ in doomed or (was_there and not self._is_there(path)):
+                raise BeingCollected(id=id_)
 
-    def write_metarange(self, metarange: MetaRange, base_id: MetaRangeId | None) -> MetaRangeId:
-        """Make a metarange durable, whose ranges are; nothing is to be done for the base.
-
-        Raises:
-            BeingCollected: as for `write_range`.
-        """
-        metarange_id, data = metarange.encode()
-        if metarange_id != base_id:
-            self._create(metarange_id, self.path_of_metarange(metarange_id), lambda: data)
-        self.cache.put(metarange_id, metarange, len(data))
-        return metarange_id
-
-    def _create(self, id_: str, path: str, encode: Callable[[], bytes]) -> None:
-        data = encode()
-        for _ in range(_TRIES):
-            try:
-                self.objects.create(path, data)
-            except ObjectExists:
-                if self._may_use(id_, path):
-                    return
-            else:
-                return
-        raise BeingCollected(id=id_)
-
-    def _may_use(self, id_: str, path: str) -> bool:
-        """Whether the file that is there stays; `False` if it is gone by now."""
-        self.objects.create(f"{self.prefix}{REUSED}{self.new_name()}", id_.encode())
-        if any(True for _ in self.objects.list(self.path_of_doom(id_, ""))):
-            raise BeingCollected(id=id_)
+    def _is_there(self, path: str) -> bool:
         try:
             self.objects.info(path)
         except ObjectNotFound:

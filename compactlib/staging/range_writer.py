@@ -23,10 +23,11 @@ MAX_IN_FLIGHT: Final = 4
 
 @attrs.frozen
 class _Closed:
-    """A range that is complete, and whether it had to be written."""
+    """A range that is complete; whether it had to be written, and whether its file was there nevertheless."""
 
     entry: RangeEntry
     is_new: bool = False
+    was_there: bool = False
 
 
 class RangeWriter:
@@ -90,15 +91,24 @@ class RangeWriter:
         self._closed.append(_Closed(entry))
 
     def finish(self, base_id: MetaRangeId | None) -> MetaRangeId:
-        """Close the last range, and publish the metarange once all its ranges are durable, if it is not the base."""
+        """Close the last range, and publish the metarange once all its ranges are durable, if it is not the base.
+
+        Raises:
+            BeingCollected: a garbage collection was about to delete one of the files.
+        """
         if len(self._open):
             self._close(self._open)
             self._open = self._files.range_format.empty
         closed = [each.result() if isinstance(each, Future) else each for each in self._closed]
-        self.ranges_written = sum(each.is_new for each in closed)
-        self.bytes_written = sum(each.entry.size_bytes for each in closed if each.is_new)
-        entries = tuple(each.entry for each in closed)
-        return self._files.write_metarange(MetaRange(self._rule, entries), base_id)
+        new = [each for each in closed if each.is_new]
+        self.ranges_written = len(new)
+        self.bytes_written = sum(each.entry.size_bytes for each in new)
+        metarange_id, data = MetaRange(self._rule, tuple(each.entry for each in closed)).encode()
+        if metarange_id != base_id:
+            written = {self._files.path_of_range(each.entry.range_id): each.was_there for each in new}
+            there = self._files.write_metarange(metarange_id, data)
+            self._files.confirm({**written, self._files.path_of_metarange(metarange_id): there})
+        return metarange_id
 
     def abandon(self) -> None:
         """Wait until nothing is written in the background any more, however that ends."""
@@ -129,8 +139,7 @@ class RangeWriter:
         if range_id in self._known:
             return _Closed(entry)
         self._budget.spend(entry.size_bytes)
-        self._files.write_range(range_id, rows)
-        return _Closed(entry, is_new=True)
+        return _Closed(entry, is_new=True, was_there=self._files.write_range(range_id, rows))
 
 
 def _places(run: Rows, keys: list[bytes]) -> list[int]:

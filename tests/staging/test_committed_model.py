@@ -8,17 +8,10 @@ from hypothesis import strategies as st
 
 from compactlib.objects import MemoryObjects
 from compactlib.staging.model import Change, MetaRangeId, Record
-from compactlib.staging.plain_format import PlainFormat
 from compactlib.staging.rows import RangeFormat
 from compactlib.staging.split import SplitRule
 from tests.staging.plain_sets import RecordSet, changed, committed, differences, written
-
-FORMATS: list[RangeFormat] = [PlainFormat()]
-try:
-    from compactlib.staging.parquet import ParquetFormat
-    FORMATS.append(ParquetFormat(rows_per_group=4))
-except ImportError:
-    pass
+from tests.staging.range_formats import FORMATS
 
 rules = st.builds(SplitRule, min_bytes=st.sampled_from([0, 0, 40, 90]), max_bytes=st.sampled_from([90, 200, 1 << 20]),
                   raggedness=st.integers(1, 12))
@@ -29,7 +22,7 @@ histories = st.lists(st.dictionaries(keys, st.none() | records, max_size=25), ma
 
 @pytest.mark.parametrize("range_format", FORMATS, ids=lambda each: each.name)
 @given(history=histories, rule=rules)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_random_histories_end_in_the_ids_of_a_write_from_scratch(
         range_format: RangeFormat, history: list[dict[bytes, Change]], rule: SplitRule) -> None:
     layer = committed(rule=rule, range_format=range_format)
@@ -54,7 +47,7 @@ def test_random_histories_end_in_the_ids_of_a_write_from_scratch(
 
 @given(base=st.dictionaries(keys, records, max_size=25), left=st.dictionaries(keys, st.none() | records, max_size=12),
        start=keys, rule=rules)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_reads_from_any_start_and_after_any_seek(base: RecordSet, left: dict[bytes, Change], start: bytes,
                                                  rule: SplitRule) -> None:
     layer = committed(rule=rule, cache_bytes=0)
@@ -82,7 +75,7 @@ def test_reads_from_any_start_and_after_any_seek(base: RecordSet, left: dict[byt
 @given(base=st.dictionaries(keys, records, max_size=20), ours=st.dictionaries(keys, st.none() | records, max_size=10),
        theirs=st.dictionaries(keys, st.none() | records, max_size=10), rule=rules,
        strategy=st.sampled_from(["source_wins", "destination_wins"]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_merge_is_the_destination_with_what_the_source_changed(
         base: RecordSet, ours: dict[bytes, Change], theirs: dict[bytes, Change], rule: SplitRule,
         strategy: str) -> None:

@@ -1,0 +1,14 @@
+"""The formats that the tests of ranges run on."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from compactlib.staging.plain_format import PlainFormat
+from compactlib.staging.rows import RangeFormat
+
+FORMATS: list[RangeFormat] = [PlainFormat()]
+if importlib.util.find_spec("pyarrow"):
+    from compactlib.staging.parquet import ParquetFormat
+
+    FORMATS.append(ParquetFormat(rows_per_group=4))

@@ -1,0 +1,279 @@
+"""Garbage collection of ranges against writers that use the same files again, at every step of either."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator
+
+import attrs
+import pytest
+
+from compactlib.clock import ManualClock
+from compactlib.errors import CompactlibError
+from compactlib.objects import Digest, MemoryObjects, ObjectRef
+from compactlib.staging.committed_ranges import CommittedRanges
+from compactlib.staging.errors import BeingCollected, MetaRangeNotFound
+from compactlib.staging.model import Collected, MetaRangeId, RangeId, Record, StoredFile
+from compactlib.staging.range_collect import RangeCollector
+from compactlib.staging.range_files import RangeFiles
+from compactlib.staging.split import SplitRule
+from tests.staging.hooked_objects import HookedObjects
+from tests.staging.plain_sets import RecordSet
+
+GRACE = 100.0
+OLD: RecordSet = {b"key%02d" % number: Record.of(b"%d" % number) for number in range(20)}
+NEW: RecordSet = {key: record for key, record in OLD.items() if key < b"key15"}
+
+
+class World:
+    """A store with one branch, and with files of an old content that no branch has."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.objects = MemoryObjects(clock=self.clock)
+        names = itertools.count()
+        self.new_name = lambda: f"name-{next(names)}"
+        self.branch: MetaRangeId | None = None
+        self.orphan = self.layer().apply(None, sorted(OLD.items())).metarange_id
+        self.clock.advance(10 * GRACE)
+
+    def layer(self, hook: Callable[[str, str], None] | None = None) -> CommittedRanges:
+        objects = self.objects if hook is None else HookedObjects(self.objects, hook)
+        return CommittedRanges(objects, rule=SplitRule(raggedness=4), clock=self.clock, new_name=self.new_name,
+                               cache_bytes=0)
+
+    def live(self) -> Iterable[MetaRangeId]:
+        return [] if self.branch is None else [self.branch]
+
+    def collect(self, hook: Callable[[str, str], None] | None = None) -> Collected:
+        return self.layer(hook).collect(self.live, grace_seconds=GRACE)
+
+    def write(self, content: RecordSet, hook: Callable[[str, str], None] | None = None) -> None:
+        """Make a metarange of files that are there already, for the most part, and move the branch to it."""
+        self.branch = self.build(content, hook)
+
+    def build(self, content: RecordSet, hook: Callable[[str, str], None] | None = None) -> MetaRangeId:
+        """Make the metarange, but do not move the branch yet."""
+        return self.layer(hook).apply(None, sorted(content.items())).metarange_id
+
+    def files(self) -> set[str]:
+        return {info.key for info in self.objects.list() if not info.key.startswith(("doomed/", "reused/"))}
+
+
+def at_step(step: int, interfere: Callable[[], None]) -> tuple[Callable[[str, str], None], list[int]]:
+    """A hook that interferes before one step, and the number of steps seen."""
+    seen = [0]
+
+    def hook(operation: str, key: str) -> None:
+        if seen[0] == step:
+            seen[0] += 1
+            interfere()
+        else:
+            seen[0] += 1
+
+    return hook, seen
+
+
+def test_c24_unreachable_and_old_goes_the_rest_stays() -> None:
+    world = World()
+    world.write(NEW)
+    young = world.layer().apply(world.branch, [(b"young", Record.of(b""))]).metarange_id
+    before = world.files()
+    done = world.collect()
+    assert (done.metaranges_deleted, done.ranges_deleted) == (1, 2)
+    assert done.bytes_freed > 0
+    assert before - world.files() == {name for name in before if world.orphan in name} | {
+        name for name in before if name.endswith(tuple(range_ids_only_in_old()))}
+    for metarange_id in (world.branch, young):
+        assert dict(world.layer().scan(metarange_id))
+    assert world.collect() == Collected(live=len(world.files()))
+    world.clock.advance(2 * GRACE)
+    assert world.collect().metaranges_deleted == 1  # the young one has become old
+    assert dict(world.layer().scan(world.branch)) == NEW
+    with pytest.raises(MetaRangeNotFound):
+        world.layer().scan(young)
+
+
+def range_ids_only_in_old() -> set[RangeId]:
+    layer = World().layer()
+    one, two = (layer.apply(None, sorted(content.items())).metarange_id for content in (OLD, NEW))
+    return ({entry.range_id for entry in layer.ranges_of(one)} - {entry.range_id for entry in layer.ranges_of(two)})
+
+
+def test_a_compacted_metarange_that_is_empty_stays() -> None:
+    world = World()
+    world.write({})
+    world.clock.advance(10 * GRACE)
+    world.collect()
+    assert list(world.layer().scan(world.branch)) == []
+    assert len(world.files()) == 1
+
+
+def test_a_writer_at_every_step_of_a_collection_loses_nothing() -> None:
+    refused = 0
+    for step in itertools.count():
+        world = World()
+
+        def write(world: World = world) -> None:
+            nonlocal refused
+            try:
+                world.write(NEW)
+            except BeingCollected:
+                refused += 1
+
+        hook, seen = at_step(step, write)
+        world.collect(hook)
+        if seen[0] <= step:
+            break
+        check_readable(world)
+    assert refused > 0  # some steps lie between the doom marks and the deletes
+    assert step > 10
+
+
+def test_a_collection_at_every_step_of_a_writer_loses_nothing() -> None:
+    for step in itertools.count():
+        world = World()
+        hook, seen = at_step(step, lambda world=world: world.collect())  # type: ignore[misc]
+        write_or_again(world, hook)
+        if seen[0] <= step:
+            break
+        check_readable(world)
+    assert step > 10
+
+
+def write_or_again(world: World, hook: Callable[[str, str], None]) -> None:
+    try:
+        world.write(NEW, hook)
+    except BeingCollected:
+        world.write(NEW)
+
+
+def test_two_collections_and_a_writer_at_every_step_of_each_other() -> None:
+    """One collection deletes what another has seen in its old age, and a writer writes it anew in between."""
+    runs = 0
+    for step in itertools.count():
+        for inner in itertools.count():
+            world = World()
+            inner_hook, inner_seen = at_step(inner, lambda world=world: world.collect())  # type: ignore[misc]
+            built: list[MetaRangeId] = []
+
+            def build(world: World = world, built: list[MetaRangeId] = built,
+                      hook: Callable[[str, str], None] = inner_hook) -> None:
+                with contextlib.suppress(BeingCollected):
+                    built.append(world.build(NEW, hook))
+
+            hook, seen = at_step(step, build)
+            world.collect(hook)
+            # The branch moves only now, which a collection must allow for.
+            world.branch = built[0] if built else None
+            if inner_seen[0] <= inner:
+                break
+            runs += 1
+            check_readable(world)
+        if seen[0] <= step:
+            break
+    assert runs > 100
+
+
+def test_a_file_that_was_old_when_a_collection_first_looked_and_is_young_when_it_deletes() -> None:
+    world = World()
+    has_looked, may_go_on = threading.Event(), threading.Event()
+
+    def wait_before_dooming(operation: str, key: str) -> None:
+        if operation == "create" and key.startswith("doomed/"):
+            has_looked.set()
+            assert may_go_on.wait(60)
+
+    slow = threading.Thread(target=world.collect, args=(wait_before_dooming,))
+    slow.start()
+    assert has_looked.wait(60)
+    world.collect()
+    assert not world.files()
+
+    def let_it_end(operation: str, key: str) -> None:
+        if operation == "create" and key.startswith("metaranges/"):
+            may_go_on.set()
+            slow.join()
+
+    world.write(NEW, let_it_end)
+    check_readable(world)
+
+
+def test_a_collection_that_died_at_any_step_keeps_writers_away_until_it_is_old() -> None:
+    for step in itertools.count():
+        world = World()
+        steps = itertools.count()
+
+        def die(operation: str, key: str, step: int = step, steps: Iterator[int] = steps) -> None:
+            if next(steps) >= step:
+                raise OSError("the process died")
+
+        try:
+            world.collect(die)
+        except OSError:
+            pass
+        else:
+            break
+        try:
+            world.write(NEW)
+        except BeingCollected:
+            world.clock.advance(2 * GRACE)
+            world.collect()
+            world.write(NEW)
+        check_readable(world)
+
+
+def check_readable(world: World) -> None:
+    """Whatever the branch has is all there, now and after the next collections."""
+    for _ in range(2):
+        if world.branch is not None:
+            assert dict(world.layer().scan(world.branch)) == NEW
+        world.clock.advance(3 * GRACE)
+        world.collect()
+    if world.branch is None:
+        assert world.files() == set()
+    assert not list(world.objects.list("doomed/"))
+    assert not list(world.objects.list("reused/"))
+
+
+def breaks_reuse_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer says nothing about what it uses again."""
+    create = HookedObjects.create
+
+    def without_marks(self: HookedObjects, key: str, data: bytes | memoryview) -> ObjectRef:
+        return ObjectRef(key, 0, Digest.of(b"")) if key.startswith("reused/") else create(self, key, data)
+
+    monkeypatch.setattr(HookedObjects, "create", without_marks)
+
+
+def breaks_confirmation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer does not look at the doom marks."""
+    monkeypatch.setattr(RangeFiles, "confirm", lambda self, written: None)
+
+
+def breaks_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The collection relies on the ages that it saw first."""
+    look = RangeCollector._look  # noqa: SLF001 - it is what is broken
+
+    def without_ages(self: RangeCollector) -> tuple[set[str], list[tuple[str, StoredFile]]]:
+        needed, files = look(self)
+        return needed, [(folder, attrs.evolve(file, modified_at=-1e9)) for folder, file in files]
+
+    monkeypatch.setattr(RangeCollector, "_look", without_ages)
+
+
+@pytest.mark.parametrize("broken", [breaks_reuse_marks, breaks_confirmation, breaks_second_look])
+def test_the_tests_above_find_who_breaks_the_protocol(broken: Callable[[pytest.MonkeyPatch], None],
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    broken(monkeypatch)
+    with pytest.raises((CompactlibError, AssertionError)):
+        all_of_them()
+
+
+def all_of_them() -> None:
+    test_a_writer_at_every_step_of_a_collection_loses_nothing()
+    test_a_collection_at_every_step_of_a_writer_loses_nothing()
+    test_two_collections_and_a_writer_at_every_step_of_each_other()
+    test_a_file_that_was_old_when_a_collection_first_looked_and_is_young_when_it_deletes()

@@ -1,0 +1,104 @@
+"""The object store dies, or answers with an error, at every step; and work in the background changes no result."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from compactlib.objects import MemoryObjects, ObjectExists, StoreFailed
+from compactlib.staging.committed_ranges import CommittedRanges
+from compactlib.staging.model import Change, MetaRangeId, Record
+from compactlib.staging.rows import RangeFormat
+from compactlib.staging.split import SplitRule
+from tests.staging.hooked_objects import HookedObjects
+from tests.staging.plain_sets import RecordSet, changed, committed, written
+from tests.staging.range_formats import FORMATS
+
+RULE = SplitRule(raggedness=4)
+BASE: RecordSet = {b"key%02d" % number: Record.of(b"%d" % number) for number in range(30)}
+CHANGES: dict[bytes, Change] = {b"key03": None, b"key10": Record.of(b"new"), b"key25+": Record.of(b"new")}
+
+
+def stores(*, happened: bool) -> Iterator[tuple[MemoryObjects, HookedObjects, MetaRangeId]]:
+    """For each step of an apply, a store that fails there, before or after it did what it was asked."""
+    for step in itertools.count():
+        inner = MemoryObjects()
+        base = written(CommittedRanges(inner, rule=RULE), BASE)
+        steps = itertools.count()
+        waiting = what_is_created(base, inner)
+
+        def fail(operation: str, key: str, inner: MemoryObjects = inner, steps: Iterator[int] = steps,
+                 step: int = step, waiting: dict[str, bytes] = waiting) -> None:
+            if next(steps) == step:
+                if happened and operation == "create":
+                    with contextlib.suppress(ObjectExists):
+                        inner.create(key, waiting[key])
+                raise StoreFailed(operation=operation, key=key, detail="on purpose")
+
+        yield inner, HookedObjects(inner, fail), base
+        if next(steps) <= step:
+            return
+
+
+def what_is_created(base: MetaRangeId, inner: MemoryObjects) -> dict[str, bytes]:
+    copy = MemoryObjects()
+    for info in inner.list():
+        copy.create(info.key, inner.get(info.key))
+    CommittedRanges(copy, rule=RULE).apply(base, sorted(CHANGES.items()))
+    return {info.key: copy.get(info.key) for info in copy.list()}
+
+
+@pytest.mark.parametrize("happened", [False, True])
+def test_an_apply_that_fails_at_any_step_has_changed_nothing_and_can_be_repeated(happened: bool) -> None:
+    expected = written(committed(rule=RULE), changed(BASE, CHANGES))
+    failures = 0
+    for inner, failing, base in stores(happened=happened):
+        try:
+            CommittedRanges(failing, rule=RULE, cache_bytes=0).apply(base, sorted(CHANGES.items()))
+        except StoreFailed:
+            failures += 1
+        layer = CommittedRanges(inner, rule=RULE, cache_bytes=0)
+        assert dict(layer.scan(base)) == BASE
+        # Whoever finds a metarange finds all of it: its ranges were durable before.
+        for file in layer.list_metaranges():
+            assert dict(layer.scan(MetaRangeId(file.id))) in (BASE, changed(BASE, CHANGES))
+        assert layer.apply(base, sorted(CHANGES.items())).metarange_id == expected
+        assert dict(layer.scan(expected)) == changed(BASE, CHANGES)
+    assert failures > 5
+
+
+@pytest.mark.parametrize("range_format", FORMATS, ids=lambda each: each.name)
+def test_the_background_changes_no_result(range_format: RangeFormat) -> None:
+    content = {b"key%04d" % number: Record.of(b"%d" % number) for number in range(2000)}
+    changes: dict[bytes, Change] = {key: None if place % 2 else Record.of(b"new")
+                                    for place, key in enumerate(content) if place % 7 == 0}
+    with ThreadPoolExecutor(3) as pool:
+        one, two = (CommittedRanges(MemoryObjects(), rule=SplitRule(raggedness=50), range_format=range_format,
+                                    background=background) for background in (pool, None))
+        assert written(one, content) == written(two, content)
+        base = written(one, content)
+        left, right = (each.apply(base, sorted(changes.items())) for each in (one, two))
+        assert left == right
+        assert left.ranges_written > 10
+
+
+@pytest.mark.parametrize("operation", ["get", "create"])
+def test_an_error_in_the_background_comes_to_the_caller(operation: str) -> None:
+    def fail(found: str, key: str) -> None:
+        if found == operation and key.startswith("ranges/"):
+            raise StoreFailed(operation=operation, key=key, detail="on purpose")
+
+    objects = HookedObjects(MemoryObjects())
+    content = {b"key%04d" % number: Record.of(b"%d" % number) for number in range(2000)}
+    with ThreadPoolExecutor(3) as pool:
+        layer = CommittedRanges(objects, rule=SplitRule(raggedness=50), background=pool, cache_bytes=0)
+        base = written(layer, content)
+        before = {file.id for file in layer.list_metaranges()}
+        objects.hook = fail
+        with pytest.raises(StoreFailed):
+            layer.apply(base, [(key, Record.of(b"new")) for key in content])
+        assert {file.id for file in layer.list_metaranges()} == before
