@@ -29,10 +29,11 @@ from tests.blobstore.compaction_stores import plan_of
 
 WINDOW = 300
 """How many blobs behind the newest one may be alive."""
-MOST_AHEAD = 400
-"""How many records are written at most between the ends of two compactions."""
+MOST_AHEAD = {True: 400, False: 120}
+"""How many records are written at most between the ends of two compactions, with purging and without: without, every
+deleted blob leaves a tombstone for ever."""
 CONFIG = BlobStoreConfig(capacity_bytes=400 * 4096, segment_bytes=4096, deleted_retention_seconds=0.0,
-                         journal_max_entries=1, index_max_entries=9, compaction_bytes_per_second=None,
+                         journal_max_entries=1, index_max_entries=25, compaction_bytes_per_second=None,
                          ttl_update_buffer_seconds=0.0, durability="group", swap_segments=2)
 
 
@@ -49,14 +50,15 @@ def open_killed(folder: str, *, purge: bool) -> BlobStore:
 class Lead:
     """How far the writer is ahead of the compactions."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._records = 0
         self._changed = threading.Condition()
 
     def grow(self) -> None:
         """One more record, as soon as there may be one."""
         with self._changed:
-            self._changed.wait_for(lambda: self._records < MOST_AHEAD)
+            self._changed.wait_for(lambda: self._records < self._most)
             self._records += 1
 
     def lose(self, records: int) -> None:
@@ -133,8 +135,9 @@ def delete(store: BlobStore, number: int, lead: Lead) -> None:
 
 def main(folder: str, seed: int, first: int) -> None:
     """Live until killed."""
-    store = open_killed(folder, purge=seed % 2 == 1)
-    lead = Lead()
+    purge = seed % 2 == 1
+    store = open_killed(folder, purge=purge)
+    lead = Lead(MOST_AHEAD[purge])
     tell("opened")
     threading.Thread(target=told_for_ever, args=(store, seed, lead), daemon=True).start()
     live(store, seed, first, lead)
