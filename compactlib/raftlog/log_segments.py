@@ -17,6 +17,7 @@ from compactlib.raftlog.memtable import Slab
 from compactlib.raftlog.model import Entry
 from compactlib.raftlog.names import segment_name
 from compactlib.raftlog.options import LogOptions
+from compactlib.raftlog.refs import next_ref
 from compactlib.raftlog.segment import SegmentReader
 from compactlib.raftlog.snapshot_state import SnapshotState, write_snapshot_state
 
@@ -112,14 +113,9 @@ class LogSegments(SegmentLog):
             self.sync()
 
     def _highest(self, limit: int) -> Entry | None:
-        self._publish_newest()
-        for ref in reversed(self._segments.refs):
-            if ref.first <= limit:
-                reader = self._segments.reader(ref.number)
-                inside = reader.index.positions_between(ref.first, min(ref.last, limit))
-                if inside:
-                    return reader.read(reader.index.columns.indexes[inside[-1]])
-        return None
+        index = self.previous_index(limit)
+        held = self._held_at(index) if index >= 0 else None
+        return None if held is None else held[0].read(index)
 
     def _remove_all(self) -> None:
         self._begin_successor()
@@ -155,6 +151,29 @@ class LogSegments(SegmentLog):
                 position = reader.index.find(index)
                 return None if position < 0 else (reader, position)
         return None
+
+    def next_index(self, index: int) -> int | None:
+        """The lowest index from `index` on that segments hold, dead or not; `None` if there is none."""
+        refs = self.refs
+        while (ref := next_ref(refs, index)) is not None:
+            with contextlib.suppress(NotFound):
+                columns = self._segments.reader(ref.number).index
+                inside = columns.positions_between(max(ref.first, index), ref.last)
+                if inside:
+                    return columns.columns.indexes[inside[0]]
+            index = ref.last + 1
+        return None
+
+    def previous_index(self, index: int) -> int:
+        """The highest index up to `index` that segments hold, dead or not; -1 if there is none."""
+        for ref in reversed(self.refs):
+            if ref.first <= index:
+                with contextlib.suppress(NotFound):
+                    columns = self._segments.reader(ref.number).index
+                    inside = columns.positions_between(ref.first, min(ref.last, index))
+                    if inside:
+                        return columns.columns.indexes[inside[-1]]
+        return -1
 
     def matching(self, first: int, last: int, term: int) -> int:
         """How many entries from `first` on, up to `last`, are held with this term: for a replay. O(entries), in C."""

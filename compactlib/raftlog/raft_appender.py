@@ -130,10 +130,11 @@ class RaftAppender(RaftReader):
                                    f"{self.state.snapshot_index} covers; reset to that index or above")
             if last_index >= self._memtable.last:
                 return
-            self._wal.cut(self._log_id, last_index)
+            last = self._highest_held(last_index)
+            self._wal.cut(self._log_id, last)
             self._ticket = self._wal.ticket
-            self._pending.cut(last_index)
-            self._memtable.cut(last_index)
+            self._pending.cut(last)
+            self._memtable.cut(last)
 
     def _require_appendable(self, first: int) -> None:
         self._require_open()

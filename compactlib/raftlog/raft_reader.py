@@ -64,18 +64,25 @@ class RaftReader:
     @property
     def first_index(self) -> int | None:
         """The lowest index that can be read, `None` if none can."""
-        lowest = [first for first, _ in visible_runs(self._memtable.tables)]
-        base = self._memtable.base
-        refs = self._segments.refs
-        if refs and (base is None or refs[0].first < base):
-            lowest.append(refs[0].first)
         row = self.state
         if row.live:
             return row.live.first
-        found = min(lowest, default=None)
-        if found is None or self.last_index <= row.snapshot_index:
-            return None
-        return max(found, row.snapshot_index + 1)
+        tables = self._memtable.tables
+        base = min((table.base for table in tables), default=MAX_INDEX + 1)
+        start = row.snapshot_index + 1
+        found = self._segments.next_index(start) if start < base else None
+        if found is not None and found < base:
+            return found
+        return min((max(first, start) for first, last in visible_runs(tables) if last >= start), default=None)
+
+    def _highest_held(self, limit: int) -> int:
+        """The highest index up to `limit` that is held or that the snapshot ends at; -1 if there is none."""
+        tables = self._memtable.tables
+        held = [min(last, limit) for first, last in visible_runs(tables) if first <= limit]
+        if not held:
+            base = min((table.base for table in tables), default=MAX_INDEX + 1)
+            held = [self._segments.previous_index(min(limit, base - 1))]
+        return max(*held, self.state.snapshot_index)
 
     def term_of(self, index: int) -> int | None:
         """The term of the entry of `index`, or of the snapshot that ends there; `None` if it is not known any more."""

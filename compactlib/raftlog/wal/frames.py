@@ -187,7 +187,8 @@ def _finished(kind: FrameKind, data: bytes, count: int) -> Body:
 
 def encode_frame(body: Body, *, log: int, previous: int | None, cuts: bool, first: int, term: int, synced_end: int,
                  salt: int) -> list[bytes]:
-    """The pieces of one frame; together `body.frame_bytes` long."""
+    """The pieces of one frame; together `body.frame_bytes` long. `previous` is -1 or `None` if there is no index."""
+    previous = None if previous is None or previous < 0 else previous
     flags = (_CUTS if cuts else 0) | (0 if previous is None else _HAS_PREVIOUS)
     head = _FRAME.pack(FRAME_MAGIC, body.kind, flags, 0, log, body.count, previous or 0, first, term, synced_end,
                        len(body.data), body.crc)

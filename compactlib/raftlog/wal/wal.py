@@ -276,16 +276,17 @@ class Wal:
             writes, self._queue = self._queue, []
             size, self._queued_bytes = self._queued_bytes, 0
             ticket = self._ticket
-        kept = self._without_dead(writes)
-        batch = assemble(kept, offset=self._end, salt=self._salt, numbers=self._numbers)
-        if kept:
-            try:
+        try:
+            kept = self._without_dead(writes)
+            batch = assemble(kept, offset=self._end, salt=self._salt, numbers=self._numbers)
+            if kept:
                 self._out.write_at(self._end, batch.pieces)
-            except StorageError:
-                with self._queueing:
-                    self._queue[:0] = writes
-                    self._queued_bytes += size
-                raise
+        except BaseException:
+            with self._queueing:
+                self._queue[:0] = writes
+                self._queued_bytes += size
+            raise
+        if kept:
             self._sync_file()
         self._end += batch.size
         self._numbers.update(batch.named)

@@ -1,0 +1,116 @@
+"""`RaftLog` against a plain model: whatever is done in whatever order, and whatever crash comes in between."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from compactlib.files import Files
+from compactlib.raftlog import RaftLogStore
+from compactlib.testing.crash import RecordingFiles, explore, explore_recovery, record
+from tests.raftlog.raft_world import (
+    KINDS,
+    LOGS,
+    Operation,
+    RaftModel,
+    World,
+    check_after_crash,
+    random_operations,
+    store_options,
+)
+
+OPERATIONS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 1), st.integers(0, 99), st.integers(0, 99)),
+                      min_size=1, max_size=30)
+RELAXED = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=RELAXED)
+@given(OPERATIONS)
+def test_any_order_of_operations_gives_what_the_model_says(operations: list[Operation]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(Path(folder) / "store")
+        for operation in operations:
+            world.perform(operation)
+            world.check()
+        world.close()
+
+
+def recorded(folder: Path, operations: list[Operation]) -> tuple[object, dict[str, RaftModel]]:
+    models = {name: RaftModel() for name in LOGS}
+
+    def run(inside: Path, files: RecordingFiles) -> None:
+        world = World(inside / "store", files, files.acknowledge, models)
+        world.run(operations)
+        world.close()
+
+    return record(folder, run), models
+
+
+def crash_everywhere(folder: Path, operations: list[Operation], *, states: int, recoveries: int = 0,
+                     seed: int = 0) -> None:
+    """Crash at every step of the operations; then crash the recoveries too."""
+    recording, models = recorded(folder, operations)
+    check = check_after_crash(models)
+    rng = random.Random(seed)
+
+    def inside(found: Path, acknowledged: object) -> None:
+        if (found / "store").exists():
+            check(found / "store", acknowledged)  # type: ignore[arg-type]
+
+    def recover(found: Path, files: Files) -> None:
+        if (found / "store").exists():
+            RaftLogStore(found / "store", store_options(files)).close()
+
+    explore(recording, inside, rng=rng, limit_per_point=states)  # type: ignore[arg-type]
+    if recoveries:
+        explore_recovery(recording, recover, inside, rng=rng, recoveries=recoveries,  # type: ignore[arg-type]
+                         limit_per_point=3)
+
+
+STORIES: dict[str, list[Operation]] = {
+    "append, sync and roll over": [("append", 0, 4, 5), ("append", 1, 2, 3), ("sync", 0, 0, 0), ("overwrite", 0, 2, 5),
+                                   ("append", 0, 4, 6), ("sync", 0, 0, 0)],
+    "flush, snapshot, minor and major": [("append", 0, 4, 5), ("append", 0, 4, 6), ("append", 0, 4, 6),
+                                         ("flush", 0, 0, 0), ("snapshot", 0, 0, 1), ("major", 0, 0, 0),
+                                         ("append", 0, 4, 1), ("flush", 0, 0, 0), ("snapshot", 0, 0, 2),
+                                         ("minor", 0, 0, 0)],
+    "install": [("append", 0, 4, 1), ("flush", 0, 0, 0), ("append", 0, 4, 1), ("install", 0, 3, 4), ("append", 0, 2, 2),
+                ("flush", 0, 0, 0), ("install", 0, 2, 1), ("major", 0, 0, 0)],
+    "what is taken back stays so": [("append", 0, 4, 1), ("append", 0, 4, 1), ("flush", 0, 0, 0), ("reset", 0, 6, 0),
+                                    ("flush", 0, 0, 0), ("append", 0, 1, 1), ("reset", 0, 8, 0), ("flush", 0, 0, 0)],
+}
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_crash_at_every_step_loses_nothing_confirmed(name: str, tmp_path: Path) -> None:
+    crash_everywhere(tmp_path, STORIES[name], states=4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_crash_in_any_mixture_and_in_the_recovery_loses_nothing_confirmed(seed: int, tmp_path: Path) -> None:
+    operations = random_operations(random.Random(seed), 12)
+    crash_everywhere(tmp_path, operations, states=2, recoveries=4, seed=seed)
+
+
+@pytest.mark.soak
+@settings(max_examples=3000, deadline=None, suppress_health_check=RELAXED)
+@given(OPERATIONS)
+def test_soak_any_order_of_operations(operations: list[Operation]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(Path(folder) / "store")
+        for operation in operations:
+            world.perform(operation)
+            world.check()
+        world.close()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(100, 200))
+def test_soak_crashes_in_any_mixture(seed: int, tmp_path: Path) -> None:
+    operations = random_operations(random.Random(seed), 20)
+    crash_everywhere(tmp_path, operations, states=12, recoveries=20, seed=seed)
