@@ -69,4 +69,4 @@ def collect_garbage(context: StagingContext, *, grace_seconds: float = DEFAULT_G
     context.observer.event("staging_garbage", {**labels, "live": collected.live, "young": collected.young})
     if collected.ranges_deleted or collected.metaranges_deleted:
         return Done(collected)
-    return Skipped(f"no unreachable file is older than {grace_seconds} seconds; {collected.young} wait")
+    return Skipped(f"no unreachable file is older than {grace_seconds} seconds")

@@ -102,7 +102,8 @@ def test_n8_what_was_triggered_before_closing_can_still_be_taken() -> None:
     delete(sensor, "b", 1)
     sensor.close()
     trigger = sensor.take(None)
-    assert trigger is not None and trigger.branch == "b"
+    assert trigger is not None
+    assert trigger.branch == "b"
     assert sensor.take(None) is None
 
 
@@ -193,7 +194,8 @@ def test_tombstones_that_listings_pass_over_fire_too() -> None:
     assert not fired(sensor)
     sensor.events("repo").tombstones_listed("b", record(), 1)
     trigger = sensor.take()
-    assert trigger is not None and trigger.why == "listings passed over 100 tombstones, of which 100 are enough"
+    assert trigger is not None
+    assert trigger.why == "listings passed over 100 tombstones, of which 100 are enough"
 
 
 def test_policies_are_pure_and_refuse_nonsense() -> None:
