@@ -21,11 +21,20 @@
 
 from compactlib.staging.area import StagingArea
 from compactlib.staging.branch import Branch
+from compactlib.staging.cleanup import CleanupStats, TokenCleaner
 from compactlib.staging.commit import CommitOutcome
 from compactlib.staging.commits import Commit
 from compactlib.staging.committed import Committed, DifferenceScan, MergeStrategy, RecordScan
 from compactlib.staging.committed_ranges import CommittedRanges
-from compactlib.staging.compactor import Compactor
+from compactlib.staging.compaction_outcome import (
+    CompactionOutcome,
+    CompactionStats,
+    LostRace,
+    NothingToDo,
+    Throttled,
+)
+from compactlib.staging.compaction_task import CompactedTokens, CompactTokens, OpenStores, RewriteStores
+from compactlib.staging.compactor import Compactor, OnNewSealed
 from compactlib.staging.conditional import Expected
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import (
@@ -47,19 +56,32 @@ from compactlib.staging.errors import (
     UnsortedKeys,
 )
 from compactlib.staging.events import StagingEvents
+from compactlib.staging.garbage import collect_garbage, live_metaranges
 from compactlib.staging.head import MoveOutcome
 from compactlib.staging.listing import MAX_LIST_LIMIT
+from compactlib.staging.metrics import StagingMetrics
 from compactlib.staging.model import Applied, Collected, Difference, MetaRangeId, RangeEntry, RangeId, Record
 from compactlib.staging.names import CommitId, StagingToken
 from compactlib.staging.options import MAX_BATCH_KEYS, StagingOptions
 from compactlib.staging.pages import DiffPage, Listed, ListPage
 from compactlib.staging.plain_format import PlainFormat
+from compactlib.staging.plan import CompactionPlan, CompactionView, CostPolicy, PlanPolicy
+from compactlib.staging.policy import (
+    AnyOf,
+    BranchPressure,
+    DeletesPolicy,
+    ListingCostPolicy,
+    SealedTokensPolicy,
+    SensePolicy,
+)
 from compactlib.staging.read import CommittedView
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.reset import ResetOutcome
 from compactlib.staging.results import AlreadyCommitted, CommitStats, NoChanges, ResetStats
+from compactlib.staging.sensor import CompactionSensor, CompactionTrigger
 from compactlib.staging.split import SplitRule
 from compactlib.staging.status import AreaStatus, BranchStatus
+from compactlib.staging.worker import BranchesAtWork, CompactionWorker, WorkDone
 
 __all__ = [
     # An area and its branches
@@ -104,8 +126,38 @@ __all__ = [
     "RangeId",
     "RecordScan",
     "SplitRule",
-    # Compaction
+    # Compaction: when, what, how, and what is left of it
+    "AnyOf",
+    "BranchPressure",
+    "BranchesAtWork",
+    "CleanupStats",
+    "CompactTokens",
+    "CompactedTokens",
+    "CompactionOutcome",
+    "CompactionPlan",
+    "CompactionSensor",
+    "CompactionStats",
+    "CompactionTrigger",
+    "CompactionView",
+    "CompactionWorker",
     "Compactor",
+    "CostPolicy",
+    "DeletesPolicy",
+    "ListingCostPolicy",
+    "LostRace",
+    "NothingToDo",
+    "OnNewSealed",
+    "OpenStores",
+    "PlanPolicy",
+    "RewriteStores",
+    "SealedTokensPolicy",
+    "SensePolicy",
+    "StagingMetrics",
+    "Throttled",
+    "TokenCleaner",
+    "WorkDone",
+    "collect_garbage",
+    "live_metaranges",
     # Errors
     "BeingCollected",
     "BranchExists",
