@@ -1,0 +1,409 @@
+"""X1 to X27 of `notes/staging.md` 3.7, by number, each told as one schedule of real code.
+
+The schedules that no story needs are run too: `test_interleavings.py` runs every one of every pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import attrs
+import pytest
+
+from compactlib.clock import ManualClock
+from compactlib.kv import KVStore, MemoryStore, StoreFailed
+from compactlib.objects import MemoryObjects
+from compactlib.outcome import Done
+from compactlib.staging import (
+    AlreadyCommitted,
+    Branch,
+    BranchNotFound,
+    CommittedRanges,
+    DirtyBranch,
+    NoChanges,
+    StagingArea,
+    StagingOptions,
+    TooManyTries,
+)
+from compactlib.staging.cleanup import TokenCleaner
+from compactlib.staging.compaction_outcome import LostRace, Throttled
+from compactlib.staging.compactor import Compactor
+from compactlib.staging.names import token_partition
+from compactlib.testing import FaultyStore, KVFault, KVOperation
+from compactlib.testing.interleave import sample
+from tests.staging.branch_world import actors_of, check, world_of
+
+Rule = Callable[[KVOperation], bool]
+
+
+class Pauses:
+    """Lets something happen at chosen requests of one process: just before, or just after them."""
+
+    def __init__(self) -> None:
+        self.rules: list[tuple[Rule, Callable[[], object]]] = []
+
+    def before(self, rule: Rule, act: Callable[[], object]) -> None:
+        self.rules.append((rule, act))
+
+    def choose(self, operation: KVOperation) -> KVFault | None:
+        for place, (rule, act) in enumerate(self.rules):
+            if rule(operation):
+                del self.rules[place]
+                act()
+                break
+        return None
+
+
+class Process:
+    """One process: its own area over the stores that all share, which can be paused at its requests."""
+
+    def __init__(self, store: KVStore, objects: MemoryObjects, clock: ManualClock, seed: int,
+                 options: StagingOptions | None = None) -> None:
+        self.pauses = Pauses()
+        self.store = FaultyStore(store, self.pauses.choose)
+        self.area = StagingArea(self.store, CommittedRanges(objects, clock=clock), clock=clock, random=Random(seed),
+                                options=options)
+        self.compactor = Compactor(self.area.context, window_seconds=0)
+        self.cleaner = TokenCleaner(self.area.context, grace_seconds=0)
+
+    @property
+    def main(self) -> Branch:
+        return self.area.branch("main")
+
+
+class Scene:
+    """Processes over one pair of stores, and a branch `main` with HEAD{a=1}."""
+
+    def __init__(self, options: StagingOptions | None = None) -> None:
+        self.clock = ManualClock(1_000_000.0)
+        self.store, self.objects = MemoryStore(), MemoryObjects(clock=self.clock)
+        self.one, self.two = (Process(self.store, self.objects, self.clock, seed, options) for seed in (1, 2))
+        self.one.area.create_branch("main").put(b"a", b"1")
+        self.one.main.commit("first")
+
+    def compact_and_clean(self) -> None:
+        assert isinstance(self.two.compactor.compact("main"), Done)
+        self.two.cleaner.run()
+
+    def commit_and_clean(self) -> None:
+        assert isinstance(self.two.main.commit("two"), Done)
+        self.two.cleaner.run()
+
+
+def values(branch: Branch) -> dict[bytes, bytes]:
+    return {entry.key: entry.record.data for entry in branch.entries() if entry.record is not None}
+
+
+def writes_to_token(operation: KVOperation) -> bool:
+    return operation.name in ("set", "set_if", "transact") and operation.partition.startswith(b"stg-")
+
+
+def reads_token(operation: KVOperation) -> bool:
+    return not operation.changes and operation.partition.startswith(b"stg-")
+
+
+def reads_branch(operation: KVOperation) -> bool:
+    return operation.name == "get" and operation.key == b"branches/main"
+
+
+def swaps_branch(operation: KVOperation) -> bool:
+    return operation.name == "set_if" and operation.key == b"branches/main"
+
+
+def nth(rule: Rule, number: int) -> Rule:
+    """The n-th request that the rule holds for, from 1."""
+    seen: list[KVOperation] = []
+
+    def holds(operation: KVOperation) -> bool:
+        if rule(operation):
+            seen.append(operation)
+        return len(seen) == number and rule(operation)
+
+    return holds
+
+
+def test_x1_a_write_into_a_token_that_a_commit_has_just_sealed() -> None:
+    scene = Scene()
+    scene.one.main.put(b"b", b"2")
+    scene.one.pauses.before(writes_to_token, scene.commit_and_clean)
+    scene.one.main.put(b"k", b"1")
+    assert scene.two.main.get(b"k").data == b"1"
+    assert scene.two.main.record().sealed_tokens == ()
+
+
+def test_x2_the_same_with_a_compaction_and_its_cleanup() -> None:
+    scene = Scene()
+    scene.one.main.put(b"b", b"2")
+    sealed = scene.one.main.record().staging_token
+    scene.one.pauses.before(writes_to_token, scene.compact_and_clean)
+    scene.one.main.put(b"k", b"1")
+    assert values(scene.two.main) == {b"a": b"1", b"b": b"2", b"k": b"1"}
+    assert sealed not in scene.two.main.record().tokens
+    assert [entry.key for entry in scene.store.scan(token_partition(sealed))] == [b"k"]  # referenced by nobody
+
+
+@pytest.mark.parametrize(("rotations", "acknowledged"), [(3, False), (2, True)])
+def test_x3_a_writer_that_meets_one_rotation_after_another(rotations: int, acknowledged: bool) -> None:
+    scene = Scene(StagingOptions(max_write_tries=3, first_backoff_seconds=0))
+
+    def rotate() -> None:
+        scene.two.main.put(b"b", b"2")
+        scene.two.compactor.compact("main")
+
+    for _ in range(rotations):
+        scene.one.pauses.before(writes_to_token, rotate)
+    if acknowledged:
+        scene.one.main.put(b"k", b"1")
+        assert scene.two.main.get(b"k").data == b"1"
+    else:
+        with pytest.raises(TooManyTries):
+            scene.one.main.put(b"k", b"1")
+
+
+def test_x3_a_branch_that_is_deleted_under_a_write() -> None:
+    scene = Scene()
+    scene.one.pauses.before(writes_to_token, lambda: scene.two.area.delete_branch("main"))
+    with pytest.raises(BranchNotFound):
+        scene.one.main.put(b"k", b"1")
+
+
+@pytest.mark.parametrize("rewrite", ["compact_and_clean", "commit_and_clean"])
+@pytest.mark.parametrize("read", ["get", "list", "diff"])
+def test_x7_a_reader_whose_tokens_are_taken_away(rewrite: str, read: str) -> None:
+    scene = Scene()
+    main = scene.one.main
+    main.put(b"k", b"1")
+    main.commit("k=1")
+    main.put(b"k", b"2")
+    # The reader has read the record, and is about to look into the token that holds k=2.
+    scene.one.pauses.before(reads_token, getattr(scene, rewrite))
+    if read == "get":
+        assert main.get(b"k").data == b"2"
+    elif read == "list":
+        assert values(main)[b"k"] == b"2"
+    else:
+        found = [(each.key, each.right.data if each.right else None) for each in main.differences()]
+        assert found == ([(b"k", b"2")] if rewrite == "compact_and_clean" else [])
+
+
+def test_x7_the_second_page_of_a_listing() -> None:
+    scene = Scene()
+    main = scene.one.main
+    main.put_many({b"k%d" % number: b"2" for number in range(6)})
+    page = main.list(limit=3)
+    scene.compact_and_clean()
+    rest = main.list(limit=10, after=page.next_after)
+    assert page.keys + rest.keys == (b"a", *(b"k%d" % number for number in range(6)))
+
+
+def test_x10_two_commits_at_once_make_one() -> None:
+    scene = Scene()
+    scene.one.main.put(b"k", b"1")
+    results: list[object] = []
+
+    def other() -> None:
+        scene.two.main.put(b"m", b"2")
+        results.append(scene.two.main.commit("two"))
+
+    # After the first one's seal, before its compare-and-set.
+    scene.one.pauses.before(nth(swaps_branch, 2), other)
+    mine = scene.one.main.commit("one")
+    assert isinstance(results[0], Done)
+    assert isinstance(mine, AlreadyCommitted | NoChanges), mine
+    assert len(list(scene.one.main.log())) == 2
+    assert dict(scene.one.main.head().records()).keys() == {b"a", b"k", b"m"}
+
+
+def test_x11_a_commit_during_the_rewrite_of_a_compaction() -> None:
+    scene = Scene()
+    scene.one.main.put(b"k", b"1")
+    scene.one.pauses.before(nth(swaps_branch, 2), scene.commit_and_clean)
+    outcome = scene.one.compactor.compact("main")
+    assert isinstance(outcome, LostRace)
+    record = scene.one.main.record()
+    assert record.compacted_metarange_id is None
+    assert values(scene.one.main) == {b"a": b"1", b"k": b"1"}
+    assert not scene.one.main.is_dirty()
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_x12_and_x13_a_compaction_during_a_commit(at: int) -> None:
+    scene = Scene()
+    scene.one.main.put(b"k", b"1")
+
+    def other() -> None:
+        scene.two.main.put(b"m", b"2")
+        assert isinstance(scene.two.compactor.compact("main"), Done)
+
+    scene.one.pauses.before(nth(swaps_branch, at), other)
+    assert isinstance(scene.one.main.commit("one"), Done)
+    head = {key: record.data for key, record in scene.one.main.head().records()}
+    assert head | {b"m": b"2"} == values(scene.one.main)
+    assert head[b"k"] == b"1"
+    assert scene.one.main.record().compacted_metarange_id is None
+
+
+def test_x15_two_compactors() -> None:
+    scene = Scene()
+    scene.one.main.put(b"k", b"1")
+    # Both have read the same record; the other one is faster with the seal.
+    results: list[object] = []
+    scene.one.pauses.before(nth(swaps_branch, 1), lambda: results.append(scene.two.compactor.compact("main")))
+    mine = scene.one.compactor.compact("main")
+    assert isinstance(results[0], Done)
+    assert isinstance(mine, LostRace)
+    assert mine.step == "seal"
+    assert scene.one.main.record().sealed_tokens == ()
+    # The second starts after the first one's seal, with a clock that says so.
+    scene.one.main.put(b"m", b"2")
+    results.clear()
+
+    def second() -> None:
+        scene.two.main.put(b"n", b"3")
+        results.append(scene.two.compactor.compact("main"))
+
+    scene.one.pauses.before(nth(swaps_branch, 2), second)
+    assert isinstance(scene.one.compactor.compact("main"), LostRace)
+    assert isinstance(results[0], Done)
+    assert results[0].stats.sealed_before == 2
+    assert values(scene.one.main) == {b"a": b"1", b"k": b"1", b"m": b"2", b"n": b"3"}
+    # The second starts after the first has ended: the window.
+    scene.one.main.put(b"o", b"4")
+    assert isinstance(Compactor(scene.one.area.context).compact("main"), Throttled)
+
+
+def test_x16_a_reset_during_the_rewrite_of_a_compaction() -> None:
+    scene = Scene()
+    scene.one.main.put(b"k", b"1")
+    scene.one.pauses.before(nth(swaps_branch, 2), scene.two.main.reset)
+    assert isinstance(scene.one.compactor.compact("main"), LostRace)
+    assert not list(scene.one.main.differences())
+    assert scene.one.main.record().compacted_metarange_id is None
+
+
+def test_x16_a_reset_and_a_put_and_a_commit() -> None:
+    scene = Scene()
+    scene.one.main.put(b"k", b"1")
+    scene.one.pauses.before(writes_to_token, scene.two.main.reset)
+    scene.one.main.put(b"m", b"2")
+    assert values(scene.one.main) == {b"a": b"1", b"m": b"2"}
+    scene.one.pauses.before(nth(swaps_branch, 2), scene.two.main.reset)
+    scene.one.main.commit("late")
+    record = scene.one.main.record()
+    assert (record.sealed_tokens, record.compacted_metarange_id) == ((), None)
+    assert not scene.one.main.is_dirty()
+
+
+def test_x17_a_reset_of_a_prefix_that_loses_destroys_nothing() -> None:
+    scene = Scene()
+    scene.one.main.put_many({b"k1": b"1", b"k2": b"2", b"x": b"3"})
+    seen: list[dict[bytes, bytes]] = []
+
+    def other() -> None:
+        scene.two.main.put(b"k3", b"3")
+        scene.two.compactor.compact("main")
+        seen.append(values(scene.two.main))
+
+    scene.one.pauses.before(nth(swaps_branch, 1), other)
+    scene.one.main.reset_prefix(b"k")
+    assert seen == [{b"a": b"1", b"k1": b"1", b"k2": b"2", b"k3": b"3", b"x": b"3"}]
+    assert values(scene.one.main) == {b"a": b"1", b"x": b"3"}
+
+
+def test_x19_a_merge_during_the_rewrite_of_a_compaction() -> None:
+    scene = Scene()
+    side = scene.one.area.create_branch("side", "main")
+    side.put(b"m", b"1")
+    side.commit("side")
+    # What is compacted comes to nothing, so that the merge may go on.
+    scene.one.main.put(b"a", b"1")
+    scene.one.pauses.before(nth(swaps_branch, 2), lambda: scene.two.main.merge("side", "merged"))
+    assert isinstance(scene.one.compactor.compact("main"), LostRace)
+    assert values(scene.one.main) == {b"a": b"1", b"m": b"1"}
+
+
+def test_x20_a_hard_reset_during_the_rewrite_of_a_compaction() -> None:
+    scene = Scene()
+    first = scene.one.main.record().commit_id
+    assert first is not None
+    scene.one.main.put(b"a", b"2")
+    scene.one.main.commit("second")
+    scene.one.main.put(b"k", b"1")
+
+    def move_head_alone() -> None:
+        # The worst case: tokens and compaction stay as they are, only HEAD moves.
+        scene.two.area.context.branches.update("main", lambda record: attrs.evolve(record, commit_id=first))
+
+    scene.one.pauses.before(nth(swaps_branch, 2), move_head_alone)
+    assert isinstance(scene.one.compactor.compact("main"), LostRace)
+    assert values(scene.one.main) == {b"a": b"1", b"k": b"1"}
+
+
+@pytest.mark.parametrize("recreate", [False, True])
+def test_x21_a_branch_deleted_during_the_rewrite_of_a_compaction(recreate: bool) -> None:
+    scene = Scene()
+    scene.one.area.create_branch("other", "main")
+    scene.one.main.put(b"k", b"1")
+
+    def other() -> None:
+        scene.two.area.delete_branch("main")
+        if recreate:
+            scene.two.area.create_branch("main", "other").put(b"z", b"9")
+
+    scene.one.pauses.before(nth(swaps_branch, 2), other)
+    assert isinstance(scene.one.compactor.compact("main"), LostRace)
+    if recreate:
+        assert values(scene.one.main) == {b"a": b"1", b"z": b"9"}
+    else:
+        with pytest.raises(BranchNotFound):
+            scene.one.main.get(b"a")
+
+
+def test_x23_fifty_commits_that_die_between_their_two_steps() -> None:
+    scene = Scene()
+    for number in range(50):
+        scene.one.main.put(b"k%02d" % number, b"1")
+        scene.one.area.context.branches.update(
+            "main", lambda record: record.sealed_with(scene.one.area.context.tokens.issue("main")))
+    expected = {b"a": b"1", **{b"k%02d" % number: b"1" for number in range(50)}}
+    assert len(scene.one.main.record().sealed_tokens) == 50
+    assert values(scene.two.main) == expected
+    scene.compact_and_clean()
+    assert scene.one.main.record().sealed_tokens == ()
+    assert values(scene.two.main) == expected
+
+
+def test_x24_an_error_while_looking_for_changes_is_never_no_changes() -> None:
+    scene = Scene()
+    side = scene.one.area.create_branch("side", "main")
+    side.put(b"m", b"1")
+    side.commit("side")
+    scene.one.main.put(b"k", b"1")
+
+    def fail() -> None:
+        raise StoreFailed(operation="scan", path="planted", detail="planted")
+
+    scene.one.pauses.before(reads_token, fail)
+    with pytest.raises(StoreFailed):
+        scene.one.main.merge("side", "merged")
+    with pytest.raises(DirtyBranch):
+        scene.one.main.merge("side", "merged")
+
+
+def test_x26_everybody_at_once() -> None:
+    """Eight writers would be eight actors; four, with more to do, meet in as many ways and can be judged exactly."""
+    actors = actors_of(["put", "delete", "put2"], ["commit", "compact", "cleanup"], ["compact", "commit", "cleanup"],
+                       ["get", "reset_key", "list"])
+    sample(actors, world_of("sealed", actors), check, schedules=100, random=Random(26))
+
+
+def test_a_deleted_key_stays_deleted_whoever_is_in_between() -> None:
+    """D7: the shortcut of 1.5, in the story that the notes tell."""
+    scene = Scene()
+    scene.one.main.put(b"k", b"1")
+    # The delete has read the branch; the commit seals and reads the token before the tombstone arrives.
+    scene.one.pauses.before(writes_to_token, scene.commit_and_clean)
+    scene.one.main.delete(b"k")
+    assert values(scene.two.main) == {b"a": b"1"}
+    assert [each.kind for each in scene.two.main.differences()] == ["removed"]

@@ -1,0 +1,219 @@
+"""The worker: triggers become compactions, one per branch at a time; cleanup on a timer; N11, N12 and metrics."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from compactlib.clock import ManualClock
+from compactlib.errors import Closed, InvalidInput
+from compactlib.observe import RecordingObserver
+from compactlib.outcome import Done, Failed
+from compactlib.staging import Compactor
+from compactlib.staging.cleanup import TokenCleaner
+from compactlib.staging.compaction_outcome import NothingToDo, Throttled
+from compactlib.staging.metrics import StagingMetrics
+from compactlib.staging.plan import CostPolicy
+from compactlib.staging.policy import AnyOf, DeletesPolicy, ListingCostPolicy, SealedTokensPolicy
+from compactlib.staging.sensor import CompactionSensor
+from compactlib.staging.worker import BranchesAtWork, CompactionWorker
+from tests.staging.world import World
+
+
+def sensed_world(sensor: CompactionSensor, observer: RecordingObserver | None = None) -> World:
+    events = sensor.events("main")
+    return World(events=events if observer is None else StagingMetrics(observer, "main", events))
+
+
+def test_n11_what_counts_as_a_delete() -> None:
+    sensor = CompactionSensor(DeletesPolicy(1000))
+    world = sensed_world(sensor)
+    branch = world.branch({"a": "1", "b": "2", "c/1": "1"})
+
+    def deletes() -> int:
+        return sensor.pressure("main", "main").deletes
+
+    branch.put(b"x", b"1")
+    branch.put_many({b"y": b"1", b"z": b"2"})
+    branch.delete(b"missing")
+    assert deletes() == 0
+    branch.delete(b"a")
+    assert deletes() == 1
+    branch.delete_many([b"x", b"b", b"missing too"])
+    assert deletes() == 3
+    branch.reset_key(b"y")  # HEAD has no y: a tombstone
+    assert deletes() == 4
+    branch.reset_key(b"a")  # HEAD has a: a value
+    assert deletes() == 4
+
+
+def test_n12_commits_and_resets_of_real_branches_begin_anew() -> None:
+    sensor = CompactionSensor(DeletesPolicy(3))
+    world = sensed_world(sensor)
+    branch = world.branch({"a": "1", "b": "2", "c": "3", "d": "4"})
+    branch.delete_many([b"a", b"b"])
+    branch.commit("c")
+    branch.delete(b"c")
+    branch.reset()
+    branch.delete_many([b"c", b"d"])
+    assert sensor.take() is None
+    branch.put(b"c", b"1")
+    branch.delete(b"c")
+    assert sensor.take() is not None
+
+
+def test_deletes_lead_to_a_compaction() -> None:
+    sensor = CompactionSensor(DeletesPolicy(10))
+    world = sensed_world(sensor)
+    branch = world.branch({f"k{number:02}": "v" for number in range(20)})
+    compactor = Compactor(world.context, sensor=sensor)
+    worker = CompactionWorker(sensor, [compactor], clock=world.clock)
+    assert worker.run_pending() == []
+    branch.delete_many([b"k%02d" % number for number in range(10)])
+    (work,) = worker.run_pending()
+    assert work.trigger.why == "10 deletes, of which 10 are enough"
+    assert isinstance(work.outcome, Done)
+    assert branch.record().compacted_metarange_id is not None
+    branch.delete_many([b"k%02d" % number for number in range(10, 20)])
+    (again,) = worker.run_pending()
+    assert isinstance(again.outcome, Throttled)
+    sensor.audit()
+
+
+def test_listings_lead_to_a_compaction() -> None:
+    sensor = CompactionSensor(ListingCostPolicy(30))
+    world = sensed_world(sensor)
+    branch = world.branch({f"k{number:02}": "v" for number in range(10)} | {"z": "1"})
+    branch.delete_many([b"k%02d" % number for number in range(10)])
+    worker = CompactionWorker(sensor, [Compactor(world.context)], clock=world.clock)
+    for _ in range(2):
+        branch.list(limit=1)
+    assert worker.run_pending() == []
+    branch.list(limit=1)
+    (work,) = worker.run_pending()
+    assert isinstance(work.outcome, Done)
+    assert branch.list(limit=1).scanned <= 2
+
+
+def test_sealed_tokens_lead_to_a_compaction() -> None:
+    sensor = CompactionSensor(SealedTokensPolicy(3))
+    world = sensed_world(sensor)
+    branch = world.branch({"a": "1"}, sealed=[{"b": "1"}, {"c": "1"}, {"d": "1"}])
+    branch.get(b"a")
+    (work,) = CompactionWorker(sensor, [Compactor(world.context)], clock=world.clock).run_pending()
+    assert isinstance(work.outcome, Done)
+    assert work.outcome.stats.sealed_before == 3
+    assert branch.list().keys == (b"a", b"b", b"c", b"d")
+
+
+def test_a_plan_that_is_not_worth_its_cost_is_not_carried_out() -> None:
+    sensor = CompactionSensor(DeletesPolicy(1))
+    world = sensed_world(sensor)
+    branch = world.branch({f"k{number:02}": "v" for number in range(10)})
+    before = branch.record()
+    branch.delete(b"k03")
+    policy = CostPolicy(long_run=2, bytes_per_tombstone=1)
+    (work,) = CompactionWorker(sensor, [Compactor(world.context)], plan_policy=policy, clock=world.clock).run_pending()
+    assert isinstance(work.outcome, NothingToDo)
+    assert "not worth its cost" in work.outcome.reason
+    assert branch.record() == before
+
+
+def test_branches_that_are_gone_or_nobody_s_are_passed_over() -> None:
+    observer = RecordingObserver()
+    sensor = CompactionSensor(DeletesPolicy(1))
+    world = sensed_world(sensor)
+    side = world.branch({"a": "1"}, name="side")
+    record = side.record()
+    sensor.events("elsewhere").tombstones_written("main", record, 1)
+    side.delete(b"a")
+    world.area.delete_branch("side")
+    worker = CompactionWorker(sensor, [Compactor(world.context)], clock=world.clock, observer=observer)
+    assert worker.run_pending() == []
+    assert [name for name, _ in observer.events] == ["staging_trigger_dropped"]
+
+
+def test_a_branch_at_work_is_left_to_whoever_is_at_it() -> None:
+    sensor = CompactionSensor(DeletesPolicy(1))
+    world = sensed_world(sensor)
+    branch = world.branch({"a": "1"})
+    at_work = BranchesAtWork()
+    worker = CompactionWorker(sensor, [Compactor(world.context)], at_work=at_work, clock=world.clock)
+    assert at_work.enter("main", "main")
+    branch.delete(b"a")
+    assert worker.run_pending() == []
+    at_work.leave("main", "main")
+    branch.delete(b"a")
+    assert len(worker.run_pending()) == 1
+    assert at_work.enter("main", "main")
+
+
+def test_it_cleans_up_at_the_start_and_on_the_timer() -> None:
+    world = World()
+    branch = world.branch({"a": "1"})
+    branch.put(b"b", b"2")
+    branch.commit("c")
+    cleaner = TokenCleaner(world.context, grace_seconds=0, orphan_seconds=0)
+    worker = CompactionWorker(CompactionSensor(), [], cleaners=[cleaner], cleanup_seconds=60, clock=world.clock)
+    worker.run_pending()
+    assert not list(world.context.tokens.dropped())
+    branch.put(b"c", b"3")
+    branch.commit("c")
+    world.clock.advance(59)
+    worker.run_pending()
+    assert list(world.context.tokens.dropped())
+    world.clock.advance(1)
+    worker.run_pending()
+    assert not list(world.context.tokens.dropped())
+
+
+def test_the_thread_does_the_same() -> None:
+    sensor = CompactionSensor(DeletesPolicy(1))
+    world = sensed_world(sensor)
+    branch = world.branch({"a": "1", "b": "2"})
+    done = threading.Event()
+
+    class Told(Compactor):
+        def compact(self, *args: object, **options: object) -> object:  # type: ignore[override]
+            try:
+                return super().compact(*args, **options)  # type: ignore[arg-type]
+            finally:
+                done.set()
+
+    with CompactionWorker(sensor, [Told(world.context)], clock=ManualClock()) as worker:
+        worker.start()
+        with pytest.raises(Closed):
+            worker.start()
+        branch.delete(b"a")
+        assert done.wait(30)
+    worker.close()
+    assert branch.record().compacted_metarange_id is not None
+    with pytest.raises(Closed):
+        worker.start()
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    world = World()
+    with pytest.raises(InvalidInput, match="two compactors"):
+        CompactionWorker(CompactionSensor(), [Compactor(world.context), Compactor(world.context)])
+    with pytest.raises(InvalidInput, match="cleanup_seconds"):
+        CompactionWorker(CompactionSensor(), [], cleanup_seconds=0)
+
+
+def test_metrics_and_the_sensor_hear_the_same_events() -> None:
+    observer = RecordingObserver()
+    sensor = CompactionSensor(AnyOf((DeletesPolicy(2), ListingCostPolicy(10))))
+    world = sensed_world(sensor, observer)
+    branch = world.branch({"a": "1", "b": "2"}, sealed=[{"c": "3"}])
+    branch.delete_many([b"a", b"b"])
+    branch.list()
+    labels = (("repository", "main"),)
+    assert observer.counters["staging_tombstones_written", labels] == 2
+    assert observer.counters["staging_tombstones_listed", labels] == 2
+    assert sensor.take() is not None
+    assert not isinstance(Compactor(world.context).compact("main"), Failed)
+    branch.get(b"c")
+    sealed = [fields["value"] for name, fields in observer.events if name == "staging_sealed_tokens"]
+    assert sealed == [1, 0]
+    world.area.delete_branch("main")
