@@ -163,7 +163,7 @@ class Branch:
             PreconditionFailed: it is not; nothing was written.
             OutcomeUnknown: the store gave no answer, and what happened cannot be seen any more.
         """
-        conditional.write_if(self._context, self._name, key, Record.of(data), expected)
+        conditional.write_if(self._context, self._name, key, write.record_of(data), expected)
 
     def update(self, key: bytes, change: Callable[[Record | None], bytes | None]) -> None:
         """Make a key's new data of its record, in one step against others who do so, `put_if` or `delete_if`.

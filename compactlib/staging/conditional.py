@@ -24,7 +24,7 @@ from compactlib.staging.model import Change, Record, check_key
 from compactlib.staging.names import token_partition
 from compactlib.staging.staged import Staged, encode_staged
 from compactlib.staging.view import BranchView, Found
-from compactlib.staging.write import Attempts
+from compactlib.staging.write import Attempts, record_of
 
 Expected: TypeAlias = Record | Exists | None
 """The state that a conditional write demands: this record (by identity), any record (`EXISTS`), or none (`None`)."""
@@ -73,7 +73,7 @@ def update(context: StagingContext, branch: str, key: bytes, change: Callable[[R
 
     def decide(record: Record | None) -> Staged | None:
         data = change(record)
-        return None if data is None else Staged(Record.of(data), write_id)
+        return None if data is None else Staged(record_of(data), write_id)
 
     _run(context, branch, key, decide, write_id, "update")
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from compactlib.kv import SlowDown
+from compactlib.kv.arguments import checked_bytes
 from compactlib.staging.branch_store import FoundBranch
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound, TooManyKeys, TooManyTries
@@ -78,8 +79,17 @@ def put_many(context: StagingContext, branch: str, items: Mapping[bytes, bytes])
         raise TooManyKeys(count=len(items), limit=MAX_BATCH_KEYS)
     for key in items:
         check_key(key)
-    staged = {key: Staged(Record.of(data)) for key, data in items.items()}
+    staged = {key: Staged(record_of(data)) for key, data in items.items()}
     stage(context, branch, staged, Attempts(context, branch, "put"))
+
+
+def record_of(data: bytes) -> Record:
+    """The record of some data; a buffer is copied.
+
+    Raises:
+        InvalidInput: it is not bytes.
+    """
+    return Record.of(checked_bytes("value", data))
 
 
 def stage(context: StagingContext, branch: str, entries: Mapping[bytes, Staged], attempts: Attempts) -> None:

@@ -1,0 +1,168 @@
+"""The branch protocol against others: conflicts, rotations, writes without an answer, marks that fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import pytest
+
+from compactlib.clock import ManualClock
+from compactlib.kv import MemoryStore, OutcomeUnknown, SlowDown
+from compactlib.observe import RecordingObserver
+from compactlib.outcome import Done
+from compactlib.staging import (
+    Branch,
+    BranchExists,
+    StagingArea,
+    StagingOptions,
+    TooManyTries,
+)
+from compactlib.testing import FaultyStore, KVFault, KVOperation
+from tests.staging.test_vectors_branch import missing
+from tests.staging.world import World, contents, head_contents, record
+
+
+def rotations(world: World, count: int) -> Branch:
+    """The branch main, whose staging token is replaced after each of the first `count` writes of an entry."""
+    left = [None] * count
+
+    def choose(operation: KVOperation) -> None:
+        if left and operation.partition.startswith(b"stg-") and operation.changes:
+            left.pop()
+            world.context.branches.update("main", lambda found: found.sealed_with(world.context.tokens.issue("main")))
+
+    return World(FaultyStore(world.store, choose), world.objects, seed=77,
+                 options=StagingOptions(max_write_tries=3)).area.branch("main")
+
+
+def test_x3_a_writer_that_meets_two_rotations_is_acknowledged_at_the_third_try() -> None:
+    world = World()
+    main = world.branch({})
+    rotations(world, 2).put(b"k", b"v")
+    assert main.get(b"k") == record("v")
+    assert main.record().sealed_tokens[0] != main.record().staging_token
+
+
+@pytest.mark.parametrize("write", [
+    lambda branch: branch.put(b"k", b"v"), lambda branch: branch.delete(b"old"),
+    lambda branch: branch.reset_key(b"dirty"),
+], ids=["put", "delete", "reset_key"])
+def test_x3_a_writer_that_meets_three_rotations_gives_up(write: Callable[[Branch], object]) -> None:
+    world = World()
+    world.branch({"old": "1"}, staged={"dirty": "1"})
+    with pytest.raises(TooManyTries) as caught:
+        write(rotations(world, 3))
+    assert (caught.value.branch, caught.value.tries) == ("main", 3)
+
+
+def test_waits_grow_and_are_on_the_given_clock() -> None:
+    world = World()
+    world.branch({})
+
+    def conflict(operation: KVOperation) -> KVFault | None:
+        return KVFault.CONFLICT if operation.name == "set_if" else None
+
+    clock = ManualClock(0.0)
+    area = StagingArea(FaultyStore(world.store, conflict), world.committed, clock=clock,
+                       options=StagingOptions(max_update_tries=5, first_backoff_seconds=1, max_backoff_seconds=4))
+    with pytest.raises(TooManyTries):
+        area.branch("main").commit("x", allow_empty=True)
+    assert 0.5 * (1 + 2 + 4 + 4) <= clock.now() <= 1 + 2 + 4 + 4
+
+
+@pytest.mark.parametrize("fault", [KVFault.UNKNOWN_DONE, KVFault.UNKNOWN_LOST, KVFault.UNKNOWN_LATE,
+                                   KVFault.SLOW_DOWN, KVFault.CONFLICT])
+@pytest.mark.parametrize("operation", [
+    "commit", "reset", "reset_prefix", "merge", "hard_reset", "put_if", "create", "delete_branch",
+])
+def test_a_record_write_in_doubt_is_found_out(operation: str, fault: KVFault) -> None:
+    """At each compare-and-set in turn: the operation ends as if nothing had been, or names what is not known."""
+    expected: dict[str, dict[str, str]] = {
+        "commit": {"a": "1", "b": "2"}, "reset": {"a": "1"}, "reset_prefix": {"a": "1"}, "merge": {"a": "1", "m": "1"},
+        "hard_reset": {"m": "1"}, "put_if": {"a": "1", "b": "2", "k": "v"},
+    }
+    number = 0
+    while True:
+        number += 1
+        world = World()
+        main = world.branch({"a": "1"}, staged={} if operation == "merge" else {"b": "2"})
+        world.branch({"m": "1"}, name="source")
+        met: list[KVOperation] = []
+
+        def choose(one: KVOperation, met: list[KVOperation] = met, number: int = number) -> KVFault | None:
+            if one.conditional:
+                met.append(one)
+                return fault if len(met) == number else None
+            return None
+
+        store = FaultyStore(world.store, choose)
+        other = World(store, world.objects, seed=77)
+        branch = other.area.branch("main")
+        calls: dict[str, Callable[[], object]] = {
+            "commit": lambda branch=branch: branch.commit("b"), "reset": branch.reset,  # type: ignore[misc]
+            "reset_prefix": lambda branch=branch: branch.reset_prefix(b"b"),  # type: ignore[misc]
+            "merge": lambda branch=branch: branch.merge("source"),  # type: ignore[misc]
+            "hard_reset": lambda branch=branch: branch.hard_reset("source", discard=True),  # type: ignore[misc]
+            "put_if": lambda branch=branch: branch.put_if(b"k", b"v", None),  # type: ignore[misc]
+            "create": lambda other=other: other.area.create_branch("new", "main"),  # type: ignore[misc]
+            "delete_branch": lambda other=other: other.area.delete_branch("source"),  # type: ignore[misc]
+        }
+        try:
+            calls[operation]()
+        except (OutcomeUnknown, SlowDown, BranchExists):
+            # Making a branch is tried once: refused is refused, and late cannot be told from lost.
+            assert operation == "create"
+        else:
+            store.settle()
+            if operation in expected:
+                assert contents(main) == expected[operation]
+            if operation == "commit":
+                assert len(list(main.log())) == 2
+            if operation == "create":
+                assert contents(world.area.branch("new")) == {"a": "1"}
+            if operation == "delete_branch":
+                assert [one.name for one in world.area.branches()] == ["main"]
+        world.area.audit()
+        if len(met) < number:
+            break
+    assert number > 1
+
+
+def test_a_put_in_doubt_is_not_repeated() -> None:
+    """The first try may come late, and would then overwrite what others put meanwhile."""
+    world = World()
+    main = world.branch({})
+
+    def choose(operation: KVOperation) -> KVFault | None:
+        return KVFault.UNKNOWN_LOST if operation.name == "set" else None
+
+    with pytest.raises(OutcomeUnknown):
+        World(FaultyStore(world.store, choose), world.objects, seed=7).area.branch("main").put(b"k", b"v")
+    assert missing(main, b"k")
+
+
+def test_marks_that_cannot_be_written_do_not_undo_what_happened() -> None:
+    world = World()
+    main = world.branch({}, staged={"a": "1"})
+
+    def choose(operation: KVOperation) -> KVFault | None:
+        return KVFault.FAIL if operation.key.startswith(b"dropped/") else None
+
+    observer = RecordingObserver()
+    area = StagingArea(FaultyStore(world.store, choose), world.committed, clock=world.clock, observer=observer)
+    assert isinstance(area.branch("main").commit("a"), Done)
+    assert head_contents(main) == {"a": "1"}
+    assert [name for name, _ in observer.events] == ["staging_tokens_not_marked"]
+
+
+def test_an_aba_of_values_is_none_because_versions_grow() -> None:
+    world = World(MemoryStore(predicates="value"))
+    main = world.branch({})
+    found = world.context.branches.read("main")
+    world.context.branches.update("main", lambda record: attrs.evolve(record, compaction_started_at=1.0))
+    world.context.branches.update("main", lambda record: attrs.evolve(record, compaction_started_at=None))
+    assert attrs.evolve(main.record(), version=1) == found.record
+    with pytest.raises(Exception, match="not in the state"):
+        world.context.branches.try_update(found, found.record)

@@ -1,0 +1,136 @@
+"""Moves of HEAD and resets, one after the other and against others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from compactlib.outcome import Done, Skipped
+from compactlib.staging import (
+    DirtyBranch,
+    MergeConflict,
+    NoChanges,
+)
+from compactlib.testing import FaultyStore, KVFault, KVOperation
+from tests.staging.test_defects import interrupted
+from tests.staging.test_vectors_branch import committed
+from tests.staging.world import World, contents, diff, head_contents
+
+
+def test_a_merge_takes_what_the_source_changed_since_they_parted() -> None:
+    world = World()
+    main = world.branch({"a": "1", "b": "1", "c": "1"})
+    dev = world.area.create_branch("dev", "main")
+    dev.put_many({b"a": b"2", b"new": b"2"})
+    dev.delete(b"b")
+    dev.commit("dev")
+    main.put(b"c", b"3")
+    main.commit("main")
+    stats = committed(main.merge("dev", "both", metadata={"by": "ann"}))
+    assert (stats.added, stats.changed, stats.removed) == (1, 1, 1)
+    assert contents(main) == {"a": "2", "c": "3", "new": "2"}
+    made = world.area.commit(stats.commit_id)
+    assert made.parents[1] == dev.record().commit_id
+    assert (made.generation, made.message) == (3, "both")
+    assert isinstance(main.merge("dev"), NoChanges)
+    assert committed(dev.merge("main")).changed == 1
+    assert contents(dev) == contents(main)
+
+
+@pytest.mark.parametrize(("strategy", "value"), [("source_wins", "2"), ("destination_wins", "3")])
+def test_a_merge_with_a_conflict_needs_a_strategy(strategy: Any, value: str) -> None:
+    world = World()
+    main = world.branch({"a": "1"})
+    dev = world.area.create_branch("dev", "main")
+    for branch, data in ((dev, b"2"), (main, b"3")):
+        branch.put(b"a", data)
+        branch.commit("change")
+    with pytest.raises(MergeConflict) as caught:
+        main.merge("dev")
+    assert caught.value.keys == (b"a",)
+    assert contents(main) == {"a": "3"}
+    main.merge("dev", strategy=strategy)
+    assert contents(main) == {"a": value}
+
+
+def test_revert_and_cherry_pick() -> None:
+    world = World()
+    main = world.branch({"a": "1"})
+    dev = world.area.create_branch("dev", "main")
+    main.put(b"b", b"2")
+    made = committed(main.commit("b")).commit_id
+    main.put(b"c", b"3")
+    main.commit("c")
+    assert committed(main.revert(made)).removed == 1
+    assert contents(main) == {"a": "1", "c": "3"}
+    assert isinstance(main.revert(made), NoChanges)
+    assert committed(dev.cherry_pick(made)).added == 1
+    assert contents(dev) == {"a": "1", "b": "2"}
+
+
+def test_a_hard_reset_without_discard_wants_a_clean_branch_and_keeps_later_writes() -> None:
+    world = World()
+    main = world.branch({"a": "1"})
+    old = main.record().commit_id
+    assert old is not None
+    main.put(b"b", b"2")
+    main.commit("b")
+    assert isinstance(main.hard_reset("main"), NoChanges)
+    committed(main.hard_reset(old))
+    assert contents(main) == {"a": "1"}
+    main.put(b"x", b"1")
+    with pytest.raises(DirtyBranch):
+        main.hard_reset(old)
+    assert contents(main) == {"a": "1", "x": "1"}
+
+
+def test_a_hard_reset_to_an_ancestor_that_meets_a_conflict_happens_all_the_same() -> None:
+    """The old HEAD contains the target; that must not pass for "it has happened already"."""
+    world = World()
+    main = world.branch({"a": "1"})
+    old = main.record().commit_id
+    assert old is not None
+    main.put(b"b", b"2")
+    main.commit("b")
+    met: list[None] = []
+
+    def choose(operation: KVOperation) -> KVFault | None:
+        if operation.name == "set_if":
+            met.append(None)
+            return KVFault.CONFLICT if len(met) == 2 else None
+        return None
+
+    World(FaultyStore(world.store, choose), world.objects, seed=7).area.branch("main").hard_reset(old)
+    assert (contents(main), main.record().commit_id) == ({"a": "1"}, old)
+
+
+def test_a_second_reset_does_nothing() -> None:
+    world = World()
+    main = world.branch({"a": "1"}, staged={"a": "2"}, sealed=[{"b": "3"}])
+    assert isinstance(main.reset(), Done)
+    version = main.record().version
+    assert isinstance(main.reset(), Skipped)
+    assert isinstance(main.reset_prefix(b""), Skipped)
+    assert isinstance(main.reset_prefix(b"a"), Skipped)
+    assert isinstance(main.reset_key(b"a"), Skipped)
+    assert (contents(main), main.record().version) == ({"a": "1"}, version)
+
+
+def test_a_reset_key_during_which_head_moves_is_made_again() -> None:
+    """Sealed k=new is committed between the look at HEAD and the write of HEAD's old value: HEAD's new one counts."""
+    world = World()
+    main = world.branch({"k": "old"}, sealed=[{"k": "new"}])
+    interrupted(world, lambda operation: operation.name == "set" and operation.key == b"k",
+                lambda: main.commit("new")).reset_key(b"k")
+    assert contents(main) == head_contents(main) == {"k": "new"}
+
+
+def test_reset_key_over_what_a_compaction_has_taken_is_not_lost() -> None:
+    """Check 10: the reset lands in a token that a compaction has already scanned."""
+    world = World()
+    main = world.branch({"k": "old"}, staged={"k": "new"})
+    interrupted(world, lambda operation: operation.name == "set" and operation.key == b"k",
+                world.compact).reset_key(b"k")
+    assert (contents(main), diff(main)) == ({"k": "old"}, [])
