@@ -1,0 +1,202 @@
+"""How fast a Raft log takes entries, and how fast it comes back, against the same bytes written and read plainly.
+
+    python benchmarks/raftlog_log.py [--quick] [--json FILE] [--folder FOLDER] [--runs N]
+
+Three figures: batched appends with one fsync a batch, the stalls of such appends while a major compaction runs, and the
+recovery of a WAL. `docs/raftlog-log.md` says what is compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from measure import Figure, alternate, report
+
+from compactlib.checksum import crc32
+from compactlib.indexset import IndexSet
+from compactlib.outcome import Done
+from compactlib.raftlog import LogOptions, RaftLog, SegmentLimits, StoreOptions, open_log
+
+PAYLOAD_BYTES = 256
+BATCH_ENTRIES = 512
+
+
+def payloads_of(count: int) -> list[bytes]:
+    """Distinct payloads, as many as a batch."""
+    noise = os.urandom(PAYLOAD_BYTES + count)
+    return [noise[start:start + PAYLOAD_BYTES] for start in range(count)]
+
+
+def fresh(scratch: Path, name: str) -> Path:
+    """An empty place, with nothing waiting for the disk."""
+    path = scratch / name
+    shutil.rmtree(path, ignore_errors=True)
+    os.sync()
+    gc.collect()
+    return path
+
+
+def append_batches(log: RaftLog, batches: int, first: int = 1) -> list[float]:
+    """Append and sync so many batches; the seconds each took."""
+    payloads = payloads_of(BATCH_ENTRIES)
+    taken = []
+    for batch in range(batches):
+        began = time.perf_counter()
+        log.append_run(first + batch * BATCH_ENTRIES, 1, payloads)
+        log.sync()
+        taken.append(time.perf_counter() - began)
+    return taken
+
+
+def append_rate(scratch: Path, batches: int) -> float:
+    """Entries a second, flushes to segments in the background included."""
+    with open_log(fresh(scratch, "append")) as log:
+        return batches * BATCH_ENTRIES / sum(append_batches(log, batches))
+
+
+def append_tuples_rate(scratch: Path, batches: int) -> float:
+    """The same through `append`, with a tuple for each entry."""
+    payloads = payloads_of(BATCH_ENTRIES)
+    with open_log(fresh(scratch, "append")) as log:
+        began = time.perf_counter()
+        for batch in range(batches):
+            first = 1 + batch * BATCH_ENTRIES
+            log.append([(first + place, 1, payload) for place, payload in enumerate(payloads)])
+            log.sync()
+        return batches * BATCH_ENTRIES / (time.perf_counter() - began)
+
+
+def bare_rate(scratch: Path, batches: int) -> float:
+    """Entries a second of a loop that writes the same payloads, joined, and syncs."""
+    path = fresh(scratch, "bare")
+    data = b"".join(payloads_of(BATCH_ENTRIES))
+    with open(path, "wb", buffering=0) as file:
+        began = time.perf_counter()
+        for _ in range(batches):
+            file.write(data)
+            os.fsync(file.fileno())
+        seconds = time.perf_counter() - began
+    path.unlink()
+    return batches * BATCH_ENTRIES / seconds
+
+
+def append_figures(scratch: Path, batches: int, runs: int) -> Iterator[Figure]:
+    """Batched appends against write and fsync alone."""
+    for name, ours in (("append.run", append_rate), ("append.tuples", append_tuples_rate)):
+        values, bare = alternate(runs, lambda ours=ours: ours(scratch, batches),  # type: ignore[misc]
+                                 lambda: bare_rate(scratch, batches))
+        yield Figure(figure=f"{name}.256_bytes.batch_512", unit="entries/s", values=tuple(values),
+                     reference="write and fsync of the same bytes in a bare loop", reference_values=tuple(bare),
+                     goal=">= 0.4")
+
+
+def build_for_major(folder: Path, segments: int) -> StoreOptions:
+    """A log of which a third is live, all of it in segments."""
+    options = StoreOptions(log=LogOptions(limits=SegmentLimits(max_entries=4096)), max_wal_bytes=8 << 20)
+    with open_log(folder, options) as log:
+        append_batches(log, segments * 8)
+        last = log.last_index
+        log.snapshot(last, IndexSet.from_sorted(range(3, last, 3)))
+    return options
+
+
+def percentile_99(taken: list[float]) -> float:
+    """In milliseconds."""
+    return statistics.quantiles(taken, n=100)[98] * 1e3
+
+
+def stalls(scratch: Path, source: Path, options: StoreOptions, *, compacting: bool) -> float:
+    """p99 of an append and its sync, while majors run in another thread or nothing does."""
+    work = fresh(scratch, "stalls")
+    shutil.copytree(source, work)
+    os.sync()
+    with open_log(work, options) as log:
+        first = log.last_index + 1
+        taken: list[float] = []
+        if not compacting:
+            return percentile_99(append_batches(log, 300, first))
+        outcomes: list[object] = []
+        thread = threading.Thread(target=lambda: outcomes.append(log.compact("major")))
+        thread.start()
+        while thread.is_alive():
+            taken += append_batches(log, 1, first)
+            first += BATCH_ENTRIES
+        thread.join()
+    assert isinstance(outcomes[0], Done), outcomes
+    assert len(taken) > 20, f"only {len(taken)} batches while the major ran; take more segments"
+    return percentile_99(taken)
+
+
+def stall_figure(scratch: Path, segments: int, runs: int) -> Figure:
+    """What a running major does to those who append."""
+    source = fresh(scratch, "stalls-source")
+    options = build_for_major(source, segments)
+    values, quiet = alternate(runs, lambda: stalls(scratch, source, options, compacting=True),
+                              lambda: stalls(scratch, source, options, compacting=False))
+    return Figure(figure="append.p99_while_major", unit="ms", values=tuple(values), reference="no compaction",
+                  reference_values=tuple(quiet), goal="<= 2")
+
+
+def recovery_figures(scratch: Path, entries: int, runs: int) -> Iterator[Figure]:
+    """Opening a store with so many entries in its WAL, against reading the files and a CRC of each payload."""
+    folder = fresh(scratch, "recovery")
+    options = StoreOptions(max_wal_bytes=1 << 40, max_memtable_entries=1 << 40, background=False)
+    with open_log(folder, options) as log:
+        payloads = payloads_of(BATCH_ENTRIES)
+        for first in range(1, entries + 1, BATCH_ENTRIES):
+            log.append_run(first, 1, payloads)
+    size = sum(path.stat().st_size for path in (folder / "wal").iterdir())
+
+    def recover() -> float:
+        gc.collect()
+        began = time.perf_counter()
+        with open_log(folder, options) as log:
+            seconds = time.perf_counter() - began
+            assert log.last_index >= entries
+        return seconds
+
+    def scan() -> float:
+        gc.collect()
+        began = time.perf_counter()
+        for path in sorted((folder / "wal").iterdir()):
+            data = path.read_bytes()
+            for start in range(0, len(data), PAYLOAD_BYTES):
+                crc32(data[start:start + PAYLOAD_BYTES])
+        return time.perf_counter() - began
+
+    values, plain = alternate(runs, recover, scan)
+    for name, amount, unit in (("entries", entries, "entries/s"), ("bytes", size, "MB/s")):
+        scale = 1e6 if unit == "MB/s" else 1
+        yield Figure(figure=f"recovery.{name}", unit=unit, values=tuple(amount / scale / each for each in values),
+                     reference="read the files, a CRC of every 256 bytes",
+                     reference_values=tuple(amount / scale / each for each in plain), goal="printed")
+
+
+def figures(scratch: Path, quick: bool, runs: int) -> Iterator[Figure]:
+    yield from append_figures(scratch, 400 if quick else 2000, runs)
+    yield stall_figure(scratch, 32 if quick else 64, runs)
+    yield from recovery_figures(scratch, 100_000 if quick else 1_000_000, runs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="smaller data, under a minute")
+    parser.add_argument("--json", metavar="FILE", help="write the figures as JSON")
+    parser.add_argument("--folder", help="where to put the data; default a temporary folder")
+    parser.add_argument("--runs", type=int, default=5, help="counted runs of each (default 5)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
+        report(list(figures(Path(scratch), options.quick, options.runs)), options.json)
+
+
+if __name__ == "__main__":
+    main()
