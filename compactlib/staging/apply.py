@@ -20,7 +20,7 @@ from compactlib.staging.change_reader import ChangeReader
 from compactlib.staging.metarange import MetaRange
 from compactlib.staging.model import Applied, Changes, MetaRangeId, RangeEntry
 from compactlib.staging.range_files import RangeFiles
-from compactlib.staging.range_writer import RangeWriter
+from compactlib.staging.range_writer import ClosedRange, RangeWriter
 from compactlib.staging.rows import ChangeBatch, Merged, Rows
 from compactlib.staging.split import SplitRule
 
@@ -70,7 +70,7 @@ class Apply:
         for place, entry in enumerate(self._base.entries):
             if self._can_stay(entry, is_last=place == len(self._base.entries) - 1):
                 self._reused += 1
-                self._writer.reuse(entry)
+                self._writer.adopt(ClosedRange(entry))
             else:
                 self._rewrite(place)
         while batch := self._changes.take(None):

@@ -57,6 +57,11 @@ class CommittedRanges:
         """Where ranges are cut."""
         return self._rule
 
+    @property
+    def files(self) -> RangeFiles:
+        """Where ranges are read and written; for those who make ranges elsewhere, on a cluster say."""
+        return self._files
+
     def apply(self, base: MetaRangeId | None, changes: Changes, *, budget: Budget | None = None) -> Applied:
         """See `Committed.apply`. O(ranges + records of the ranges touched)."""
         return Apply(self._files, self._rule, self._metarange(base), changes, Budget() if budget is None else budget,

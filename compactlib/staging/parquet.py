@@ -106,8 +106,11 @@ class ArrowRows:
         """See `Rows.merged`. Sorts keys and compares neighbours: no work is done record by record."""
         if not len(changes):
             return Merged(self, 0, 0, 0)
-        key, identity, data = (pa.array(column, pa.binary())
-                               for column in (changes.keys, changes.identities, changes.datas))
+        return self.merged_columns(*(pa.array(column, pa.binary())
+                                     for column in (changes.keys, changes.identities, changes.datas)))
+
+    def merged_columns(self, key: Any, identity: Any, data: Any) -> Merged:
+        """The same for changes that are Arrow arrays: sorted keys, and nulls where they are removed."""
         return _merge(self, key, identity, data)
 
     def cut_keys(self, raggedness: int) -> list[bytes]:

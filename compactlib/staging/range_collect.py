@@ -29,7 +29,7 @@ from compactlib.clock import Clock
 from compactlib.errors import InvalidInput
 from compactlib.objects import ObjectNotFound
 from compactlib.staging.model import Collected, MetaRangeId, StoredFile
-from compactlib.staging.range_files import DOOMED, METARANGES, RANGES, REUSED, RangeFiles
+from compactlib.staging.range_files import DOOMED, INCOMING, METARANGES, RANGES, REUSED, RangeFiles
 from compactlib.staging.split import SplitRule
 
 _FOLDERS: Final = (METARANGES, RANGES)
@@ -64,6 +64,7 @@ class RangeCollector:
         Raises:
             MetaRangeNotFound, DamagedRange: a live metarange cannot be read; nothing is deleted.
         """
+        self._remove_old(INCOMING)
         self._remove_old(REUSED)
         self._remove_old(DOOMED)
         needed, files = self._look()

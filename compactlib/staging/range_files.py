@@ -1,7 +1,7 @@
 """Ranges and metaranges in an object store: written once, checked whenever they are read.
 
 Under the prefix: `ranges/<id>`, `metaranges/<id>`, and the garbage collection's marks `reused/<name>` and
-`doomed/<id>/<name>`. A range file says itself which format it has, so stores may hold several.
+`doomed/<id>/<name>`; and `incoming/<name>`. A range file says itself which format it has, so stores may hold several.
 
 **Using a file again.** A writer whose file is there already must not rely on it blindly: a garbage collection may be
 about to delete it. So the writer first leaves a mark that it uses it, and last looks whether it is doomed; the
@@ -28,6 +28,8 @@ RANGES: Final = "ranges/"
 METARANGES: Final = "metaranges/"
 REUSED: Final = "reused/"
 DOOMED: Final = "doomed/"
+INCOMING: Final = "incoming/"
+"""Changes on their way to the workers of a cluster; who put them there removes them."""
 
 
 class RangeFiles:

@@ -22,8 +22,14 @@ MAX_IN_FLIGHT: Final = 4
 
 
 @attrs.frozen
-class _Closed:
-    """A range that is complete; whether it had to be written, and whether its file was there nevertheless."""
+class ClosedRange:
+    """A range that is complete, and durable.
+
+    Attributes:
+        entry: the range.
+        is_new: whether it had to be written.
+        was_there: whether its file was there nevertheless.
+    """
 
     entry: RangeEntry
     is_new: bool = False
@@ -50,8 +56,8 @@ class RangeWriter:
         self._background = background
         self._open: Rows = files.range_format.empty
         self._last_key: bytes = b""
-        self._closed: list[_Closed | Future[_Closed]] = []
-        self._in_flight: deque[Future[_Closed]] = deque()
+        self._closed: list[ClosedRange | Future[ClosedRange]] = []
+        self._in_flight: deque[Future[ClosedRange]] = deque()
         self.ranges_written: int = 0
         self.bytes_written: int = 0
 
@@ -81,14 +87,21 @@ class RangeWriter:
             start = stop
         self._open = run.part(start, len(run)) if start else run
 
-    def reuse(self, entry: RangeEntry) -> None:
-        """Take over a whole range of the base, unread.
+    def adopt(self, closed: ClosedRange) -> None:
+        """Take over a whole range, unread: one of the base, or one that another writer made.
 
         Raises:
             UnsortedKeys: it does not lie above all before.
         """
-        self._go_on(entry.min_key, entry.max_key)
-        self._closed.append(_Closed(entry))
+        self._go_on(closed.entry.min_key, closed.entry.max_key)
+        self._closed.append(closed)
+
+    def end(self) -> list[ClosedRange]:
+        """Close the last range, though the rule would not, and give all of them once they are durable."""
+        if len(self._open):
+            self._close(self._open)
+            self._open = self._files.range_format.empty
+        return [each.result() if isinstance(each, Future) else each for each in self._closed]
 
     def finish(self, base_id: MetaRangeId | None) -> MetaRangeId:
         """Close the last range, and publish the metarange once all its ranges are durable, if it is not the base.
@@ -96,10 +109,7 @@ class RangeWriter:
         Raises:
             BeingCollected: a garbage collection was about to delete one of the files.
         """
-        if len(self._open):
-            self._close(self._open)
-            self._open = self._files.range_format.empty
-        closed = [each.result() if isinstance(each, Future) else each for each in self._closed]
+        closed = self.end()
         new = [each for each in closed if each.is_new]
         self.ranges_written = len(new)
         self.bytes_written = sum(each.entry.size_bytes for each in new)
@@ -133,13 +143,13 @@ class RangeWriter:
         self._in_flight.append(pending)
         self._closed.append(pending)
 
-    def _write(self, rows: Rows) -> _Closed:
+    def _write(self, rows: Rows) -> ClosedRange:
         range_id = rows.content_id()
         entry = RangeEntry(range_id, rows.key(0), rows.key(len(rows) - 1), len(rows), rows.size_bytes)
         if range_id in self._known:
-            return _Closed(entry)
+            return ClosedRange(entry)
         self._budget.spend(entry.size_bytes)
-        return _Closed(entry, is_new=True, was_there=self._files.write_range(range_id, rows))
+        return ClosedRange(entry, is_new=True, was_there=self._files.write_range(range_id, rows))
 
 
 def _places(run: Rows, keys: list[bytes]) -> list[int]:

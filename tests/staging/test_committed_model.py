@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compactlib.budget import Budget
 from compactlib.objects import MemoryObjects
+from compactlib.staging.metarange import MetaRange
 from compactlib.staging.model import Change, MetaRangeId, Record
+from compactlib.staging.plain_format import PlainFormat
+from compactlib.staging.range_files import RangeFiles
+from compactlib.staging.range_stitch import stitch
+from compactlib.staging.range_writer import RangeWriter
 from compactlib.staging.rows import RangeFormat
 from compactlib.staging.split import SplitRule
 from tests.staging.plain_sets import RecordSet, changed, committed, differences, written
@@ -93,3 +101,19 @@ def test_merge_is_the_destination_with_what_the_source_changed(
     assert dict(layer.scan(merged.metarange_id)) == expected
     assert merged.metarange_id == written(layer, expected)
     assert merged.changes == len(differences(destination, expected))
+
+
+@given(content=st.dictionaries(keys, records, max_size=40), borders=st.lists(keys, max_size=4), rule=rules)
+@settings(max_examples=100, deadline=None)
+def test_ranges_of_several_writers_are_stitched_to_what_one_would_have_made(
+        content: RecordSet, borders: list[bytes], rule: SplitRule) -> None:
+    files = RangeFiles(MemoryObjects(), prefix="", range_format=PlainFormat(), cache_bytes=0)
+    made = []
+    for low, high in itertools.pairwise([b"", *sorted(set(borders)), b"\xff" * 9]):
+        writer = RangeWriter(files, rule, set(), Budget())
+        rows = files.range_format.rows((key, content[key]) for key in sorted(content) if low <= key < high)
+        writer.add(rows, rows.cut_keys(rule.raggedness))
+        made += writer.end()
+    joined = stitch(files, rule, MetaRange(rule, ()), None, reversed(made), Budget())
+    assert joined.metarange_id == written(committed(rule=rule), content)
+    assert joined.ranges_read <= len(made)

@@ -19,7 +19,7 @@ from compactlib.staging.errors import NilValue, UnsortedKeys
 from compactlib.staging.model import Applied, Change, MetaRangeId, Record
 from compactlib.staging.plain_format import PlainFormat
 from compactlib.staging.range_files import RangeFiles
-from compactlib.staging.range_writer import RangeWriter
+from compactlib.staging.range_writer import ClosedRange, RangeWriter
 from compactlib.staging.split import UNLIMITED, SplitRule
 from tests.staging.hooked_objects import HookedObjects
 from tests.staging.plain_sets import changed, committed, written
@@ -158,7 +158,7 @@ def test_r9_a_range_that_overlaps_is_not_taken_over() -> None:
     writer = RangeWriter(files, RULE, set(), Budget())
     writer.add(PlainFormat().rows([(key("b"), Record.of(b"b"))]), [])
     with pytest.raises(UnsortedKeys):
-        writer.reuse(layer.ranges_of(base)[0])
+        writer.adopt(ClosedRange(layer.ranges_of(base)[0]))
 
 
 def test_r16_equal_content_has_equal_ids_and_one_byte_of_data_another() -> None:

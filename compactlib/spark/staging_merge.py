@@ -1,0 +1,230 @@
+"""`StagingMerge`: the rewrite of a staging compaction as a Spark DataFrame job, for large areas.
+
+Tokens and the base's ranges go in as rows; they are partitioned by ranges of keys and sorted inside the partitions;
+each partition merges its rows and writes ranges. At the borders this process cuts anew what must be, and publishes the
+metarange. The ids are those of a merge on one machine, because they depend on the records alone.
+
+Workers write ranges under the names of their contents. So an attempt that runs twice writes the same files, and one
+that dies leaves files that a garbage collection removes. Nothing refers to them before the metarange is published.
+
+Source: issue 5, part 6.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import attrs
+
+from compactlib.budget import Budget
+from compactlib.clock import Clock, SystemClock
+from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.objects import ObjectRef, ObjectStore
+from compactlib.observe import Observer
+from compactlib.rewrite import (
+    Attempt,
+    RewriteFailure,
+    RewriteOutcome,
+    RewriteTask,
+    checked_names,
+    foreign_error,
+    new_attempt_id,
+)
+from compactlib.spark.dependencies import require_spark
+from compactlib.staging.change_reader import ChangeReader
+from compactlib.staging.committed_ranges import CommittedRanges
+from compactlib.staging.compaction_task import CompactedTokens, CompactTokens
+from compactlib.staging.metarange import MetaRange
+from compactlib.staging.model import Applied, Changes, MetaRangeId, RangeEntry, RangeId
+from compactlib.staging.range_files import INCOMING
+from compactlib.staging.range_stitch import stitch
+from compactlib.staging.range_writer import ClosedRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_Source: TypeAlias = tuple[int, str, int, int, bytes, bytes, bytes]
+
+_SAMPLE_EVERY = 256
+
+
+class StagingMerge:
+    """Merges layers of changes into a metarange on Spark. Also an `Executor` for a `Compactor`'s tasks.
+
+    Args:
+        spark: the session, classic or Spark Connect; its workers can import the library (`ship_library`).
+        committed: the committed layer of this process.
+        open_objects: gives the same object store in a worker; picklable.
+        partitions: into how many parts the keys are divided, >= 1.
+        clock: for the seconds in the results.
+
+    Raises:
+        MissingDependency: PySpark is not installed.
+        InvalidInput: `partitions` is less than 1.
+    """
+
+    def __init__(self, spark: SparkSession, committed: CommittedRanges, open_objects: Callable[[], ObjectStore], *,
+                 partitions: int = 8, clock: Clock | None = None) -> None:
+        require_spark("merging staging tokens")
+        if partitions < 1:
+            raise InvalidInput(f"partitions is {partitions}; give at least 1")
+        self._spark: SparkSession = spark
+        self._committed: CommittedRanges = committed
+        self._open_objects: Callable[[], ObjectStore] = open_objects
+        self._partitions: int = partitions
+        self._clock: Clock = SystemClock() if clock is None else clock
+
+    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+            observer: Observer | None = None) -> Iterator[RewriteOutcome]:
+        """See `Executor.run`; the tasks are `CompactTokens`. One job after the other.
+
+        The budget is asked before a job begins, and charged with what it wrote; Spark's workers do not see it.
+        """
+        lent = Budget() if budget is None else budget
+        return self._run(checked_names(tasks), lent, Observer() if observer is None else observer)
+
+    def _run(self, tasks: Sequence[RewriteTask], budget: Budget, observer: Observer) -> Iterator[RewriteOutcome]:
+        for task in tasks:
+            try:
+                yield self._compact(task, Attempt(new_attempt_id(), budget, observer, self._clock))
+            except CompactlibError as error:
+                yield RewriteFailure(task.name, error)
+            except Exception as error:  # what Spark raises is this task's outcome
+                yield RewriteFailure(task.name, foreign_error(task.name, error))
+
+    def _compact(self, task: RewriteTask, attempt: Attempt) -> CompactedTokens:
+        if not isinstance(task, CompactTokens):
+            raise InvalidInput(f"task {task.name!r} is a {type(task).__name__}; StagingMerge runs CompactTokens only")
+        began = attempt.clock.monotonic()
+        tokens, _ = task.stores.open()
+        layers = [((key, staged.record) for key, staged in tokens.scan(token)) for token in task.newest_first]
+        applied = self.merge(task.base, layers, budget=attempt.budget)
+        return CompactedTokens(task=task.name, attempt=attempt.id, files=(), bytes_read=applied.bytes_read,
+                               bytes_written=applied.bytes_written, seconds=attempt.clock.monotonic() - began,
+                               applied=applied)
+
+    def merge(self, base: MetaRangeId | None, newest_first: Sequence[Changes], *,
+              budget: Budget | None = None) -> Applied:
+        """The same as `Committed.apply`, of several layers of changes, of which the newest counts for each key.
+
+        Changes go through this process and the object store to the workers; base ranges are read by the workers, and
+        those without changes by nobody.
+
+        Raises:
+            UnsortedKeys, NilValue: as for `Committed.apply`.
+            BeingCollected: likewise.
+            BudgetSpent: nothing more may be done; asked before the job begins.
+            Exception: what Spark raises; damage that a worker found is named in it.
+        """
+        given = Budget() if budget is None else budget
+        given.check()
+        staged = _Staged(self._committed, self._committed.files.read_metarange(base, self._committed.rule))
+        try:
+            for layer, changes in enumerate(newest_first):
+                staged.add(layer, changes)
+            if not staged.sources:
+                return self._committed.apply(base, (), budget=given)
+            made, counts = self._made(staged)
+        finally:
+            staged.remove()
+        untouched = [ClosedRange(entry) for entry in staged.untouched()]
+        files, rule = self._committed.files, self._committed.rule
+        applied = stitch(files, rule, staged.base, base, [*untouched, *made], given)
+        given.charge(sum(each.entry.size_bytes for each in made if each.is_new))
+        touched = staged.touched_entries()
+        return attrs.evolve(
+            applied, added=counts[0], changed=counts[1], removed=counts[2],
+            ranges_reused=min(applied.ranges_reused, len(untouched)), ranges_read=applied.ranges_read + len(touched),
+            bytes_read=applied.bytes_read + sum(entry.size_bytes for entry in touched))
+
+    def _made(self, staged: _Staged) -> tuple[list[ClosedRange], list[int]]:
+        from compactlib.spark import staging_workers as workers
+        from compactlib.staging.parquet import ParquetFormat
+
+        files, rule = self._committed.files, self._committed.rule
+        bounds = staged.bounds(self._partitions)
+        sources = [*staged.sources, *((workers.BASE_LAYER, entry.range_id, entry.count, entry.size_bytes, entry.min_key,
+                                       entry.max_key, b"") for entry in staged.touched_entries())]
+        own = files.range_format
+        write = workers.WriteRanges(self._open_objects, files.prefix, rule,
+                                    own if isinstance(own, ParquetFormat) else ParquetFormat(),
+                                    frozenset(entry.range_id for entry in staged.base.entries))
+        frame = self._spark.createDataFrame(sources, workers.SOURCE_DDL).repartition(min(len(sources), 1000))
+        rows = frame.mapInArrow(workers.LoadRows(self._open_objects, files.prefix, bounds), workers.ROW_DDL)
+        ordered = rows.repartition(len(bounds) + 1, "bucket").sortWithinPartitions("bucket", "key", "layer")
+        closed = ordered.mapInArrow(write, workers.CLOSED_DDL).toArrow().to_pylist()
+        counts = [sum(row[name] for row in closed) for name in ("added", "changed", "removed")]
+        return [_closed(row) for row in closed if row["range_id"] is not None], counts
+
+
+def _closed(row: dict[str, Any]) -> ClosedRange:
+    entry = RangeEntry(RangeId(row["range_id"]), row["min_key"], row["max_key"], row["count"], row["size_bytes"])
+    return ClosedRange(entry, is_new=row["is_new"], was_there=row["was_there"])
+
+
+class _Staged:
+    """The changes on their way to the workers, and which of the base's ranges they touch."""
+
+    def __init__(self, committed: CommittedRanges, base: MetaRange) -> None:
+        self._files = committed.files
+        self._rule = committed.rule
+        self.base = base
+        self.sources: list[_Source] = []
+        self._refs: list[ObjectRef] = []
+        self._samples: list[bytes] = []
+        # Under another rule, every range is cut anew.
+        self._touched: set[int] = set(range(len(base.entries))) if base.rule != committed.rule else set()
+
+    def add(self, layer: int, changes: Changes) -> None:
+        """Put the changes of one layer where workers can read them, a bounded batch at a time."""
+        reader = ChangeReader(changes)
+        while batch := reader.take(None):
+            from compactlib.spark.staging_workers import encode_changes
+
+            ref = self._files.objects.create(f"{self._files.prefix}{INCOMING}{self._files.new_name()}",
+                                             encode_changes(batch))
+            self._refs.append(ref)
+            self.sources.append((layer, ref.key, len(batch), ref.size_bytes, batch.keys[0], batch.keys[-1],
+                                 ref.digest.value))
+            self._samples += batch.keys[::_SAMPLE_EVERY]
+            self._touch(batch.keys)
+
+    def _touch(self, keys: list[bytes]) -> None:
+        entries = self.base.entries
+        at = 0
+        while at < len(keys):
+            place = self.base.find(keys[at])
+            if place == len(entries):
+                # What comes after a last range that only the end has closed belongs to it.
+                if entries and not self._rule.closes(entries[-1].max_key, entries[-1].size_bytes):
+                    self._touched.add(place - 1)
+                return
+            self._touched.add(place)
+            at = bisect_left(keys, entries[place].max_key + b"\0", at)
+
+    def touched_entries(self) -> list[RangeEntry]:
+        """The base's ranges that have changes."""
+        return [self.base.entries[place] for place in sorted(self._touched)]
+
+    def untouched(self) -> list[RangeEntry]:
+        """The others."""
+        return [entry for place, entry in enumerate(self.base.entries) if place not in self._touched]
+
+    def bounds(self, partitions: int) -> tuple[bytes, ...]:
+        """The last keys of all buckets but the last: so many as asked for, and wherever an untouched range lies."""
+        entries = self.base.entries
+        last = len(entries) - 1
+        between = {entries[place].max_key for place in range(last)
+                   if (place in self._touched) != (place + 1 in self._touched)}
+        if entries and last not in self._touched:
+            between.add(entries[last].max_key)
+        ends = [entry.max_key for entry in self.touched_entries()]
+        chosen = ends if len(ends) >= partitions else sorted(self._samples)
+        return tuple(sorted(between | {chosen[place * len(chosen) // partitions] for place in range(1, partitions)}))
+
+    def remove(self) -> None:
+        """Take the changes away again; those of a process that died are removed by a garbage collection."""
+        for ref in self._refs:
+            self._files.objects.delete(ref.key)

@@ -1,0 +1,108 @@
+"""The Spark merge of a staging compaction: the ids and counts of the merge on one machine, and nothing left over."""
+
+from __future__ import annotations
+
+import functools
+import random
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from compactlib.errors import InvalidInput
+from compactlib.kv import MemoryStore
+from compactlib.objects import LocalObjects, MemoryObjects
+from compactlib.outcome import Done
+from compactlib.rewrite import RewriteFailure
+from compactlib.spark.staging_merge import StagingMerge
+from compactlib.staging import CommittedRanges, Compactor, SplitRule, StagingArea
+from compactlib.staging.model import Change, Record
+from compactlib.staging.parquet import ParquetFormat
+
+pytestmark = pytest.mark.spark
+
+
+def key(number: int) -> bytes:
+    return b"path/part-%05d" % number
+
+
+def random_layers(rng: random.Random, low: int, high: int) -> list[dict[bytes, Change]]:
+    """Three layers of changes of which many meet: puts, tombstones, and puts that say what is there."""
+    def change(number: int) -> Change:
+        kind = rng.randrange(4)
+        return None if kind == 0 else Record.of(b"old %d" % number if kind == 1 else b"new %d" % rng.randrange(9))
+
+    return [{key(number): change(number) for number in rng.sample(range(low, high), (high - low) // 4)}
+            for _ in range(3)]
+
+
+CASES = [
+    (SplitRule(raggedness=60), 1000, (300, 500)),  # a run in the middle; the rest is not touched
+    (SplitRule(raggedness=60, min_bytes=2000, max_bytes=5000), 1000, (0, 1200)),  # everywhere, and beyond the end
+    (SplitRule(raggedness=60), 0, (0, 500)),  # nothing was committed before
+]
+
+
+@pytest.mark.parametrize(("rule", "count", "touched"), CASES)
+def test_the_ids_and_counts_are_those_of_one_machine(spark: SparkSession, tmp_path: Path, rule: SplitRule, count: int,
+                                                     touched: tuple[int, int]) -> None:
+    rng = random.Random(count)
+    content = [(key(number), Record.of(b"old %d" % number)) for number in range(count)]
+    layers = random_layers(rng, *touched)
+    newest: dict[bytes, Change] = {name: change for layer in reversed(layers) for name, change in layer.items()}
+
+    local = CommittedRanges(MemoryObjects(), rule=rule)
+    base = local.apply(None, content).metarange_id if count else None
+    expected = local.apply(base, sorted(newest.items()))
+
+    open_objects = functools.partial(LocalObjects, tmp_path)
+    layer = CommittedRanges(open_objects(), rule=rule, range_format=ParquetFormat())
+    assert not count or layer.apply(None, content).metarange_id == base
+    merge = StagingMerge(spark, layer, open_objects, partitions=4)
+    applied = merge.merge(base, [sorted(each.items()) for each in layers])
+    assert applied.metarange_id == expected.metarange_id
+    assert (applied.added, applied.changed, applied.removed) == (expected.added, expected.changed, expected.removed)
+    assert list(layer.scan(applied.metarange_id)) == list(local.scan(expected.metarange_id))
+    assert not list(open_objects().list("incoming/"))
+    if count and touched[1] < count:
+        assert applied.ranges_reused > 0.5 * len(layer.ranges_of(base))
+    # Spark opens the very files.
+    paths = [str(tmp_path / "ranges" / entry.range_id) for entry in layer.ranges_of(applied.metarange_id)]
+    rows = spark.read.parquet(*paths).select("key", "data").orderBy("key").toArrow().to_pylist()
+    assert [(row["key"], row["data"]) for row in rows] == [
+        (name, record.data) for name, record in layer.scan(applied.metarange_id)]
+
+
+def test_a_compactor_runs_its_rewrite_on_spark(spark: SparkSession, tmp_path: Path) -> None:
+    open_objects = functools.partial(LocalObjects, tmp_path)
+    committed = CommittedRanges(open_objects(), rule=SplitRule(raggedness=20), range_format=ParquetFormat())
+    area = StagingArea(MemoryStore(), committed)
+    main = area.create_branch("main")
+    for number in range(200):
+        main.put(key(number), b"%d" % number)
+    main.commit("first")
+    for number in range(50, 90):
+        main.delete(key(number))
+    main.put(key(500), b"new")
+    before = [(one.kind, one.key) for one in main.differences()]
+    outcome = Compactor(area.context, executor=StagingMerge(spark, committed, open_objects)).compact("main")
+    assert isinstance(outcome, Done)
+    assert [(one.kind, one.key) for one in main.differences()] == before
+    assert len(before) == 41
+
+
+def test_what_it_cannot_do_has_a_name(spark: SparkSession, tmp_path: Path) -> None:
+    open_objects = functools.partial(LocalObjects, tmp_path)
+    committed = CommittedRanges(open_objects())
+    with pytest.raises(InvalidInput):
+        StagingMerge(spark, committed, open_objects, partitions=0)
+
+    class Foreign:
+        name = "foreign"
+
+    outcome, = StagingMerge(spark, committed, open_objects).run([Foreign()])  # type: ignore[list-item]
+    assert isinstance(outcome, RewriteFailure)
+    assert isinstance(outcome.error, InvalidInput)
+    merge = StagingMerge(spark, committed, open_objects)
+    assert merge.merge(None, [[]]).changes == 0
+    assert not list(open_objects().list("incoming/"))
