@@ -1,0 +1,76 @@
+"""Eight processes on one branch: each reader sees at least the last acknowledged version (X26); nothing is lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from compactlib.outcome import Failed
+from compactlib.staging import StagingArea
+from compactlib.staging.cleanup import TokenCleaner
+from tests.kv.postgres_server import postgres
+from tests.staging.branch_processes import KEYS, ROLES, Page, check_found, name_of, open_area
+
+
+def run_eight(folder: Path, store: str, rounds: int) -> None:
+    page = Page.make(folder / "page")
+    kv, area = open_area(folder, store)
+    area.create_branch("main").put(b"first", b"1")
+    area.branch("main").commit("first")
+    command = [sys.executable, "-m", "tests.staging.branch_processes", str(folder), store]
+    running = [subprocess.Popen([*command, role, str(number), str(rounds)], stderr=subprocess.PIPE)
+               for role, number in ROLES]
+    told = [process.communicate()[1].decode() for process in running]
+    assert [process.returncode for process in running] == [0] * len(ROLES), "\n".join(told)
+    check_end(area, page)
+    kv.close()
+
+
+def check_end(area: StagingArea, page: Page) -> None:
+    """What is left is the last version of each key; it is committed as it is; and everything dropped is cleaned up."""
+    main = area.branch("main")
+    area.audit()
+    held = {entry.key: entry.record.data for entry in main.entries() if entry.record is not None}
+    for key in range(KEYS):
+        assert page.acknowledged(key) == page.begun(key) > 0
+        check_found(key, held.get(name_of(key)), page.acknowledged(key), page.begun(key))
+    main.commit("at the end")
+    assert {key: record.data for key, record in main.head().records()} == held
+    assert not main.is_dirty()
+    cleaner = TokenCleaner(area.context, grace_seconds=0, orphan_seconds=0)
+    for outcome in (cleaner.sweep(), cleaner.run()):
+        assert not isinstance(outcome, Failed), outcome
+    named = {token for found in area.context.branches.list() for token in found.record.tokens}
+    assert {mark.token for mark in area.context.tokens.registered()} == named
+
+
+def test_eight_processes_on_one_sqlite_file(tmp_path: Path) -> None:
+    run_eight(tmp_path, "sqlite", 20)
+
+
+def test_eight_processes_on_postgresql(tmp_path: Path) -> None:
+    with postgres() as server:
+        run_eight(tmp_path, server, 15)
+
+
+@pytest.mark.soak
+def test_eight_processes_on_one_sqlite_file_for_a_minute(tmp_path: Path) -> None:
+    run_eight(tmp_path, "sqlite", 1500)
+
+
+@pytest.mark.soak
+def test_eight_processes_on_postgresql_for_a_minute(tmp_path: Path) -> None:
+    with postgres() as server:
+        run_eight(tmp_path, server, 1500)
+
+
+def test_a_reader_that_is_shown_too_little_says_so() -> None:
+    check_found(1, b"3", 3, 4)
+    check_found(1, None, 4, 5)
+    check_found(1, None, 0, 0)
+    for found, acknowledged, begun in ((b"2", 3, 3), (b"4", 3, 3), (None, 3, 4)):
+        with pytest.raises(AssertionError):
+            check_found(1, found, acknowledged, begun)
