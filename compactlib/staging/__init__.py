@@ -52,6 +52,7 @@ from compactlib.staging.errors import (
     RangeNotFound,
     RecordNotFound,
     TooManyKeys,
+    TooManySealed,
     TooManyTries,
     UnsortedKeys,
 )
@@ -75,7 +76,7 @@ from compactlib.staging.policy import (
     SensePolicy,
 )
 from compactlib.staging.read import CommittedView
-from compactlib.staging.record import BranchRecord
+from compactlib.staging.record import MAX_SEALED_TOKENS, BranchRecord
 from compactlib.staging.reset import ResetOutcome
 from compactlib.staging.results import AlreadyCommitted, CommitStats, NoChanges, ResetStats
 from compactlib.staging.sensor import CompactionSensor, CompactionTrigger
@@ -87,6 +88,7 @@ __all__ = [
     # An area and its branches
     "MAX_BATCH_KEYS",
     "MAX_LIST_LIMIT",
+    "MAX_SEALED_TOKENS",
     "AreaStatus",
     "Branch",
     "BranchRecord",
@@ -173,6 +175,7 @@ __all__ = [
     "RangeNotFound",
     "RecordNotFound",
     "TooManyKeys",
+    "TooManySealed",
     "TooManyTries",
     "UnsortedKeys",
 ]

@@ -211,6 +211,18 @@ class TooManyTries(Busy):
         self.tries = tries
 
 
+class TooManySealed(Busy):
+    """The branch has as many sealed tokens as it may have: commits have failed again and again. Compact it, then retry.
+
+    Attributes:
+        sealed: how many it has.
+    """
+
+    def __init__(self, *, sealed: int) -> None:
+        super().__init__(f"the branch has {sealed} sealed tokens, and may have no more; compact it, or reset it")
+        self.sealed = sealed
+
+
 class TooManyKeys(InvalidInput):
     """More keys were given than one call takes. Split them; nothing was written.
 

@@ -11,11 +11,15 @@ from typing import Final
 
 import attrs
 
+from compactlib.staging.errors import TooManySealed
 from compactlib.staging.model import MetaRangeId
 from compactlib.staging.names import CommitId, StagingToken, is_commit_id, is_staging_token
 from compactlib.staging.stored import Fields, pack, unpack
 
 _MAGIC: Final = b"CLBRANCH"
+
+MAX_SEALED_TOKENS: Final = 1000
+"""The most sealed tokens of one branch: the record stays below every store's limit, and reads end some time."""
 
 
 def _to_milliseconds(seconds: float | None) -> float | None:
@@ -51,7 +55,13 @@ class BranchRecord:
         return (self.staging_token, *self.sealed_tokens)
 
     def sealed_with(self, token: StagingToken) -> BranchRecord:
-        """The record after a seal: `token` takes the writes, the old staging token is the newest sealed one."""
+        """The record after a seal: `token` takes the writes, the old staging token is the newest sealed one.
+
+        Raises:
+            TooManySealed: there are `MAX_SEALED_TOKENS` already.
+        """
+        if len(self.sealed_tokens) >= MAX_SEALED_TOKENS:
+            raise TooManySealed(sealed=len(self.sealed_tokens))
         return attrs.evolve(self, staging_token=token, sealed_tokens=self.tokens)
 
     def emptied(self, token: StagingToken, commit_id: CommitId | None) -> BranchRecord:

@@ -1,5 +1,4 @@
-"""Keys, values, names, numbers and stored records that are not what they should be.
-"""
+"""Keys, values, names, numbers and stored records that are not what they should be."""
 
 from __future__ import annotations
 

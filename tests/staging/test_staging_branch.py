@@ -1,5 +1,4 @@
-"""Branches from the outside: made, deleted, described, audited; and what the sensor is told.
-"""
+"""Branches from the outside: made, deleted, described, audited; and what the sensor is told."""
 
 from __future__ import annotations
 

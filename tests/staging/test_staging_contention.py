@@ -1,5 +1,4 @@
-"""The branch protocol against others: conflicts, rotations, writes without an answer, marks that fail.
-"""
+"""The branch protocol against others: conflicts, rotations, writes without an answer, marks that fail."""
 
 from __future__ import annotations
 
@@ -13,10 +12,12 @@ from compactlib.kv import MemoryStore, OutcomeUnknown, SlowDown
 from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done
 from compactlib.staging import (
+    MAX_SEALED_TOKENS,
     Branch,
     BranchExists,
     StagingArea,
     StagingOptions,
+    TooManySealed,
     TooManyTries,
 )
 from compactlib.testing import FaultyStore, KVFault, KVOperation
@@ -166,3 +167,15 @@ def test_an_aba_of_values_is_none_because_versions_grow() -> None:
     assert attrs.evolve(main.record(), version=1) == found.record
     with pytest.raises(Exception, match="not in the state"):
         world.context.branches.try_update(found, found.record)
+
+
+def test_sealed_tokens_have_a_limit_and_a_way_out() -> None:
+    world = World()
+    main = world.branch({"a": "1"}, staged={"b": "2"}, sealed=[{}] * MAX_SEALED_TOKENS)
+    for call in (lambda: main.commit("b"), lambda: main.reset_prefix(b"b")):
+        with pytest.raises(TooManySealed) as caught:
+            call()
+        assert caught.value.sealed == MAX_SEALED_TOKENS
+    assert main.get(b"b") == record("2")
+    main.reset()
+    assert (main.record().sealed_tokens, contents(main)) == ((), {"a": "1"})

@@ -1,5 +1,4 @@
-"""Moves of HEAD and resets, one after the other and against others.
-"""
+"""Moves of HEAD and resets, one after the other and against others."""
 
 from __future__ import annotations
 

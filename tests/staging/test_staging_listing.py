@@ -1,5 +1,4 @@
-"""Pages of listings and diffs: where they begin and end, and how much they look at.
-"""
+"""Pages of listings and diffs: where they begin and end, and how much they look at."""
 
 from __future__ import annotations
 
