@@ -8,8 +8,14 @@ caller commits, after the outcome has come back.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+import contextlib
+from collections import deque
+from collections.abc import Generator, Iterable, Sequence
+from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING
+
+import attrs
 
 from compactlib.budget import Budget, BudgetLimits
 from compactlib.errors import BudgetSpent, InvalidInput
@@ -24,6 +30,7 @@ from compactlib.rewrite import (
 )
 from compactlib.spark.dependencies import require_spark
 from compactlib.spark.failure import condensed, job_failure
+from compactlib.spark.job_threads import JobThreads
 from compactlib.spark.outcomes import Matched, match_outcomes
 from compactlib.spark.rows import RESULT_COLUMNS, RESULT_DDL, PlanRow, ResultRow, plan_table, printable
 from compactlib.spark.worker import PlanRunner, packed_task
@@ -35,6 +42,12 @@ DEFAULT_MAX_TASKS_PER_JOB = 64
 """A job costs about a third of a second whatever it does. With 64 tasks of a second or more that is lost in the noise
 on up to 16 cores, while progress, pause and cancel still come every few seconds, and the plan stays small."""
 
+DEFAULT_JOBS_AT_ONCE = 3
+"""While the results of one job are committed, the next runs, and one more stands ready for the cores that it leaves."""
+
+_SHORT_JOB_SECONDS = 1.0
+"""A job whose attempts keep the cores busy for less than this is small beside what it costs itself."""
+
 _PROBE_ROWS = 4096
 
 
@@ -45,13 +58,16 @@ class SparkExecutor:
     module; such modules (compactlib among them) must be importable on the workers: see `ship_library`. Folders named
     in tasks must be reachable under the same path from every worker and from this process.
 
-    Tasks run in jobs of at most `max_tasks_per_job`, one after the other. What reaches the other side:
+    Tasks run in jobs; `jobs_at_once` of them are under way while the caller uses (commits) the outcomes of those that
+    have ended. The first take twice as many tasks as the session runs at once; where these are done in less than a
+    second, later ones take more, up to `max_tasks_per_job`. Leaving the
+    iterator early asks Spark to end the jobs that run. What reaches the other side:
 
-    * **budget**: it is asked between jobs, so pause, cancel and deadline act there (the deadline also within tasks,
-      by the workers' system clocks). A byte rate is divided among the tasks that run at once. A total is divided
-      among the tasks of a job, which then holds no more than run at once: attempts that report never exceed it, but
-      a task larger than its part is refused. What tasks report as spent is charged, also by those that failed; what
-      a killed attempt wrote nobody knows.
+    * **budget**: it is asked before each job, so pause, cancel and deadline act there (the deadline also within tasks,
+      by the workers' system clocks); jobs that run already go on to their end. A byte rate is divided among the tasks
+      that run at once. A total is divided among the tasks of a job, which then holds no more than run at once, and is
+      the only one: attempts that report never exceed it, but a task larger than its part is refused. What tasks
+      report as spent is charged, also by those that failed; what a killed attempt wrote nobody knows.
     * **observer**: counters and events of tasks are passed on when their job ends; progress within a task is not
       visible. Instead, each finished task's written bytes are reported as done under its name, and `rewrite`
       advances by groups, job by job.
@@ -59,11 +75,13 @@ class SparkExecutor:
 
     Args:
         spark: a classic or a Spark Connect session.
-        max_tasks_per_job: tasks in one job, >= 1.
+        max_tasks_per_job: the most tasks in one job, >= 1.
+        jobs_at_once: how many jobs are under way at the same time, >= 1. With 1 they run one after the other, of
+            `max_tasks_per_job` each, and nothing runs while the caller commits.
         tasks_per_partition: tasks that share one Spark task, one after the other, >= 1. A Spark task costs some 25 ms
             of two cores whatever it does, so little rewrites gain by sharing; a killed worker then repeats all of them.
-        parallel_tasks: how many tasks the session runs at once, to divide budgets by; default: Spark is asked, when
-            a budget limits rate or total.
+        parallel_tasks: how many tasks the session runs at once, to divide jobs and budgets by; default: Spark is
+            asked.
         check_files: compare each new file's size on disk with what the worker reported, so that a folder which is
             not shared between worker and driver shows at once. Turn it off only if a task's paths mean something else.
 
@@ -73,9 +91,12 @@ class SparkExecutor:
     """
 
     def __init__(self, spark: SparkSession, *, max_tasks_per_job: int = DEFAULT_MAX_TASKS_PER_JOB,
-                 tasks_per_partition: int = 1, parallel_tasks: int | None = None, check_files: bool = True) -> None:
+                 jobs_at_once: int = DEFAULT_JOBS_AT_ONCE, tasks_per_partition: int = 1,
+                 parallel_tasks: int | None = None, check_files: bool = True) -> None:
         if max_tasks_per_job < 1:
             raise InvalidInput(f"max_tasks_per_job is {max_tasks_per_job}; a job needs at least one task")
+        if jobs_at_once < 1:
+            raise InvalidInput(f"jobs_at_once is {jobs_at_once}; a run needs at least one job at a time")
         if tasks_per_partition < 1:
             raise InvalidInput(f"tasks_per_partition is {tasks_per_partition}; a partition needs at least one task")
         if parallel_tasks is not None and parallel_tasks < 1:
@@ -83,6 +104,7 @@ class SparkExecutor:
         require_spark("SparkExecutor")
         self._spark = spark
         self._max_tasks_per_job = max_tasks_per_job
+        self._jobs_at_once = jobs_at_once
         self._tasks_per_partition = tasks_per_partition
         self._parallel_tasks = parallel_tasks
         self._check_files = check_files
@@ -100,68 +122,64 @@ class SparkExecutor:
 
     def _run_jobs(self, tasks: Sequence[RewriteTask], budget: Budget,
                   observer: Observer) -> Generator[RewriteOutcome, None, None]:
-        begun = 0
-        while begun < len(tasks):
-            try:
-                budget.check()
-            except BudgetSpent as spent:
-                for task in tasks[begun:]:
-                    yield RewriteFailure(task.name, budget.refusal or spent)
-                return
-            size, limits = self._next_job(budget.remaining, len(tasks) - begun)
-            outcomes = []
-            for matched in self._run_job(tasks[begun:begun + size], limits, observer):
-                budget.charge(matched.spent_bytes)
-                _tell(matched, observer)
-                outcomes.append(matched.outcome)
-            begun += size
-            observer.progress(Progress("rewrite", begun, len(tasks), "groups"))
-            yield from outcomes
+        jobs = _Jobs(self, tasks, budget)
+        done = 0
+        with contextlib.closing(jobs):
+            while (ended := jobs.next_ended()) is not None:
+                for matched in ended.matched:
+                    budget.charge(matched.spent_bytes)
+                    _tell(matched, observer)
+                if ended.error is not None:
+                    observer.event("spark_job_failed", {"tasks": ended.tasks, "error": ended.error})
+                done += ended.tasks
+                observer.progress(Progress("rewrite", done, len(tasks), "groups"))
+                yield from (matched.outcome for matched in ended.matched)
+            for task in jobs.refused:
+                yield RewriteFailure(task.name, budget.refusal or jobs.refusal)
 
-    def _next_job(self, remaining: BudgetLimits, waiting: int) -> tuple[int, BudgetLimits]:
+    def _next_job(self, remaining: BudgetLimits, waiting: int, wanted: int) -> tuple[int, BudgetLimits]:
         """How many tasks the next job takes, and the limits of each."""
-        size = min(self._max_tasks_per_job, waiting)
+        size = min(self._max_tasks_per_job, waiting, wanted)
         if remaining.bytes_per_second is None and not remaining.total_bytes:
             # Nothing to divide: no limit, or a total that is spent and refuses every byte.
             return size, remaining
-        at_once = min(self._slots(), size)
+        at_once = min(self._slots(), size if remaining.total_bytes is not None else waiting)
         if remaining.total_bytes is not None:
             size = at_once
         return size, remaining.share(at_once)
 
     def _slots(self) -> int:
-        """How many tasks this session runs at once; asks Spark the first time, with a job of its own."""
+        """How many tasks this session runs at once; asks Spark the first time, with a job of its own if need be."""
         if self._parallel_tasks is None:
-            from pyspark.sql import functions
-
-            # The default number of partitions is the number of cores, and unlike sparkContext it exists in Connect.
-            parts = self._spark.range(0, _PROBE_ROWS).select(functions.spark_partition_id().alias("part"))
-            self._parallel_tasks = 1 + int(parts.agg(functions.max("part")).collect()[0][0])
+            try:
+                self._parallel_tasks = default_parallelism(self._spark)
+            except Exception:
+                # The session is gone: the job's own error will say so.
+                return 1
         return self._parallel_tasks
 
-    def _run_job(self, tasks: Sequence[RewriteTask], limits: BudgetLimits, observer: Observer) -> Iterator[Matched]:
+    def _run_job(self, tasks: Sequence[RewriteTask], limits: BudgetLimits) -> _Ended:
+        matched: list[Matched] = []
         plan: list[PlanRow] = []
         names: dict[int, str] = {}
         for task in tasks:
             try:
                 packed = packed_task(task)
             except Exception as error:  # pickling runs foreign code, which may raise anything
-                yield Matched(RewriteFailure(task.name, foreign_error(task.name, error)))
+                matched.append(Matched(RewriteFailure(task.name, foreign_error(task.name, error))))
                 continue
             names[len(plan)] = task.name
             plan.append(PlanRow(len(plan), printable(task.name), packed))
-        if not plan:
-            return
         try:
-            rows = self._collect(plan, limits)
+            rows = self._collect(plan, limits) if plan else []
         except Exception as error:
             # PySpark fails in many ways (its own errors, py4j's, gRPC's); all mean that no task of the job reported.
-            observer.event("spark_job_failed", {"tasks": len(plan), "error": condensed(str(error))})
             master = self._master()
-            for name in names.values():
-                yield Matched(RewriteFailure(name, job_failure(name, error, master, len(plan))))
-            return
-        yield from match_outcomes(names, rows, check_files=self._check_files)
+            matched += [Matched(RewriteFailure(name, job_failure(name, error, master, len(plan))))
+                        for name in names.values()]
+            return _Ended(len(tasks), matched, condensed(str(error)))
+        matched += match_outcomes(names, rows, check_files=self._check_files)
+        return _Ended(len(tasks), matched, seconds=sum(row.seconds for row in rows))
 
     def _collect(self, plan: Sequence[PlanRow], limits: BudgetLimits) -> list[ResultRow]:
         from pyspark.sql import functions
@@ -184,6 +202,91 @@ class SparkExecutor:
     def __repr__(self) -> str:
         shared = f", tasks_per_partition={self._tasks_per_partition}" if self._tasks_per_partition > 1 else ""
         return f"SparkExecutor(max_tasks_per_job={self._max_tasks_per_job}{shared})"
+
+
+def default_parallelism(spark: SparkSession) -> int:
+    """How many partitions Spark makes unless it is told: the number of cores."""
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except Exception:
+        # Spark Connect has no context, and says so in an error of its own; a job shows it there.
+        from pyspark.sql import functions
+
+        parts = spark.range(0, _PROBE_ROWS).select(functions.spark_partition_id().alias("part"))
+        return 1 + int(parts.agg(functions.max("part")).collect()[0][0])
+
+
+@attrs.frozen
+class _Ended:
+    """A job that has ended.
+
+    Attributes:
+        tasks: how many it had.
+        matched: what became of each.
+        error: why it failed as a whole, in one line.
+        seconds: how long its attempts took, one after the other.
+    """
+
+    tasks: int
+    matched: Sequence[Matched]
+    error: str | None = None
+    seconds: float = 0.0
+
+
+class _Jobs:
+    """The jobs of one run: begun in order and ahead of need, as far as the budget lets them; ended in order."""
+
+    def __init__(self, executor: SparkExecutor, tasks: Sequence[RewriteTask], budget: Budget) -> None:
+        self._executor = executor
+        self._budget = budget
+        self._waiting = deque(tasks)
+        self._running: deque[Future[_Ended]] = deque()
+        self._threads = JobThreads(executor._spark, executor._jobs_at_once)
+        self._size = self._first_size()
+        self.refusal: BudgetSpent | None = None
+
+    @property
+    def refused(self) -> Sequence[RewriteTask]:
+        """What the budget did not let begin."""
+        return tuple(self._waiting)
+
+    def next_ended(self) -> _Ended | None:
+        """Wait for the oldest job that runs; `None` once there is none, and none can begin."""
+        while self._waiting and self._may_begin():
+            size, limits = self._executor._next_job(self._budget.remaining, len(self._waiting), self._size)
+            tasks = [self._waiting.popleft() for _ in range(size)]
+            self._running.append(self._threads.submit(partial(self._executor._run_job, tasks, limits)))
+        if not self._running:
+            return None
+        ended = self._running.popleft().result()
+        if ended.seconds < _SHORT_JOB_SECONDS * self._executor._slots():
+            self._size *= 2
+        return ended
+
+    def _first_size(self) -> int:
+        """Two rounds of the cores: enough to keep them busy while one job begins and another ends, and small enough
+        that results come back while others run. Jobs of little tasks grow from there."""
+        executor = self._executor
+        if executor._jobs_at_once == 1 or len(self._waiting) <= 1:
+            return executor._max_tasks_per_job
+        return 2 * executor._slots() * executor._tasks_per_partition
+
+    def _may_begin(self) -> bool:
+        # A total is divided among the tasks of one job; what they leave is known when it has ended.
+        at_once = 1 if self._budget.remaining.total_bytes is not None else self._executor._jobs_at_once
+        # While a job runs, a paused budget is no reason to keep its results waiting.
+        if len(self._running) >= at_once or (self._running and self._budget.paused) or self.refusal is not None:
+            return False
+        try:
+            self._budget.check()
+        except BudgetSpent as spent:
+            self.refusal = spent
+            return False
+        return True
+
+    def close(self) -> None:
+        """Abandon what has not begun, and end what runs."""
+        self._threads.close()
 
 
 def _tell(matched: Matched, observer: Observer) -> None:

@@ -25,6 +25,7 @@ from compactlib.raftlog.segment import PickedPayloads, SegmentReader, read_paylo
 from compactlib.raftlog.segment_index import SegmentIndex, picked
 from compactlib.raftlog.segment_set import open_segment
 from compactlib.raftlog.snapshot_state import SnapshotState, read_snapshot_state
+from compactlib.spark.source_options import folder_of, given_options, one_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +35,7 @@ MAX_BATCH_ROWS = 16_384
 
 _LARGEST_LONG = (1 << 63) - 1
 _LARGEST_BINARY = (1 << 31) - 1
-_OPTIONS = {"path", "payload", "first", "last", "damaged"}
+_OPTIONS = frozenset({"path", "payload", "first", "last", "damaged"})
 
 
 @attrs.frozen(kw_only=True)
@@ -62,18 +63,12 @@ class SourceOptions:
         Raises:
             InvalidInput: one is unknown, or has a value that it cannot have.
         """
-        given = {name.lower(): value for name, value in options.items()}
-        unknown = sorted(given.keys() - _OPTIONS)
-        if unknown:
-            raise InvalidInput(f"unknown option {unknown[0]!r}; this source has {', '.join(sorted(_OPTIONS))}")
-        if not given.get("path"):
-            raise InvalidInput("which log? Give its folder: spark.read.format('compactlib.raftlog').load(folder)")
+        given = given_options(options, _OPTIONS, "log")
         first, last = _index(given, "first", 0), _index(given, "last", MAX_INDEX)
         if first > last:
             raise InvalidInput(f"first is {first}, which lies above last, {last}")
-        return cls(folder=os.path.abspath(given["path"].removeprefix("file://")),
-                   payload=_one_of(given, "payload", {"true": True, "false": False}),
-                   errors=_one_of(given, "damaged", {"fail": False, "column": True}), first=first, last=last)
+        return cls(folder=folder_of(given), payload=one_of(given, "payload", {"true": True, "false": False}),
+                   errors=one_of(given, "damaged", {"fail": False, "column": True}), first=first, last=last)
 
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:
@@ -91,13 +86,6 @@ def _index(options: Mapping[str, str], name: str, default: int) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) > MAX_INDEX:
         raise InvalidInput(f"option {name!r} is {text!r}; it takes a log index, 0 to 2**64 - 1")
     return int(text)
-
-
-def _one_of(options: Mapping[str, str], name: str, meanings: Mapping[str, bool]) -> bool:
-    text = options.get(name, next(iter(meanings)))
-    if text.lower() not in meanings:
-        raise InvalidInput(f"option {name!r} is {text!r}; it takes {' or '.join(meanings)}")
-    return meanings[text.lower()]
 
 
 @attrs.frozen(kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -12,7 +13,8 @@ from typing import Any
 import attrs
 
 import compactlib
-from compactlib.errors import CompactlibError, CorruptData
+from compactlib.errors import CompactlibError, CorruptData, DiskFull
+from compactlib.files import LocalFiles, LocalOutFile, OutFile, StrPath
 from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
 
 CHUNK_BYTES = 1000
@@ -131,6 +133,20 @@ class ReturningTask:
 
 
 @attrs.frozen
+class WaitingTask:
+    """Makes a file beside `path` and waits until `path` is there."""
+
+    name: str
+    path: str
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        Path(f"{self.path}.{self.name}").touch()
+        while not os.path.exists(self.path):
+            attempt.clock.sleep(0.01)
+        return described(self, attempt, "waited://")
+
+
+@attrs.frozen
 class NamingTask:
     """Claims to have written `size` bytes to `path`."""
 
@@ -140,6 +156,37 @@ class NamingTask:
 
     def run(self, attempt: Attempt) -> RewriteResult:
         return described(self, attempt, self.path, self.size)
+
+
+class FullDisk(LocalFiles):
+    """A disk that takes names but no bytes."""
+
+    def create(self, path: StrPath) -> OutFile:
+        return _FullFile(path, os.O_CREAT | os.O_EXCL)
+
+
+class _FullFile(LocalOutFile):
+    def write_at(self, offset: int, pieces: Any) -> int:
+        raise DiskFull(operation="write", path=self.path, errno=errno.ENOSPC)
+
+
+@attrs.frozen
+class ExecutorKilledOnceTask(CopyTask):
+    """Kills the executor that it runs in, Java and all, in its first attempt; `marker` remembers that it did."""
+
+    marker: str
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        try:
+            os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return super().run(attempt)
+        (Path(self.folder) / f"{self.name}-{attempt.id}").write_bytes(b"half of")
+        # This process was forked by PySpark's daemon, which is the executor's child.
+        executor = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(executor, signal.SIGKILL)
+        while True:
+            attempt.clock.sleep(1)
 
 
 PARTITION = "partition"

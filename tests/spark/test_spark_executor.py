@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tests.spark.rewrite_tasks import (
     LeafError,
     NamingTask,
     ReturningTask,
+    WaitingTask,
     described,
 )
 
@@ -111,7 +113,8 @@ class TestResults:
             assert attrs.evolve(result, attempt=local.attempt, files=local.files) == local
 
     def test_each_task_has_a_partition_and_an_attempt_of_its_own(self, spark: SparkSession) -> None:
-        outcomes = results(list(SparkExecutor(spark).run([ReturningTask(f"t{n}", PARTITION) for n in range(6)])))
+        executor = SparkExecutor(spark, jobs_at_once=1)
+        outcomes = results(list(executor.run([ReturningTask(f"t{n}", PARTITION) for n in range(6)])))
         partitions = {outcome.files[0].path for outcome in outcomes.values()}
         assert partitions == {f"partition://{number}" for number in range(6)}
         assert len({outcome.attempt for outcome in outcomes.values()}) == 6
@@ -164,17 +167,48 @@ class TestJobs:
 
     def test_nothing_begins_before_it_is_asked_for_or_after_the_iterator_is_left(self, spark: SparkSession,
                                                                                  job: Job) -> None:
-        outcomes = SparkExecutor(spark, max_tasks_per_job=1).run([job.copy_task(1), job.copy_task(2)])
+        executor = SparkExecutor(spark, max_tasks_per_job=1, jobs_at_once=1)
+        outcomes = executor.run([job.copy_task(1), job.copy_task(2)])
         assert list(job.private.iterdir()) == []
         next(outcomes)
         outcomes.close()
         assert len(list(job.private.iterdir())) == 1
 
+    def test_the_next_jobs_run_while_the_outcomes_of_one_are_used(self, spark: SparkSession, job: Job) -> None:
+        """Each later task waits for a file that the caller makes when it has the first outcome."""
+        go = job.sources / "go"
+        tasks: list[RewriteTask] = [job.copy_task(1), *(WaitingTask(f"late-{n}", str(go)) for n in range(2))]
+        outcomes = SparkExecutor(spark, max_tasks_per_job=1, jobs_at_once=2).run(tasks)
+        assert next(outcomes).task == "copy-1"
+        late = Path(f"{go}.late-0")
+        # It has begun although nobody asked for it; if it had not, this would wait for good.
+        while not late.exists():
+            threading.Event().wait(0.01)
+        go.touch()
+        assert [outcome.task for outcome in outcomes] == ["late-0", "late-1"]
+
+    def test_leaving_ends_the_jobs_that_run(self, spark: SparkSession, job: Job) -> None:
+        tasks: list[RewriteTask] = [job.copy_task(1), WaitingTask("late", str(job.sources / "never"))]
+        outcomes = SparkExecutor(spark, max_tasks_per_job=1, jobs_at_once=2).run(tasks)
+        next(outcomes)
+        outcomes.close()
+        assert list(job.private.glob("late*")) == []
+
+    def test_jobs_of_little_tasks_grow(self, spark: SparkSession) -> None:
+        observer = RecordingObserver()
+        tasks = [ReturningTask(f"t{n}", PARTITION) for n in range(60)]
+        assert len(results(list(SparkExecutor(spark, parallel_tasks=2).run(tasks, observer=observer)))) == 60
+        done = [told.done for told in observer.progresses if told.work == "rewrite"]
+        sizes = [after - before for before, after in pairwise([0, *done])]
+        assert sizes[:3] == [4, 4, 4]
+        assert max(sizes) > 8
+
     def test_names_must_differ(self, spark: SparkSession, job: Job) -> None:
         with pytest.raises(InvalidInput, match="copy-1"):
             SparkExecutor(spark).run([job.copy_task(1), job.copy_task(1)])
 
-    @pytest.mark.parametrize("numbers", [{"max_tasks_per_job": 0}, {"tasks_per_partition": 0}, {"parallel_tasks": 0}])
+    @pytest.mark.parametrize("numbers", [{"max_tasks_per_job": 0}, {"jobs_at_once": 0},
+                                         {"tasks_per_partition": 0}, {"parallel_tasks": 0}])
     def test_numbers_are_at_least_one(self, spark: SparkSession, numbers: dict[str, int]) -> None:
         with pytest.raises(InvalidInput, match="0; a"):
             SparkExecutor(spark, **numbers)  # type: ignore[arg-type]
@@ -328,7 +362,7 @@ class TestBudget:
                     budget.cancel()
 
         tasks = [job.copy_task(number) for number in range(3)]
-        executor = SparkExecutor(spark, max_tasks_per_job=1)
+        executor = SparkExecutor(spark, max_tasks_per_job=1, jobs_at_once=1)
         outcomes = by_name(list(executor.run(tasks, budget=budget, observer=CancelAfterFirst())))
         assert isinstance(outcomes["copy-0"], RewriteResult)
         for name in ("copy-1", "copy-2"):

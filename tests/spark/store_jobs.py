@@ -1,0 +1,58 @@
+"""Raft logs of very different sizes, and jobs that compact them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from compactlib.budget import Budget
+from compactlib.outcome import Done
+from compactlib.raftlog import LogOptions, LogReader, SeedPolicy, SegmentLimits, SegmentLog, plan_major
+from compactlib.rewrite import Executor
+from compactlib.spark.many_stores import StoreJob
+
+LIMITS = LogOptions(limits=SegmentLimits(max_entries=10))
+
+
+def build_logs(base: Path, count: int) -> list[str]:
+    """Logs `log-0`, `log-1`, ...: number n has n % 5 + 2 full segments, of which every third entry is live."""
+    base.mkdir()
+    folders = []
+    for number in range(count):
+        folder = base / f"log-{number}"
+        with SegmentLog(folder, LIMITS) as log:
+            last = 10 * (number % 5 + 2)
+            log.extend((index, 1, f"{number}:{index}".encode() * 9) for index in range(1, last + 2))
+            log.record_snapshot(last, live=range(1, last + 1, 3))
+        folders.append(str(folder))
+    return folders
+
+
+def planned_bytes(folder: str) -> int:
+    """How many bytes a major compaction of a log would copy; 0 if there is nothing to do. Runs on a worker."""
+    with LogReader(folder) as log:
+        # A reader does not know the limits that the log is written with.
+        view = attrs.evolve(log.view(), limits=SegmentLimits(max_entries=10))
+        return sum(group.live_bytes for group in plan_major(view, SeedPolicy()).groups)
+
+
+def job(folder: str, weight: float = 0.0) -> StoreJob:
+    """Opens the log, compacts it, closes it."""
+    def compact(executor: Executor, budget: Budget) -> Any:
+        with SegmentLog(folder, LIMITS) as log:
+            return log.compact("major", executor=executor, budget=budget)
+
+    return StoreJob(folder, compact, weight)
+
+
+def contents(folder: str) -> dict[str, Any]:
+    """Every file of a log, and where its links lead."""
+    return {path.name: path.readlink() if path.is_symlink() else path.read_bytes()
+            for path in Path(folder).iterdir() if path.is_file() and path.name != "LOCK"}
+
+
+def groups_of(outcome: Any) -> int:
+    """How many groups of segments a log's compaction has merged."""
+    return len(outcome.stats.done) if isinstance(outcome, Done) else 0

@@ -1,0 +1,174 @@
+"""What may go wrong around a compaction on Spark: nothing is lost, nothing visible twice, and the next run cleans up.
+
+Killed workers are in `test_spark_raftlog_compaction.py`; lost executors and killed drivers in `test_spark_cluster.py`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Generator, Iterable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from pyspark.sql import SparkSession
+
+from compactlib.blobstore import BlobCompactor, BlobStore, compact_many
+from compactlib.budget import Budget
+from compactlib.clock import ManualClock
+from compactlib.errors import DiskFull
+from compactlib.observe import Observer
+from compactlib.outcome import Done, Failed
+from compactlib.raftlog import GroupFailed, LogReader, SegmentLog
+from compactlib.rewrite import Executor, RewriteOutcome, RewriteResult, RewriteTask
+from compactlib.scheduler import FencedOff, FileFence
+from compactlib.spark import SparkExecutor
+from compactlib.spark.fenced import FencedExecutor
+from compactlib.spark.shared_executor import LanedTask
+from tests.blobstore.compaction_stores import START, answers, garbage_store, plan_of, strays
+from tests.spark.rewrite_tasks import FullDisk
+from tests.spark.store_jobs import LIMITS, build_logs, contents, job
+
+pytestmark = pytest.mark.spark
+
+SECOND_DRIVER = """
+import sys
+from compactlib.scheduler import FileFence
+FileFence(sys.argv[1]).admit(sys.argv[2], int(sys.argv[3]))
+"""
+
+
+def start_second_driver(fence: Path, resource: str, token: int) -> None:
+    """Another process that was given the job: the first thing it does is to show its token."""
+    subprocess.run([sys.executable, "-c", SECOND_DRIVER, str(fence), resource, str(token)], check=True, timeout=60)
+
+
+def live(folder: str) -> list[Any]:
+    with LogReader(folder) as log:
+        return list(log.entries())
+
+
+@attrs.frozen
+class Interrupted:
+    """Passes on outcomes; before the one of this number, something happens."""
+
+    executor: Executor
+    number: int
+    happens: Any
+
+    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+            observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
+        for number, outcome in enumerate(self.executor.run(tasks, budget=budget, observer=observer)):
+            if number == self.number:
+                self.happens()
+            yield outcome
+
+
+class TestFencing:
+    def test_a_driver_that_lost_its_lease_cannot_commit(self, spark: SparkSession, tmp_path: Path) -> None:
+        """Its rewrite is done when the second driver shows a higher token: the rest of its groups stay as they are."""
+        (folder,) = build_logs(tmp_path / "logs", 1)
+        (twin,) = build_logs(tmp_path / "twin", 1)
+        # More groups than one: the first of them is committed before the lease is lost.
+        for each in (folder, twin):
+            grow(each)
+        before = live(folder)
+        fence = FileFence(tmp_path / "fence")
+        rewritten = Interrupted(SparkExecutor(spark), 1, lambda: start_second_driver(tmp_path / "fence", "log", 8))
+        with SegmentLog(folder, LIMITS) as log:
+            outcome = log.compact("major", executor=FencedExecutor(rewritten, lambda: fence.guard("log", 7)))
+        assert isinstance(outcome, Done)
+        first, *others = outcome.stats.groups
+        assert not isinstance(first, GroupFailed)
+        assert others
+        assert all(isinstance(group, GroupFailed) and isinstance(group.error, FencedOff) for group in others)
+        assert live(folder) == before
+        assert [path.name for path in Path(folder).iterdir() if path.is_dir()] == []
+        # The second driver goes on where the first had to stop.
+        with SegmentLog(folder, LIMITS) as log:
+            again = log.compact("major", executor=FencedExecutor(SparkExecutor(spark), lambda: fence.guard("log", 8)))
+        assert isinstance(again, Done)
+        assert not again.stats.failed
+        assert live(folder) == before
+        job(twin).compact(SparkExecutor(spark), Budget())
+        assert contents(folder) == contents(twin)
+
+    def test_nor_can_it_commit_a_blob_store(self, spark: SparkSession, tmp_path: Path) -> None:
+        fence = FileFence(tmp_path / "fence")
+        with garbage_store(tmp_path / "store", ManualClock(START), count=30, swap_segments=8) as store:
+            before, files = answers(store, 30), segments(store)
+            late = Interrupted(SparkExecutor(spark), 0, lambda: start_second_driver(tmp_path / "fence", "store", 8))
+            found = compact_many([(BlobCompactor(store), plan_of(store))], executor=late, budget=Budget(),
+                                 commit_guard=lambda: fence.guard("store", 7))[store.folder]
+            assert isinstance(found, Failed)
+            assert isinstance(found.error, FencedOff)
+            assert (answers(store, 30), segments(store)) == (before, files)
+            resumed = BlobCompactor(store).resume(executor=SparkExecutor(spark), budget=Budget(),
+                                                  commit_guard=lambda: fence.guard("store", 8))
+            assert isinstance(resumed, Done)
+            assert answers(store, 30) == before
+            assert strays(Path(store.folder)) == []
+
+
+class TestTwoAttempts:
+    def test_of_one_task_at_once(self, spark: SparkSession, tmp_path: Path) -> None:
+        """As with speculation: each task runs twice at the same time, both end well, and one of them counts."""
+        (folder,), (twin,) = build_logs(tmp_path / "logs", 1), build_logs(tmp_path / "twin", 1)
+
+        class Twice:
+            def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+                    observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
+                doubled = [LanedTask(f"{mark}:{task.name}", task) for task in tasks for mark in "ab"]
+                outcomes = list(SparkExecutor(spark).run(doubled, budget=budget, observer=observer))
+                paths = {outcome.files[0].path for outcome in outcomes if isinstance(outcome, RewriteResult)}
+                assert len(paths) == len(doubled)
+                assert all(Path(path).exists() for path in paths)
+                yield from (attrs.evolve(outcome, task=outcome.task[2:]) for outcome in outcomes[1::2])
+
+        with SegmentLog(folder, LIMITS) as log:
+            assert isinstance(log.compact("major", executor=Twice()), Done)
+        job(twin).compact(SparkExecutor(spark), Budget())
+        assert contents(folder) == contents(twin)
+        assert [path.name for path in Path(folder).iterdir() if path.is_dir()] == []
+
+
+class TestFullDisk:
+    def test_on_one_executor(self, spark: SparkSession, tmp_path: Path) -> None:
+        """Its group stays as it was, the others are committed, and the next run finishes."""
+        (folder,) = build_logs(tmp_path / "logs", 1)
+        grow(folder)
+        before = live(folder)
+
+        class OneIsFull:
+            def run(self, tasks: Iterable[Any], *, budget: Budget | None = None,
+                    observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
+                first, *others = tasks
+                given = [attrs.evolve(first, files=FullDisk()), *others]
+                yield from SparkExecutor(spark).run(given, budget=budget, observer=observer)
+
+        with SegmentLog(folder, LIMITS) as log:
+            outcome = log.compact("major", executor=OneIsFull())
+            assert isinstance(outcome, Done)
+            (failed,) = outcome.stats.failed
+            assert isinstance(failed.error, DiskFull)
+            assert len(outcome.stats.done) >= 1
+            assert [path.name for path in Path(folder).iterdir() if path.is_dir()] == []
+            assert list(log.entries()) == before
+            again = log.compact("major", executor=SparkExecutor(spark))
+            assert isinstance(again, Done)
+            assert failed.members in [group.members for group in again.stats.done]
+        assert live(folder) == before
+
+
+def grow(folder: str) -> None:
+    """Enough segments for several groups."""
+    with SegmentLog(folder, LIMITS) as log:
+        last = log.last_index or 0
+        log.extend((index, 1, f"more {index}".encode() * 7) for index in range(last + 1, last + 100))
+        log.record_snapshot(last + 98, live=range(1, last + 98, 3))
+
+
+def segments(store: BlobStore) -> list[str]:
+    return sorted(path.name for path in Path(store.folder).glob("*.log"))

@@ -1,0 +1,50 @@
+"""Packing and list scheduling, without Spark."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactlib.errors import InvalidInput
+from compactlib.spark.packing import makespan, packed
+
+WEIGHTS = st.lists(st.floats(0, 1e6), max_size=60)
+
+
+@given(WEIGHTS, st.integers(1, 20))
+def test_every_piece_is_in_one_group_and_none_is_far_above_the_rest(weights: list[float], parts: int) -> None:
+    groups = packed(weights, parts)
+    assert sorted(place for group in groups for place in group) == list(range(len(weights)))
+    assert len(groups) == min(parts, len(weights))
+    loads = [math.fsum(weights[place] for place in group) for group in groups]
+    if weights:
+        # Graham: the last piece that the heaviest group got went to what was the lightest group then.
+        assert max(loads) <= math.fsum(weights) / len(groups) + max(weights) + 1e-6
+        assert loads == sorted(loads, reverse=True) or max(loads) - loads[0] < 1e-6
+
+
+def test_the_heaviest_begins_first_and_small_ones_share() -> None:
+    assert packed([1, 1, 1, 1, 10, 3], 3) == [[4], [5, 3], [0, 1, 2]]
+
+
+@given(st.lists(st.floats(0.001, 100), min_size=1, max_size=50), st.integers(1, 12))
+def test_a_makespan_lies_between_its_bounds(seconds: list[float], workers: int) -> None:
+    found = makespan(seconds, workers)
+    least = max(max(seconds), math.fsum(seconds) / workers)
+    assert least - 1e-6 <= found <= math.fsum(seconds) / workers + max(seconds) + 1e-6
+    assert makespan(seconds, 1) == pytest.approx(math.fsum(seconds))
+
+
+def test_each_task_costs_something_besides() -> None:
+    assert makespan([1.0, 1.0, 1.0], 2, cost_seconds=0.5) == 3.0
+
+
+@pytest.mark.parametrize(("weights", "parts"), [([1.0], 0), ([-1.0], 1), ([math.nan], 1)])
+def test_bad_input(weights: list[float], parts: int) -> None:
+    with pytest.raises(InvalidInput):
+        packed(weights, parts)
+    with pytest.raises(InvalidInput):
+        makespan(weights, parts)
