@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psycopg
 import pytest
@@ -15,11 +16,23 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from compactlib.errors import CompactlibError, InvalidInput, Unsupported
-from compactlib.kv import EXISTS, Condition, ConnectFailed, KVStore, PredicateFailed, Put, SlowDown, StoreFailed
+from compactlib.kv import (
+    EXISTS,
+    Condition,
+    ConnectFailed,
+    KeyNotFound,
+    KVStore,
+    OutcomeUnknown,
+    PredicateFailed,
+    Put,
+    SlowDown,
+    StoreFailed,
+)
 from compactlib.kv.postgres import PostgresStore
 from compactlib.testing import KVStoreConformance
 from compactlib.testing.kv_machine import kv_machine
-from compactlib.testing.kv_vectors import in_threads
+from compactlib.testing.kv_vectors import P, in_threads
+from tests.kv.postgres_proxy import PostgresProxy
 from tests.kv.postgres_server import postgres
 
 _numbers = itertools.count()
@@ -142,6 +155,38 @@ def test_connections_that_the_server_ended_are_replaced(store: PostgresStore, se
     with pytest.raises((ConnectFailed, StoreFailed)):
         store.set_if(b"p", b"k", b"new", EXISTS)
     assert store.get(b"p", b"k").value == b"v"
+
+
+@pytest.mark.parametrize("carried_out", [False, True])
+def test_a_commit_whose_answer_is_lost_is_of_unknown_outcome(server: str, carried_out: bool) -> None:
+    """And what breaks before the commit was not carried out, which is said too."""
+    table = new_table()
+    direct = PostgresStore(server, table=table)
+    # A socket's path must be short, and pytest's folders have long names.
+    with TemporaryDirectory(prefix="pg-") as folder, PostgresProxy(server, Path(folder)) as proxy:
+        store = PostgresStore(proxy.conninfo, table=table)
+        for word, error in ((b"BEGIN", StoreFailed), (b"nextval", StoreFailed), (b"COMMIT", OutcomeUnknown)):
+            direct.set(P, b"k", b"before")
+            predicate = direct.get(P, b"k").predicate
+            proxy.word, proxy.carried_out = word, carried_out
+            with pytest.raises(StoreFailed) as raised:
+                store.set_if(P, b"k", b"after", predicate)
+            assert type(raised.value) is error, word
+            if word == b"COMMIT" and carried_out:
+                # The server may be a moment behind the connection that broke.
+                while direct.get(P, b"k").value == b"before":
+                    pass
+            else:
+                assert direct.get(P, b"k").value == b"before", word
+        assert store.get(P, b"k").value == (b"after" if carried_out else b"before")
+        proxy.word = b"SELECT value"
+        with pytest.raises(StoreFailed) as raised:
+            store.get(P, b"absent")
+        assert not isinstance(raised.value, OutcomeUnknown)
+        with pytest.raises(KeyNotFound):
+            store.get(P, b"absent")
+        store.close()
+    direct.close()
 
 
 def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
