@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from compactlib.clock import Clock
 
-WORK_SECONDS = 0.0002
+WORK_SECONDS = 0.0005
 """How long is computed at a stretch."""
 NAP_SECONDS = 0.000_001
 """Systems make some 60 us of it."""
@@ -27,14 +27,15 @@ class Breather:
         clock: where time comes from. One that stands still while nobody moves it sees no naps.
     """
 
-    __slots__ = ("_clock", "_since")
+    __slots__ = ("_monotonic", "_since", "_sleep")
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self._monotonic = clock.monotonic
+        self._sleep = clock.sleep
         self._since = clock.monotonic()
 
     def breathe(self) -> None:
         """Nap if the last nap is long ago. Costs a look at the clock."""
-        if self._clock.monotonic() - self._since >= WORK_SECONDS:
-            self._clock.sleep(NAP_SECONDS)
-            self._since = self._clock.monotonic()
+        if self._monotonic() - self._since >= WORK_SECONDS:
+            self._sleep(NAP_SECONDS)
+            self._since = self._monotonic()

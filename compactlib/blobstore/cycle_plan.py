@@ -151,7 +151,7 @@ def _judged(snapshot: Snapshot, name: SegmentName, start: int, rules: Rules,
             breathe: Callable[[], None]) -> Iterator[tuple[IndexEntry, Verdict]]:
     for entry in snapshot.entries_of(name, start=start):
         breathe()
-        history = snapshot.history(entry.id)
+        history = snapshot.history_of(entry)
         verdict = judge(history, rules, compacting)[history.index(entry)]
         if dropped_put is not None and verdict is not Verdict.KEEP and entry.kind == _PUT and len(history) > 1:
             dropped_put(entry)

@@ -209,6 +209,16 @@ class LogSnapshot:
         """Every index entry of an id in the whole store, ascending by sequence."""
         return self.state.history(blob_id, self.open_rows)
 
+    def history_of(self, entry: IndexEntry) -> list[IndexEntry]:
+        """As `history` of the id of an entry of this snapshot. Most have no other."""
+        state = self.state
+        if not state.open.rows_of(entry.id):
+            hashed = hash_id(entry.id, state.key)
+            owners = state.directory.owners(hashed)
+            if len(owners) == 1 and len(owners[0].rows_of(entry.id, hashed)) == 1:
+                return [entry]
+        return self.history(entry.id)
+
     def index_parts(self) -> tuple[IndexSegment, ...]:
         """Every index segment, the open one sealed as it was; empty ones left out."""
         if not self.open_rows:

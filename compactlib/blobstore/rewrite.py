@@ -195,8 +195,8 @@ class _Writing:
         self.total = sum(sum(source.columns()[1]) for source in task.sources)
         self.buffer = memoryview(bytearray(min(max(task.buffer_bytes, _LEAST_BUFFER_BYTES), self.total + 1)))
         self.cold: list[tuple[int, int]] = []
+        self.was_cold = False
         self.keeper = None if task.pace is None else PaceKeeper(task.pace)
-        self.breather = Breather(attempt.clock)
 
     def resume(self, size: int) -> None:
         """See how far an earlier attempt's file of `size` bytes is right, and go on from there."""
@@ -226,7 +226,8 @@ class _Writing:
                     self._forget_read(cache, span, before)
                     self.attempt.observer.progress(Progress(work, self.end - SEGMENT_HEADER_BYTES, self.total))
                 before = span.end
-            cache.forget(before, before + READ_AHEAD_BYTES)
+            if self.was_cold:
+                cache.forget(before, before + READ_AHEAD_BYTES)
         if not self.records:
             raise InvalidInput(f"task {self.task.name!r} has no record to copy; drop its segments instead")
         self.out.sync()
@@ -235,6 +236,10 @@ class _Writing:
 
     def _forget_read(self, cache: PageCache, span: _Span, before: int) -> None:
         """Give up what only this attempt has read: the gap before the span, and what was cold in it."""
+        if not span.cold:
+            # Nothing came from the disk, and nothing beside it either.
+            return
+        self.was_cold = True
         cache.forget(before, span.offset)
         target = self.end - span.length
         for at, length in span.cold:
@@ -291,9 +296,9 @@ class _Writing:
 
     def _checked(self, source: _Input, view: memoryview, span: _Span, crc: int) -> int:
         """Check each record of a span; the sum over their checksums goes on from `crc`."""
-        salt, at = self.task.header.salt, 0
+        salt, at, breather = self.task.header.salt, 0, Breather(self.attempt.clock)
         for size, sequence in zip(span.sizes, span.sequences, strict=True):
-            self.breather.breathe()
+            breather.breathe()
             found = _check_record(view[at:at + size], salt, sequence)
             if found is not None:
                 raise CorruptData(path=source.path, offset=source.offset + at,

@@ -78,6 +78,9 @@ class Snapshot(Protocol):
         """Every index entry of an id in the whole store, ascending by sequence. A miss costs one look at a filter
         per index segment."""
 
+    def history_of(self, entry: IndexEntry) -> list[IndexEntry]:
+        """As `history` of the id of an entry of this snapshot, only faster."""
+
     def index_parts(self) -> tuple[IndexSegment, ...]:
         """Every index segment, the open one sealed as it was: for looking at all entries at once, sorted by hash of
         id."""

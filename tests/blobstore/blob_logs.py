@@ -53,6 +53,9 @@ class LogOf:
         self.probes += 1
         return sorted((entry for entry in self.all() if entry.id == blob_id), key=lambda entry: entry.sequence)
 
+    def history_of(self, entry: IndexEntry) -> list[IndexEntry]:
+        return self.history(entry.id)
+
     def all(self) -> list[IndexEntry]:
         return [entry for entries in self._segments.values() for entry in entries]
 
