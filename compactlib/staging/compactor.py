@@ -42,7 +42,7 @@ from compactlib.staging.metrics import report_compaction
 from compactlib.staging.model import Applied, MetaRangeId
 from compactlib.staging.names import branch_key
 from compactlib.staging.plan import CompactionPlan, look, plan_compaction
-from compactlib.staging.record import BranchRecord
+from compactlib.staging.record import MAX_SEALED_TOKENS, BranchRecord
 from compactlib.staging.sensor import CompactionSensor
 
 OnNewSealed: TypeAlias = Literal["abort", "keep"]
@@ -159,11 +159,12 @@ class Compactor:
         return started + window
 
     def _seal(self, found: FoundBranch) -> BranchRecord | None:
-        """Step 1; the record with everything to compact in its sealed tokens. `None`: somebody else was faster."""
+        """Step 1; the record with what is to be compacted in its sealed tokens. `None`: somebody else was faster."""
         context, record = self._context, found.record
         now = context.clock.now()
-        if context.tokens.is_empty(record.staging_token):
-            # Sealing it would make every writer try again for nothing.
+        if len(record.sealed_tokens) >= MAX_SEALED_TOKENS or context.tokens.is_empty(record.staging_token):
+            # No room for one more, which this compaction makes; or nothing in it, so that sealing it would make every
+            # writer try again for nothing.
             fresh = None
             wanted = attrs.evolve(record, compaction_started_at=now)
         else:

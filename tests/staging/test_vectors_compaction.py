@@ -24,6 +24,7 @@ from compactlib.staging.compaction_outcome import CompactionStats, LostRace, Not
 from compactlib.staging.compactor import Compactor
 from compactlib.staging.garbage import collect_garbage, live_metaranges
 from compactlib.staging.plan import CostPolicy
+from compactlib.staging.record import MAX_SEALED_TOKENS
 from compactlib.testing import FaultyStore, KVFault, KVOperation
 from tests.staging.stores_in_files import FileStores
 from tests.staging.world import World
@@ -312,6 +313,16 @@ def test_it_gives_way_to_everybody(what: str) -> None:
                     "recreate": {b"a": b"1", b"b": b"2", b"z": b"9"}}.get(what, {b"a": b"1", b"b": b"2"})
         assert values(branch) == expected
         world.area.audit()
+
+
+def test_a_branch_that_is_full_of_sealed_tokens_is_emptied() -> None:
+    world = World()
+    branch = world.branch({"a": "1"}, staged={"k": "2"}, sealed=[{}] * (MAX_SEALED_TOKENS - 1) + [{"k": "1", "m": "1"}])
+    staging_token = branch.record().staging_token
+    stats = compacted(world)
+    assert (stats.sealed_before, stats.sealed_after) == (MAX_SEALED_TOKENS, 0)
+    assert branch.record().staging_token == staging_token
+    assert values(branch) == {b"a": b"1", b"k": b"2", b"m": b"1"}
 
 
 def test_the_loser_of_two_seals_leaves_no_token_behind() -> None:

@@ -1,0 +1,242 @@
+"""A small object catalogue: files under paths, with branches, commits and merges, in one folder on this machine.
+
+    python examples/staging_catalogue.py FOLDER
+
+In a notebook:
+
+    from staging_catalogue import Catalogue
+    catalogue = Catalogue("work")
+    main = catalogue.branch("main")
+    main.put("tables/a.csv", b"1,2,3")
+    main.commit("the first table")
+    main.ls()                # a table
+    main.plan()              # what a compaction would gain
+    main.compact()
+
+FOLDER holds three things: `catalogue.sqlite` (branches, commits, staged changes), `ranges/` (committed records, in
+immutable sorted files), and `data/` (the contents, each under its digest, so that equal ones are kept once). A path
+maps to the digest and size of its content. A worker compacts a branch once enough was deleted on it, or listings pass
+over too many tombstones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import attrs
+
+from compactlib.clock import Clock, SystemClock
+from compactlib.kv import SqliteStore
+from compactlib.objects import Digest, LocalObjects, ObjectExists
+from compactlib.report import Table
+from compactlib.staging import (
+    AnyOf,
+    Branch,
+    CommitId,
+    CommitOutcome,
+    CommittedRanges,
+    CompactionOutcome,
+    CompactionPlan,
+    CompactionSensor,
+    CompactionWorker,
+    Compactor,
+    DeletesPolicy,
+    ListingCostPolicy,
+    MoveOutcome,
+    Record,
+    SealedTokensPolicy,
+    StagingArea,
+    TokenCleaner,
+)
+from compactlib.staging.garbage import collect_garbage
+from compactlib.staging.worker import WorkDone
+
+REPOSITORY = "catalogue"
+
+
+@attrs.frozen
+class FileEntry:
+    """One file of the catalogue."""
+
+    path: str
+    size_bytes: int
+    digest: str
+
+    @classmethod
+    def of_record(cls, path: bytes, record: Record) -> FileEntry:
+        """The entry that a record stands for."""
+        known = json.loads(record.data)
+        return cls(path.decode(), known["size_bytes"], known["digest"])
+
+    def to_data(self) -> bytes:
+        """What is kept under the path."""
+        return json.dumps({"digest": self.digest, "size_bytes": self.size_bytes}, sort_keys=True).encode()
+
+
+class CatalogueBranch:
+    """One branch, by paths instead of keys."""
+
+    def __init__(self, catalogue: Catalogue, branch: Branch) -> None:
+        self._catalogue = catalogue
+        self._branch = branch
+
+    def put(self, path: str, content: bytes) -> FileEntry:
+        """Keep a file under a path."""
+        entry = FileEntry(path, len(content), self._catalogue.keep(content))
+        self._branch.put(path.encode(), entry.to_data())
+        return entry
+
+    def get(self, path: str) -> bytes:
+        """The content of a file, checked against its digest."""
+        entry = FileEntry.of_record(path.encode(), self._branch.get(path.encode()))
+        return self._catalogue.content(entry)
+
+    def rm(self, *paths: str) -> None:
+        """Delete files."""
+        self._branch.delete_many([path.encode() for path in paths])
+
+    def ls(self, folder: str = "") -> Table:
+        """What lies in a folder (`"tables/"`): its files, and folders below it."""
+        rows: list[dict[str, object]] = []
+        for listed in self._branch.entries(prefix=folder.encode(), delimiter=b"/"):
+            if listed.record is None:
+                rows.append({"path": listed.key.decode(), "size_bytes": None, "digest": "folder"})
+            else:
+                rows.append(attrs.asdict(FileEntry.of_record(listed.key, listed.record)))
+        return Table.from_dicts(rows, title=f"{self._branch.name}: {folder or '/'}")
+
+    def diff(self) -> Table:
+        """What differs from the last commit."""
+        return Table.from_dicts([{"what": each.kind, "path": each.key.decode()} for each in self._branch.differences()],
+                                title=f"{self._branch.name}: uncommitted")
+
+    def commit(self, message: str) -> CommitOutcome:
+        """Commit everything."""
+        return self._branch.commit(message)
+
+    def merge(self, source: str) -> MoveOutcome:
+        """Take in what another branch has committed."""
+        return self._branch.merge(source, f"merge {source}")
+
+    def log(self) -> Table:
+        """The commits, the newest first."""
+        return Table.from_dicts([{"commit": commit_id[:12], "message": commit.message}
+                                 for commit_id, commit in self._branch.log()], title=self._branch.name)
+
+    def plan(self) -> CompactionPlan:
+        """What a compaction would do and gain; changes nothing."""
+        return self._catalogue.compactor.plan(self._branch.name)
+
+    def compact(self) -> CompactionOutcome:
+        """Compact now, whatever the window says."""
+        return self._catalogue.compactor.compact(self._branch.name, force=True)
+
+    def __repr__(self) -> str:
+        return f"<branch {self._branch.name!r}>"
+
+
+class Catalogue:
+    """All branches, and the stores behind them. Several processes may open one folder."""
+
+    def __init__(self, folder: Path | str, *, clock: Clock | None = None) -> None:
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.clock: Clock = SystemClock() if clock is None else clock
+        self._store = SqliteStore(folder / "catalogue.sqlite")
+        self._ranges = LocalObjects(folder / "ranges")
+        self._data = LocalObjects(folder / "data")
+        self.sensor = CompactionSensor(AnyOf((DeletesPolicy(50), SealedTokensPolicy(8), ListingCostPolicy(1000))))
+        self.area = StagingArea(self._store, CommittedRanges(self._ranges), repository=REPOSITORY, clock=self.clock,
+                                events=self.sensor.events(REPOSITORY))
+        self.compactor = Compactor(self.area.context, sensor=self.sensor)
+        self.worker = CompactionWorker(self.sensor, [self.compactor], clock=self.clock,
+                                       cleaners=[TokenCleaner(self.area.context)])
+
+    def branch(self, name: str, source: str | None = None) -> CatalogueBranch:
+        """A branch; made (from `source`, or empty) if there is none of this name."""
+        if name not in {branch.name for branch in self.area.branches()}:
+            self.area.create_branch(name, source)
+        return CatalogueBranch(self, self.area.branch(name))
+
+    def compact_what_is_worth_it(self) -> list[WorkDone]:
+        """Let the worker do what waits; `catalogue.worker.start()` has it done in the background."""
+        return self.worker.run_pending()
+
+    def keep(self, content: bytes) -> str:
+        """Keep a content; its digest."""
+        digest = Digest.of(content).value.hex()
+        with contextlib.suppress(ObjectExists):
+            self._data.create(digest, content)
+        return digest
+
+    def content(self, entry: FileEntry) -> bytes:
+        """The content of an entry."""
+        content = self._data.get(entry.digest)
+        assert Digest.of(content).value.hex() == entry.digest, f"{entry.path}: the content is damaged"
+        return content
+
+    def live_contents(self) -> set[str]:
+        """The digests that a branch or a commit of one needs. Compacted changes count: they are on their branch."""
+        found: set[str] = set()
+        commits: set[CommitId] = set()
+        for branch in self.area.branches():
+            found.update(FileEntry.of_record(listed.key, listed.record).digest
+                         for listed in branch.entries() if listed.record is not None)
+            commits.update(commit_id for commit_id, _ in branch.log())
+        for commit_id in commits:
+            found.update(FileEntry.of_record(key, record).digest
+                         for key, record in self.area.at(commit_id).records())
+        return found
+
+    def unneeded_contents(self) -> Iterator[str]:
+        """The digests that nothing needs; what is being put right now may be among them."""
+        live = self.live_contents()
+        return (info.key for info in self._data.list() if info.key not in live)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.worker.close()
+        for store in (self._store, self._ranges, self._data):
+            store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+
+def main() -> None:
+    """A day in the life of a catalogue."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    with Catalogue(parser.parse_args().folder) as catalogue:
+        trunk = catalogue.branch("main")
+        for number in range(60):
+            trunk.put(f"raw/{number:04}.csv", b"row %d\n" % number)
+        trunk.put("summary.csv", b"all rows\n")
+        print(trunk.commit("60 raw files and a summary"))
+        trunk.rm(*(f"raw/{number:04}.csv" for number in range(59)))
+        print(trunk.plan())
+        for done in catalogue.compact_what_is_worth_it():
+            print(done.trigger.why, "->", type(done.outcome).__name__)
+        print(trunk.ls("raw/"))
+        clean = catalogue.branch("clean", "main")
+        clean.put("notes.txt", b"cleaned up\n")
+        clean.commit("notes")
+        trunk.commit("old raw files are gone")
+        print(trunk.merge("clean"))
+        print(trunk.ls())
+        print(trunk.log())
+        print("garbage:", collect_garbage(catalogue.area.context))
+
+
+if __name__ == "__main__":
+    main()
