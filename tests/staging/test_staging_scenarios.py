@@ -1,0 +1,25 @@
+"""Plays the stories in `tests/scenarios/staging`; `story.py` describes their language."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.staging.story import Story
+
+SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios" / "staging").glob("*.txt"))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=[path.stem for path in SCENARIOS])
+def test_scenario(scenario: Path) -> None:
+    Story().run(scenario.read_text())
+
+
+@pytest.mark.parametrize("wrong", [
+    "branch main head a=1\nget main a\n----\n2", "branch main head a=1\nget main a", "branch main\n----\nmade",
+    "branch main head a=1\nann: get main a until read b", "branch main\nann: put main a 1 until write a",
+])
+def test_a_story_can_fail(wrong: str) -> None:
+    with pytest.raises(AssertionError):
+        Story().run(wrong)
