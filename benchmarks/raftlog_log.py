@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from measure import Figure, alternate, report
@@ -92,8 +93,7 @@ def bare_rate(scratch: Path, batches: int) -> float:
 def append_figures(scratch: Path, batches: int, runs: int) -> Iterator[Figure]:
     """Batched appends against write and fsync alone."""
     for name, ours in (("append.run", append_rate), ("append.tuples", append_tuples_rate)):
-        values, bare = alternate(runs, lambda ours=ours: ours(scratch, batches),  # type: ignore[misc]
-                                 lambda: bare_rate(scratch, batches))
+        values, bare = alternate(runs, partial(ours, scratch, batches), partial(bare_rate, scratch, batches))
         yield Figure(figure=f"{name}.256_bytes.batch_512", unit="entries/s", values=tuple(values),
                      reference="write and fsync of the same bytes in a bare loop", reference_values=tuple(bare),
                      goal=">= 0.4")

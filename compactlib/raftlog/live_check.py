@@ -11,14 +11,17 @@ from compactlib.raftlog.snapshot_state import SnapshotState
 
 
 def require_live(live: IndexSet, before: SnapshotState | None, refs: Sequence[SegmentRef],
-                 held: Callable[[SegmentRef], IndexSet]) -> None:
-    """Check that every live index is in a segment, and was not dead already. O(live runs + records), by merges.
+                 held: Callable[[SegmentRef], IndexSet], elsewhere: IndexSet | None = None) -> None:
+    """Check that every live index is in a segment (or elsewhere), and was not dead already.
+
+    O(live runs + records), by merges.
 
     Args:
         live: what the new snapshot keeps.
         before: the snapshot in force.
         refs: the segments.
         held: the indexes that a segment holds; asked only where something is live.
+        elsewhere: indexes that need not be in a segment.
 
     Raises:
         LiveIndexMissing: some are missing; says how many, and the first.
@@ -26,7 +29,8 @@ def require_live(live: IndexSet, before: SnapshotState | None, refs: Sequence[Se
     risen = live.at_most(before.index) - before.live if before is not None else IndexSet()
     parts = [(live.between(ref.first, ref.last), ref) for ref in refs]
     uncovered = live - IndexSet().union(*(here for here, _ in parts))
-    missing = risen.union(uncovered, *(here - held(ref) for here, ref in parts if here))
+    unheld = uncovered.union(*(here - held(ref) for here, ref in parts if here))
+    missing = risen | (unheld - elsewhere if elsewhere else unheld)
     if missing:
         raise LiveIndexMissing(f"{len(missing)} of {len(live)} live indexes are in no segment or died before, the "
                                f"first of them {missing.first}; the live set must come from this log's own state",

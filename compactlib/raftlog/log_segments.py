@@ -224,13 +224,8 @@ class LogSegments(SegmentLog):
         Raises:
             LiveIndexMissing: some are not; says how many, and the first.
         """
-        elsewhere = self.elsewhere()
-        before = self._state
-        if before is not None and before.live:
-            # What was live and is held elsewhere now has not risen from the dead.
-            elsewhere = elsewhere - (elsewhere.at_most(before.index) - before.live)
-        require_live(state.live - elsewhere, before, self.refs,
-                     lambda ref: self._segments.reader(ref.number).index.index_set())
+        require_live(state.live, self._state, self.refs,
+                     lambda ref: self._segments.reader(ref.number).index.index_set(), self.elsewhere())
 
     def record_state(self, state: SnapshotState) -> None:
         """Put the row of a snapshot in force durably. `require_held` comes first; everything live must be durable.

@@ -32,11 +32,13 @@ class RaftAppender(RaftReader):
     """Appends to one log; see `RaftLog`."""
 
     def __init__(self, log_id: str, segments: LogSegments, wal: Wal, states: LogStates, memtable: Memtable, *,
-                 make_room: Callable[[], object], max_queued_bytes: int) -> None:
+                 make_room: Callable[[], object], max_queued_bytes: int,
+                 queued: Callable[[], object] | None) -> None:
         super().__init__(log_id, segments, states, memtable)
         self._wal = wal
         self._make_room = make_room
         self._max_queued_bytes = max_queued_bytes
+        self._queued = queued
         self._lock = threading.RLock()
         self._pending = Pending()
         self._ticket = 0
@@ -83,7 +85,7 @@ class RaftAppender(RaftReader):
             self._pending.cut(first - 1)
             self._memtable.insert_run(first, term, payloads)
             self._note_queued(first, last)
-        self._limit_queue()
+        self._after_append()
 
     def append_sparse(self, entries: Sequence[Entry], *, previous_index: int | None = None) -> None:
         """Append ascending entries with gaps between them, as a snapshot from elsewhere needs them.
@@ -114,7 +116,7 @@ class RaftAppender(RaftReader):
             for entry in entries:
                 self._memtable.insert_sparse(entry.index, entry.term, entry.payload, None)
                 self._note_queued(entry.index, entry.index)
-        self._limit_queue()
+        self._after_append()
 
     def reset(self, last_index: int) -> None:
         """Take back everything above `last_index`, unconfirmed entries included. Durable with the next `sync`.
@@ -157,7 +159,9 @@ class RaftAppender(RaftReader):
             return
         self._make_room()
 
-    def _limit_queue(self) -> None:
+    def _after_append(self) -> None:
+        if self._queued is not None:
+            self._queued()
         if self._wal.queued_bytes > self._max_queued_bytes:
             self.sync()
 

@@ -41,9 +41,10 @@ class RaftLog(RaftAppender):
     """
 
     def __init__(self, log_id: str, segments: LogSegments, wal: Wal, states: LogStates, memtable: Memtable, *,
-                 make_room: Callable[[], object], max_queued_bytes: int = 16 << 20) -> None:
+                 make_room: Callable[[], object], max_queued_bytes: int = 16 << 20,
+                 queued: Callable[[], object] | None = None) -> None:
         super().__init__(log_id, segments, wal, states, memtable, make_room=make_room,
-                         max_queued_bytes=max_queued_bytes)
+                         max_queued_bytes=max_queued_bytes, queued=queued)
         # One snapshot or installation at a time; taken before any other lock.
         self._snapshotting = threading.RLock()
         self._close_store: Callable[[], object] | None = None
@@ -182,6 +183,11 @@ class RaftLog(RaftAppender):
                                    missing=len(missing), first=missing.first)
 
     # -- flushing and compacting
+
+    def flush(self) -> None:
+        """Write all that this store's logs hold in memory to segments now; see `RaftLogStore.flush`."""
+        self._require_open()
+        self._make_room()
 
     def compact(self, kind: CompactionKind = "auto", *, policy: CompactionPolicy | None = None,
                 executor: Executor | None = None, budget: Budget | None = None

@@ -23,7 +23,7 @@ import attrs
 from compactlib.errors import Closed, CompactlibError, CorruptData, InvalidInput, NotFound
 from compactlib.files import Files, StrPath, list_folder
 from compactlib.folder_lock import FolderLock
-from compactlib.raftlog.flush_thread import FlushThread
+from compactlib.raftlog.background import Background
 from compactlib.raftlog.log_segments import LogSegments
 from compactlib.raftlog.log_state import LogState, LogStates
 from compactlib.raftlog.memtable import DEFAULT_MAX_ENTRIES, Memtable
@@ -54,6 +54,8 @@ class StoreOptions:
         max_queued_bytes: what may wait for a sync before `append` syncs by itself.
         max_memtable_entries: so many entries of one log may wait for segments.
         background: flush in a thread of the store's own; else the thread that fills a WAL file does it.
+        sync_by_itself: a thread of the store's own syncs whatever is appended, as fast as the disk can, and the host
+            hears of it through `on_confirmed` (`RaftLog.attach`); else entries wait for somebody's `sync`.
     """
 
     log: LogOptions = attrs.field(factory=LogOptions)
@@ -62,6 +64,7 @@ class StoreOptions:
     max_queued_bytes: int = 16 << 20
     max_memtable_entries: int = DEFAULT_MAX_ENTRIES
     background: bool = True
+    sync_by_itself: bool = False
 
 
 class RaftLogStore:
@@ -88,7 +91,8 @@ class RaftLogStore:
         self._flushing = threading.RLock()
         self._flush_error: CompactlibError | None = None
         self._closed = False
-        self._thread: FlushThread | None = None
+        self._flusher: Background | None = None
+        self._committer: Background | None = None
         with contextlib.ExitStack() as stack:
             self._make_folders()
             stack.enter_context(FolderLock(self._folder, LOCK_NAME))
@@ -96,9 +100,11 @@ class RaftLogStore:
                         for log_id in list_folder(os.path.join(self._folder, LOGS_FOLDER))}
             self._recover(segments, stack)
             self._open_stack = stack.pop_all()
+        if self._options.sync_by_itself:
+            self._committer = Background(self._commit_queued, "raftlog-wal")
         if self._options.background:
-            self._thread = FlushThread(self._flush_closed)
-            self._thread.wake()
+            self._flusher = Background(self._flush_closed, "raftlog-flush")
+            self._flusher.wake()
 
     def _make_folders(self) -> None:
         for path in (self._folder, *(os.path.join(self._folder, name) for name in (WAL_FOLDER, LOGS_FOLDER))):
@@ -142,7 +148,11 @@ class RaftLogStore:
 
     def _make_log(self, log_id: str, segments: LogSegments, memtable: Memtable) -> RaftLog:
         return RaftLog(log_id, segments, self._wal, self._states, memtable, make_room=self.flush,
-                       max_queued_bytes=self._options.max_queued_bytes)
+                       max_queued_bytes=self._options.max_queued_bytes, queued=self._wake_committer)
+
+    def _wake_committer(self) -> None:
+        if self._committer is not None:
+            self._committer.wake()
 
     # -- logs
 
@@ -194,6 +204,13 @@ class RaftLogStore:
         self._require_open()
         self._wal.sync()
 
+    def _commit_queued(self) -> None:
+        """Sync what is queued; what the disk refuses stays queued, and is tried again with the next append."""
+        try:
+            self._wal.sync()
+        except CompactlibError as error:
+            self._options.log.observer.event("raftlog_sync_failed", {"error": str(error)})
+
     def _on_confirmed(self, confirmed: Sequence[Confirmed]) -> None:
         ticket = self._wal.durable_ticket
         for each in confirmed:
@@ -205,8 +222,8 @@ class RaftLogStore:
         for log in list(self._logs.values()):
             log.freeze(closed.number)
         waiting = self._wal.number - self._wal.file_numbers.start
-        if self._thread is not None and waiting <= self._options.max_unflushed_files:
-            self._thread.wake()
+        if self._flusher is not None and waiting <= self._options.max_unflushed_files:
+            self._flusher.wake()
         else:
             # Memory is bounded: whoever fills it helps to empty it.
             self._flush_closed()
@@ -277,8 +294,9 @@ class RaftLogStore:
             if self._closed:
                 return
             self._closed = True
-        if self._thread is not None:
-            self._thread.close()
+        for thread in (self._committer, self._flusher):
+            if thread is not None:
+                thread.close()
         with contextlib.ExitStack() as stack:
             stack.push(self._open_stack)
             for log in self._logs.values():

@@ -1,4 +1,4 @@
-"""The thread that flushes closed WAL files to segments, so that those who append need not."""
+"""A thread that does one thing whenever it is woken, so that those who append need not."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import threading
 from collections.abc import Callable
 
 
-class FlushThread:
+class Background:
     """Calls `work` once for each `wake`, or once for several that come while it works.
 
     Args:
         work: what to do; keeps its errors to itself.
+        name: of the thread.
     """
 
-    def __init__(self, work: Callable[[], object]) -> None:
+    def __init__(self, work: Callable[[], object], name: str) -> None:
         self._work = work
         self._woken = threading.Event()
         self._ending = False
-        self._thread = threading.Thread(target=self._run, name="raftlog-flush", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
