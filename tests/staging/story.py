@@ -1,6 +1,6 @@
 """Plays a story of the staging area: commands, and after `----` what they give.
 
-    branch main head a=1 b=2 staged c=3 b=- sealed d=4 compacted a=5    (`-`: a tombstone; several `sealed`, newest first)
+    branch main head a=1 b=2 staged c=3 b=- sealed d=4 compacted a=5    (`-`: tombstone; several `sealed`, newest first)
     put main a 9      delete main a        get main a       list main [limit]     head main     diff main
     commit main       compact main         reset main       reset_key main a      reset_prefix main p/
     merge main dev    hard_reset main dev [discard]         put_if main a 9 [7]   (if it is 7, or absent)
