@@ -15,6 +15,7 @@ from compactlib.blobstore.model import Blob, GetOptions
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.plan import CompactionPlan, PlannedSegment, PolicyRecord
 from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.verify import StorePicture, compare, verify
 from compactlib.clock import ManualClock
 from compactlib.files import Files
 from compactlib.observe import Observer
@@ -115,3 +116,13 @@ def names(*texts: str) -> list[SegmentName]:
 def as_text(values: Sequence[Any]) -> list[str]:
     """Each value as text."""
     return [str(value) for value in values]
+
+
+def check_against(store: BlobStore, before: StorePicture, *, now: float | None = None) -> None:
+    """Nothing is different that a compaction must not change, and everything can be read."""
+    at = store.clock.now() if now is None else now
+    report = compare(before, StorePicture.of(store), at - RETENTION, at)
+    assert not report.findings, str(report)
+    sound = verify(store)
+    assert not sound.findings, str(sound)
+    store.audit()

@@ -1,4 +1,4 @@
-"""The compactor on real stores: vectors C and properties 3.9 of the notes, and what it refuses."""
+"""The compactor on real stores: properties 3.9 of the notes, and what it refuses; vectors C have their own file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from compactlib.blobstore.errors import (
     BlobMissing,
     CompactionInProgress,
     CompactionOutOfOrder,
-    PlanDoesNotFit,
 )
 from compactlib.blobstore.index_file import write_index
 from compactlib.blobstore.index_segment import IndexSegment
@@ -36,7 +35,7 @@ from compactlib.blobstore.validity import Verdict
 from compactlib.blobstore.verify import StorePicture, compare, verify
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
-from compactlib.errors import BudgetSpent, CorruptData, DiskFull, InvalidInput
+from compactlib.errors import CorruptData, DiskFull, InvalidInput
 from compactlib.observe import Observer, RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.process_executor import ProcessExecutor
@@ -47,6 +46,7 @@ from tests.blobstore.compaction_stores import (
     RETENTION,
     START,
     answers,
+    check_against,
     compact_all,
     delete_some,
     done,
@@ -69,135 +69,6 @@ def clock() -> ManualClock:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "store"
-
-
-def check_against(store: BlobStore, before: StorePicture, *, now: float | None = None) -> None:
-    """Nothing is different that a compaction must not change, and everything can be read."""
-    at = store.clock.now() if now is None else now
-    report = compare(before, StorePicture.of(store), at - RETENTION, at)
-    assert not report.findings, str(report)
-    sound = verify(store)
-    assert not sound.findings, str(sound)
-    store.audit()
-
-
-# ------------------------------------------------------------------------------------------------ vectors C
-
-
-def test_c1_live_data_stays_as_it_is_in_generation_1_at_the_same_positions(folder: Path, clock: ManualClock) -> None:
-    with garbage_store(folder, clock, dead=lambda number: False) as store:
-        before, plain = StorePicture.of(store), answers(store, 60)
-        report = done(BlobCompactor(store).compact(plan_of(store, names("0_0", "1_0"))))
-        assert [str(name) for name in report.targets] == ["0_1", "1_1"]
-        assert report.freed_segments == 0
-        assert answers(store, 60) == plain
-        check_against(store, before)
-
-
-def test_c4_segments_without_a_valid_record_are_dropped_whole(folder: Path, clock: ManualClock) -> None:
-    with open_store(folder, clock) as store:
-        for number in range(30):
-            store.put(f"b{number}", bytes(200), ttl_seconds=5)
-        clock.advance(6)
-        held = len(store.snapshot().segments)
-        report = compact_all(store)
-        assert (report.targets, report.copied_bytes) == ((), 0)
-        assert report.freed_segments == len(report.sources) == held - 1
-        assert segment_names(store)[:-1] == []
-        assert answers(store, 3) == ["Missing"] * 3
-
-
-@pytest.mark.parametrize(("wanted", "why"), [
-    (("70_0",), "is not in the log"), (("0_1",), "is not in the log"), (("0_0", "last"), "is active"),
-])
-def test_c5_a_plan_that_does_not_fit(folder: Path, clock: ManualClock, wanted: tuple[str, ...], why: str) -> None:
-    with garbage_store(folder, clock) as store:
-        chosen = [store.snapshot().segments[-1].name if text == "last" else names(text)[0] for text in wanted]
-        compactor = BlobCompactor(store)
-        with pytest.raises(PlanDoesNotFit, match=why):
-            compactor.compact(plan_of(store, chosen))
-        assert compactor.log is None
-        assert strays(folder) == []
-
-
-def test_c5_a_plan_out_of_order_cannot_be_made(folder: Path, clock: ManualClock) -> None:
-    with garbage_store(folder, clock) as store, pytest.raises(InvalidInput, match="log order"):
-        plan_of(store, names("1_0", "0_0"))
-
-
-def test_c5_a_plan_that_reaches_into_the_journal(folder: Path, clock: ManualClock) -> None:
-    with garbage_store(folder, clock, journal_max_entries=20) as store:
-        sealed = [info.name for info in store.snapshot().segments][:-1]
-        with pytest.raises(PlanDoesNotFit, match="the journal reaches it"):
-            BlobCompactor(store).compact(plan_of(store, sealed))
-
-
-def test_a_plan_that_was_carried_out_does_not_fit_again(folder: Path, clock: ManualClock) -> None:
-    with garbage_store(folder, clock) as store:
-        compactor = BlobCompactor(store)
-        plan = plan_of(store)
-        done(compactor.compact(plan))
-        with pytest.raises(PlanDoesNotFit):
-            compactor.compact(plan)
-
-
-def test_a_plan_for_another_store(folder: Path, clock: ManualClock) -> None:
-    with garbage_store(folder, clock) as store, pytest.raises(InvalidInput, match="is for store 'other'"):
-        BlobCompactor(store).compact(attrs.evolve(plan_of(store), store="other"))
-
-
-def test_a_plan_that_would_drop_what_can_still_be_undeleted(folder: Path, clock: ManualClock) -> None:
-    with garbage_store(folder, clock) as store, pytest.raises(InvalidInput, match="can still be undone"):
-        BlobCompactor(store).compact(plan_of(store, reference=clock.now() - RETENTION + 0.001))
-
-
-def test_c7_a_second_compaction_while_one_is_in_progress(folder: Path, clock: ManualClock) -> None:
-    with garbage_store(folder, clock) as store:
-        compactor = BlobCompactor(store)
-        outcome = compactor.compact(plan_of(store), budget=Budget(total_bytes=100))
-        assert isinstance(outcome, Failed)
-        assert isinstance(outcome.error, BudgetSpent)
-        with pytest.raises(CompactionInProgress, match="resume it or drop it") as caught:
-            compactor.compact(plan_of(store))
-        assert caught.value.phase == "copy"
-        done(compactor.resume())
-        assert isinstance(compactor.resume(), Skipped)
-        assert isinstance(compactor.drop(), Skipped)
-
-
-def test_c9_two_puts_of_one_blob_are_damage_and_nothing_changes(folder: Path, clock: ManualClock) -> None:
-    with garbage_store(folder, clock) as store:
-        store.append_replicated(RecordKind.PUT, "b0", b"again", op_time=clock.now())
-        fill(store, 10, random.Random(1), first=100)
-        outcome = BlobCompactor(store).compact(plan_of(store))
-        assert isinstance(outcome, Failed)
-        assert isinstance(outcome.error, CorruptData)
-        assert "one PUT of a blob" in str(outcome.error)
-        assert all(name.endswith("_0") for name in segment_names(store))
-
-
-def test_c12_each_of_three_expiries_shrinks_the_log(folder: Path, clock: ManualClock) -> None:
-    with open_store(folder, clock) as store:
-        for number in range(60):
-            store.put(f"b{number}", bytes(100), ttl_seconds=(number % 4) * 10 + 5)
-        sizes = []
-        for _ in range(3):
-            clock.advance(10)
-            compact_all(store)
-            sizes.append(len(store.snapshot().segments))
-        plain = answers(store, 60)
-    assert sizes == sorted(sizes, reverse=True)
-    assert len(set(sizes)) == 3
-    with open_store(folder, clock) as store:
-        assert answers(store, 60) == plain
-
-
-def test_c11_c6_files_of_a_position_that_begins_alike_stay(folder: Path, clock: ManualClock) -> None:
-    with garbage_store(folder, clock, count=120) as store:
-        kept = {name for name in os.listdir(folder) if name.startswith(("10_", "11_"))}
-        assert len(kept) > 3
-        done(BlobCompactor(store).compact(plan_of(store, names("0_0", "1_0"))))
-        assert kept <= set(os.listdir(folder))
 
 
 def test_r28_a_record_without_index_entry_is_not_copied(folder: Path, clock: ManualClock) -> None:

@@ -1,0 +1,246 @@
+"""An open store as its compactor, its statistics and its hard delete see it: the folder, the log, and the switch.
+
+`BlobStore` adds what its users do with blobs. This is what `swap.CompactableStore` asks for, and what goes with it:
+opening, closing, checking, and the lock that every change is made under.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Self
+
+from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore.live_log import LiveLog
+from compactlib.blobstore.load_log import RecoveryReport
+from compactlib.blobstore.log_state import LogSnapshot
+from compactlib.blobstore.model import milliseconds
+from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.open_store import open_log
+from compactlib.blobstore.recover import CompactionRecovery
+from compactlib.blobstore.segment import SegmentHeader, salt_of
+from compactlib.blobstore.status import StoreStatus
+from compactlib.clock import Clock, SystemClock
+from compactlib.errors import Closed
+from compactlib.files import Files, LocalFiles, StrPath
+from compactlib.observe import Observer
+
+
+def _new_incarnation() -> bytes:
+    return uuid.uuid4().bytes
+
+
+class StoreLog:
+    """The log of a store in a folder of its own; see `BlobStore` for the arguments and errors."""
+
+    def __init__(self, folder: StrPath, config: BlobStoreConfig | None = None, *, files: Files | None = None,
+                 clock: Clock | None = None, observer: Observer | None = None, name: str | None = None,
+                 new_incarnation: Callable[[], bytes] = _new_incarnation) -> None:
+        self._folder = os.path.abspath(folder)
+        self._name = name if name is not None else os.path.basename(self._folder)
+        self._config = config if config is not None else BlobStoreConfig()
+        self._files: Files = files if files is not None else LocalFiles()
+        self._clock: Clock = clock if clock is not None else SystemClock()
+        self._observer = observer if observer is not None else Observer()
+        opened = open_log(self._folder, self._config, self._files, self._clock, self._observer, new_incarnation)
+        self._lock_file = opened.lock_file
+        self._descriptor = opened.descriptor
+        self._recovery = opened.report
+        self._compaction_recovery = opened.compaction
+        self._log: LiveLog = opened.log
+        self._salt = salt_of(self._descriptor.incarnation)
+        self._closed = False
+
+    # ------------------------------------------------------------------------------------------------- properties
+
+    @property
+    def name(self) -> str:
+        """What the store is called in messages and events."""
+        return self._name
+
+    @property
+    def folder(self) -> str:
+        """The store's folder, absolute."""
+        return self._folder
+
+    @property
+    def incarnation(self) -> bytes:
+        """16 bytes that are the store's own."""
+        return self._descriptor.incarnation
+
+    @property
+    def segment_bytes(self) -> int:
+        """Capacity of each segment, fixed when the store was created."""
+        return self._descriptor.segment_bytes
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Capacity of the log, fixed when the store was created."""
+        return self._descriptor.capacity_bytes
+
+    @property
+    def config(self) -> BlobStoreConfig:
+        """How it is kept."""
+        return self._config
+
+    @property
+    def files(self) -> Files:
+        """The disk."""
+        return self._files
+
+    @property
+    def clock(self) -> Clock:
+        """Where time comes from."""
+        return self._clock
+
+    @property
+    def observer(self) -> Observer:
+        """Told of progress, counters and events."""
+        return self._observer
+
+    @property
+    def recovery(self) -> RecoveryReport:
+        """What opening the store has found out of order."""
+        return self._recovery
+
+    @property
+    def compaction_recovery(self) -> CompactionRecovery:
+        """What opening the store has found of an interrupted compaction, and what it did about it."""
+        return self._compaction_recovery
+
+    def flush(self) -> None:
+        """Make everything written durable.
+
+        Raises:
+            StorageError: the disk refused; writing has stopped.
+        """
+        self._opened().flush()
+
+    def status(self) -> StoreStatus:
+        """Numbers of the store as it is now. Takes the lock for a moment."""
+        log = self._opened()
+        with log.lock:
+            return StoreStatus.of(self._name, log, self._descriptor)
+
+    # ----------------------------------------------------------------------------------- for the compactor (swap.py)
+
+    def segment_header(self, name: SegmentName) -> SegmentHeader:
+        """The header of a segment of this store with that name, for one that a compaction builds."""
+        return self._descriptor.header(name)
+
+    def snapshot(self) -> LogSnapshot:
+        """A frozen look at log and index. O(1), takes the lock for a moment."""
+        return self._opened().snapshot()
+
+    def swap_segments(self, remove: Sequence[SegmentName], add: Sequence[SegmentName]) -> None:
+        """Answer from the segments `add` instead of `remove`, in one step; see `swap.CompactableStore`.
+
+        Raises:
+            PlanDoesNotFit: the segments do not fit the log as it is.
+            CorruptData: a segment to add is not readable; nothing was switched.
+        """
+        log = self._opened()
+        loaded = log.load(add)
+        with log.lock:
+            log.swap(remove, loaded)
+
+    def drain(self, removed: Iterable[SegmentName], timeout_seconds: float) -> bool:
+        """Wait until no reader holds a file of the removed segments; whether that was so in time."""
+        return self._opened().segments.drain(removed, timeout_seconds, self._clock)
+
+    def reload_index(self, segment: SegmentName) -> None:
+        """Load the index files of a sealed segment again, after a hard delete has changed them.
+
+        Raises:
+            PlanDoesNotFit: the segment is unknown or is the active one.
+        """
+        log = self._opened()
+        (loaded,) = log.load([segment])
+        with log.lock:
+            log.reload(segment, loaded)
+
+    def close_active_segment(self) -> None:
+        """Seal the active segment and begin the next one; does nothing to an empty one.
+
+        Raises:
+            StoreFull: no segment is left.
+            StorageError: the disk refused.
+        """
+        with self._writing() as log:
+            if log.state.open.end > log.state.active.end or log.state.active.index:
+                log.writer.check()
+                log.roll()
+
+    # ------------------------------------------------------------------------------------------------------ the end
+
+    def audit(self) -> None:
+        """Check everything in memory against itself.
+
+        Raises:
+            CompactlibError: something does not agree; the message has the numbers.
+        """
+        log = self._opened()
+        with log.lock:
+            log.audit()
+
+    def close(self) -> None:
+        """Make everything durable, seal the index, and give the folder up; closing again does nothing.
+
+        Raises:
+            StorageError: the disk refused; the folder is given up all the same.
+        """
+        with self._log.lock:
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                self._log.close()
+            finally:
+                self._lock_file.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._log.state.segments)} segments"
+        return f"{type(self).__name__}({self._folder!r}, {state})"
+
+    # ---------------------------------------------------------------------------------------------------- internal
+
+    def _opened(self) -> LiveLog:
+        if self._closed:
+            raise Closed(f"the blob store {self._name} is closed; open it again")
+        return self._log
+
+    def _writing(self) -> _Writing:
+        return _Writing(self)
+
+    def _now_ms(self) -> int:
+        return milliseconds(self._clock.now())
+
+
+class _Writing:
+    """Holds the lock of an open store while something is written."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, store: StoreLog) -> None:
+        self._store = store
+
+    def __enter__(self) -> LiveLog:
+        log = self._store._log
+        log.lock.acquire()
+        try:
+            return self._store._opened()
+        except BaseException:
+            log.lock.release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._store._log.lock.release()

@@ -1,0 +1,217 @@
+"""The vectors C of the notes: what a compaction does to a log, in numbers (notes 3.6; C2 and C3 are not in them)."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import attrs
+import pytest
+
+from compactlib.blobstore.compactor import BlobCompactor
+from compactlib.blobstore.errors import (
+    CompactionInProgress,
+    PlanDoesNotFit,
+)
+from compactlib.blobstore.model import RecordKind
+from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.verify import StorePicture
+from compactlib.budget import Budget
+from compactlib.clock import ManualClock
+from compactlib.errors import BudgetSpent, CorruptData, InvalidInput
+from compactlib.files import LocalFiles, OutFile, StrPath
+from compactlib.outcome import Failed, Skipped
+from tests.blobstore.compaction_stores import (
+    RETENTION,
+    START,
+    answers,
+    check_against,
+    compact_all,
+    done,
+    fill,
+    garbage_store,
+    names,
+    open_store,
+    plan_of,
+    segment_names,
+    strays,
+)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(START)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def test_c1_live_data_stays_as_it_is_in_generation_1_at_the_same_positions(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock, dead=lambda number: False) as store:
+        before, plain = StorePicture.of(store), answers(store, 60)
+        report = done(BlobCompactor(store).compact(plan_of(store, names("0_0", "1_0"))))
+        assert [str(name) for name in report.targets] == ["0_1", "1_1"]
+        assert report.freed_segments == 0
+        assert answers(store, 60) == plain
+        check_against(store, before)
+
+
+def test_c4_segments_without_a_valid_record_are_dropped_whole(folder: Path, clock: ManualClock) -> None:
+    with open_store(folder, clock) as store:
+        for number in range(30):
+            store.put(f"b{number}", bytes(200), ttl_seconds=5)
+        clock.advance(6)
+        held = len(store.snapshot().segments)
+        report = compact_all(store)
+        assert (report.targets, report.copied_bytes) == ((), 0)
+        assert report.freed_segments == len(report.sources) == held - 1
+        assert segment_names(store)[:-1] == []
+        assert answers(store, 3) == ["Missing"] * 3
+
+
+@pytest.mark.parametrize(("wanted", "why"), [
+    (("70_0",), "is not in the log"), (("0_1",), "is not in the log"), (("0_0", "last"), "is active"),
+])
+def test_c5_a_plan_that_does_not_fit(folder: Path, clock: ManualClock, wanted: tuple[str, ...], why: str) -> None:
+    with garbage_store(folder, clock) as store:
+        chosen = [store.snapshot().segments[-1].name if text == "last" else names(text)[0] for text in wanted]
+        compactor = BlobCompactor(store)
+        with pytest.raises(PlanDoesNotFit, match=why):
+            compactor.compact(plan_of(store, chosen))
+        assert compactor.log is None
+        assert strays(folder) == []
+
+
+def test_c5_a_plan_out_of_order_cannot_be_made(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock) as store, pytest.raises(InvalidInput, match="log order"):
+        plan_of(store, names("1_0", "0_0"))
+
+
+def test_c5_a_plan_that_reaches_into_the_journal(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock, journal_max_entries=20) as store:
+        sealed = [info.name for info in store.snapshot().segments][:-1]
+        with pytest.raises(PlanDoesNotFit, match="the journal reaches it"):
+            BlobCompactor(store).compact(plan_of(store, sealed))
+
+
+def test_a_plan_that_was_carried_out_does_not_fit_again(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock) as store:
+        compactor = BlobCompactor(store)
+        plan = plan_of(store)
+        done(compactor.compact(plan))
+        with pytest.raises(PlanDoesNotFit):
+            compactor.compact(plan)
+
+
+def test_a_plan_for_another_store(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock) as store, pytest.raises(InvalidInput, match="is for store 'other'"):
+        BlobCompactor(store).compact(attrs.evolve(plan_of(store), store="other"))
+
+
+def test_a_plan_that_would_drop_what_can_still_be_undeleted(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock) as store, pytest.raises(InvalidInput, match="can still be undone"):
+        BlobCompactor(store).compact(plan_of(store, reference=clock.now() - RETENTION + 0.001))
+
+
+def test_c7_a_second_compaction_while_one_is_in_progress(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock) as store:
+        compactor = BlobCompactor(store)
+        outcome = compactor.compact(plan_of(store), budget=Budget(total_bytes=100))
+        assert isinstance(outcome, Failed)
+        assert isinstance(outcome.error, BudgetSpent)
+        with pytest.raises(CompactionInProgress, match="resume it or drop it") as caught:
+            compactor.compact(plan_of(store))
+        assert caught.value.phase == "copy"
+        done(compactor.resume())
+        assert isinstance(compactor.resume(), Skipped)
+        assert isinstance(compactor.drop(), Skipped)
+
+
+def test_c9_two_puts_of_one_blob_are_damage_and_nothing_changes(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock) as store:
+        store.append_replicated(RecordKind.PUT, "b0", b"again", op_time=clock.now())
+        fill(store, 10, random.Random(1), first=100)
+        outcome = BlobCompactor(store).compact(plan_of(store))
+        assert isinstance(outcome, Failed)
+        assert isinstance(outcome.error, CorruptData)
+        assert "one PUT of a blob" in str(outcome.error)
+        assert all(name.endswith("_0") for name in segment_names(store))
+
+
+def test_c12_each_of_three_expiries_shrinks_the_log(folder: Path, clock: ManualClock) -> None:
+    with open_store(folder, clock) as store:
+        for number in range(60):
+            store.put(f"b{number}", bytes(100), ttl_seconds=(number % 4) * 10 + 5)
+        sizes = []
+        for _ in range(3):
+            clock.advance(10)
+            compact_all(store)
+            sizes.append(len(store.snapshot().segments))
+        plain = answers(store, 60)
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) == 3
+    with open_store(folder, clock) as store:
+        assert answers(store, 60) == plain
+
+
+def test_c11_c6_files_of_a_position_that_begins_alike_stay(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock, count=120) as store:
+        kept = {name for name in os.listdir(folder) if name.startswith(("10_", "11_"))}
+        assert len(kept) > 3
+        done(BlobCompactor(store).compact(plan_of(store, names("0_0", "1_0"))))
+        assert kept <= set(os.listdir(folder))
+
+
+@pytest.mark.parametrize("swaps", [1, 3])
+def test_c13_records_keep_their_order(swaps: int, folder: Path, clock: ManualClock) -> None:
+    def order(store: BlobStore) -> list[int]:
+        snapshot = store.snapshot()
+        return [entry.sequence for info in snapshot.segments for entry in snapshot.entries_of(info.name)]
+
+    with garbage_store(folder, clock, swap_segments=swaps) as store:
+        before = order(store)
+        for info in store.snapshot().segments:
+            offsets = [entry.offset for entry in store.snapshot().entries_of(info.name)]
+            assert offsets == sorted(offsets)
+        compact_all(store)
+        after = order(store)
+        left = set(after)
+        assert after == [sequence for sequence in before if sequence in left]
+        assert len(after) == len(left) < len(before)
+        for info in store.snapshot().segments:
+            offsets = [entry.offset for entry in store.snapshot().entries_of(info.name)]
+            assert offsets == sorted(offsets)
+
+
+def test_c14_of_three_sources_whose_records_fit_into_one_segment_two_are_freed(folder: Path,
+                                                                               clock: ManualClock) -> None:
+    with garbage_store(folder, clock, dead=lambda number: number % 5 != 0, swap_segments=1) as store:
+        free = store.status().free_segments
+        report = done(BlobCompactor(store).compact(plan_of(store, names("0_0", "1_0", "2_0"))))
+        assert (len(report.sources), len(report.targets), report.cycles) == (3, 1, 1)
+        assert report.freed_segments == 2
+        assert store.status().free_segments == free + 2
+
+
+@pytest.mark.parametrize("swaps", [1, 2, 4])
+def test_s11_more_files_than_segments_are_needed_only_for_so_many_swaps(swaps: int, folder: Path,
+                                                                        clock: ManualClock) -> None:
+    """Nothing is reserved beforehand: what a pool of swap segments would have to hold may lie there beside."""
+    most = 0
+
+    class Counting(LocalFiles):
+        def create(self, path: StrPath) -> OutFile:
+            nonlocal most
+            out = super().create(path)
+            building = [name for name in os.listdir(folder) if ".log" in name and name.endswith(".temp")]
+            most = max(most, len(building))
+            return out
+
+    garbage_store(folder, clock, swap_segments=swaps, dead=lambda number: number % 8 == 0).close()
+    with open_store(folder, clock, files=Counting(), swap_segments=swaps) as store:
+        report = compact_all(store)
+    assert len(report.targets) >= 4
+    assert most == swaps
