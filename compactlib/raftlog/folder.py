@@ -10,6 +10,7 @@ import attrs
 
 from compactlib.errors import CorruptData, NotALog, NotFound
 from compactlib.files import Files, StrPath, list_folder
+from compactlib.raftlog.holes import is_hole
 from compactlib.raftlog.known import KnownSegment, know_segment
 from compactlib.raftlog.names import (
     LOCK_NAME,
@@ -21,6 +22,7 @@ from compactlib.raftlog.names import (
 )
 from compactlib.raftlog.segment import SegmentReader
 from compactlib.raftlog.segment_set import list_segments, open_segment
+from compactlib.raftlog.snapshot_state import read_snapshot_state
 
 _MAX_LOOKS = 100
 
@@ -122,7 +124,7 @@ def is_headless(folder: StrPath, number: int) -> bool:
 def damage_in(folder: StrPath) -> list[CorruptData]:
     """Read every entry of every segment and list what is damaged, oldest first; segments that cannot be opened too.
 
-    A segment that a compaction removes meanwhile is passed over.
+    A segment that a compaction removes meanwhile is passed over, and so is the hole that a dead entry has become.
 
     Raises:
         Unsupported: a segment is of an unknown version.
@@ -135,7 +137,11 @@ def damage_in(folder: StrPath) -> list[CorruptData]:
     for number in numbers:
         try:
             with open_segment(folder, number, newest=number == numbers[-1]) as reader:
-                damaged.extend(reader.damaged_entries())
+                found = reader.damaged_entries()
+                # The state that is on the disk now: nothing is punched before it is dead durably.
+                state = read_snapshot_state(folder) if found else None
+                damaged.extend(error for error in found if error.index is None or not is_hole(reader, error.index,
+                                                                                              state))
         except CorruptData as error:
             damaged.append(error)
         except NotFound:

@@ -13,6 +13,7 @@ from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.cadence import MajorCadence
 from compactlib.raftlog.feasible import without_damaged
+from compactlib.raftlog.holes import DEFAULT_MIN_HOLE_BYTES, HoleReport, punch_holes
 from compactlib.raftlog.known import KnownSegment
 from compactlib.raftlog.live_check import require_live
 from compactlib.raftlog.log_writer import LogWriter
@@ -141,6 +142,47 @@ class SegmentLog(LogWriter):
                                      executor=executor, budget=budget, set_aside=set_aside)
         self._cadence.ended(plan, report.failed)
         return outcome_of(report)
+
+    def punch_holes(self, *, min_bytes: int = DEFAULT_MIN_HOLE_BYTES, budget: Budget | None = None
+                    ) -> Done[HoleReport] | Skipped | Failed:
+        """Give back the room of dead payloads in segments that the policy leaves alone. Appends and reads go on.
+
+        Args:
+            min_bytes: dead bytes on end that are worth a hole; 64 KiB by default, never less than a block of 4 KiB.
+            budget: what may be used up, in bytes of holes.
+
+        Returns:
+            `Done` with the report, in which single segments may have failed; `Skipped` if there was nothing to do, or a
+            compaction runs, or somebody holds a lease; `Failed` with `Unsupported` where there are no holes.
+
+        Raises:
+            InvalidInput: `min_bytes` is less than 1.
+            Closed: the log was closed.
+        """
+        self._require_open()
+        if min_bytes < 1:
+            raise InvalidInput(f"min_bytes is {min_bytes}; a hole has at least 1 byte")
+        lent = (budget or Budget()).lend()
+        with self._compaction.begin(lent) as is_free:
+            if not is_free:
+                return Skipped("a compaction is running; ask again when it has ended")
+            if self._state is None:
+                return Skipped("no snapshot was recorded yet, so nothing is dead")
+            try:
+                return self._punch_holes(min_bytes, lent)
+            except CompactlibError as error:
+                return Failed(error)
+
+    def _punch_holes(self, min_bytes: int, budget: Budget) -> Done[HoleReport] | Skipped | Failed:
+        self._compactor.settle()
+        known = self._durable_list()
+        state = self._compacted_state(known)
+        plan = plan_major(self._view_of(state, known), self._options.policy)
+        leave = {stats.number for stats in plan.drops}.union(*(group.numbers for group in plan.groups))
+        if self._segments.is_leased(self._segments.epoch + 1):
+            return Skipped("somebody holds a lease and may still read what has died since; ask again when it ended")
+        return punch_holes(self._folder, self._files, self._segments, [segment.ref for segment in known[:-1]], state,
+                           leave=leave, min_bytes=min_bytes, budget=budget)
 
     def _compacted_state(self, known: Sequence[KnownSegment]) -> SnapshotState:
         """What a compaction of the segments `known` has to keep. They are listed first: what is added later is safe."""

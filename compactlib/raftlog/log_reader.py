@@ -141,6 +141,11 @@ class LogReader:
             entry = self._segments.read(index)
         except NotFound:
             return self._look_again(index)
+        except CorruptData:
+            # It may have died since it was looked up, and become a hole.
+            if self._state is state and not self._is_behind():
+                raise
+            return self._look_again(index)
         return entry if entry is not None else self._absent(index)
 
     def _absent(self, index: int) -> Entry | Dead | Missing:
@@ -148,6 +153,12 @@ class LogReader:
         state = self._state
         above = state is None or index > state.index
         return Missing(index) if above and not self._is_behind() else self._look_again(index)
+
+    def _has_died(self, index: int) -> bool:
+        try:
+            return isinstance(self.read(index), Dead)
+        except CorruptData:
+            return False
 
     def _is_behind(self) -> bool:
         """Whether a snapshot was recorded since the folder was looked at: what was alive then may be gone."""
@@ -234,7 +245,10 @@ class LogReader:
                     outdated = ref
                     self.refresh()
                     continue
-                yield from reader.answers_at(kept)
+                for answer in reader.answers_at(kept):
+                    # As above: what has died meanwhile is left out.
+                    if not (isinstance(answer, Damaged) and self._has_died(answer.index)):
+                        yield answer
                 first = part.last + 1
 
     def lease(self) -> Lease:

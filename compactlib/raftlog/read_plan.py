@@ -85,7 +85,7 @@ class ReadPlan:
                     continue
                 answer = next(found)
                 # A gap, or an entry that has died since, perhaps by a snapshot that this reader does not know yet.
-                yield self._look_again(index) if isinstance(answer, Missing) else answer
+                yield self._look_again(index) if isinstance(answer, Missing | Damaged) else answer
 
     def _found(self, number: int | None, alive: Sequence[int]) -> Iterator[Answer]:
         if number is None or not alive:

@@ -277,6 +277,12 @@ class _RecordingOutFile:
             self._out.truncate(size)
             self._operations.append(Truncate(self._shown, self._inode, size))
 
+    def punch_hole(self, offset: int, length: int) -> None:
+        # After a crash a hole may be there, or not, or in part: as if its zeros had been written.
+        with self._lock:
+            self._out.punch_hole(offset, length)
+            self._note_write(offset, bytes(length))
+
     def sync(self) -> None:
         with self._lock:
             self._out.sync()

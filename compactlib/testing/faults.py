@@ -162,6 +162,10 @@ class _FailingOutFile:
             raise self._files._error("truncate", self.path)
         self._out.truncate(size)
 
+    def punch_hole(self, offset: int, length: int) -> None:
+        self._files._change("punch hole", self.path)
+        self._out.punch_hole(offset, length)
+
     def sync(self) -> None:
         self._files._change("sync", self.path)
         self._out.sync()

@@ -35,6 +35,7 @@ from compactlib.raftlog.worker_core import (
 )
 from compactlib.rewrite import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from tests.raftlog.compaction_logs import entries_of, entry_of, filled, flip_byte, options, payload_place
+from tests.raftlog.wrapped_files import UnsyncedFiles
 
 NOTHING: WorkerOutcome = Skipped("nothing to do")
 
@@ -251,8 +252,8 @@ class OrderedRun:
 
     def __init__(self, folder: Path, order: Sequence[tuple[str, str]]) -> None:
         self.waiting = list(order)
-        self.expected = filled(folder, last=120, snapshot=96, live=[1, 2, 20, 40, 50, 70])
-        self.log = SegmentLog(folder, options(keep_links_seconds=0.0))
+        self.expected = filled(folder, last=120, snapshot=96, live=[1, 2, 20, 40, 50, 70], files=UnsyncedFiles())
+        self.log = SegmentLog(folder, options(UnsyncedFiles(), keep_links_seconds=0.0))
         self.refs: tuple[SegmentRef, ...] = self.log.refs
         self.newest = self.refs[-1].number
         self.term = 1
@@ -304,7 +305,7 @@ class OrderedRun:
         assert self.refs == self.log.refs
         folder = self.log.folder
         self.log.close()
-        with SegmentLog(folder, options()) as again:
+        with SegmentLog(folder, options(UnsyncedFiles())) as again:
             self.check_reads(again)
             assert not again.recovery
             assert again.refs[-1] == self.refs[-1]

@@ -19,7 +19,7 @@ class WatchedFiles:
 
     Args:
         look: called with `"create"`, `"write"`, `"sync"`, `"rename"` (with the target), `"link"` (likewise),
-            `"symlink"`, `"unlink"`, `"make folder"`, `"remove folder"` or `"sync folder"`, and the path.
+            `"symlink"`, `"unlink"`, `"make folder"`, `"remove folder"`, `"sync folder"` or `"punch hole"`, and the path.
         files: what carries it out.
     """
 
@@ -97,6 +97,19 @@ class SwallowSync(WatchedFiles):
             self.left_out += 1
 
 
+class UnsyncedFiles(WatchedFiles):
+    """Leaves out every sync: for tests in which nothing crashes, and which would wait for the disk otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda operation, path: None)
+
+    def sync_folder(self, path: StrPath) -> None:
+        """Nothing."""
+
+    def sync_file(self, out: OutFile) -> None:
+        """Nothing."""
+
+
 class _WatchedOut:
     def __init__(self, out: OutFile, files: WatchedFiles) -> None:
         self._out = out
@@ -120,6 +133,10 @@ class _WatchedOut:
     def truncate(self, size: int) -> None:
         self._files.look("write", self.path)
         self._out.truncate(size)
+
+    def punch_hole(self, offset: int, length: int) -> None:
+        self._files.look("punch hole", self.path)
+        self._out.punch_hole(offset, length)
 
     def sync(self) -> None:
         self._files.sync_file(self._out)
