@@ -217,7 +217,7 @@ def sqlite(quick: bool) -> Iterator[Pair]:
     with tempfile.TemporaryDirectory(dir=Path(__file__).parent, prefix=".kv-") as folder:
         store = SqliteStore(Path(folder) / "ours")
         bare = BareSql.sqlite(Path(folder) / "bare")
-        yield Pair(Ours(store), bare, "sqlite3", 300 if quick else 2_000, threads=True)
+        yield Pair(Ours(store), bare, "sqlite3", 300 if quick else 1_000, threads=True)
         store.close()
         bare.connection.close()
 
@@ -232,7 +232,7 @@ def postgres(quick: bool) -> Iterator[Pair]:
         server = get_server(Path(folder) / "data", cleanup_mode="stop")
         store = PostgresStore(server.get_uri())
         bare = BareSql.postgres(server.get_uri())
-        yield Pair(Ours(store), bare, "psycopg", 300 if quick else 2_000, threads=True)
+        yield Pair(Ours(store), bare, "psycopg", 300 if quick else 1_000, threads=True)
         store.close()
         bare.connection.close()
         server.cleanup()
@@ -242,7 +242,7 @@ def postgres(quick: bool) -> Iterator[Pair]:
 def etcd(quick: bool) -> Iterator[Pair]:
     host, port = servers.etcd(fsync=True)
     store = EtcdStore(host, port, root=b"ours/")
-    yield Pair(Ours(store), BareEtcd.connected((host, port)), "etcd3gw", 200 if quick else 1_000)
+    yield Pair(Ours(store), BareEtcd.connected((host, port)), "etcd3gw", 200 if quick else 500)
     store.close()
 
 
@@ -251,7 +251,7 @@ def dynamodb(quick: bool) -> Iterator[Pair]:
     from tests.kv.processes import SESSION
 
     store = DynamoStore(f"ours-{uuid.uuid4().hex}", endpoint_url=servers.moto(), session=SESSION)
-    yield Pair(Ours(store), BareDynamo.made(SESSION, servers.moto()), "boto3", 100 if quick else 500)
+    yield Pair(Ours(store), BareDynamo.made(SESSION, servers.moto()), "boto3", 100 if quick else 300)
     store.close()
 
 
