@@ -119,6 +119,17 @@ def found_state(log: RaftLog, history: History, acknowledged: int) -> PlainLog:
                          f"{history.states[acknowledged]} was acknowledged")
 
 
+def models_of(store: RaftLogStore) -> dict[str, RaftModel]:
+    """Models of a store as it is found; terms go on above all that were used."""
+    models = {}
+    for name in LOGS:
+        log = store.log(name)
+        entries = {entry.index: entry for entry in log.entries()}
+        term = max([log.state.snapshot_term, *(entry.term for entry in entries.values())])
+        models[name] = RaftModel(History([PlainLog(entries, log.state.snapshot_index)]), term + 1)
+    return models
+
+
 class World:
     """A store and its models.
 
@@ -127,13 +138,14 @@ class World:
         files: the disk.
         acknowledge: told how many states of each log are promised, whenever something is.
         models: to go on with, if the folder holds a store.
+        options: of the store.
     """
 
     def __init__(self, folder: Path, files: Files | None = None,
                  acknowledge: Callable[[dict[str, int]], object] = lambda promised: None,
-                 models: dict[str, RaftModel] | None = None) -> None:
+                 models: dict[str, RaftModel] | None = None, options: StoreOptions | None = None) -> None:
         self._folder = folder
-        self._options = store_options(files)
+        self._options = store_options(files) if options is None else options
         self._acknowledge = acknowledge
         self.models = {name: RaftModel() for name in LOGS} if models is None else models
         self._promised = dict.fromkeys(LOGS, 0)
