@@ -1,0 +1,166 @@
+"""The WAL format is a promise: files of an earlier release are read as they were meant, and still written alike.
+
+`python -m tests.raftlog.test_raftlog_wal_golden` writes the golden files anew; a change in one of them is a new format
+version, or a mistake.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import struct
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactlib.clock import ManualClock
+from compactlib.errors import CompactlibError, CorruptData, Unsupported
+from compactlib.files import LocalFiles
+from compactlib.raftlog import LogStates, StoreOptions, Wal, WalOptions, open_log
+from compactlib.raftlog.wal import recover_wal
+from compactlib.raftlog.wal.frames import FileHeader, decode_file_header, encode_file_header
+from tests.raftlog.raft_world import store_options
+from tests.raftlog.reading import flipped
+
+GOLDEN = Path(__file__).parent / "golden"
+PAGE = Path(__file__).parents[2] / "docs" / "formats" / "raftlog-wal.md"
+
+
+def new_wal(folder: Path) -> Wal:
+    return Wal(folder, LogStates(), WalOptions(clock=ManualClock(1.0)))
+
+
+def write_example(folder: Path) -> Path:
+    wal = new_wal(folder)
+    wal.write_run("a", None, 1, 3, [b"x", b"yes"])
+    wal.sync()
+    wal.close()
+    return Path(wal.path)
+
+
+def write_all_kinds(folder: Path) -> Path:
+    wal = new_wal(folder)
+    wal.write_run("orders", None, 0, 1, [b"zero", b"", b"two" * 5])
+    wal.write_sparse("köln", None, [7, 2**63], [1, 2**64 - 1], [b"seven", b""])
+    wal.sync()
+    wal.write_run("orders", 1, 2, 4, [b"two again"])
+    wal.cut("köln", 7)
+    wal.cut("orders", -1)
+    wal.write_run("orders", None, 0, 5, [bytes(range(256))])
+    wal.sync()
+    wal.close()
+    return Path(wal.path)
+
+
+WRITERS: dict[str, Callable[[Path], Path]] = {"example.wal": write_example, "kinds.wal": write_all_kinds}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_the_same_bytes_are_written_today(name: str, tmp_path: Path) -> None:
+    assert WRITERS[name](tmp_path).read_bytes() == (GOLDEN / name).read_bytes()
+
+
+def golden_rows(folder: Path) -> list[tuple[str, int | None, bool, list[tuple[int, int, bytes]]]]:
+    rows = []
+    for logged in recover_wal(LocalFiles(), folder).frames:
+        frame = logged.frame
+        indexes = frame.indexes or range(frame.first, frame.first + len(frame.payloads))
+        terms = frame.terms or [frame.term] * len(frame.payloads)
+        rows.append((logged.log_id, frame.previous, frame.cuts, list(zip(indexes, terms, frame.payloads, strict=True))))
+    return rows
+
+
+def test_every_kind_of_frame_is_read(tmp_path: Path) -> None:
+    shutil.copy(GOLDEN / "kinds.wal", tmp_path / "0000000000000001.wal")
+    assert golden_rows(tmp_path) == [
+        ("orders", None, False, [(0, 1, b"zero"), (1, 1, b""), (2, 1, b"two" * 5)]),
+        ("köln", None, False, [(7, 1, b"seven"), (2**63, 2**64 - 1, b"")]),
+        ("orders", 1, True, [(2, 4, b"two again")]),
+        ("köln", 7, True, []),
+        ("orders", None, True, []),
+        ("orders", None, False, [(0, 5, bytes(range(256)))]),
+    ]
+    found = recover_wal(LocalFiles(), tmp_path)
+    assert (found.unproven, found.torn_bytes, found.lasts) == (0, 64, {"orders": 0, "köln": 7})
+
+
+def test_the_example_of_the_page_is_what_is_written(tmp_path: Path) -> None:
+    shown = re.search(r"```hex\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert shown is not None
+    listed = [line.split("  ", 1)[1] for line in shown[1].strip().splitlines()]
+    assert bytes.fromhex("".join(listed)) == write_example(tmp_path).read_bytes()
+
+
+def test_the_header_is_as_its_page_says() -> None:
+    body = b"CLRAFWAL" + struct.pack("<HHIQQQ", 1, 0, 0, 7, 4096, 10**9) + bytes(20)
+    data = body + struct.pack("<I", zlib.crc32(body))
+    assert encode_file_header(FileHeader(7, 4096, 10**9)) == data
+    assert decode_file_header(data, "x") == FileHeader(7, 4096, 10**9)
+    for place in range(64):
+        with pytest.raises(CorruptData):
+            decode_file_header(flipped(data, place, 0x20), "x")
+
+
+def test_a_later_version_is_unsupported(tmp_path: Path) -> None:
+    path = write_example(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[8] = 2
+    data[60:64] = struct.pack("<I", zlib.crc32(data[:60]))
+    path.write_bytes(data)
+    with pytest.raises(Unsupported, match="WAL format version 2; this release reads up to 1: upgrade"):
+        recover_wal(LocalFiles(), tmp_path)
+
+
+def test_a_file_under_a_wrong_number_is_damage(tmp_path: Path) -> None:
+    shutil.copy(GOLDEN / "example.wal", tmp_path / "0000000000000002.wal")
+    with pytest.raises(CorruptData, match="expected number 2 as in the file name"):
+        recover_wal(LocalFiles(), tmp_path)
+
+
+@given(st.data())
+def test_any_change_is_damage_or_a_beginning_of_what_was_written(tmp_path_factory: pytest.TempPathFactory,
+                                                                 data: st.DataObject) -> None:
+    whole = (GOLDEN / "kinds.wal").read_bytes()
+    changed = bytearray(whole)
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(whole) - 1))
+        length = data.draw(st.integers(0, 80))
+        changed[place:place + length] = data.draw(st.binary(max_size=80))
+    folder = tmp_path_factory.mktemp("fuzz")
+    (folder / "0000000000000001.wal").write_bytes(whole)
+    rows = golden_rows(folder)
+    (folder / "0000000000000001.wal").write_bytes(changed)
+    try:
+        found = golden_rows(folder)
+    except CompactlibError:
+        return
+    assert found == rows[:len(found)]
+
+
+def test_a_store_with_a_flipped_byte_in_the_middle_of_its_wal_is_not_opened(tmp_path: Path) -> None:
+    with open_log(tmp_path / "store", store_options(max_wal_bytes=1 << 20)) as log:
+        for index in range(1, 10):
+            log.append([(index, 1, b"entry %d" % index * 10)])
+            log.sync()
+    (path,) = (tmp_path / "store" / "wal").iterdir()
+    data = path.read_bytes()
+    path.write_bytes(flipped(data, len(data) // 2, 1))
+    with pytest.raises(CorruptData, match="was durable, found a damaged one"):
+        open_log(tmp_path / "store", StoreOptions())
+    path.write_bytes(data)
+    with open_log(tmp_path / "store", StoreOptions()) as log:
+        assert log.last_index == 9
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    for golden, write in WRITERS.items():
+        with tempfile.TemporaryDirectory() as scratch:
+            shutil.copy(write(Path(scratch)), GOLDEN / golden)
+    sys.exit(0)
