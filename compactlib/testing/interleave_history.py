@@ -36,6 +36,7 @@ class HistoryOperation:
         writes: for each key the values that it may have written.
         reads: for each key what it returned.
         result: what the actor notes about it.
+    failed: whether it was not acknowledged; an actor may say so of an operation that was refused.
     """
 
     actor: str
@@ -46,6 +47,7 @@ class HistoryOperation:
     writes: dict[bytes, frozenset[Value]] = attrs.field(factory=dict)
     reads: dict[bytes, Value] = attrs.field(factory=dict)
     result: Any = None
+    failed: bool = False
 
     def write(self, key: bytes, *values: Value) -> None:
         """It wrote one of these values, as far as it did."""
@@ -80,18 +82,16 @@ class History:
         """Note an operation; what it raises is noted as its result and goes through. It counts as failed then."""
         noted = HistoryOperation(actor, name)
         self.operations.append(noted)
-        failed = True
         with self._stage.operation() as interval:
             try:
                 yield noted
-                failed = False
-            except Exception as error:
-                noted.result = error
+            except BaseException as error:
+                noted.result, noted.failed = error, True
                 raise
             finally:
                 noted.begin = interval.begin or self._stage.now + 1
                 noted.last = self._stage.now
-        if not failed:
+        if not noted.failed:
             noted.end = interval.end
 
     def allowed(self, key: bytes, begin: int, end: int, *, without: HistoryOperation | None = None) -> frozenset[Value]:

@@ -134,12 +134,21 @@ _PREPARED: dict[str, Prepared] = {}
 _CONTENTS: dict[MetaRangeId | None, Contents] = {None: {}}
 
 
+_LIMITS = MemoryStore().limits
+_STORES: dict[str, Callable[[], MemoryStore]] = {
+    "": MemoryStore,
+    # One key at a time, as some stores do; and a state that comes back with the same bytes (ABA).
+    "cas": lambda: MemoryStore(limits=attrs.evolve(_LIMITS, max_transact=0), predicates="value"),
+}
+
+
 class World:
-    """A repository in one run."""
+    """A repository in one run; `setup+cas` on a store that can do no more than compare and set."""
 
     def __init__(self, stage: Stage, setup: str, names: Iterable[str]) -> None:
+        setup, _, kind = setup.partition("+")
         prepared = _PREPARED.get(setup) or _PREPARED.setdefault(setup, prepare(setup))
-        store, objects = MemoryStore(), MemoryObjects(clock=ManualClock(0.0))
+        store, objects = _STORES[kind](), MemoryObjects(clock=ManualClock(0.0))
         for partition, key, value in prepared.cells:
             store.set(partition, key, value)
         for name, data in prepared.objects:
@@ -184,13 +193,14 @@ def op_delete(world: World, actor: str, noted: HistoryOperation) -> None:
     delete_many(world.contexts[actor], MAIN, [K])
 
 
-def op_put_if(value: bytes) -> Act:
+def op_put_if(letter: bytes) -> Act:
     def act(world: World, actor: str, noted: HistoryOperation) -> str:
+        value = letter + actor.encode()  # who puts what somebody else has put may be told that both did
         noted.write(K, value)
         try:
             write_if(world.contexts[actor], MAIN, K, Record.of(value), None)
         except PreconditionFailed:
-            noted.writes.clear()
+            _refused(world, noted)
             return "refused"
         return "written"
     return act
@@ -202,10 +212,18 @@ def op_put_if_exists(value: bytes) -> Act:
         try:
             write_if(world.contexts[actor], MAIN, K, Record.of(value), EXISTS)
         except PreconditionFailed:
-            noted.writes.clear()
+            _refused(world, noted)
             return "missing"
         return "replaced"
     return act
+
+
+def _refused(world: World, noted: HistoryOperation) -> None:
+    """In one transaction it left nothing; else its value may have been seen before it found out (G4)."""
+    if world.behind.store.limits.max_transact:
+        noted.writes.clear()
+    else:
+        noted.failed = True
 
 
 def op_get(world: World, actor: str, noted: HistoryOperation) -> None:

@@ -64,6 +64,14 @@ def test_diffs_and_the_other_ways_to_compact_under_every_schedule(other: str) ->
         explore_programs(setup, ["put_if_exists"], [other])
 
 
+@pytest.mark.parametrize("setup", ["clean+cas", "staged+cas", "compacted+cas"])
+def test_pairs_on_a_store_that_compares_values_one_key_at_a_time(setup: str) -> None:
+    for name in ("put_if", "put_if_exists"):
+        for other in (*REQUIRED, "put_if_exists"):
+            explore_programs(setup, [name], [other])
+    explore_programs(setup, ["put_if", "delete", "put_if"], ["compact"])
+
+
 @pytest.mark.parametrize("operation", ["commit", "compact"])
 @pytest.mark.parametrize("reader", ["get", "list", "diff", "delete", "put_if", "reset_key", "merge"])
 def test_an_operation_against_a_rewrite_and_the_cleanup_after_it(operation: str, reader: str) -> None:
@@ -85,7 +93,7 @@ def run_random(seed: int, programs: int, schedules: int) -> None:
     random = Random(seed)
     for number in range(programs):
         chosen = random_programs(random)
-        setup = random.choice(SETUPS)
+        setup = random.choice(SETUPS) + random.choice(("", "+cas"))
         actors = actors_of(*chosen)
         try:
             sample(actors, world_of(setup, actors), check, schedules=schedules, random=random)
