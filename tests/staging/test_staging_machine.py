@@ -23,7 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from compactlib.kv import EXISTS, KVStore, MemoryStore, PostgresStore, SqliteStore
+from compactlib.kv import EXISTS, KVStore, MemoryStore
 from compactlib.outcome import Done, Skipped
 from compactlib.staging import (
     Branch,
@@ -38,7 +38,7 @@ from compactlib.staging import (
 )
 from compactlib.staging.cleanup import TokenCleaner
 from compactlib.staging.model import Difference
-from tests.kv.postgres_server import postgres
+from tests.staging.backends import BACKENDS
 from tests.staging.world import World
 
 Contents = dict[bytes, bytes]
@@ -388,7 +388,7 @@ def run(machine: type[BranchMachine], examples: int, steps: int) -> None:
         max_examples=examples, stateful_step_count=steps, deadline=None))
 
 
-@pytest.mark.parametrize(("machine", "examples"), [(BranchMachine, 30), (WithoutTransact, 15), (ComparingValues, 10)])
+@pytest.mark.parametrize(("machine", "examples"), [(BranchMachine, 20), (WithoutTransact, 10), (ComparingValues, 6)])
 def test_branches_in_memory(machine: type[BranchMachine], examples: int) -> None:
     run(machine, examples, 30)
 
@@ -399,20 +399,9 @@ def test_many_branches_in_memory(machine: type[BranchMachine]) -> None:
     run(machine, 3000, 50)
 
 
-def test_branches_in_sqlite(tmp_path: Path) -> None:
-    number = iter(range(1_000_000))
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_branches_in_other_stores(kind: str, tmp_path: Path) -> None:
+    class InOtherStore(BranchMachine):
+        make_store = staticmethod(lambda: BACKENDS[kind](tmp_path))
 
-    class InSqlite(BranchMachine):
-        make_store = staticmethod(lambda: SqliteStore(tmp_path / f"{next(number)}.sqlite", synchronous="normal"))
-
-    run(InSqlite, 4, 20)
-
-
-def test_branches_in_postgres() -> None:
-    number = iter(range(1_000_000))
-    with postgres() as server:
-
-        class InPostgres(BranchMachine):
-            make_store = staticmethod(lambda: PostgresStore(server, table=f"staging_{next(number)}"))
-
-        run(InPostgres, 3, 15)
+    run(InOtherStore, 4, 15)

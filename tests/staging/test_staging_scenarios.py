@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.staging.backends import BACKENDS
 from tests.staging.story import Story
+from tests.staging.world import World
 
 SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios" / "staging").glob("*.txt"))
 
@@ -14,6 +16,14 @@ SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios" / "staging").glob("*
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=[path.stem for path in SCENARIOS])
 def test_scenario(scenario: Path) -> None:
     Story().run(scenario.read_text())
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "dynamodb", "etcd"])
+def test_the_tour_on_other_stores(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = BACKENDS[kind](tmp_path)
+    monkeypatch.setattr(World, "make_store", staticmethod(lambda: store))
+    Story().run((SCENARIOS[0].parent / "tour.txt").read_text())
+    store.close()
 
 
 @pytest.mark.parametrize("wrong", [

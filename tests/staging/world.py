@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from compactlib.clock import ManualClock
 from compactlib.kv import KVStore, MemoryStore
@@ -30,13 +30,18 @@ def changes(state: State) -> list[tuple[bytes, Change]]:
 
 
 class World:
-    """One repository over one store; `store` counts and records every operation."""
+    """One repository over one store; `store` counts and records every operation.
+
+    `make_store` gives the store of those that are made without one.
+    """
+
+    make_store: Callable[[], KVStore] = staticmethod(MemoryStore)
 
     def __init__(self, store: KVStore | None = None, objects: ObjectStore | None = None, *,
                  events: StagingEvents | None = None, options: StagingOptions | None = None, seed: int = 1,
                  rule: SplitRule | None = None) -> None:
         self.clock = ManualClock(1_000_000.0)
-        self.store = FaultyStore(MemoryStore() if store is None else store)
+        self.store = FaultyStore(type(self).make_store() if store is None else store)
         self.objects = MemoryObjects(clock=self.clock) if objects is None else objects
         self.committed = CommittedRanges(self.objects, rule=rule, clock=self.clock)
         self.area = StagingArea(self.store, self.committed, clock=self.clock, random=random.Random(seed),
