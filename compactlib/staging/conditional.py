@@ -9,6 +9,7 @@ replaced meanwhile, the write must be made again in the new one, and then it mee
 its own value and report that the condition does not hold (D13). So each call draws a write id and puts it into the
 entry; an entry with that id is its own. A commit or compaction that took the entry in keeps no write ids: there the
 identity decides, so that of two callers who put the very same data under one key both may be told that they did it.
+And a write whose token was replaced, and which then met somebody else's record, may have been visible for a while (G4).
 """
 
 from __future__ import annotations
