@@ -1,0 +1,302 @@
+"""How the staging area does after many deletes, with many sealed tokens, and while it is compacted.
+
+    python benchmarks/staging.py [--quick] [--only tombstones|get|merge|writes] [--json FILE] [--folder FOLDER]
+
+`make peers` installs the peers; one that is not there is left out with a line that says so. `docs/staging-committed.md`
+says what is compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import shutil
+import sqlite3
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import attrs
+from measure import Figure, alternate, report
+
+from compactlib.clock import SystemClock
+from compactlib.kv import MemoryStore, Put, SqliteStore
+from compactlib.objects import LocalObjects, MemoryObjects
+from compactlib.outcome import Done
+from compactlib.process_executor import ProcessExecutor
+from compactlib.staging import Branch, CommittedRanges, Compactor, Record, StagingArea
+from compactlib.staging.committed import Committed
+from compactlib.staging.names import repository_partition, token_partition
+from compactlib.staging.staged import Staged, encode_staged
+from compactlib.staging.tokens import StagingTokens
+
+BATCH = 500
+LIVE = b"z/live"
+
+
+def key(number: int) -> bytes:
+    return b"a/%08d" % number
+
+
+# ------------------------------------------------------------------------------------------------------ tombstones
+
+
+def stage(store: SqliteStore | MemoryStore, branch: Branch, entries: Iterator[tuple[bytes, Staged]]) -> None:
+    """Fill the staging token as so many puts and deletes would, but in large transactions."""
+    partition = token_partition(branch.record().staging_token)
+    for block in itertools.batched(entries, BATCH) if sys.version_info >= (3, 12) else _batched(entries):
+        store.transact(puts=[Put(partition, name, encode_staged(staged)) for name, staged in block])
+
+
+def _batched(entries: Iterator[tuple[bytes, Staged]]) -> Iterator[list[tuple[bytes, Staged]]]:
+    while block := list(itertools.islice(entries, BATCH)):
+        yield block
+
+
+def seconds_of(work: Callable[[], object], times: int = 1) -> float:
+    began = time.perf_counter()
+    for _ in range(times):
+        work()
+    return (time.perf_counter() - began) / times
+
+
+def tombstone_figures(folder: Path, quick: bool) -> list[Figure]:
+    """The first page of a listing, behind so many tombstones and without them; and the peers' first row."""
+    count = 50_000 if quick else 1_000_000
+    store = SqliteStore(folder / "tombstones.sqlite", synchronous="normal")
+    area = StagingArea(store, CommittedRanges(MemoryObjects()))
+    deleted, never = area.create_branch("deleted"), area.create_branch("never")
+    for branch, names in ((deleted, [key(number) for number in range(count)]), (never, [])):
+        stage(store, branch, ((name, Staged(Record.of(b"1"))) for name in [*names, LIVE]))
+        branch.commit("live")
+    stage(store, deleted, ((key(number), Staged(None)) for number in range(count)))
+
+    def first_page(branch: Branch) -> None:
+        # A page that looked at too many entries ends early and empty, so the first one with keys may be a later one.
+        assert [listed.key for listed in branch.entries(page_limit=100)] == [LIVE]
+
+    before = seconds_of(lambda: first_page(deleted))
+    assert isinstance(Compactor(area.context).compact("deleted"), Done)
+    after, without = alternate(7, lambda: seconds_of(lambda: first_page(deleted), 100),
+                               lambda: seconds_of(lambda: first_page(never), 100))
+    milliseconds = tuple(1e3 * seconds for seconds in after)
+    figures = [
+        Figure(figure=f"staging_list_after_{count}_tombstones", unit="ms", values=milliseconds,
+               reference="a branch that never had them", reference_values=tuple(1e3 * each for each in without),
+               goal="<= 1.2"),
+        Figure(figure=f"staging_list_compaction_gain_{count}", unit="ms", values=(statistics.median(milliseconds),),
+               reference="the same before compaction", reference_values=(1e3 * before,), goal="printed"),
+    ]
+    for name, peer in (("sqlite merge view", sqlite_view), ("rocksdict", rocks)):
+        try:
+            peer_before, peer_after = peer(folder, count)
+        except ImportError:
+            print(f"{name} is not installed: left out")
+            continue
+        figures += [Figure(figure=f"staging_list_{when}_{count}_beside_{name.split()[0]}", unit="ms",
+                           values=(1e3 * mine,), reference=f"{name}, {when} compaction",
+                           reference_values=(1e3 * theirs,), goal="printed")
+                    for when, mine, theirs in (("before", before, peer_before),
+                                               ("after", statistics.median(after), peer_after))]
+    store.close()
+    return figures
+
+
+def sqlite_view(folder: Path, count: int) -> tuple[float, float]:
+    """A table of committed rows, one of changes, and a view that merges them; compacted by doing what the view says."""
+    with sqlite3.connect(folder / "view.sqlite") as connection:
+        connection.executescript("""
+            CREATE TABLE base (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID;
+            CREATE TABLE staged (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID;
+            CREATE VIEW merged AS
+                SELECT key, value FROM base WHERE NOT EXISTS (SELECT 1 FROM staged WHERE staged.key = base.key)
+                UNION ALL SELECT key, value FROM staged WHERE value IS NOT NULL;""")
+        connection.executemany("INSERT INTO base VALUES (?, ?)", ((key(number), b"1") for number in range(count)))
+        connection.execute("INSERT INTO base VALUES (?, ?)", (LIVE, b"1"))
+        connection.executemany("INSERT INTO staged VALUES (?, NULL)", ((key(number),) for number in range(count)))
+        connection.commit()
+
+        def first_page() -> None:
+            rows = connection.execute("SELECT key FROM merged ORDER BY key LIMIT 100").fetchall()
+            assert rows == [(LIVE,)]
+
+        before = seconds_of(first_page)
+        connection.executescript("CREATE TABLE next AS SELECT * FROM merged; DELETE FROM base; DELETE FROM staged; "
+                                 "INSERT INTO base SELECT * FROM next;")
+        return before, seconds_of(first_page, 100)
+
+
+def rocks(folder: Path, count: int) -> tuple[float, float]:
+    """An LSM tree with the same keys put and deleted, before and after a compaction of everything."""
+    from rocksdict import Options, Rdict
+
+    database = Rdict(str(folder / "rocks"), options=Options(raw_mode=True))
+    for number in range(count):
+        database[key(number)] = b"1"
+    database[LIVE] = b"1"
+    database.flush()
+    for number in range(count):
+        del database[key(number)]
+    database.flush()
+
+    def first_page() -> None:
+        assert list(itertools.islice(database.keys(), 100)) == [LIVE]
+
+    before = seconds_of(first_page)
+    database.compact_range(None, None)
+    after = seconds_of(first_page, 100)
+    database.close()
+    return before, after
+
+
+# --------------------------------------------------------------------------------------------------------- point get
+
+
+class CountedStore(MemoryStore):
+    """Counts point reads of staging tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token_reads = 0
+        self.partitions: set[bytes] = set()
+
+    def get(self, partition: bytes, key: bytes):  # type: ignore[no-untyped-def]
+        self.token_reads += partition in self.partitions
+        return super().get(partition, key)
+
+
+def seal(area: StagingArea, name: str, times: int) -> None:
+    """Seal the staging token so often, as commits do that die half-way."""
+    context = area.context
+    for _ in range(times):
+        context.branches.update(name, lambda record: record.sealed_with(context.tokens.issue(name)))
+
+
+def get_figures(quick: bool) -> list[Figure]:
+    """A point get after compaction beside one on a clean branch; and misses with sealed tokens in the way."""
+    count, times = (2_000, 300) if quick else (20_000, 2_000)
+    store = CountedStore()
+    area = StagingArea(store, CommittedRanges(MemoryObjects()))
+    clean, compacted = area.create_branch("clean"), area.create_branch("compacted")
+    for branch in (clean, compacted):
+        stage(store, branch, ((key(number), Staged(Record.of(b"1"))) for number in range(count)))
+        branch.commit("keys")
+    stage(store, compacted, ((key(number), Staged(Record.of(b"2"))) for number in range(0, count, 3)))
+    assert isinstance(Compactor(area.context).compact("compacted"), Done)
+    store.partitions = {token_partition(token) for token in compacted.record().tokens}
+    store.token_reads = 0
+    assert compacted.get(key(3)).data == b"2"
+    reads = store.token_reads
+    assert reads == 1, reads
+    names = [key(number) for number in random.Random(1).sample(range(count), min(count, times))]
+
+    def all_of(branch: Branch) -> Callable[[], float]:
+        return lambda: 1e6 * seconds_of(lambda: [branch.get(name) for name in names]) / len(names)
+
+    ours, reference = alternate(5, all_of(compacted), all_of(clean))
+    figures = [
+        Figure(figure="staging_get_token_reads", unit="reads", values=(float(reads),), reference="the staging token",
+               reference_values=(1.0,), goal="= 1"),
+        Figure(figure="staging_get_after_compaction", unit="us", values=tuple(ours), reference="a clean branch",
+               reference_values=tuple(reference), goal="printed"),
+    ]
+    for sealed in (1, 8, 64):
+        name = f"sealed-{sealed}"
+        branch = area.create_branch(name, "clean")
+        seal(area, name, sealed)
+        missing, reference = alternate(5, all_of(branch), all_of(clean))
+        figures.append(Figure(figure=f"staging_get_miss_{sealed}_sealed", unit="us", values=tuple(missing),
+                              reference="none sealed", reference_values=tuple(reference), goal="printed"))
+    return figures
+
+
+# -------------------------------------------------------------------------------------------- writes while compacting
+
+
+@attrs.frozen
+class Stores:
+    """Opens the stores in the process that rewrites."""
+
+    folder: str
+
+    def open(self) -> tuple[StagingTokens, Committed]:
+        store = SqliteStore(f"{self.folder}/writes.sqlite")
+        tokens = StagingTokens(store, repository_partition("main"), random.Random(), SystemClock())
+        return tokens, CommittedRanges(LocalObjects(f"{self.folder}/objects"))
+
+
+def write_figures(folder: Path, quick: bool) -> list[Figure]:
+    """The slowest write in a hundred, while another process rewrites, and while none does."""
+    count, writes, runs = (30_000, 500, 3) if quick else (200_000, 2_000, 5)
+    store = SqliteStore(folder / "writes.sqlite")
+    area = StagingArea(store, CommittedRanges(LocalObjects(folder / "objects")))
+    branch = area.create_branch("main")
+    stage(store, branch, ((key(number), Staged(Record.of(b"1"))) for number in range(count)))
+    branch.commit("keys")
+    numbers = itertools.count()
+
+    def p99(until: Callable[[], bool]) -> float:
+        times = []
+        while len(times) < writes or not until():
+            name = b"w/%09d" % next(numbers)
+            began = time.perf_counter()
+            branch.put(name, b"x" * 100)
+            times.append(time.perf_counter() - began)
+        return 1e3 * statistics.quantiles(times, n=100)[98]
+
+    with ProcessExecutor(1) as executor:
+        compactor = Compactor(area.context, executor=executor, stores=Stores(str(folder)), window_seconds=0)
+
+        def while_compacting() -> float:
+            version = next(numbers)
+            stage(store, branch, ((key(number), Staged(Record.of(b"%d" % version))) for number in range(0, count, 2)))
+            outcomes: list[object] = []
+            running = threading.Thread(target=lambda: outcomes.append(compactor.compact("main")))
+            running.start()
+            slowest = p99(lambda: not running.is_alive())
+            running.join()
+            assert isinstance(outcomes[0], Done), outcomes
+            return slowest
+
+        ours, alone = alternate(runs, while_compacting, lambda: p99(lambda: True))
+    store.close()
+    return [Figure(figure="staging_write_p99_while_compacting", unit="ms", values=tuple(ours),
+                   reference="no compaction", reference_values=tuple(alone), goal="<= 2")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="smaller data, under a minute")
+    parser.add_argument("--only", choices=["tombstones", "get", "merge", "writes"])
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--folder", help="where to put the data; default a temporary folder")
+    given = parser.parse_args()
+    folder = Path(given.folder or tempfile.mkdtemp(prefix="compactlib-staging-"))
+
+    def merge(quick: bool) -> list[Figure]:
+        try:
+            from staging_merge import merge_figures
+        except ImportError as error:
+            print(f"{error.name} is not installed: the merge is left out")
+            return []
+        return merge_figures(folder / "merge", quick)
+
+    parts: dict[str, Callable[[bool], list[Figure]]] = {
+        "tombstones": lambda quick: tombstone_figures(folder, quick), "get": get_figures, "merge": merge,
+        "writes": lambda quick: write_figures(folder, quick)}
+    try:
+        (folder / "merge").mkdir(parents=True, exist_ok=True)
+        figures = [figure for name, part in parts.items() if given.only in (None, name) for figure in part(given.quick)]
+    finally:
+        if not given.folder:
+            shutil.rmtree(folder)
+    report(figures, given.json)
+
+
+if __name__ == "__main__":
+    main()
