@@ -7,9 +7,10 @@ The library tells an `Observer` what it does and never asks it anything. Adapter
 from __future__ import annotations
 
 import logging
+import pickle
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -139,6 +140,30 @@ class RecordingObserver(Observer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
+
+
+class CarriedObserver(RecordingObserver):
+    """Carries counters and events home from another process; for those who write executors.
+
+    Progress is left out: it would come after the fact. An event that cannot travel is an error of the task that tells
+    it, there and then.
+
+    Args:
+        dumps: how what is carried will be pickled; itself picklable.
+        limit: see `RecordingObserver`.
+    """
+
+    def __init__(self, dumps: Callable[[object], bytes] = pickle.dumps, *, limit: int = 100_000) -> None:
+        super().__init__(limit=limit)
+        self._dumps = dumps
+
+    def progress(self, progress: Progress) -> None:
+        """Not kept."""
+
+    def event(self, name: str, fields: Mapping[str, Any]) -> None:
+        """Keep it. Raises whatever pickling the fields raises."""
+        self._dumps(dict(fields))
+        super().event(name, fields)
 
 
 class LoggingObserver(Observer):

@@ -11,14 +11,13 @@ import pickle
 import queue
 import signal
 import threading
-from collections.abc import Mapping
 from multiprocessing import connection
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import attrs
 
 from compactlib.budget import Budget, BudgetLimits
-from compactlib.observe import Observer, Progress, RecordingObserver
+from compactlib.observe import CarriedObserver, Observer, RecordingObserver
 from compactlib.rewrite import (
     Attempt,
     RewriteFailure,
@@ -75,17 +74,6 @@ class Report:
         return outcome, told
 
 
-class _Carried(RecordingObserver):
-    """Keeps counters and events until the task ends; an event that could not travel is the task's error, there."""
-
-    def progress(self, progress: Progress) -> None:
-        """Not carried: it would come after the fact."""
-
-    def event(self, name: str, fields: Mapping[str, Any]) -> None:
-        pickle.dumps(dict(fields))
-        super().event(name, fields)
-
-
 def serve(pipe: Pipe) -> None:
     """A worker's whole life: do one order after the other until the parent hangs up."""
     # Ctrl-C reaches every process of the terminal; the parent decides what it means.
@@ -97,7 +85,7 @@ def serve(pipe: Pipe) -> None:
         pipe.send(READY)
         while (given := orders.get()) is not None:
             order, budget = given
-            told = _Carried()
+            told = CarriedObserver()
             outcome = _attempt(order, budget, told)
             pipe.send(Report(pickle.dumps((outcome, told)), budget.spent_bytes))
 

@@ -15,6 +15,7 @@ import pytest
 
 from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.observe import (
+    CarriedObserver,
     LoggingObserver,
     Observer,
     Observers,
@@ -296,3 +297,19 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, hidden, None)
     with pytest.raises(MissingDependency, match=rf"compactlib\[{extra}\]"):
         make()
+
+
+class TestCarriedObserver:
+    def test_it_keeps_what_is_worth_carrying(self) -> None:
+        carried = CarriedObserver(limit=2)
+        carried.progress(Progress("work", 1, 2))
+        carried.count("bytes", 3)
+        carried.event("seen", {"number": 7})
+        home = pickle.loads(pickle.dumps(carried))
+        assert (home.progresses, home.events, home.counters) == ([], [("seen", {"number": 7})], {("bytes", ()): 3})
+
+    def test_an_event_that_cannot_travel_is_an_error_there_and_then(self) -> None:
+        carried = CarriedObserver()
+        with pytest.raises(TypeError, match="pickle"):
+            carried.event("seen", {"lock": threading.Lock()})
+        assert carried.events == []

@@ -7,14 +7,14 @@ die, run twice, or go on after its job has ended, and its files then lie in its 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import attrs
 
 from compactlib.budget import Budget, BudgetLimits
 from compactlib.errors import CompactlibError, TaskFailed
-from compactlib.observe import Progress, RecordingObserver
+from compactlib.observe import CarriedObserver, RecordingObserver
 from compactlib.rewrite import (
     Attempt,
     RewriteFailure,
@@ -68,7 +68,7 @@ class PlanRunner:
 
     def run_row(self, row: PlanRow) -> ResultRow:
         """One attempt at one task, under an id of its own."""
-        told = _Carried(limit=MAX_OBSERVATIONS)
+        told = CarriedObserver(pickled, limit=MAX_OBSERVATIONS)
         attempt = Attempt(new_attempt_id(), Budget.from_limits(self.limits), told)
         started = attempt.clock.monotonic()
         name, outcome = _run_packed(row.task, attempt)
@@ -115,17 +115,6 @@ def read_report(data: bytes) -> Report:
     if not isinstance(report, Report):
         raise CompactlibError(f"found a {type(report).__name__}")
     return report
-
-
-class _Carried(RecordingObserver):
-    """Keeps counters and events until the task ends; an event that could not travel is the task's error, there."""
-
-    def progress(self, progress: Progress) -> None:
-        """Not carried: it would come after the fact."""
-
-    def event(self, name: str, fields: Mapping[str, Any]) -> None:
-        pickled(dict(fields))
-        super().event(name, fields)
 
 
 def _run_packed(data: bytes, attempt: Attempt) -> tuple[str, RewriteOutcome]:
