@@ -78,6 +78,18 @@ def test_vector_20_a_reader_knows_when_somebody_has_appended(tmp_path: Path) -> 
         assert not sealed.is_outdated()
 
 
+def test_vector_20_a_torn_end_looks_like_an_append_under_way(tmp_path: Path) -> None:
+    with SegmentWriter.create(LocalFiles(), tmp_path, 1, SegmentLimits(max_entries=4)) as writer:
+        writer.append(1, 1, b"one")
+        writer.sync()
+        path = Path(writer.path)
+    with path.open("ab") as out:
+        out.write(b"half of")
+    with SegmentReader(path) as reader:
+        assert reader.is_outdated()
+        assert reader.read(1) == Entry(1, 1, b"one")
+
+
 def test_vector_20_holds_for_segments_of_ra_too(tmp_path: Path) -> None:
     path = tmp_path / "0000000000000001.segment"
     path.write_bytes(ra_segment([Entry(1, 1, b"one")]))
