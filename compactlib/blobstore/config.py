@@ -40,7 +40,8 @@ class BlobStoreConfig:
         ttl_update_buffer_seconds: a blob that expires sooner than this cannot be made permanent any more.
         deleted_retention_seconds: how long after a delete its blob can be undeleted and is kept by compactions.
 
-        stats_bucket_count: time buckets of the incremental statistics; 0 scans on demand.
+        stats_bucket_count: time buckets of the incremental statistics; 0 counts everything at each look; `None` keeps
+            what the policy needs: a week of buckets for `expiry_forecast`, none for the others.
         stats_bucket_seconds: span of one bucket.
         stats_entries_per_second: how many index entries a background scan reads, `None` for no limit.
 
@@ -91,7 +92,7 @@ class BlobStoreConfig:
     ttl_update_buffer_seconds: float = _DAY
     deleted_retention_seconds: float = 7 * _DAY
 
-    stats_bucket_count: int = 0
+    stats_bucket_count: int | None = None
     stats_bucket_seconds: float = _HOUR
     stats_entries_per_second: int | None = 240_000
 

@@ -12,6 +12,7 @@ from compactlib.blobstore.lifetimes import PurgeRules
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.plan import CompactionPlan
 from compactlib.blobstore.plan_history import PlanHistory, read_history, write_history
+from compactlib.blobstore.policies.choose import bucket_count_of
 from compactlib.blobstore.policy import Dying, SegmentView, StoreView
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.statistics import LogStatistics, log_statistics
@@ -23,8 +24,8 @@ from compactlib.throttle import Throttle
 class Sensor:
     """Makes the views of one store. One thread at a time.
 
-    With `stats_bucket_count` in the configuration, statistics are kept up to date between views, and know what will
-    die when; without, each view counts everything, exactly, and forecasts nothing.
+    With time buckets (`stats_bucket_count`, or a policy that needs them), statistics are kept up to date between views,
+    and know what will die when; without, each view counts everything, exactly, and forecasts nothing.
 
     Args:
         store: whose views to make.
@@ -38,10 +39,11 @@ class Sensor:
         rate = config.stats_entries_per_second
         self._throttle = None if rate is None else Throttle(rate, clock=store.clock)
         self._kept: KeptStatistics | None = None
-        if config.stats_bucket_count:
+        bucket_count = bucket_count_of(config)
+        if bucket_count:
             settings = BucketSettings(retention_seconds=config.deleted_retention_seconds,
                                       bucket_seconds=config.stats_bucket_seconds,
-                                      bucket_count=config.stats_bucket_count, rules=self._rules)
+                                      bucket_count=bucket_count, rules=self._rules)
             self._kept = KeptStatistics(settings, throttle=self._throttle)
 
     def view(self, now: float) -> StoreView:

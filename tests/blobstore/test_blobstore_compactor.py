@@ -29,6 +29,7 @@ from compactlib.blobstore.index_file import write_index
 from compactlib.blobstore.index_segment import IndexSegment
 from compactlib.blobstore.lifetimes import PurgeRules
 from compactlib.blobstore.model import RecordKind
+from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.statistics import log_statistics
 from compactlib.blobstore.store import BlobStore
 from compactlib.blobstore.validity import Verdict
@@ -242,6 +243,39 @@ def test_w9_an_attempt_that_failed_can_be_dropped(folder: Path, clock: ManualClo
         compact_all(store)
         check_against(store, before)
     assert strays(folder) == []
+
+
+def test_what_a_drop_leaves_twice_counts_as_garbage_and_goes_with_the_next_compaction_of_its_segment(
+        folder: Path, clock: ManualClock) -> None:
+    def held_twice(store: BlobStore) -> dict[SegmentName, int]:
+        """Bytes of each segment whose records lie in an earlier segment, too."""
+        snapshot, seen = store.snapshot(), set[int]()
+        found: dict[SegmentName, int] = {}
+        for info in snapshot.segments:
+            entries = list(snapshot.entries_of(info.name))
+            again = sum(entry.size for entry in entries if entry.sequence in seen)
+            found.update({info.name: again} if again else {})
+            seen |= {entry.sequence for entry in entries}
+        return found
+
+    with garbage_store(folder, clock) as store:
+        before, plain = StorePicture.of(store), answers(store, 60)
+        compactor = BlobCompactor(store)
+        assert isinstance(compactor.compact(plan_of(store), budget=Budget(total_bytes=3000)), Failed)
+        dropped = done(compactor.drop())
+        ((double, size),) = held_twice(store).items()
+        assert double not in dropped.sources
+        assert 0 < size < store.segment_bytes
+        at = clock.now()
+        valid = log_statistics(store.snapshot(), at - RETENTION, at).valid_bytes
+        alone = [store.snapshot().history(entry.id) for entry in store.snapshot().entries_of(double)]
+        assert valid[double] <= sum(entry.size for history in alone for entry in history
+                                    if entry.segment == double) - size
+        report = done(compactor.compact(plan_of(store, [double])))
+        assert report.verdicts[Verdict.DUPLICATE] > 0
+        assert held_twice(store) == {}
+        assert answers(store, 60) == plain
+        check_against(store, before)
 
 
 def test_it_waits_while_the_budget_is_paused_and_the_store_goes_on(folder: Path, clock: ManualClock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from random import Random
 from types import MappingProxyType
@@ -24,6 +25,8 @@ _BY_NAME: Mapping[str, Callable[..., CompactionPolicy]] = MappingProxyType({
     each.name: each
     for each in (CompactAll, CopyBudget, CostBenefit, DChoices, ExpiryForecast, Greedy, Hybrid, StatsBased)
 })
+
+_WEEK_SECONDS = 7 * 86_400.0
 
 POLICY_NAMES: tuple[str, ...] = tuple(sorted(_BY_NAME))
 """The names that `policy_named` knows."""
@@ -59,6 +62,7 @@ def policy_of(config: BlobStoreConfig, *, random: Random | None = None) -> Compa
 
     Raises:
         UnknownPolicy: `compaction_policy` names none.
+        InvalidInput: it is `expiry_forecast`, and the configuration forbids the buckets that know what will die when.
     """
     gate: dict[str, Any] = {"min_used_fraction": config.min_used_fraction}
     reclaiming = {**gate, "min_reclaimed_segments": config.min_reclaimed_segments}
@@ -73,7 +77,23 @@ def policy_of(config: BlobStoreConfig, *, random: Random | None = None) -> Compa
                       spread_seconds=config.full_compaction_stagger_seconds)
     if name == DChoices.name:
         return DChoices(**reclaiming, random=Random(0) if random is None else random)
+    if name == ExpiryForecast.name and not bucket_count_of(config):
+        raise InvalidInput("the policy expiry_forecast has to know what dies when, and stats_bucket_count is 0; leave "
+                           "it out, or give the number of buckets to look ahead")
     return policy_named(name, **reclaiming)
+
+
+def bucket_count_of(config: BlobStoreConfig) -> int:
+    """How many time buckets the statistics of a store keep: as configured, or as many as its policy needs.
+
+    A look at a store comes once a week by default, when hardly anything is left to be looked up cheaply; so only a
+    policy that looks ahead gets buckets unasked.
+    """
+    if config.stats_bucket_count is not None:
+        return config.stats_bucket_count
+    if _folded(config.compaction_policy) != ExpiryForecast.name:
+        return 0
+    return math.ceil(_WEEK_SECONDS / config.stats_bucket_seconds)
 
 
 def _compact_all(config: BlobStoreConfig) -> CompactAll:
