@@ -1,0 +1,241 @@
+"""A key-value store whose values stay in a Raft log: in memory there is only key -> index.
+
+    python examples/raft_kv.py FOLDER [--keys 200] [--commands 20000]
+
+Writes values over and over, takes snapshots, lets a worker compact meanwhile, opens everything anew and reads it back.
+A snapshot holds the keys and where their values are; the values are the log's live entries, so a snapshot costs what
+the keys cost. What is here for one member, a Raft implementation does for a group: it decides what is committed and
+calls `KvMachine.apply`; `compactlib.hosting.snapshot_transfer` brings a snapshot to another member.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+from collections.abc import Iterable, Iterator, Mapping
+
+from compactlib.app.kv_machine import Command, Delete, Put, decode_command, encode_command
+from compactlib.errors import CorruptData, NotFound
+from compactlib.indexset import IndexSet
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.raftlog import Entry
+from compactlib.raftlog.clump import ClumpPlan, plan_clump
+from compactlib.raftlog.raft_log import RaftLog
+from compactlib.raftlog.result import CompactionReport
+from compactlib.raftlog.snapshots import LiveTracker, SnapshotFolder, SnapshotManifest, StateReader
+from compactlib.raftlog.store import StoreOptions, open_log
+from compactlib.raftlog.worker import CompactionWorker
+
+_PIECE_KEYS = 1000
+
+
+class KvMachine:
+    """Where each key's value is. Reports each entry's death when a command causes it. A `StateMachine`."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}
+        self._tracker = LiveTracker()
+
+    @property
+    def applied(self) -> int:
+        """The index applied last, -1 before the first."""
+        return self._tracker.applied
+
+    @property
+    def places(self) -> Mapping[str, int]:
+        """For each key, the entry that holds its value."""
+        return dict(self._places)
+
+    def place_of(self, key: str) -> int:
+        """The entry that holds a key's value.
+
+        Raises:
+            NotFound: there is no such key.
+        """
+        try:
+            return self._places[key]
+        except KeyError:
+            raise NotFound(f"there is no key {key!r}") from None
+
+    def apply(self, entry: Entry) -> bool:
+        """Carry out one command; says whether the key was there before."""
+        command = decode_command(entry.payload)
+        before = self._places.pop(command.key, None)
+        self._tracker.apply(entry.index)
+        if before is not None:
+            self._tracker.mark_dead([before])
+        if isinstance(command, Put):
+            self._places[command.key] = entry.index
+        else:
+            # A delete leaves nothing behind that anybody could ask for.
+            self._tracker.mark_dead([entry.index])
+        return before is not None
+
+    def live_indexes(self) -> Iterable[int]:
+        """See `StateMachine`: a walk over all keys, for checks and for rebuilding."""
+        return self._places.values()
+
+    def live_set(self) -> IndexSet:
+        """The same, from what was reported: costs what has changed since the last time."""
+        return self._tracker.live_set()
+
+    def snapshot(self) -> Iterator[bytes]:
+        """See `StateMachine`: the keys and their places, a thousand a line."""
+        items = sorted(self._places.items())
+        return (json.dumps(items[start:start + _PIECE_KEYS]).encode() + b"\n"
+                for start in range(0, len(items), _PIECE_KEYS))
+
+    def restore(self, pieces: Iterator[bytes]) -> None:
+        """See `StateMachine`."""
+        lines = b"".join(pieces).splitlines()
+        self._places = {str(key): int(place) for line in lines for key, place in json.loads(line)}
+        self._tracker = LiveTracker(IndexSet.from_iterable(self._places.values()),
+                                    applied=max(self._places.values(), default=-1))
+
+    def begin_after(self, index: int) -> None:
+        """What was restored is the state after the entry of `index`."""
+        self._tracker = LiveTracker(self._tracker.live_set(), applied=index)
+
+    def audit(self) -> None:
+        """Check that what was reported is what a walk finds."""
+        self._tracker.audit(self)
+
+
+class KvStore:
+    """One member of a group of one: what it has synced is committed.
+
+    Args:
+        folder: where; made if there is none.
+        options: of the log.
+    """
+
+    def __init__(self, folder: str, options: StoreOptions | None = None) -> None:
+        if not os.path.isdir(folder):
+            os.mkdir(folder)
+        self.snapshots = SnapshotFolder(os.path.join(folder, "snapshots"), machine=KvMachine)
+        self.log: RaftLog = open_log(os.path.join(folder, "log"), options)
+        self.log.attach(self.snapshots, lambda log: CompactionWorker(self.log.segments))
+        self.machine = KvMachine()
+        self.term = max(self.log.last_term or 0, 1)
+        self._restore()
+
+    def _restore(self) -> None:
+        manifest = self.snapshots.manifest
+        if manifest is not None:
+            with self.snapshots.open_state(manifest) as state:
+                self.installed(manifest, state)
+        self.catch_up()
+
+    def installed(self, manifest: SnapshotManifest, state: StateReader) -> None:
+        """Take the state of a snapshot that is in force, from here or from another member."""
+        machine = KvMachine()
+        machine.restore(state.pieces())
+        machine.begin_after(manifest.index)
+        self.machine = machine
+
+    def catch_up(self) -> None:
+        """Apply what the log holds behind what was applied."""
+        for index in range(self.machine.applied + 1, self.log.last_index + 1):
+            entry = self.log.read(index)
+            if isinstance(entry, Entry):
+                self.machine.apply(entry)
+
+    def write(self, commands: Iterable[Command]) -> None:
+        """Carry out commands, durably: one sync for all."""
+        first = self.log.last_index + 1
+        self.log.append_run(first, self.term, [encode_command(command) for command in commands])
+        self.log.sync()
+        self.catch_up()
+
+    def put(self, key: str, value: bytes) -> None:
+        """Give a key a value."""
+        self.write([Put(key, value)])
+
+    def delete(self, key: str) -> None:
+        """Take a key away.
+
+        Raises:
+            NotFound: there is no such key.
+        """
+        self.machine.place_of(key)
+        self.write([Delete(key)])
+
+    def get(self, key: str) -> bytes:
+        """A key's value, read from the log.
+
+        Raises:
+            NotFound: there is no such key.
+        """
+        place = self.machine.place_of(key)
+        entry = self.log.read(place)
+        if not isinstance(entry, Entry):
+            raise CorruptData(path="the log", offset=0, index=place, expected=f"the value of {key!r}",
+                              found=repr(entry))
+        command = decode_command(entry.payload)
+        assert isinstance(command, Put), command
+        return command.value
+
+    def items(self) -> dict[str, bytes]:
+        """Everything, by key."""
+        return {key: self.get(key) for key in sorted(self.machine.places)}
+
+    def snapshot(self) -> None:
+        """Take a snapshot of everything that was applied; the worker frees what it leaves dead."""
+        self.log.snapshot(self.machine.applied, self.machine.live_set(), self.machine.snapshot())
+
+    def compact(self, kind: str = "major") -> Done[CompactionReport] | Skipped | Failed:
+        """Compact now, in this thread."""
+        return self.log.compact(kind)  # type: ignore[arg-type]
+
+    def clump(self, max_runs: int) -> ClumpPlan:
+        """Write scattered old values again at the head, so that the live set has at most `max_runs` runs."""
+        plan = plan_clump(self.machine.live_set(), max_runs, segments=self.log.segments.stats())
+        keys = {place: key for key, place in self.machine.places.items()}
+        self.write([Put(keys[index], self.get(keys[index])) for index in plan.indexes])
+        return plan
+
+    def close(self) -> None:
+        """Let the log go."""
+        self.log.close()
+
+    def __enter__(self) -> KvStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder")
+    parser.add_argument("--keys", type=int, default=200)
+    parser.add_argument("--commands", type=int, default=20_000)
+    arguments = parser.parse_args()
+    rng = random.Random(1)
+    expected: dict[str, bytes] = {}
+    with KvStore(arguments.folder) as store:
+        for start in range(0, arguments.commands, 500):
+            batch: list[Command] = []
+            for number in range(start, min(start + 500, arguments.commands)):
+                key, value = f"key {rng.randrange(arguments.keys)}", b"value %d " % number * 20
+                batch.append(Put(key, value))
+                expected[key] = value
+            store.write(batch)
+            if start % 5000 == 0:
+                store.snapshot()
+        store.snapshot()
+        store.log.flush()
+        print(store.compact())
+        plan = store.clump(max_runs=max(arguments.keys // 10, 1))
+        print(plan)
+        store.machine.audit()
+    with KvStore(arguments.folder) as store:
+        assert store.items() == expected
+        print(f"{len(expected)} keys read back from {store.log!r}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""The key-value store of `examples/raft_kv.py`: values in the log, places in memory (vectors 78 and 79)."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from compactlib.app.kv_machine import Put
+from compactlib.errors import NotFound
+from compactlib.raftlog import LogOptions, SegmentLimits
+from compactlib.raftlog.snapshots import LiveSetLost, SnapshotFolder
+from compactlib.raftlog.store import StoreOptions
+from compactlib.raftlog.worker import CompactionWorker
+from examples.raft_kv import KvMachine, KvStore
+from tests.raftlog.wrapped_files import UnsyncedFiles
+
+
+def options(entries: int = 64) -> StoreOptions:
+    """Small segments, on a disk that is not waited for."""
+    return StoreOptions(background=False, log=LogOptions(limits=SegmentLimits(max_entries=entries),
+                                                         files=UnsyncedFiles(), keep_links_seconds=0.0))
+
+
+def settle(store: KvStore) -> None:
+    """Everything to segments, and the worker at rest."""
+    store.log.flush()
+    worker = store.log._worker  # noqa: SLF001
+    assert isinstance(worker, CompactionWorker)
+    worker.wait_until_idle()
+
+
+def test_vector_78_one_key_once_and_one_ten_thousand_times(tmp_path: Path) -> None:
+    with KvStore(str(tmp_path / "one"), options(4096)) as store:
+        store.put("k1", b"once")
+        for start in range(0, 10_000, 1000):
+            store.write([Put("k2", b"%d" % number) for number in range(start, start + 1000)])
+        settle(store)
+        assert len(store.log.segments.refs) == 3
+        store.snapshot()
+        settle(store)
+        assert len(store.log.segments.refs) == 2
+        assert store.log.state.live.count == 2
+        store.put("k3", b"third")
+        before = store.items()
+        assert before == {"k1": b"once", "k2": b"9999", "k3": b"third"}
+    with KvStore(str(tmp_path / "one"), options(4096)) as store:
+        assert store.items() == before
+        store.snapshot()
+        assert store.log.state.live.count == 3
+        store.compact("major")
+        assert store.items() == before
+        store.machine.audit()
+    with KvStore(str(tmp_path / "one"), options(4096)) as store:
+        assert store.items() == before
+
+
+def test_vector_79_delete_one_of_three_and_put_it_again(tmp_path: Path) -> None:
+    with KvStore(str(tmp_path / "kv"), options()) as store:
+        for key in ("k1", "k2", "k3"):
+            store.put(key, key.encode())
+        store.delete("k2")
+        assert sorted(store.items()) == ["k1", "k3"]
+        for call in (store.get, store.delete):
+            with pytest.raises(NotFound, match="there is no key 'k2'"):
+                call("k2")
+        store.snapshot()
+        store.put("k2", b"again")
+        assert store.get("k2") == b"again"
+    with KvStore(str(tmp_path / "kv"), options()) as store:
+        assert store.items() == {"k1": b"k1", "k2": b"again", "k3": b"k3"}
+
+
+def test_it_agrees_with_a_dictionary_through_snapshots_compactions_and_restarts(tmp_path: Path) -> None:
+    rng, expected = random.Random(3), dict[str, bytes]()
+    store = KvStore(str(tmp_path / "kv"), options())
+    for number in range(600):
+        key = f"k{rng.randrange(25)}"
+        if rng.random() < 0.2 and key in expected:
+            store.delete(key)
+            del expected[key]
+        else:
+            expected[key] = rng.randbytes(rng.randrange(60))
+            store.put(key, expected[key])
+        chance = rng.random()
+        if chance < 0.03:
+            store.snapshot()
+        elif chance < 0.05:
+            store.log.flush()
+            store.compact("major")
+        elif chance < 0.07:
+            store.close()
+            store = KvStore(str(tmp_path / "kv"), options())
+        if number % 50 == 0:
+            assert store.items() == expected
+            store.machine.audit()
+    assert store.items() == expected
+    store.close()
+
+
+def test_clumping_shortens_the_live_set_and_changes_no_value(tmp_path: Path) -> None:
+    with KvStore(str(tmp_path / "kv"), options()) as store:
+        for number in range(400):
+            store.put(f"k{number}" if number % 9 == 0 else "other", b"%d" % number)
+        store.snapshot()
+        before, runs = store.items(), store.log.state.live.run_count
+        assert runs > 40
+        plan = store.clump(5)
+        assert store.items() == before
+        store.snapshot()
+        # What was written again lies behind the last put of the key that was written over and over.
+        assert store.log.state.live.run_count <= plan.runs_after <= 5
+        settle(store)
+        store.compact("major")
+        assert store.items() == before
+
+
+def test_a_lost_live_set_is_rebuilt_from_the_machine(tmp_path: Path) -> None:
+    with KvStore(str(tmp_path / "kv"), options()) as store:
+        store.put("a", b"1")
+        store.put("b", b"2")
+        store.snapshot()
+        expected = store.items()
+    (path,) = (tmp_path / "kv" / "snapshots").glob("*.live")
+    path.unlink()
+    with pytest.raises(LiveSetLost):
+        SnapshotFolder(tmp_path / "kv" / "snapshots").latest()
+    with KvStore(str(tmp_path / "kv"), options()) as store:
+        assert store.items() == expected
+    assert path.exists()
+
+
+def test_a_machine_restored_is_the_machine_that_was_taken() -> None:
+    machine, again = KvMachine(), KvMachine()
+    assert list(machine.snapshot()) == []
+    again.restore(machine.snapshot())
+    again.begin_after(7)
+    assert (again.places, again.applied) == ({}, 7)
+    again.audit()
