@@ -33,7 +33,8 @@ from compactlib.kv import (
     Put,
     TooLarge,
 )
-from compactlib.testing.kv_vectors import OTHER, KVVectors, P, expect, in_threads, keys_of, put_all
+from compactlib.testing.kv_scan_vectors import KVScanVectors
+from compactlib.testing.kv_vectors import OTHER, P, expect, in_threads, keys_of, put_all
 
 ODD_NAMES = [b"\x00", b"\xff", b"a", b"a/a", b"\x00\x00", b"\xff\xff", b"a\x00", b"A", b"a/", b"/", b"ab", b"b",
              "größe".encode(), b"\x00\xff", b"\xff\x00", b"a\x00b", b"a/b", b"%", b"_", b"'", b'"', b"\\", b"\n", b" ",
@@ -43,7 +44,7 @@ in pairs, the first ones already give the same bytes in several ways, with a sep
 _FEWEST_NAMES = 8
 
 
-class KVStoreConformance(KVVectors):
+class KVStoreConformance(KVScanVectors):
     """Inherit in a test class, say how to make the store, and pytest finds the rest.
 
     Attributes:
