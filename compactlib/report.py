@@ -6,14 +6,18 @@ Text and HTML are for reading: they shorten long values and leave out rows beyon
 
 from __future__ import annotations
 
+import abc
 import html
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import attrs
 
 from compactlib.errors import InvalidInput
+
+Setting: TypeAlias = int | float | str | None
+"""What a setting of a policy may be, so that a plan can show it."""
 
 MAX_ROWS = 200
 """Rows shown by `str(table)` and in notebooks."""
@@ -97,6 +101,68 @@ class Table:
         if not self.rows:
             return ["(no rows)"]
         return [f"({len(self.rows) - shown:,} more rows)"] if shown < len(self.rows) else []
+
+
+class Printed(abc.ABC):
+    """A value that is a table under one line: `repr()` is the line, `str()` and notebooks show the table.
+
+    Give `to_dicts` and `_summary`; switch off the `repr` that attrs would make.
+    """
+
+    __slots__ = ()
+
+    @abc.abstractmethod
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """The rows as data."""
+
+    @abc.abstractmethod
+    def _summary(self) -> str:
+        """The line."""
+
+    def table(self) -> Table:
+        """The rows of `to_dicts()` under the line."""
+        return Table.from_dicts(self.to_dicts(), title=self._summary())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self._summary()}>"
+
+    def __str__(self) -> str:
+        return self.table().to_text(max_width=None)
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+class Configured(Protocol):
+    """A policy, as far as a plan names it."""
+
+    @property
+    def name(self) -> str:
+        """The policy's name."""
+
+    def config(self) -> dict[str, Setting]:
+        """Its settings."""
+
+
+@attrs.frozen
+class PolicyRecord:
+    """Which policy made a plan, with its settings.
+
+    Attributes:
+        name: the policy's name.
+        settings: names and values, sorted by name.
+    """
+
+    name: str
+    settings: tuple[tuple[str, Setting], ...]
+
+    @classmethod
+    def of(cls, policy: Configured) -> PolicyRecord:
+        """The record of `policy` as it is configured now."""
+        return cls(policy.name, tuple(sorted(policy.config().items())))
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(f'{name}={value}' for name, value in self.settings)})"
 
 
 def _is_number_or_none(value: Any) -> bool:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from html.parser import HTMLParser
+from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from compactlib.errors import InvalidInput
-from compactlib.report import MAX_ROWS, Table
+from compactlib.report import MAX_ROWS, PolicyRecord, Printed, Setting, Table
 
 EXAMPLE = Table(
     ("segment", "live", "ratio", "why"),
@@ -138,3 +140,37 @@ def test_any_values_give_one_line_each(rows: list[tuple[object, ...]], width: in
     assert len(f"{text}.".splitlines()) == 2 + max(1, len(rows))
     assert len(Cells(table._repr_html_()).cells) == 3 * len(rows)
     assert str(table.to_dicts()) == str([dict(zip("abc", row, strict=True)) for row in rows])
+
+
+@attrs.frozen(repr=False)
+class Harvest(Printed):
+    """What prints itself, for the test."""
+
+    apples: tuple[int, ...]
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        return [{"tree": number, "apples": count} for number, count in enumerate(self.apples)]
+
+    def _summary(self) -> str:
+        return f"{sum(self.apples)} apples"
+
+
+def test_a_printed_value_is_a_line_a_table_and_data() -> None:
+    harvest = Harvest((3, 4))
+    assert repr(harvest) == "<Harvest: 7 apples>"
+    assert str(harvest).splitlines() == ["7 apples", "tree  apples", "----  ------", "   0       3", "   1       4"]
+    assert Cells(harvest._repr_html_()).cells == ["0", "3", "1", "4"]
+    assert harvest == Harvest((3, 4)) != Harvest((4, 3))
+    assert not hasattr(harvest, "__dict__")
+
+
+def test_a_policys_record_names_its_settings_in_order() -> None:
+    class Ripest:
+        name = "ripest"
+
+        def config(self) -> dict[str, Setting]:
+            return {"most": 3, "colour": "red", "age": None}
+
+    record = PolicyRecord.of(Ripest())
+    assert record == PolicyRecord("ripest", (("age", None), ("colour", "red"), ("most", 3)))
+    assert str(record) == "ripest(age=None, colour=red, most=3)"
