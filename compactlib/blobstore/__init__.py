@@ -75,7 +75,7 @@ from compactlib.blobstore.model import (
 )
 from compactlib.blobstore.names import LogPosition, SegmentName
 from compactlib.blobstore.peers import ContainerStates, PeerTokens
-from compactlib.blobstore.plan import CompactionPlan, PlannedSegment, PolicyRecord, check_plan, forecast, plan_for
+from compactlib.blobstore.plan import CompactionPlan, PlannedSegment, check_plan, forecast, plan_for
 from compactlib.blobstore.plan_history import PlanHistory
 from compactlib.blobstore.policies import (
     POLICY_NAMES,
@@ -111,6 +111,7 @@ from compactlib.blobstore.swap import CompactableStore, SegmentInfo, Snapshot
 from compactlib.blobstore.triggers import Trigger, parse_triggers
 from compactlib.blobstore.validity import Rules, Verdict, judge
 from compactlib.blobstore.verify import Finding, StorePicture, VerifyReport, compare, verify
+from compactlib.report import PolicyRecord
 
 __all__ = [
     "POLICY_NAMES",

@@ -22,7 +22,7 @@ import attrs
 from compactlib.blobstore.errors import CompactionOutOfOrder
 from compactlib.blobstore.names import LogPosition, SegmentName
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.report import Table
+from compactlib.report import Printed
 
 MAX_MOVES_PER_SOURCE = 256
 """How many places of one source the offset map names at most."""
@@ -109,7 +109,7 @@ class Cycle:
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class CompactionLog:
+class CompactionLog(Printed):
     """A compaction, as far as it has come. Each step returns the next value and refuses to come out of order.
 
     Attributes:
@@ -328,15 +328,6 @@ class CompactionLog:
         state = "dropped" if self.dropped else self.phase.value
         return (f"compaction {self.number} of {len(self.victims)} segments: {state}, {len(self.committed)} cycles "
                 f"committed, {len(self.remaining)} segments left")
-
-    def __repr__(self) -> str:
-        return f"<CompactionLog: {self._summary()}>"
-
-    def __str__(self) -> str:
-        return str(Table.from_dicts(self.to_dicts(), title=self._summary()))
-
-    def _repr_html_(self) -> str:
-        return Table.from_dicts(self.to_dicts(), title=self._summary())._repr_html_()
 
 
 _NO_CYCLE = Cycle(sources=(), partial=None, planned=(), copy_started_ms=0)

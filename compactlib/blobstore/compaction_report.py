@@ -12,11 +12,11 @@ from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.validity import Verdict
 from compactlib.errors import CorruptData
 from compactlib.outcome import Outcome
-from compactlib.report import Table
+from compactlib.report import Printed
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class BlobCompactionReport:
+class BlobCompactionReport(Printed):
     """What one compaction of a store did, from its beginning or from where it was resumed in this process.
 
     `repr()` is one line, `str()` a table, notebooks show the table, `to_dicts()` gives its rows as data.
@@ -73,15 +73,6 @@ class BlobCompactionReport:
         return (f"compaction {self.number} of {self.store}: {len(self.sources)} segments into {len(self.targets)} in "
                 f"{self.cycles} cycles, copied {self.copied_records:,} records, {self.copied_bytes:,} bytes in "
                 f"{self.seconds:.3f} s{trouble}")
-
-    def __repr__(self) -> str:
-        return f"<BlobCompactionReport: {self._summary()}>"
-
-    def __str__(self) -> str:
-        return str(Table.from_dicts(self.to_dicts(), title=self._summary()))
-
-    def _repr_html_(self) -> str:
-        return Table.from_dicts(self.to_dicts(), title=self._summary())._repr_html_()
 
 
 BlobCompactionOutcome: TypeAlias = Outcome[BlobCompactionReport]

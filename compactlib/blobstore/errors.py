@@ -131,8 +131,8 @@ class CompactionInProgress(Busy):
         self.phase = phase
 
 
-class UnknownPolicy(InvalidInput):
-    """No compaction policy of the library has this name. Take one of `known`, or pass a policy of your own.
+class UnknownName(InvalidInput):
+    """Nothing of the library has this name; the leaves say what was looked for.
 
     Attributes:
         name: the name that was given.
@@ -145,18 +145,12 @@ class UnknownPolicy(InvalidInput):
         self.known = known
 
 
-class UnknownTrigger(InvalidInput):
-    """No compaction trigger has this name. Take one of `known`.
+class UnknownPolicy(UnknownName):
+    """No compaction policy of the library has this name. Take one of `known`, or pass a policy of your own."""
 
-    Attributes:
-        name: the name that was given.
-        known: the names there are, in one text.
-    """
 
-    def __init__(self, message: str, *, name: str, known: str) -> None:
-        super().__init__(message)
-        self.name = name
-        self.known = known
+class UnknownTrigger(UnknownName):
+    """No compaction trigger has this name. Take one of `known`."""
 
 
 class HistoryLost(Stale):

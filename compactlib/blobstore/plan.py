@@ -14,33 +14,12 @@ import attrs
 
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.policy import CompactionPolicy, SegmentView, Setting, StoreView
+from compactlib.blobstore.policy import CompactionPolicy, SegmentView, StoreView
 from compactlib.errors import InvalidInput
-from compactlib.report import Table
+from compactlib.report import PolicyRecord, Printed
 
 PlanKind: TypeAlias = Literal["normal", "middle range", "full"]
 """Which schedule a plan answers to: `PlanHistory` remembers when the last of each kind was carried out."""
-
-
-@attrs.frozen
-class PolicyRecord:
-    """Which policy made a plan, with its settings.
-
-    Attributes:
-        name: the policy's name.
-        settings: names and values, sorted by name.
-    """
-
-    name: str
-    settings: tuple[tuple[str, Setting], ...]
-
-    @classmethod
-    def of(cls, policy: CompactionPolicy) -> PolicyRecord:
-        """The record of `policy` as it is configured now."""
-        return cls(policy.name, tuple(sorted(policy.config().items())))
-
-    def __str__(self) -> str:
-        return f"{self.name}({', '.join(f'{name}={value}' for name, value in self.settings)})"
 
 
 @attrs.frozen
@@ -64,7 +43,7 @@ class PlannedSegment:
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class CompactionPlan:
+class CompactionPlan(Printed):
     """Which segments a compaction takes, at what cost, to what benefit, and why.
 
     Attributes:
@@ -142,24 +121,11 @@ class CompactionPlan:
                  "used_bytes": victim.used_bytes, "valid_bytes": victim.valid_bytes, "dead_bytes": victim.dead_bytes}
                 for victim in self.victims]
 
-    def table(self) -> Table:
-        """The rows of `to_dicts()`, under a title with the totals and the reason."""
-        return Table.from_dicts(self.to_dicts(), title=self._summary())
-
     def _summary(self) -> str:
         kind = "" if self.kind == "normal" else f"{self.kind} "
         sure = f"frees {self.benefit_segments} for sure" if self.benefit_segments > 0 else "frees none for sure"
         return (f"{kind}compaction of {_ranges(self.names)} of {self.store} by {self.policy.name}: "
                 f"copies {self.cost_bytes:,} bytes, {sure}: {self.reason}")
-
-    def __repr__(self) -> str:
-        return f"<CompactionPlan: {self._summary()}>"
-
-    def __str__(self) -> str:
-        return self.table().to_text(max_width=None)
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
 
 
 def plan_for(view: StoreView, policy: CompactionPolicy, victims: Iterable[SegmentView], *, now: float, reason: str,

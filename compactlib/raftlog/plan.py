@@ -13,8 +13,8 @@ import attrs
 
 from compactlib.errors import InvalidInput
 from compactlib.raftlog.model import SegmentLimits, SegmentRef, SegmentStats
-from compactlib.raftlog.policy import Choice, CompactionPolicy, Setting, check_choice, is_worthwhile
-from compactlib.report import Table
+from compactlib.raftlog.policy import Choice, CompactionPolicy, check_choice, is_worthwhile
+from compactlib.report import PolicyRecord, Printed, Table
 
 MAX_GROUP_MEMBERS = 14
 """The most members of a planned group: the output's file name holds all their numbers, in at most 255 bytes."""
@@ -54,27 +54,6 @@ class CompactionView:
         if self.snapshot_index is None:
             return ()
         return tuple(segment for segment in self.segments[:-1] if segment.ref.last <= self.snapshot_index)
-
-
-@attrs.frozen
-class PolicyRecord:
-    """Which policy made a plan, with its settings.
-
-    Attributes:
-        name: the policy's name.
-        settings: names and values, sorted by name.
-    """
-
-    name: str
-    settings: tuple[tuple[str, Setting], ...]
-
-    @classmethod
-    def of(cls, policy: CompactionPolicy) -> PolicyRecord:
-        """The record of `policy` as it is configured now."""
-        return cls(policy.name, tuple(sorted(policy.config().items())))
-
-    def __str__(self) -> str:
-        return f"{self.name}({', '.join(f'{name}={value}' for name, value in self.settings)})"
 
 
 @attrs.frozen
@@ -139,7 +118,7 @@ class LeftOutSegment:
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class CompactionPlan:
+class CompactionPlan(Printed):
     """What a compaction will drop and rewrite, and why it leaves the rest.
 
     `repr()` is one line, `str()` a table, notebooks show the table, `to_dicts()` gives its rows as data.
@@ -228,15 +207,6 @@ class CompactionPlan:
         sources = sum(len(group.members) for group in self.groups)
         return (f"{self.kind} compaction {at}{by}: drop {len(self.drops)}, rewrite {sources} into {len(self.groups)}, "
                 f"keep {len(self.left_out)}; frees {self.freed_bytes:,} bytes, copies {self.bytes_to_copy:,}")
-
-    def __repr__(self) -> str:
-        return f"<CompactionPlan: {self._summary()}>"
-
-    def __str__(self) -> str:
-        return self.table().to_text(max_width=None)
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
 
 
 def plan_minor(view: CompactionView) -> CompactionPlan:

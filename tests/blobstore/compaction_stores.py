@@ -13,13 +13,14 @@ from compactlib.blobstore.compactor import BlobCompactor
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.model import Blob, GetOptions
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.plan import CompactionPlan, PlannedSegment, PolicyRecord
+from compactlib.blobstore.plan import CompactionPlan, PlannedSegment
 from compactlib.blobstore.store import BlobStore
 from compactlib.blobstore.verify import StorePicture, compare, verify
 from compactlib.clock import ManualClock
 from compactlib.files import Files
 from compactlib.observe import Observer
 from compactlib.outcome import Done
+from compactlib.report import PolicyRecord
 
 RETENTION = 10.0
 START = 1_000_000.0

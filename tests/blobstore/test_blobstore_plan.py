@@ -15,12 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.plan import CompactionPlan, PlannedSegment, PolicyRecord, forecast, plan_for
+from compactlib.blobstore.plan import CompactionPlan, PlannedSegment, forecast, plan_for
 from compactlib.blobstore.plan_history import FILE_NAME, PlanHistory, read_history, write_history
 from compactlib.blobstore.policies import CompactAll, Greedy, StatsBased
 from compactlib.blobstore.policy import Dying, SegmentView
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.files import Files, LocalFiles
+from compactlib.report import PolicyRecord
 from compactlib.testing import explore, record
 from tests.blobstore.policy_views import NOW, a_view, places, shares, toy
 

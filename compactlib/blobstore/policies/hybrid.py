@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import attrs
 
-from compactlib.blobstore.plan import CompactionPlan, PolicyRecord
+from compactlib.blobstore.plan import CompactionPlan
 from compactlib.blobstore.policies.compact_all import CompactAll
 from compactlib.blobstore.policies.stats_based import StatsBased
 from compactlib.blobstore.policy import CompactionPolicy, Setting, StoreView, check_seconds, why_no_plan
+from compactlib.report import PolicyRecord
 
 _DAY = 86_400.0
 
