@@ -185,6 +185,9 @@ class SnapshotSender:
         if now < self._quiet_since + self._patience:
             return []
         self._backoff = min(2 * self._backoff, _MAX_BACKOFF)
+        return self._say_again(now)
+
+    def _say_again(self, now: float) -> list[Effect]:
         self._resends += 1
         self._quiet_since = now
         if self._stage == "offering":
@@ -194,6 +197,13 @@ class SnapshotSender:
         self._go_back()
         # Whatever is lost again, the probe brings word of where the receiver is.
         return [Send(Probe(self._envelope)), *self._pump(now)]
+
+    def reconnected(self, now: float) -> list[Effect]:
+        """There is a line again: what was said since the last one broke is lost, so say it again at once."""
+        if self._stage in ("new", "over"):
+            return []
+        self._backoff = 1
+        return self._say_again(now)
 
     # -- what the host may ask
 

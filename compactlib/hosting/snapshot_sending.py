@@ -1,0 +1,222 @@
+"""The leader's side of a transfer: one snapshot to one follower, over as many connections as it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import ssl
+from collections.abc import Iterable
+
+import attrs
+
+from compactlib.clock import Clock, SystemClock
+from compactlib.errors import (
+    CompactlibError,
+    CorruptData,
+    LiveIndexMissing,
+    NotFound,
+)
+from compactlib.hosting.snapshot_lines import Address, read_message
+from compactlib.indexset import IndexSet
+from compactlib.raftlog.model import Entry
+from compactlib.raftlog.protocols import PinnedEntries, ReplicatedLog
+from compactlib.raftlog.replication.effects import (
+    Effect,
+    Finished,
+    ReadEntries,
+    ReadState,
+    Send,
+    TransferLimits,
+    TransferOutcome,
+)
+from compactlib.raftlog.replication.messages import (
+    Installed,
+    Progress,
+    Refusal,
+    TransferMessage,
+    Unknown,
+)
+from compactlib.raftlog.replication.sender import SnapshotSender
+from compactlib.raftlog.replication.wire import encode
+from compactlib.raftlog.snapshots import SnapshotFolder, SnapshotManifest, StateReader
+
+_LOOKS = 10
+_MIN_PAUSE_SECONDS = 0.05
+_MAX_PAUSE_SECONDS = 2.0
+
+
+@attrs.frozen
+class _Source:
+    """What is sent, held in place."""
+
+    manifest: SnapshotManifest
+    live: IndexSet
+    pin: PinnedEntries
+    state: StateReader
+
+    @classmethod
+    def held(cls, log: ReplicatedLog, snapshots: SnapshotFolder) -> _Source:
+        """The newest snapshot, its live entries pinned and its state open.
+
+        Raises:
+            NotFound: there is no snapshot yet.
+            LiveIndexMissing: snapshots come faster than they can be looked at, or entries are missing.
+        """
+        for look in range(_LOOKS):
+            manifest = snapshots.manifest
+            if manifest is None:
+                raise NotFound("there is no snapshot to send yet; take one first")
+            try:
+                # Another snapshot may take its place at any of these steps.
+                live = snapshots.live_set(manifest)
+                state = snapshots.open_state(manifest)
+                try:
+                    return cls(manifest, live, log.pin(live), state)
+                except LiveIndexMissing:
+                    state.close()
+                    raise
+            except (CorruptData, LiveIndexMissing):
+                if look == _LOOKS - 1 or snapshots.manifest == manifest:
+                    raise
+        raise AssertionError("the last look raises")
+
+    def read_entries(self, asked: ReadEntries) -> list[Entry]:
+        entries: list[Entry] = []
+        size = 0
+        for index in asked.indexes:
+            entry = self.pin.read(index)
+            size += len(entry.payload)
+            if entries and size > asked.max_bytes:
+                break
+            entries.append(entry)
+        return entries
+
+    def release(self) -> None:
+        self.pin.release()
+        self.state.close()
+
+
+class _SendingSide:
+    """One transfer, over as many connections as it takes."""
+
+    def __init__(self, sender: SnapshotSender, source: _Source, address: Address, clock: Clock,
+                 tls: ssl.SSLContext | None) -> None:
+        self._sender = sender
+        self._source = source
+        self._address = address
+        self._clock = clock
+        self._tls = tls
+        self._writer: asyncio.StreamWriter | None = None
+        self._outcome: TransferOutcome | None = None
+        self._changed = asyncio.Event()
+
+    async def run(self) -> TransferOutcome:
+        connecting = asyncio.create_task(self._stay_connected())
+        try:
+            await self._carry_out(self._sender.start(self._clock.monotonic()))
+            while self._outcome is None:
+                deadline = self._sender.deadline
+                assert deadline is not None, "a transfer that goes on waits for something"
+                self._changed.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), max(deadline - self._clock.monotonic(), 0.0))
+                await self._carry_out(self._sender.tick(self._clock.monotonic()))
+            return self._outcome
+        finally:
+            connecting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await connecting
+            self._hang_up()
+
+    async def _stay_connected(self) -> None:
+        pause = _MIN_PAUSE_SECONDS
+        while True:
+            with contextlib.suppress(OSError, CompactlibError):
+                reader, writer = await asyncio.open_connection(*self._address, ssl=self._tls)
+                self._writer, pause = writer, _MIN_PAUSE_SECONDS
+                # What was said while there was no line is lost: say it again now rather than after a while.
+                await self._carry_out(self._sender.reconnected(self._clock.monotonic()))
+                while (message := await read_message(reader)) is not None:
+                    if isinstance(message, Progress | Unknown | Installed | Refusal):
+                        await self._carry_out(self._sender.receive(message, self._clock.monotonic()))
+            self._hang_up()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+
+    async def _carry_out(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Send):
+                await self._send(effect.message)
+            elif isinstance(effect, ReadEntries | ReadState):
+                await self._read(effect)
+            elif isinstance(effect, Finished):
+                self._outcome = effect.outcome
+        self._changed.set()
+
+    async def _read(self, asked: ReadEntries | ReadState) -> None:
+        more: list[Effect]
+        try:
+            if isinstance(asked, ReadEntries):
+                entries = await asyncio.to_thread(self._source.read_entries, asked)
+                more = self._sender.entries_read(asked, entries, self._clock.monotonic())
+            else:
+                data = await asyncio.to_thread(self._source.state.read, asked.offset, asked.length)
+                more = self._sender.state_read(asked, data, self._clock.monotonic())
+        except CompactlibError as error:
+            more = self._sender.read_failed(error, self._clock.monotonic())
+        await self._carry_out(more)
+
+    async def _send(self, message: TransferMessage) -> None:
+        writer = self._writer
+        if writer is None:
+            return
+        try:
+            writer.write(encode(message))
+            await writer.drain()
+        except OSError:
+            # The message is lost, which the protocol expects.
+            if self._writer is writer:
+                self._hang_up()
+
+    def _hang_up(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+
+async def send_snapshot(log: ReplicatedLog, snapshots: SnapshotFolder, address: Address, *, term: int,
+                        limits: TransferLimits | None = None, clock: Clock | None = None,
+                        rng: random.Random | None = None, tls: ssl.SSLContext | None = None) -> TransferOutcome:
+    """Send the newest snapshot and the live entries it needs to the `SnapshotServer` at `address`.
+
+    The entries are pinned and the state is held open until this returns, whatever compactions and newer snapshots do.
+
+    Args:
+        log: the leader's log.
+        snapshots: where its snapshots lie.
+        address: of the follower.
+        term: the leader's term.
+        limits: sizes and times.
+        clock: for the times.
+        rng: names the transfer.
+        tls: for the connection; plain TCP if `None`.
+
+    Returns:
+        `Done` if the snapshot is in force there; `Skipped` if the follower was further already; `Failed` with a
+        `TransferAborted` otherwise, `HIGHER_TERM` in it if the leader must step down.
+
+    Raises:
+        NotFound: there is no snapshot yet.
+        CorruptData: the snapshot is damaged.
+        LiveIndexMissing: the log does not hold what the snapshot names.
+        StorageError: the disk refused.
+    """
+    chosen_clock: Clock = SystemClock() if clock is None else clock
+    transfer = (random.SystemRandom() if rng is None else rng).getrandbits(64)
+    source = await asyncio.to_thread(_Source.held, log, snapshots)
+    try:
+        sender = SnapshotSender(source.manifest, source.live, term=term, transfer=transfer, limits=limits)
+        return await _SendingSide(sender, source, address, chosen_clock, tls).run()
+    finally:
+        await asyncio.to_thread(source.release)

@@ -1,0 +1,14 @@
+"""Transfers of snapshots over TCP, with asyncio: `send_snapshot` on the leader, `SnapshotServer` on a follower.
+
+The two state machines of `compactlib.raftlog.replication` decide everything; here are their sockets, their disk work
+(in threads, so that the loop goes on) and their timers. A connection that breaks is opened again, and the transfer goes
+on where it was.
+
+There is no authentication but what `tls` brings: without it, use this on networks where you trust everybody.
+"""
+
+from compactlib.hosting.snapshot_lines import Address
+from compactlib.hosting.snapshot_sending import send_snapshot
+from compactlib.hosting.snapshot_serving import SnapshotServer
+
+__all__ = ["Address", "SnapshotServer", "send_snapshot"]

@@ -1,0 +1,276 @@
+"""Transfers over real sockets: into a server in this process, and into another process while both compact."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactlib.app.kv_machine import Put
+from compactlib.errors import Closed, NotFound, StorageError
+from compactlib.hosting.snapshot_transfer import SnapshotServer, send_snapshot
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.raftlog import LogOptions, SegmentLimits
+from compactlib.raftlog.replication import AbortReason, TransferAborted, TransferLimits
+from compactlib.raftlog.replication.messages import Envelope, Probe
+from compactlib.raftlog.replication.wire import encode
+from compactlib.raftlog.store import StoreOptions
+from examples.raft_kv import KvStore
+from tests.raftlog.wrapped_files import UnsyncedFiles
+
+LIMITS = TransferLimits(chunk_bytes=4096, window_bytes=16_384, resend_seconds=0.3, sender_seconds=60.0)
+SMALL = StoreOptions(background=False, log=LogOptions(limits=SegmentLimits(max_entries=128), files=UnsyncedFiles(),
+                                                      keep_links_seconds=0.0))
+
+
+def fill(store: KvStore, rng: random.Random, commands: int, keys: int = 400) -> None:
+    """Write values over and over."""
+    store.write([Put(f"key {rng.randrange(keys)}", rng.randbytes(rng.randrange(300))) for _ in range(commands)])
+
+
+@contextlib.asynccontextmanager
+async def serving(store: KvStore, **changes: Any) -> AsyncIterator[SnapshotServer]:
+    """A server for a follower's store."""
+    chosen: dict[str, Any] = {"listen": ("127.0.0.1", 0), "term": 1, "applied": lambda: store.machine.applied,
+                              "installed": store.installed, "limits": LIMITS, **changes}
+    async with SnapshotServer(store.log, store.snapshots, **chosen) as server:
+        yield server
+        server.audit()
+
+
+def error_of(outcome: object) -> TransferAborted:
+    assert isinstance(outcome, Failed), outcome
+    assert isinstance(outcome.error, TransferAborted)
+    return outcome.error
+
+
+def test_a_snapshot_reaches_an_empty_follower_and_one_that_is_behind(tmp_path: Path) -> None:
+    async def run() -> None:
+        rng = random.Random(1)
+        with (KvStore(str(tmp_path / "leader"), SMALL) as leader, KvStore(str(tmp_path / "empty"), SMALL) as empty,
+              KvStore(str(tmp_path / "behind"), SMALL) as behind):
+            fill(leader, rng, 300)
+            for index in range(leader.log.last_index + 1):
+                entry = leader.log.read(index)
+                behind.log.append([entry])  # type: ignore[list-item]
+            behind.log.sync()
+            behind.catch_up()
+            applied = behind.machine.applied
+            # A tail that the leader does not have: it may be stale, and goes.
+            behind.log.append([(applied + 1, 1, b"stale")])
+            behind.log.sync()
+            fill(leader, rng, 2000)
+            leader.snapshot()
+            for follower in (empty, behind):
+                async with serving(follower) as server:
+                    outcome = await send_snapshot(leader.log, leader.snapshots, server.address, term=1, limits=LIMITS)
+                    assert isinstance(outcome, Done), outcome
+                    taken = await server.next_outcome()
+                    assert isinstance(taken, Done)
+                    needed = leader.machine.live_set().at_least(applied + 1 if follower is behind else 0)
+                    assert taken.stats.entries == outcome.stats.entries == needed.count
+                    assert server.stage == "idle"
+                    again = await send_snapshot(leader.log, leader.snapshots, server.address, term=1, limits=LIMITS)
+                    assert isinstance(again, Skipped)
+                assert follower.items() == leader.items()
+                assert follower.log.state == leader.log.state
+                assert follower.log.last_index == leader.log.last_index
+                follower.put("and on", b"it goes")
+        for name in ("empty", "behind"):
+            with KvStore(str(tmp_path / name), SMALL) as follower:
+                assert follower.get("and on") == b"it goes"
+                assert len(follower.items()) > 300
+
+    asyncio.run(run())
+
+
+def test_a_higher_term_an_unknown_version_and_nothing_to_send(tmp_path: Path) -> None:
+    async def run() -> None:
+        with KvStore(str(tmp_path / "leader"), SMALL) as leader, KvStore(str(tmp_path / "f"), SMALL) as follower:
+            with pytest.raises(NotFound, match="no snapshot to send"):
+                await send_snapshot(leader.log, leader.snapshots, ("127.0.0.1", 1), term=1)
+            fill(leader, random.Random(2), 100)
+            leader.snapshot()
+            seen: list[int] = []
+            async with serving(follower, term=7, term_seen=seen.append, machine_versions=(1, 2)) as server:
+                error = error_of(await send_snapshot(leader.log, leader.snapshots, server.address, term=6))
+                assert (error.reason, error.term) == (AbortReason.HIGHER_TERM, 7)
+                error = error_of(await send_snapshot(leader.log, leader.snapshots, server.address, term=8))
+                assert error.reason is AbortReason.UNSUPPORTED
+                assert seen == [8]
+            assert follower.items() == {}
+            with pytest.raises(Closed):
+                assert server.address
+            with pytest.raises(StorageError):
+                await SnapshotServer(follower.log, follower.snapshots, listen=("127.0.0.256", 0), term=1,
+                                     applied=lambda: -1, installed=lambda meta, state: None).start()
+
+    asyncio.run(run())
+
+
+def test_nobody_listens_and_a_follower_that_shuts_down(tmp_path: Path) -> None:
+    async def run() -> None:
+        impatient = TransferLimits(chunk_bytes=64, window_bytes=64, resend_seconds=0.05, sender_seconds=0.3)
+        with KvStore(str(tmp_path / "leader"), SMALL) as leader, KvStore(str(tmp_path / "f"), SMALL) as follower:
+            fill(leader, random.Random(2), 3000)
+            leader.snapshot()
+            async with serving(follower) as server:
+                address = server.address
+            error = error_of(await send_snapshot(leader.log, leader.snapshots, address, term=1, limits=impatient))
+            assert error.reason is AbortReason.TIMED_OUT
+            slow = TransferLimits(chunk_bytes=64, window_bytes=64)
+            async with serving(follower) as server:
+                sending = asyncio.create_task(send_snapshot(leader.log, leader.snapshots, server.address, term=1,
+                                                            limits=slow))
+                while server.stage == "idle":
+                    await asyncio.sleep(0)
+            assert error_of(await sending).reason is AbortReason.CANCELLED
+            assert follower.log.last_index == -1
+            assert follower.snapshots.manifest is None
+            # The pins are gone: nothing keeps what dies now.
+            fill(leader, random.Random(4), 3000)
+            leader.snapshot()
+
+    asyncio.run(run())
+
+
+def test_garbage_on_the_line_ends_that_line_only(tmp_path: Path) -> None:
+    async def run() -> None:
+        with KvStore(str(tmp_path / "leader"), SMALL) as leader, KvStore(str(tmp_path / "f"), SMALL) as follower:
+            fill(leader, random.Random(2), 100)
+            leader.snapshot()
+            async with serving(follower) as server:
+                good = encode(Probe(Envelope(1, 1, 1)))
+                for garbage in (b"GET / HTTP/1.1\r\n\r\n", good[:-1] + b"?", good[:20], b"\0\0\0\0"):
+                    reader, writer = await asyncio.open_connection(*server.address)
+                    writer.write(garbage)
+                    writer.write_eof()
+                    assert await reader.read() == b""
+                    writer.close()
+                outcome = await send_snapshot(leader.log, leader.snapshots, server.address, term=1, limits=LIMITS)
+                assert isinstance(outcome, Done)
+            assert follower.items() == leader.items()
+
+    asyncio.run(run())
+
+
+# -- two processes, both compacting, and a line that is cut
+
+
+class BadLine:
+    """Passes connections on, and cuts each after some bytes; every third at once."""
+
+    def __init__(self, port: int, rng: random.Random) -> None:
+        self.port = port
+        self.rng = rng
+        self.cuts = 0
+        self.budget = [20_000, 60_000]
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self.port)
+            left = [self.rng.randint(*self.budget) if self.rng.random() < 0.7 else self.rng.randrange(500)]
+            await asyncio.wait([asyncio.create_task(self.pipe(reader, to_writer, left)),
+                                asyncio.create_task(self.pipe(to_reader, writer, left))],
+                               return_when=asyncio.FIRST_COMPLETED)
+            to_writer.transport.abort()
+        writer.transport.abort()
+        self.cuts += 1
+
+    async def pipe(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, left: list[int]) -> None:
+        with contextlib.suppress(OSError):
+            while left[0] > 0 and (data := await source.read(4096)):
+                left[0] -= len(data)
+                # The last piece is cut anywhere, within a frame as a rule.
+                target.write(data[:len(data) + min(left[0], 0)])
+                await target.drain()
+
+
+def start_follower(folder: Path) -> tuple[subprocess.Popen[str], int]:
+    process = subprocess.Popen([sys.executable, "-m", "tests.raftlog.snapshot_follower", str(folder)], text=True,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parent.parent.parent)
+    assert process.stdout is not None
+    return process, int(process.stdout.readline())
+
+
+class Load:
+    """Goes on writing, taking snapshots and compacting on the leader, in a thread; knows each snapshot's content."""
+
+    def __init__(self, leader: KvStore, rng: random.Random) -> None:
+        self.leader = leader
+        self.rng = rng
+        self.contents: dict[int, dict[str, bytes]] = {}
+        self.stopping = threading.Event()
+        self.thread = threading.Thread(target=self.run)
+
+    def snapshot(self) -> None:
+        self.contents[self.leader.machine.applied] = self.leader.items()
+        self.leader.snapshot()
+
+    def run(self) -> None:
+        while not self.stopping.is_set():
+            fill(self.leader, self.rng, 200)
+            self.snapshot()
+            self.leader.log.flush()
+            self.leader.compact("major")
+
+
+def transfer_between_processes(folder: Path, seed: int, *, cuts: int) -> None:
+    """Install the leader's snapshot in another process, the line cut at least `cuts` times."""
+    rng = random.Random(seed)
+    options = StoreOptions(log=LogOptions(limits=SegmentLimits(max_entries=256), keep_links_seconds=0.0))
+    process, port = start_follower(folder / "follower")
+    try:
+        with KvStore(str(folder / "leader"), options) as leader:
+            for _ in range(6):
+                fill(leader, rng, 500, keys=900)
+            load = Load(leader, rng)
+            load.snapshot()
+
+            async def run() -> int:
+                line = BadLine(port, rng)
+                server = await asyncio.start_server(line.accept, "127.0.0.1", 0)
+                load.thread.start()
+                outcome = await send_snapshot(leader.log, leader.snapshots, server.sockets[0].getsockname()[:2],
+                                              term=1, limits=LIMITS, rng=rng)
+                assert isinstance(outcome, Done), outcome
+                assert line.cuts >= cuts, line.cuts
+                server.close()
+                return outcome.stats.index
+
+            index = asyncio.run(run())
+            load.stopping.set()
+            load.thread.join()
+            assert leader.machine.applied > index, "the leader stood still meanwhile"
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["index"] == index
+        process.communicate()
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.wait()
+    with KvStore(str(folder / "follower")) as follower:
+        assert follower.machine.applied == index
+        assert follower.items() == load.contents[index]
+        assert follower.log.segments.verify() == []
+        follower.put("next", b"entry")
+        follower.machine.audit()
+
+
+def test_a_snapshot_goes_from_one_process_to_another_while_both_compact_and_the_line_is_cut(tmp_path: Path) -> None:
+    transfer_between_processes(tmp_path, 1, cuts=3)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(100, 130))
+def test_soak_transfers_between_processes(seed: int, tmp_path: Path) -> None:
+    transfer_between_processes(tmp_path, seed, cuts=1)
