@@ -16,18 +16,48 @@ Importing this package does not import PySpark; what needs it says so with `Miss
 
 from compactlib.spark.block_folder import BlockFolder
 from compactlib.spark.blocks import MergeBlocks, MergeOptions
-from compactlib.spark.executor import DEFAULT_MAX_TASKS_PER_JOB, SparkExecutor
-from compactlib.spark.library import ship_library
+from compactlib.spark.executor import DEFAULT_JOBS_AT_ONCE, DEFAULT_MAX_TASKS_PER_JOB, SparkExecutor
+from compactlib.spark.fenced import FencedExecutor
+from compactlib.spark.library import ship_library, ship_wheel
+from compactlib.spark.many_stores import (
+    DEFAULT_STORES_AT_ONCE,
+    MappedItem,
+    StoreJob,
+    StoreOutcome,
+    compact_stores,
+    map_items,
+    outcome_table,
+)
+from compactlib.spark.object_files import KNOWN_TASKS, ObjectsExecutor, TaskFiles
+from compactlib.spark.packing import makespan, packed
 from compactlib.spark.register import register
-from compactlib.spark.session import local_session
+from compactlib.spark.session import local_session, notebook_session
+from compactlib.spark.shared_executor import SharedExecutor
 
 __all__ = [
+    "DEFAULT_JOBS_AT_ONCE",
     "DEFAULT_MAX_TASKS_PER_JOB",
+    "DEFAULT_STORES_AT_ONCE",
+    "KNOWN_TASKS",
     "BlockFolder",
+    "FencedExecutor",
+    "MappedItem",
     "MergeBlocks",
     "MergeOptions",
+    "ObjectsExecutor",
+    "SharedExecutor",
     "SparkExecutor",
+    "StoreJob",
+    "StoreOutcome",
+    "TaskFiles",
+    "compact_stores",
     "local_session",
+    "makespan",
+    "map_items",
+    "notebook_session",
+    "outcome_table",
+    "packed",
     "register",
     "ship_library",
+    "ship_wheel",
 ]

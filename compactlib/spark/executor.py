@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -48,6 +48,9 @@ DEFAULT_JOBS_AT_ONCE = 3
 _SHORT_JOB_SECONDS = 1.0
 """A job whose attempts keep the cores busy for less than this is small beside what it costs itself."""
 
+_TELL_SECONDS = 0.5
+"""How often Spark is asked how far its tasks are."""
+
 _PROBE_ROWS = 4096
 
 
@@ -69,8 +72,8 @@ class SparkExecutor:
       the only one: attempts that report never exceed it, but a task larger than its part is refused. What tasks
       report as spent is charged, also by those that failed; what a killed attempt wrote nobody knows.
     * **observer**: counters and events of tasks are passed on when their job ends; progress within a task is not
-      visible. Instead, each finished task's written bytes are reported as done under its name, and `rewrite`
-      advances by groups, job by job.
+      visible. Instead, each finished task's written bytes are reported as done under its name, `rewrite` advances by
+      groups, job by job, and `spark tasks` twice a second by what Spark says of the jobs that run (not over Connect).
     * **errors** come back with all their fields; one that cannot be pickled comes as `TaskFailed` with its text.
 
     Args:
@@ -122,7 +125,7 @@ class SparkExecutor:
 
     def _run_jobs(self, tasks: Sequence[RewriteTask], budget: Budget,
                   observer: Observer) -> Generator[RewriteOutcome, None, None]:
-        jobs = _Jobs(self, tasks, budget)
+        jobs = _Jobs(self, tasks, budget, observer)
         done = 0
         with contextlib.closing(jobs):
             while (ended := jobs.next_ended()) is not None:
@@ -135,7 +138,7 @@ class SparkExecutor:
                 observer.progress(Progress("rewrite", done, len(tasks), "groups"))
                 yield from (matched.outcome for matched in ended.matched)
             for task in jobs.refused:
-                yield RewriteFailure(task.name, budget.refusal or jobs.refusal)
+                yield RewriteFailure(task.name, jobs.refusal)
 
     def _next_job(self, remaining: BudgetLimits, waiting: int, wanted: int) -> tuple[int, BudgetLimits]:
         """How many tasks the next job takes, and the limits of each."""
@@ -212,8 +215,9 @@ def default_parallelism(spark: SparkSession) -> int:
         # Spark Connect has no context, and says so in an error of its own; a job shows it there.
         from pyspark.sql import functions
 
-        parts = spark.range(0, _PROBE_ROWS).select(functions.spark_partition_id().alias("part"))
-        return 1 + int(parts.agg(functions.max("part")).collect()[0][0])
+        # Collected as they are: an aggregate would cost a second stage.
+        parts = spark.range(0, _PROBE_ROWS).select(functions.spark_partition_id()).collect()
+        return 1 + max(int(row[0]) for row in parts)
 
 
 @attrs.frozen
@@ -236,14 +240,23 @@ class _Ended:
 class _Jobs:
     """The jobs of one run: begun in order and ahead of need, as far as the budget lets them; ended in order."""
 
-    def __init__(self, executor: SparkExecutor, tasks: Sequence[RewriteTask], budget: Budget) -> None:
+    def __init__(self, executor: SparkExecutor, tasks: Sequence[RewriteTask], budget: Budget,
+                 observer: Observer) -> None:
         self._executor = executor
         self._budget = budget
         self._waiting = deque(tasks)
         self._running: deque[Future[_Ended]] = deque()
         self._threads = JobThreads(executor._spark, executor._jobs_at_once)
         self._size = self._first_size()
-        self.refusal: BudgetSpent | None = None
+        self._refused: BudgetSpent | None = None
+        self._observer = observer
+        self._told = (0, 0)
+
+    @property
+    def refusal(self) -> BudgetSpent:
+        """Why the budget lets nothing begin any more; a new one each time."""
+        assert self._refused is not None
+        return self._budget.refusal or self._refused
 
     @property
     def refused(self) -> Sequence[RewriteTask]:
@@ -258,10 +271,20 @@ class _Jobs:
             self._running.append(self._threads.submit(partial(self._executor._run_job, tasks, limits)))
         if not self._running:
             return None
-        ended = self._running.popleft().result()
+        job = self._running.popleft()
+        while not job.done():
+            wait([job], timeout=_TELL_SECONDS)
+            self._tell_tasks()
+        ended = job.result()
         if ended.seconds < _SHORT_JOB_SECONDS * self._executor._slots():
             self._size *= 2
         return ended
+
+    def _tell_tasks(self) -> None:
+        told = self._threads.tasks()
+        if told is not None and told[1] and told != self._told:
+            self._told = told
+            self._observer.progress(Progress("spark tasks", told[0], told[1], "tasks"))
 
     def _first_size(self) -> int:
         """Two rounds of the cores: enough to keep them busy while one job begins and another ends, and small enough
@@ -275,12 +298,12 @@ class _Jobs:
         # A total is divided among the tasks of one job; what they leave is known when it has ended.
         at_once = 1 if self._budget.remaining.total_bytes is not None else self._executor._jobs_at_once
         # While a job runs, a paused budget is no reason to keep its results waiting.
-        if len(self._running) >= at_once or (self._running and self._budget.paused) or self.refusal is not None:
+        if len(self._running) >= at_once or (self._running and self._budget.paused) or self._refused is not None:
             return False
         try:
             self._budget.check()
         except BudgetSpent as spent:
-            self.refusal = spent
+            self._refused = spent
             return False
         return True
 

@@ -44,6 +44,23 @@ class JobThreads:
         self._unfinished = {other for other in self._unfinished if not other.done()} | {future}
         return future
 
+    def tasks(self) -> tuple[int, int] | None:
+        """How many Spark tasks of these jobs have ended, and how many there are so far; `None` if Spark does not say.
+
+        Spark Connect does not; its own handlers do (`SparkSession.registerProgressHandler`).
+        """
+        if self._context is None:
+            return None
+        try:
+            ids = self._context._jsc.sc().statusTracker().getJobIdsForTag(self._tag)
+            tracker = self._context.statusTracker()
+            jobs = filter(None, map(tracker.getJobInfo, ids))
+            stages = [stage for job in jobs for stage in map(tracker.getStageInfo, job.stageIds) if stage is not None]
+        except Exception:
+            # Only told for show: whatever is wrong, the job's own result will say it.
+            return None
+        return sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
+
     def close(self) -> None:
         """Begin nothing more, ask Spark to end what runs, and wait until the threads are gone."""
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING
 
+from compactlib.errors import InvalidInput, StorageError
+from compactlib.files import StrPath
 from compactlib.spark.dependencies import require_spark
 
 if TYPE_CHECKING:
@@ -62,11 +64,54 @@ def ship_library(spark: SparkSession, *, with_dependencies: bool = False) -> str
         MissingDependency: PySpark is not installed here.
     """
     require_spark("shipping the library")
+    packages = ("compactlib", "attr", "attrs", "sortedcontainers") if with_dependencies else ("compactlib",)
+    return _ship(spark, "compactlib", library_archive(packages))
+
+
+def ship_wheel(spark: SparkSession, path: StrPath) -> str:
+    """Send a pure-Python wheel to the workers of this session, so that they can import what is in it.
+
+    For your own tasks' package, or for a wheel of compactlib that was built and tested elsewhere. Spark puts archives
+    on the path of the workers, not wheels; what is sent is the wheel's content under the name of an archive. Its
+    dependencies are not sent, and nothing is installed: scripts and entry points have no effect.
+
+    Args:
+        spark: a classic or a Spark Connect session.
+        path: a file named as wheels are, for any platform: `name-version-py3-none-any.whl`.
+
+    Returns:
+        The archive's file name, which carries a digest of the wheel.
+
+    Raises:
+        InvalidInput: this is no wheel, or one with compiled code, which cannot be imported from an archive.
+        MissingDependency: PySpark is not installed here.
+        StorageError: the file cannot be read.
+    """
+    require_spark("shipping a wheel")
+    name = os.path.basename(path)
+    if not name.endswith("-none-any.whl"):
+        raise InvalidInput(f"{name!r} is not named like a pure-Python wheel (name-version-py3-none-any.whl); install "
+                           "packages with compiled code on the workers")
+    try:
+        with open(path, "rb") as wheel:
+            data = wheel.read()
+    except OSError as error:
+        raise StorageError.from_os(error, "read", path) from error
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            (record,) = [each for each in archive.namelist() if each.endswith(".dist-info/WHEEL")]
+            is_pure = b"Root-Is-Purelib: true" in archive.read(record)
+    except (zipfile.BadZipFile, ValueError) as error:
+        raise InvalidInput(f"{os.fspath(path)} is no wheel: {error}") from error
+    if not is_pure:
+        raise InvalidInput(f"{os.fspath(path)} holds compiled code; install it on the workers")
+    return _ship(spark, name.split("-")[0], data)
+
+
+def _ship(spark: SparkSession, stem: str, data: bytes) -> str:
     from pyspark.errors import PySparkException
 
-    packages = ("compactlib", "attr", "attrs", "sortedcontainers") if with_dependencies else ("compactlib",)
-    data = library_archive(packages)
-    name = f"compactlib-{hashlib.sha256(data).hexdigest()[:16]}.zip"
+    name = f"{stem}-{hashlib.sha256(data).hexdigest()[:16]}.zip"
     folder = tempfile.mkdtemp(prefix="compactlib-ship-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = os.path.join(folder, name)

@@ -93,6 +93,14 @@ class StoreOutcome:
         return Table.from_dicts(self.to_dicts())._repr_html_()
 
 
+def outcome_table(outcomes: Iterable[StoreOutcome]) -> Table:
+    """All outcomes of a run as one table, which notebooks render; stores that failed come first."""
+    listed = sorted(outcomes, key=lambda each: (not isinstance(each.outcome, Failed), each.name))
+    failed = sum(isinstance(each.outcome, Failed) for each in listed)
+    rows = [row for each in listed for row in each.to_dicts()]
+    return Table.from_dicts(rows, title=f"{len(listed)} stores, {failed} failed")
+
+
 @attrs.frozen
 class _Mapper:
     """The function that Spark maps over parts of the items."""
@@ -104,9 +112,11 @@ class _Mapper:
 
         import pyarrow as pa
 
-        schema = pa.schema([pa.field("number", pa.int64()), pa.field("result", pa.binary())])
+        types: dict[str, pa.DataType] = {"number": pa.int64(), "result": pa.binary()}
+        schema = pa.schema([pa.field(name, kind) for name, kind in types.items()])
         for batch in batches:
-            for part in batch.column(0).to_pylist():
+            parts: list[Any] = batch.column(0).to_pylist()
+            for part in parts:
                 function, numbered = pickle.loads(self.parts[part])
                 numbers, results = [], []
                 for number, item in numbered:

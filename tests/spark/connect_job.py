@@ -16,12 +16,13 @@ from pyspark.sql import SparkSession
 
 from compactlib.observe import RecordingObserver
 from compactlib.rewrite import RewriteFailure
-from compactlib.spark import SparkExecutor, register, ship_library
+from compactlib.spark import SparkExecutor, map_items, register, ship_library, ship_wheel
 from compactlib.testing.executor_conformance import check_executor
 from tests.spark import rewrite_tasks
 from tests.spark.jvm import QUICK_JAVA
 from tests.spark.raftlogs import build_log, expected_rows
 from tests.spark.rewrite_tasks import AlwaysKilledTask, CopyTask
+from tests.spark.wheels import wheel
 
 
 def session() -> SparkSession:
@@ -54,6 +55,9 @@ def found(folder: Path) -> dict[str, Any]:
     frame = spark.read.format("compactlib.raftlog").load(str(log))
     answers["rows equal"] = sorted(tuple(row) for row in frame.collect()) == [
         tuple(row.values()) for row in expected_rows(log)]
+    answers["wheel"] = ship_wheel(spark, wheel(folder))
+    (greeted,) = map_items(spark, ["Connect"], import_greeting)
+    answers["greeting"] = greeted.value or repr(greeted.error)
     (killed,) = SparkExecutor(spark).run([AlwaysKilledTask("deadly")])
     assert isinstance(killed, RewriteFailure)
     answers["killed"] = [type(killed.error).__name__, str(killed.error)]
@@ -62,6 +66,13 @@ def found(folder: Path) -> dict[str, Any]:
     assert isinstance(stopped, RewriteFailure)
     answers["stopped"] = [type(stopped.error).__name__, str(stopped.error)]
     return answers
+
+
+def import_greeting(who: str) -> list[str]:
+    """Runs on a worker, where the shipped wheel is."""
+    import greeting  # type: ignore[import-not-found]
+
+    return [greeting.greet(who), greeting.__file__]
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ def test_chosen_segments(store: BlobStore) -> None:
 
 
 def test_batches_end_where_reads_do(tmp_path: Path, clock: ManualClock) -> None:
-    big = {"capacity_bytes": 40 << 20, "segment_bytes": 20 << 20, "index_max_entries": 10_000}
+    big: dict[str, Any] = {"capacity_bytes": 40 << 20, "segment_bytes": 20 << 20, "index_max_entries": 10_000}
     with open_store(tmp_path / "store", clock, **big) as store:
         store.put("large", bytes(3 << 20))
         fill(store, 10_000, random.Random(1), largest=300)

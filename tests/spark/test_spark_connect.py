@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("connect")
     script = subprocess.run([sys.executable, "-m", "tests.spark.connect_job", str(folder)], cwd=ROOT,
-                            capture_output=True, text=True, timeout=240, check=False)
+                            capture_output=True, text=True, timeout=290, check=False)
     assert script.returncode == 0, script.stderr[-4000:]
     found: dict[str, Any] = json.loads(script.stdout.splitlines()[-1])
     return found
@@ -37,6 +37,12 @@ def test_the_executor_conforms(answers: dict[str, Any]) -> None:
 
 def test_workers_import_the_shipped_library(answers: dict[str, Any]) -> None:
     assert f"/{answers['archive']}/compactlib/" in answers["library"]
+
+
+def test_workers_import_from_a_shipped_wheel(answers: dict[str, Any]) -> None:
+    told, place = answers["greeting"]
+    assert told == "hello, Connect"
+    assert f"/{answers['wheel']}/greeting/" in place
 
 
 def test_the_data_source_gives_the_logs_rows(answers: dict[str, Any]) -> None:

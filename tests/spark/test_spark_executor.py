@@ -161,7 +161,8 @@ class TestJobs:
         assert results(outcomes).keys() == {task.name for task in tasks}
         jobs = [told for told in observer.progresses if told.work == "rewrite"]
         assert jobs == [Progress("rewrite", done, 5, "groups") for done in (2, 4, 5)]
-        assert set(observer.progresses) - set(jobs) == {Progress(task.name, 2500, 2500) for task in tasks}
+        others = {told for told in observer.progresses if told.work not in ("rewrite", "spark tasks")}
+        assert others == {Progress(task.name, 2500, 2500) for task in tasks}
         assert observer.counters == {("copied_bytes", (("kind", "test"),)): 5 * 2500}
         assert sorted(fields["task"] for _, fields in observer.events) == sorted(task.name for task in tasks)
 
@@ -193,6 +194,22 @@ class TestJobs:
         next(outcomes)
         outcomes.close()
         assert list(job.private.glob("late*")) == []
+
+    def test_progress_while_a_job_runs(self, spark: SparkSession, job: Job) -> None:
+        """The task waits for a file that the observer makes when it hears of it."""
+        go = job.sources / "go"
+
+        class Answering(RecordingObserver):
+            def progress(self, progress: Progress) -> None:
+                super().progress(progress)
+                if progress.work == "spark tasks":
+                    go.touch()
+
+        observer = Answering()
+        results(list(SparkExecutor(spark).run([WaitingTask("late", str(go))], observer=observer)))
+        told = [progress for progress in observer.progresses if progress.work == "spark tasks"]
+        assert told
+        assert all(0 <= each.done <= (each.total or 0) and each.unit == "tasks" for each in told)
 
     def test_jobs_of_little_tasks_grow(self, spark: SparkSession) -> None:
         observer = RecordingObserver()

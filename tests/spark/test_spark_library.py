@@ -9,10 +9,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
-from compactlib.errors import MissingDependency
-from compactlib.spark import SparkExecutor, local_session, ship_library
+from compactlib.errors import InvalidInput, MissingDependency, StorageError
+from compactlib.spark import SparkExecutor, local_session, map_items, ship_library, ship_wheel
 from compactlib.spark.library import library_archive
+from tests.spark.wheels import wheel
 
 
 def test_equal_sources_give_equal_bytes() -> None:
@@ -44,6 +46,37 @@ def test_python_imports_from_it_alone(tmp_path: Path) -> None:
 def test_importing_the_package_does_not_import_spark() -> None:
     script = "import sys, compactlib.spark; print(sorted({'pyspark', 'pyarrow', 'pandas', 'numpy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.spark
+def test_workers_import_from_a_wheel(spark: SparkSession, tmp_path: Path) -> None:
+    name = ship_wheel(spark, wheel(tmp_path))
+    assert name.startswith("greeting-")
+    assert ship_wheel(spark, wheel(tmp_path)) == name
+
+    def greeted(who: str) -> tuple[str, str]:
+        import greeting  # type: ignore[import-not-found]
+
+        return greeting.greet(who), greeting.__file__
+
+    (answer,) = map_items(spark, ["Spark"], greeted)
+    assert answer.value is not None, answer.error
+    assert answer.value[0] == "hello, Spark"
+    assert f"/{name}/greeting/" in answer.value[1]
+
+
+@pytest.mark.spark
+def test_what_is_no_pure_wheel_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="compiled code"):
+        ship_wheel(spark, wheel(tmp_path, purelib="false"))
+    with pytest.raises(InvalidInput, match="not named like"):
+        ship_wheel(spark, wheel(tmp_path, name="greeting-1.0-cp311-cp311-manylinux.whl"))
+    bad = tmp_path / "bad-1-py3-none-any.whl"
+    bad.write_bytes(b"no zip")
+    with pytest.raises(InvalidInput, match="no wheel"):
+        ship_wheel(spark, bad)
+    with pytest.raises(StorageError):
+        ship_wheel(spark, tmp_path / "absent-1-py3-none-any.whl")
 
 
 @pytest.mark.parametrize("package", ["pyspark", "pyarrow", "pandas"])

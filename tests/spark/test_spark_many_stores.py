@@ -17,7 +17,7 @@ from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed
 from compactlib.rewrite import Executor, LocalExecutor, RewriteFailure, RewriteOutcome, RewriteTask
 from compactlib.spark import SparkExecutor
-from compactlib.spark.many_stores import StoreJob, compact_stores, map_items
+from compactlib.spark.many_stores import StoreJob, StoreOutcome, compact_stores, map_items, outcome_table
 from compactlib.spark.shared_executor import SharedExecutor
 from tests.spark.rewrite_tasks import FailingTask, ReturningTask
 from tests.spark.store_jobs import build_logs, contents, groups_of, job, planned_bytes
@@ -76,6 +76,9 @@ class TestCompactStores:
         jobs = [*map(job, folders), StoreJob("broken", broken), job(str(tmp_path / "absent" / "log"))]
         found = {each.name: each.outcome for each in compact_stores(jobs, LocalExecutor())}
         assert len(found) == 5
+        table = outcome_table(StoreOutcome(name, outcome) for name, outcome in found.items())
+        assert "5 stores, 2 failed" in str(table)
+        assert "a host&#x27;s own" in table._repr_html_()
         assert isinstance(found["broken"], Failed)
         assert isinstance(found["broken"].error, TaskFailed)
         assert isinstance(found[str(tmp_path / "absent" / "log")], Failed)

@@ -1,0 +1,263 @@
+"""Tasks whose files travel through an object store, for workers that share no folder with this process.
+
+The files a task reads are put into the store, the worker takes them into a scratch folder, runs the task there, and
+puts what it wrote under a key of its attempt; this process takes that back into the folder the task names, where the
+caller commits it as ever. Objects are immutable and keys are unique, so a retry or a late attempt meets nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil  # noqa: TID251 - scratch of one attempt, no data of the library
+import tempfile  # noqa: TID251 - scratch of one attempt, no data of the library
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import attrs
+
+from compactlib.blobstore.rewrite import CopyRecords
+from compactlib.budget import Budget
+from compactlib.errors import CompactlibError, InvalidInput, StorageError
+from compactlib.files import Files, LocalFiles
+from compactlib.objects import Digest, ObjectRef, ObjectStore, read_checked
+from compactlib.observe import Observer
+from compactlib.raftlog.rewrite import CompactSegments
+from compactlib.rewrite import (
+    Attempt,
+    Executor,
+    RewriteFailure,
+    RewriteOutcome,
+    RewriteResult,
+    RewriteTask,
+    RewrittenFile,
+    checked_names,
+    new_attempt_id,
+)
+
+OpenStore: TypeAlias = Callable[[], ObjectStore]
+"""Opens the object store; picklable, since workers call it too: `functools.partial(RemoteObjects, url)`."""
+
+_SCHEME = "object://"
+
+
+@attrs.frozen
+class TaskFiles:
+    """Which files a kind of task reads, and how it is sent to read and write elsewhere.
+
+    Attributes:
+        kind: the class of the tasks.
+        inputs: the paths of the files that a task reads.
+        folder: where a task writes.
+        moved: the same task, with each input under its own name in this folder, and writing there as well.
+    """
+
+    kind: type
+    inputs: Callable[[Any], Sequence[str]]
+    folder: Callable[[Any], str]
+    moved: Callable[[Any, str], Any]
+
+
+def _moved_segments(task: CompactSegments, folder: str) -> CompactSegments:
+    sources = tuple(attrs.evolve(source, path=os.path.join(folder, os.path.basename(source.path)))
+                    for source in task.sources)
+    return attrs.evolve(task, folder=folder, sources=sources)
+
+
+KNOWN_TASKS: tuple[TaskFiles, ...] = (
+    TaskFiles(CompactSegments, lambda task: [source.path for source in task.sources], lambda task: task.folder,
+              _moved_segments),
+    TaskFiles(CopyRecords, lambda task: [os.path.join(task.folder, source.segment.log_file) for source in task.sources],
+              lambda task: task.folder, lambda task, folder: attrs.evolve(task, folder=folder)),
+)
+"""The tasks of this library that read and write files: `ObjectsExecutor` carries them unless it is told of others."""
+
+
+@attrs.frozen(kw_only=True)
+class CarriedTask:
+    """A task that runs in a scratch folder, with its files taken from an object store and put there.
+
+    Attributes:
+        name: the task's name.
+        task: the task as it was given.
+        moved: sends it to another folder, see `TaskFiles`.
+        open_store: opens the store.
+        inputs: file names, and the objects that hold them.
+        prefix: what the keys of this run begin with.
+        scratch: where scratch folders are made; the system's own place if `None`.
+    """
+
+    name: str
+    task: RewriteTask
+    moved: Callable[[Any, str], Any]
+    open_store: OpenStore
+    inputs: tuple[tuple[str, ObjectRef], ...]
+    prefix: str
+    scratch: str | None = None
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        """See `RewriteTask.run`.
+
+        Raises:
+            BadDigest: an input is not what was put there.
+            ObjectNotFound, StoreFailed: the store does not give or take a file.
+        """
+        folder = tempfile.mkdtemp(prefix="compactlib-task-", dir=self.scratch)
+        try:
+            with self.open_store() as store:
+                for name, ref in self.inputs:
+                    take_object(store, ref, os.path.join(folder, name), LocalFiles())
+                result: RewriteResult = self.moved(self.task, folder).run(attempt)
+                files = tuple(self._put(store, file, attempt, number) for number, file in enumerate(result.files))
+            return attrs.evolve(result, files=files)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _put(self, store: ObjectStore, file: RewrittenFile, attempt: Attempt, number: int) -> RewrittenFile:
+        ref = put_file(store, f"{self.prefix}/out/{attempt.id}/{number}", file.path)
+        return attrs.evolve(file, path=f"{_SCHEME}{ref.digest.hex}/{os.path.basename(file.path)}/{ref.key}")
+
+
+class ObjectsExecutor:
+    """An `Executor` that carries the files of tasks to another one's workers and back, through an object store.
+
+    Nothing changes for the caller: results name files in the folder that the task named. Whole files are carried, also
+    where a task reads a part of them, and a file that is put is held in memory once; so use it where no folder can be
+    shared. When a run ends, its objects are deleted; what an attempt puts after that is removed by `sweep`.
+
+    Args:
+        executor: who runs the tasks; a `SparkExecutor` needs nothing else.
+        open_store: opens the object store, here and on the workers.
+        prefix: what the keys of all runs begin with; for them alone.
+        kinds: the kinds of tasks it can carry.
+        files: the disk of this process.
+        scratch: where workers make their scratch folders; default their system's own place.
+    """
+
+    def __init__(self, executor: Executor, open_store: OpenStore, *, prefix: str = "rewrites",
+                 kinds: Sequence[TaskFiles] = KNOWN_TASKS, files: Files | None = None,
+                 scratch: str | None = None) -> None:
+        self._executor = executor
+        self._open_store = open_store
+        self._prefix = prefix
+        self._kinds = tuple(kinds)
+        self._files: Files = LocalFiles() if files is None else files
+        self._scratch = scratch
+
+    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+            observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
+        """See `Executor.run`. A task whose files cannot be carried fails with the store's error.
+
+        Raises:
+            InvalidInput: there is a task of a kind that is not known.
+        """
+        listed = checked_names(tasks)
+        known = {task.name: self._files_of(task) for task in listed}
+        return self._run(listed, known, budget, observer)
+
+    def _files_of(self, task: RewriteTask) -> TaskFiles:
+        for kind in self._kinds:
+            if isinstance(task, kind.kind):
+                return kind
+        raise InvalidInput(f"task {task.name!r} is a {type(task).__name__}, and nothing says which files it reads; "
+                           "give ObjectsExecutor a TaskFiles for it")
+
+    def _run(self, tasks: Sequence[RewriteTask], known: dict[str, TaskFiles], budget: Budget | None,
+             observer: Observer | None) -> Generator[RewriteOutcome, None, None]:
+        run = f"{self._prefix}/{new_attempt_id()}"
+        folders = {task.name: known[task.name].folder(task) for task in tasks}
+        with self._open_store() as store:
+            try:
+                carried: list[RewriteTask] = []
+                sent: dict[str, ObjectRef] = {}
+                for task in tasks:
+                    try:
+                        inputs = known[task.name].inputs(task)
+                        refs = tuple((os.path.basename(path), self._sent(store, run, path, sent)) for path in inputs)
+                    except CompactlibError as error:
+                        yield RewriteFailure(task.name, error)
+                        continue
+                    carried.append(CarriedTask(name=task.name, task=task, moved=known[task.name].moved, inputs=refs,
+                                               open_store=self._open_store, prefix=run, scratch=self._scratch))
+                for outcome in self._executor.run(carried, budget=budget, observer=observer):
+                    yield self._taken(store, outcome, folders[outcome.task])
+            finally:
+                for info in list(store.list(f"{run}/")):
+                    store.delete(info.key)
+
+    def _sent(self, store: ObjectStore, run: str, path: str, sent: dict[str, ObjectRef]) -> ObjectRef:
+        if path not in sent:
+            sent[path] = put_file(store, f"{run}/in/{len(sent)}", path)
+        return sent[path]
+
+    def _taken(self, store: ObjectStore, outcome: RewriteOutcome, folder: str) -> RewriteOutcome:
+        """The outcome with its files in the task's own folder."""
+        if not isinstance(outcome, RewriteResult):
+            return outcome
+        taken: list[RewrittenFile] = []
+        try:
+            for file in outcome.files:
+                digest, name, key = file.path.removeprefix(_SCHEME).split("/", 2)
+                path = os.path.join(folder, name)
+                ref = ObjectRef(key, file.size_bytes, Digest.from_hex(digest))
+                take_object(store, ref, path, self._files)
+                taken.append(attrs.evolve(file, path=path))
+        except CompactlibError as error:
+            return RewriteFailure(outcome.task, error)
+        return attrs.evolve(outcome, files=tuple(taken))
+
+    def sweep(self, *, now: float, older_than_seconds: float) -> int:
+        """Delete objects of earlier runs that are so old; returns how many.
+
+        Give more than a run ever takes: runs that are under way have objects too.
+
+        Args:
+            now: the time, seconds since the epoch by the store's clock.
+            older_than_seconds: how old an object must be.
+
+        Raises:
+            StoreFailed: the store cannot be asked.
+        """
+        with self._open_store() as store:
+            old = [info.key for info in store.list(f"{self._prefix}/") if info.modified_at < now - older_than_seconds]
+            for key in old:
+                store.delete(key)
+        return len(old)
+
+    def __repr__(self) -> str:
+        return f"ObjectsExecutor({self._executor!r}, prefix={self._prefix!r})"
+
+
+def take_object(store: ObjectStore, ref: ObjectRef, path: str, files: Files) -> None:
+    """Write an object to a new file, durably.
+
+    Raises:
+        BadDigest: the object is not the one that the reference names.
+        ObjectNotFound, StoreFailed: the store does not give it.
+        StorageError: the disk refused; the file is removed.
+    """
+    data = read_checked(store, ref)
+    out = files.create(path)
+    try:
+        try:
+            out.write_at(0, [data])
+            out.sync()
+        finally:
+            out.close()
+    except BaseException:
+        files.unlink(path)
+        raise
+
+
+def put_file(store: ObjectStore, key: str, path: str) -> ObjectRef:
+    """Create an object of a file's bytes.
+
+    Raises:
+        StorageError: the file cannot be read.
+        ObjectExists, StoreFailed: the store does not take it.
+    """
+    try:
+        with open(path, "rb") as source:
+            data = source.read()
+    except OSError as error:
+        raise StorageError.from_os(error, "read", path) from error
+    return store.create(key, data)
