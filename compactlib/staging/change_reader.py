@@ -29,6 +29,7 @@ class ChangeReader:
         self._batch: ChangeBatch = ChangeBatch([], [], [])
         self._at = 0
         self._last = b""
+        self._ended = False
 
     def peek(self) -> bytes | None:
         """The next change's key; `None` when there is none left."""
@@ -55,9 +56,10 @@ class ChangeReader:
     def _fill(self) -> None:
         steps: list[ChangeBatch] = []
         count = size = 0
-        while count < MAX_BATCH and size < MAX_BATCH_BYTES:
+        while count < MAX_BATCH and size < MAX_BATCH_BYTES and not self._ended:
             step = ChangeBatch.of(islice(self._source, _STEP), after=self._last)
             if not step:
+                self._ended = True
                 break
             steps.append(step)
             self._last = step.keys[-1]

@@ -20,6 +20,7 @@ from compactlib.staging.range_cursor import RangeLookup, RangeScan
 from compactlib.staging.range_diff import RangeDiff
 from compactlib.staging.range_files import METARANGES, RANGES, RangeFiles
 from compactlib.staging.range_merge import merge_metaranges
+from compactlib.staging.range_verify import Verified, verify_metarange
 from compactlib.staging.rows import RangeFormat
 from compactlib.staging.split import SplitRule
 
@@ -107,6 +108,14 @@ class CommittedRanges:
     def collect(self, live: Callable[[], Iterable[MetaRangeId]], *, grace_seconds: float) -> Collected:
         """See `Committed.collect`; the protocol against racing writers is in `range_collect`."""
         return RangeCollector(self._files, self._clock, live, grace_seconds).run()
+
+    def verify(self, metarange_id: MetaRangeId | None) -> Verified:
+        """Read all of a metarange, and check it more deeply than a read does: see `range_verify`. O(records).
+
+        Raises:
+            DamagedRange, RangeNotFound: something is not as it should be.
+        """
+        return verify_metarange(self._files, self._metarange(metarange_id))
 
     def cache_stats(self) -> CacheStats:
         """How well the cache did."""

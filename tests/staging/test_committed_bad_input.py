@@ -11,8 +11,9 @@ from compactlib.errors import BudgetSpent, CompactlibError, CorruptData, Invalid
 from compactlib.objects import MemoryObjects, StoreFailed
 from compactlib.staging.committed_ranges import CommittedRanges
 from compactlib.staging.errors import DamagedRange, MergeConflict, MetaRangeNotFound, NewerFormat, RangeNotFound
-from compactlib.staging.model import MAX_KEY_BYTES, MetaRangeId, Record
-from compactlib.staging.plain_format import HEADER, MAGIC, encode_header
+from compactlib.staging.metarange import MetaRange
+from compactlib.staging.model import MAX_KEY_BYTES, MetaRangeId, RangeEntry, Record
+from compactlib.staging.plain_format import HEADER, MAGIC, PlainFormat, encode_header
 from compactlib.staging.range_cache import SizedCache
 from compactlib.staging.rows import RangeFormat
 from compactlib.staging.split import SplitRule
@@ -234,3 +235,34 @@ def test_a_second_read_comes_from_the_cache() -> None:
     assert dict(layer.scan(base)) == CONTENT
     assert not objects.counts
     assert layer.cache_stats().hits > 0
+
+
+@both_formats
+def test_verify_finds_what_is_sealed_but_wrong(range_format: RangeFormat) -> None:
+    objects = MemoryObjects()
+    layer = committed(objects, range_format=range_format)
+    base = written(layer, CONTENT)
+    assert layer.verify(base).records == len(CONTENT)
+    assert layer.verify(None).to_dicts() == [{"ranges": 0, "records": 0, "size_bytes": 0}]
+    entry = next(entry for entry in layer.ranges_of(base) if entry.count > 2)
+    records = [(key, CONTENT[key]) for key in CONTENT if entry.min_key <= key <= entry.max_key]
+    wrong = [(key, Record(record.identity, b"wrong")) for key, record in records]
+    replace(objects, f"ranges/{entry.range_id}", range_format.encode(range_format.rows(wrong), entry.range_id))
+    with pytest.raises(DamagedRange):
+        layer.verify(base)
+
+
+def test_verify_finds_unsorted_keys_and_cuts_that_are_none() -> None:
+    pairs = list(CONTENT.items())
+    rule = SplitRule(raggedness=4)
+    for held in (pairs[:2][::-1], pairs):
+        objects = MemoryObjects()
+        layer = committed(objects, rule=rule)
+        rows = PlainFormat().rows(held)
+        range_id = rows.content_id()
+        objects.create(f"ranges/{range_id}", PlainFormat().encode(rows, range_id))
+        entry = RangeEntry(range_id, rows.key(0), rows.key(len(rows) - 1), len(rows), rows.size_bytes)
+        metarange_id, data = MetaRange(rule, (entry,)).encode()
+        objects.create(f"metaranges/{metarange_id}", data)
+        with pytest.raises(DamagedRange):
+            layer.verify(metarange_id)

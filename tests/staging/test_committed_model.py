@@ -50,6 +50,7 @@ def test_random_histories_end_in_the_ids_of_a_write_from_scratch(
         assert list(layer.diff(at, applied.metarange_id)) == expected
         assert dict(layer.scan(applied.metarange_id)) == content
         at = applied.metarange_id
+    assert layer.verify(at).records == len(content)
     layer.audit()
 
 
