@@ -22,7 +22,7 @@ from compactlib.staging import (
 )
 from compactlib.testing import FaultyStore, KVFault, KVOperation
 from tests.staging.test_vectors_branch import missing
-from tests.staging.world import World, contents, head_contents, record
+from tests.staging.world import World, contents, diff, head_contents, record
 
 
 def rotations(world: World, count: int) -> Branch:
@@ -111,12 +111,13 @@ def test_a_record_write_in_doubt_is_found_out(operation: str, fault: KVFault) ->
             "delete_branch": lambda other=other: other.area.delete_branch("source"),  # type: ignore[misc]
         }
         try:
-            calls[operation]()
+            outcome = calls[operation]()
         except (OutcomeUnknown, SlowDown, BranchExists):
             # Making a branch is tried once: refused is refused, and late cannot be told from lost.
             assert operation == "create"
         else:
             store.settle()
+            assert isinstance(outcome, Done) or operation in ("put_if", "create", "delete_branch")
             if operation in expected:
                 assert contents(main) == expected[operation]
             if operation == "commit":
@@ -129,6 +130,43 @@ def test_a_record_write_in_doubt_is_found_out(operation: str, fault: KVFault) ->
         if len(met) < number:
             break
     assert number > 1
+
+
+def test_a_commit_in_doubt_that_others_went_on_from_is_known_again() -> None:
+    """It happened, nobody said so, and before anybody asked there was another commit on top."""
+    world = World()
+    main = world.branch({}, staged={"a": "1"})
+    met: list[None] = []
+
+    def choose(operation: KVOperation) -> KVFault | None:
+        if operation.key == b"branches/main" and operation.name == "set_if":
+            met.append(None)
+            return KVFault.UNKNOWN_DONE if len(met) == 2 else None
+        if len(met) == 2 and operation.key == b"branches/main":
+            met.append(None)
+            main.put(b"b", b"2")
+            main.commit("on top")
+            main.put(b"c", b"3")
+            world.context.branches.update("main", lambda found: found.sealed_with(world.context.tokens.issue("main")))
+        return None
+
+    outcome = World(FaultyStore(world.store, choose), world.objects, seed=77).area.branch("main").commit("mine")
+    assert [commit.message for _, commit in main.log()] == ["on top", "mine", "made by hand"]
+    assert isinstance(outcome, Done)
+    assert outcome.stats.commit_id == list(main.log())[1][0]
+    assert diff(main) == ["c added ->3"]
+
+
+def test_a_reset_in_doubt_that_happened_drops_its_tokens() -> None:
+    world = World()
+    main = world.branch({}, staged={"a": "1"})
+    token = main.record().staging_token
+    store = FaultyStore(world.store, lambda operation: (
+        KVFault.UNKNOWN_DONE if operation.name == "set_if" and operation.number < 10 else None))
+    outcome = World(store, world.objects, seed=77).area.branch("main").reset()
+    assert isinstance(outcome, Done)
+    assert outcome.stats.tokens_dropped == 1
+    assert [mark.token for mark in world.context.tokens.dropped()] == [token]
 
 
 def test_a_put_in_doubt_is_not_repeated() -> None:

@@ -52,6 +52,24 @@ def test_a_diff_looks_at_a_bounded_number_of_keys() -> None:
     assert diff(main) == []
 
 
+@pytest.mark.parametrize("cache_bytes", [0, 500, 16 << 20], ids=["no cache", "too small", "large"])
+def test_pages_of_a_diff_over_a_compaction(cache_bytes: int) -> None:
+    """Whether the difference between HEAD and the compacted metarange is kept or read each time is not seen."""
+    world = World(options=StagingOptions(diff_cache_bytes=cache_bytes))
+    main = world.branch({"a": "1", "b": "2", "c": "3"}, compacted={"a": "9", "c": "3", "d": "4", "e": "5"},
+                        staged={"c": None, "d": None})
+    for _ in range(2):
+        pages, after = [], cast("bytes | None", None)
+        while True:
+            page = main.diff(limit=1, after=after)
+            pages += [difference.key for difference in page.differences]
+            after = page.next_after
+            if after is None:
+                break
+        assert pages == [b"a", b"b", b"c", b"e"]
+        assert [difference.key for difference in main.diff(prefix=b"e").differences] == [b"e"]
+
+
 def test_common_prefixes_are_passed_over_by_seeking() -> None:
     main = World().branch({f"{folder}/{number:03}": "x" for folder in "abc" for number in range(200)} | {"d": "y"},
                           staged={"b/new": "1"})
