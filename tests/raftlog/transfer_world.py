@@ -34,6 +34,15 @@ from compactlib.raftlog.replication.effects import (
     WriteState,
 )
 from compactlib.raftlog.replication.errors import TransferAborted
+from compactlib.raftlog.replication.messages import (
+    EntryChunk,
+    LiveChunk,
+    Progress,
+    Refusal,
+    StateChunk,
+    TransferMessage,
+    Withdrawal,
+)
 from compactlib.raftlog.replication.receiver import SnapshotReceiver
 from compactlib.raftlog.replication.sender import SnapshotSender
 from compactlib.raftlog.replication.wire import LENGTH_BYTES, decode, encode
@@ -146,6 +155,20 @@ class Follower:
             self.places[chr(entry.payload[0])] = index
 
 
+def told(message: TransferMessage) -> str:
+    """A message in a few words."""
+    name = type(message).__name__.removesuffix("Chunk").lower()
+    if isinstance(message, Progress):
+        return f"{name} {message.position.phase.name.lower()} {message.position.offset}"
+    if isinstance(message, EntryChunk):
+        return f"{name} {', '.join(str(entry.index) for entry in message.entries)} after {message.previous}"
+    if isinstance(message, LiveChunk | StateChunk):
+        return f"{name} {message.offset} to {message.offset + len(message.data)}"
+    if isinstance(message, Refusal | Withdrawal):
+        return f"{name} {message.reason.name.lower()}"
+    return name
+
+
 @attrs.define
 class Letter:
     """A frame under way, to the follower or back."""
@@ -228,8 +251,7 @@ class World:
         """Hand over the letter at `place`; with `keep` it will come once more."""
         letter = self.network[place] if keep else self.network.pop(place)
         message = decode(letter.frame[LENGTH_BYTES:])
-        self.trace.append(f"{'->' if letter.to_follower else '<-'} {type(message).__name__} "
-                          f"{getattr(message, 'position', '')}{getattr(message, 'offset', '')}")
+        self.trace.append(f"{'->' if letter.to_follower else '<-'} {told(message)}")
         if letter.to_follower:
             self.by_receiver(self.receiver.receive(message, self.now, last_applied=self.follower.last_applied))
         else:
