@@ -224,8 +224,10 @@ class LogSegments(SegmentLog):
         Raises:
             LiveIndexMissing: some are not; says how many, and the first.
         """
+        # Before the segments are listed: what leaves the memtable is in segments by then.
+        elsewhere = self.elsewhere()
         require_live(state.live, self._state, self.refs,
-                     lambda ref: self._segments.reader(ref.number).index.index_set(), self.elsewhere())
+                     lambda ref: self._segments.reader(ref.number).index.index_set(), elsewhere)
 
     def record_state(self, state: SnapshotState) -> None:
         """Put the row of a snapshot in force durably. `require_held` comes first; everything live must be durable.

@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import attrs
 
@@ -142,12 +142,6 @@ def head_crc(index: int, term: int, length: int) -> int:
     return crc32(_ENTRY_HEAD.pack(index, term, length), 0)
 
 
-def head_crcs(indexes: Sequence[int], term: int, lengths: Sequence[int]) -> list[int]:
-    """`head_crc` of many entries of one term."""
-    pack, checked = _ENTRY_HEAD.pack, crc32
-    return [checked(pack(index, term, length), 0) for index, length in zip(indexes, lengths, strict=True)]
-
-
 def encode_record(index: int, term: int, length: int, head: int, offset: int, crc: int) -> bytes:
     """One index record of 40 bytes; `offset` is absolute, `crc` covers head and payload."""
     return _RECORD.pack(index, term, length, head, offset, crc, 0)
@@ -166,6 +160,23 @@ class Columns:
 
     def __len__(self) -> int:
         return len(self.indexes)
+
+
+def head_crcs(columns: Columns) -> Iterator[int]:
+    """`head_crc` of each entry of `columns`, whose own heads are not looked at. One pass in C."""
+    count = len(columns)
+    halves = array("I", bytes(_ENTRY_HEAD.size * count))
+    for place, column in ((0, columns.indexes), (2, columns.terms)):
+        parts = array("I", column.tobytes())
+        low, high = (1, 0) if _BIG_ENDIAN else (0, 1)
+        halves[place::5] = parts[low::2]
+        halves[place + 1::5] = parts[high::2]
+    halves[4::5] = columns.lengths
+    if _BIG_ENDIAN:
+        halves.byteswap()
+    heads = halves.tobytes()
+    size = _ENTRY_HEAD.size
+    return map(crc32, [heads[start:start + size] for start in range(0, len(heads), size)])
 
 
 def decode_records(region: bytes | memoryview) -> Columns:

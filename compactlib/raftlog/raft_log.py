@@ -69,11 +69,12 @@ class RaftLog(RaftAppender):
             LiveIndexMissing: the log does not hold what that snapshot needs.
         """
         if snapshots is not None:
-            self._snapshots = snapshots
-            found = snapshots.latest()
-            if found is not None and found.index > self.state.snapshot_index:
-                self._take_over(found)
-            snapshots.remove_older()
+            with self._snapshotting:
+                self._snapshots = snapshots
+                found = snapshots.latest()
+                if found is not None and found.index > self.state.snapshot_index:
+                    self._take_over(found)
+                snapshots.remove_older()
         if on_confirmed is not None:
             self._on_confirmed = on_confirmed
         if worker is not None:

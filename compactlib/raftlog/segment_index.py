@@ -70,19 +70,18 @@ class SegmentIndex:
         self.entries += 1
         self.data_bytes += length
 
-    def extend(self, indexes: Sequence[int], terms: Sequence[int], offsets: Sequence[int], lengths: Sequence[int],
-               heads: Sequence[int], crcs: Sequence[int]) -> None:
-        """Take records above all those it holds. O(records), in C."""
+    def extend(self, records: Columns) -> None:
+        """Take records above all those it holds. Copies memory."""
         columns = self.columns
-        columns.terms.extend(terms)
-        columns.offsets.extend(offsets)
-        columns.lengths.extend(lengths)
-        columns.heads.extend(heads)
-        columns.crcs.extend(crcs)
+        columns.terms.extend(records.terms)
+        columns.offsets.extend(records.offsets)
+        columns.lengths.extend(records.lengths)
+        columns.heads.extend(records.heads)
+        columns.crcs.extend(records.crcs)
         # Last: whoever finds an index finds the rest.
-        columns.indexes.extend(indexes)
-        self.entries += len(indexes)
-        self.data_bytes += sum(lengths)
+        columns.indexes.extend(records.indexes)
+        self.entries += len(records)
+        self.data_bytes += sum(records.lengths)
 
     def __len__(self) -> int:
         return len(self.columns.indexes)

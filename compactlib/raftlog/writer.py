@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _FLUSH_ENTRIES = 1024
 _FLUSH_BYTES = 1 << 20
+_JOINED_BYTES = 4096
 
 
 class SegmentWriter:
@@ -224,14 +226,17 @@ class SegmentWriter:
             if first + fitting > MAX_INDEX or max(lengths) > native.MAX_PAYLOAD_BYTES:
                 raise InvalidInput(f"entries {first + 1} to {first + fitting}: an index is at most {MAX_INDEX}, a "
                                    f"payload at most {native.MAX_PAYLOAD_BYTES} bytes")
-            indexes = range(first + 1, first + 1 + fitting)
-            terms = [term] * fitting
-            heads = native.head_crcs(indexes, term, lengths)
-            crcs = list(map(crc32, rest, heads))
-            self._records.append(native.encode_records(indexes, terms, lengths, heads, offsets, crcs))
+            # As arrays, once: what follows copies memory.
+            columns = native.Columns(
+                indexes=array("Q", range(first + 1, first + 1 + fitting)), terms=array("Q", [term]) * fitting,
+                offsets=array("Q", offsets), lengths=array("I", lengths), heads=array("I"), crcs=array("I"))
+            columns.heads.extend(native.head_crcs(columns))
+            columns.crcs.extend(map(crc32, rest, columns.heads))
+            self._records.append(native.encode_records(columns.indexes, columns.terms, columns.lengths, columns.heads,
+                                                       columns.offsets, columns.crcs))
             self._record_count += fitting
             self._payloads += rest
-            self._index.extend(indexes, terms, offsets, lengths, heads, crcs)
+            self._index.extend(columns)
             self._data_end = ends[fitting]
             if self._record_count >= _FLUSH_ENTRIES or self._data_end - self._flushed_end >= _FLUSH_BYTES:
                 self.flush()
@@ -249,7 +254,9 @@ class SegmentWriter:
             self._refuse()
         records = b"".join(self._records)
         self._state = "failed"
-        self._out.write_at(self._flushed_end, self._payloads)
+        # Copying small pieces together costs less than the system takes to gather them.
+        small = self._data_end - self._flushed_end < len(self._payloads) * _JOINED_BYTES
+        self._out.write_at(self._flushed_end, [b"".join(self._payloads)] if small else self._payloads)
         self._out.write_at(native.INDEX_START + self._flushed_entries * native.RECORD_BYTES, [records])
         self._state = "open"
         self._index_crc = crc32(records, self._index_crc)
