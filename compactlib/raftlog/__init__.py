@@ -13,9 +13,11 @@ are wholly dead and merges those that are mostly dead, while appends and reads g
 [b'command 2', Dead(index=4, snapshot_index=12), Missing(index=99), 2]
 """
 
+from compactlib.raftlog.clump import ClumpPlan, plan_clump
 from compactlib.raftlog.commit import commit_group
 from compactlib.raftlog.errors import GapDetected, LogStopped, MemtableFull, Overwriting
 from compactlib.raftlog.flush import FlushPlan, plan_flush
+from compactlib.raftlog.holes import HoleReport
 from compactlib.raftlog.log import CompactionKind, SegmentLog
 from compactlib.raftlog.log_reader import LogReader
 from compactlib.raftlog.log_segments import LogSegments
@@ -53,6 +55,7 @@ from compactlib.raftlog.rewrite import CompactSegments, SegmentSource
 from compactlib.raftlog.segment import SegmentReader
 from compactlib.raftlog.segment_set import Lease, SegmentSet
 from compactlib.raftlog.snapshot_state import SnapshotState, read_snapshot_state, write_snapshot_state
+from compactlib.raftlog.snapshots import LiveSetLost, LiveTracker, SnapshotFolder, SnapshotManifest, StateMachine
 from compactlib.raftlog.status import LogStatus, StoreStatus
 from compactlib.raftlog.store import RaftLogStore, StoreOptions, open_log
 from compactlib.raftlog.trigger import (
@@ -67,6 +70,8 @@ from compactlib.raftlog.trigger import (
     Trigger,
 )
 from compactlib.raftlog.wal import Confirmed, Wal, WalOptions
+from compactlib.raftlog.worker import CompactionWorker
+from compactlib.raftlog.worker_core import SegmentChanges
 from compactlib.raftlog.writer import SegmentWriter
 
 __all__ = [
@@ -74,6 +79,7 @@ __all__ = [
     "Answer",
     "AnyOf",
     "Choice",
+    "ClumpPlan",
     "CompactSegments",
     "CompactionKind",
     "CompactionPlan",
@@ -81,6 +87,7 @@ __all__ = [
     "CompactionReport",
     "CompactionState",
     "CompactionView",
+    "CompactionWorker",
     "Confirmed",
     "CostPolicy",
     "Damaged",
@@ -94,8 +101,11 @@ __all__ = [
     "GapDetected",
     "GroupFailed",
     "GroupStats",
+    "HoleReport",
     "Lease",
     "LeftOut",
+    "LiveSetLost",
+    "LiveTracker",
     "LogOptions",
     "LogReader",
     "LogSegments",
@@ -120,6 +130,7 @@ __all__ = [
     "RecoveryReport",
     "ReplicatedLog",
     "SeedPolicy",
+    "SegmentChanges",
     "SegmentLimits",
     "SegmentLog",
     "SegmentReader",
@@ -128,9 +139,12 @@ __all__ = [
     "SegmentSource",
     "SegmentStats",
     "SegmentWriter",
+    "SnapshotFolder",
+    "SnapshotManifest",
     "SnapshotMeta",
     "SnapshotState",
     "SnapshotStore",
+    "StateMachine",
     "StoreOptions",
     "StoreStatus",
     "Trigger",
@@ -141,6 +155,7 @@ __all__ = [
     "find_ref",
     "merge_refs",
     "open_log",
+    "plan_clump",
     "plan_flush",
     "plan_major",
     "plan_minor",
