@@ -8,7 +8,7 @@ One command a line; what follows `#` is for the reader. Letters under way are co
 | `leader compacts` | takes a snapshot and drops what is dead by it and not pinned |
 | `follower has everything` | it has applied what the leader has, the ordinary way |
 | `send` | a new transfer of the leader's newest snapshot; one under way is forgotten, as by a restart |
-| `deliver 2`, `deliver until entries`, `deliver all` | hand letters over, in order; until a kind comes up; all of them |
+| `deliver 2`, `deliver until entries`, `deliver all` | hand letters over: so many, until a kind comes, or all |
 | `repeat letter 1`, `drop letter 2`, `swap letters 1 2`, `cut the line` | what a network does |
 | `damage entry`, `damage state` | on its way into the next chunk, before the frame is made |
 | `wait 5 seconds` | both sides look at the clock |
