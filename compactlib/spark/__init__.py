@@ -33,6 +33,7 @@ from compactlib.spark.packing import makespan, packed
 from compactlib.spark.register import register
 from compactlib.spark.session import local_session, notebook_session
 from compactlib.spark.shared_executor import SharedExecutor
+from compactlib.spark.staging_merge import StagingMerge
 
 __all__ = [
     "DEFAULT_JOBS_AT_ONCE",
@@ -47,6 +48,7 @@ __all__ = [
     "ObjectsExecutor",
     "SharedExecutor",
     "SparkExecutor",
+    "StagingMerge",
     "StoreJob",
     "StoreOutcome",
     "TaskFiles",
