@@ -174,9 +174,16 @@ class BranchStore:
                     raise
                 backoff.wait()
                 continue
-            if record is None or record == found.record:
-                return BranchUpdate(found.record, found.record, tries)
             tries += 1
+            if record is None or record == found.record:
+                # "Nothing to do" was perhaps read from tokens that were emptied meanwhile, and holds only if the branch
+                # still names them: no compare-and-set says so here.
+                if self.read(branch).record == found.record:
+                    return BranchUpdate(found.record, found.record, tries - 1)
+                if tries >= self._options.max_update_tries:
+                    raise TooManyTries(operation=operation, branch=branch, tries=tries)
+                backoff.wait()
+                continue
             try:
                 return BranchUpdate(found.record, self.try_update(found, record), tries)
             except (PredicateFailed, SlowDown) as error:

@@ -32,7 +32,8 @@ from compactlib.staging.compactor import Compactor
 from compactlib.staging.names import token_partition
 from compactlib.testing import FaultyStore, KVFault, KVOperation
 from compactlib.testing.interleave import sample
-from tests.staging.branch_world import actors_of, check, world_of
+from tests.staging.branch_oracle import check
+from tests.staging.branch_world import actors_of, world_of
 
 Rule = Callable[[KVOperation], bool]
 
