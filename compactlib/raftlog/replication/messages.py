@@ -186,3 +186,4 @@ class Refusal:
 FromSender: TypeAlias = Offer | LiveChunk | EntryChunk | StateChunk | Probe | Withdrawal
 FromReceiver: TypeAlias = Progress | Unknown | Installed | Refusal
 TransferMessage: TypeAlias = FromSender | FromReceiver
+"""Whatever can be in a frame."""
