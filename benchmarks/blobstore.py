@@ -146,9 +146,15 @@ def compact(store: BlobStore, workers: int = 1) -> int:
 
 
 def timed_compaction(source: Path, work: Path, scale: Scale, workers: int = 1) -> float:
-    """MB of live data per second of a whole compaction: statistics, plan, copy, commit, reclaim."""
+    """MB of live data per second of a whole compaction: statistics, plan, copy, commit, reclaim.
+
+    Several threads copy as much at once as there is, in one cycle; the peers, too, keep all of the old beside the new.
+    """
     fresh_copy(source, work)
-    with BlobStore(work, scale.config()) as store:
+    config = scale.config()
+    if workers > 1:
+        config = attrs.evolve(config, swap_segments=config.capacity_bytes // config.segment_bytes)
+    with BlobStore(work, config) as store:
         began = time.perf_counter()
         copied = compact(store, workers)
         seconds = time.perf_counter() - began
