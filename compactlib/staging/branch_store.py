@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterator
 import attrs
 
 from compactlib.clock import Clock
-from compactlib.errors import Busy
+from compactlib.errors import CompactlibError, StorageError
 from compactlib.kv import Condition, KeyNotFound, KVStore, OutcomeUnknown, Predicate, PredicateFailed, SlowDown
 from compactlib.staging.errors import (
     BeingCollected,
     BranchExists,
     BranchNotFound,
-    MetaRangeNotFound,
-    RangeNotFound,
     TooManyTries,
 )
 from compactlib.staging.names import BRANCHES, branch_key
@@ -56,6 +54,10 @@ class BranchUpdate:
 Change = Callable[[BranchRecord], BranchRecord | None]
 """Makes the next record of the present one, `None` for "leave it". May be called several times; what it raises ends the
 update. It need not count the version."""
+
+
+class _MovedOn(Exception):
+    """What was decided about a branch record no longer counts. Never leaves this module."""
 
 
 class Backoff:
@@ -161,42 +163,50 @@ class BranchStore:
         tries = 0
         while True:
             found = self.read(branch)
-            for attempt in attempted:
-                if attempt.after == found.record:
-                    return attempt
+            landed = next((attempt for attempt in attempted if attempt.after == found.record), None)
+            if landed is not None:
+                return landed
+            refused: CompactlibError | None = None
+            record: BranchRecord | None = None
             try:
-                record = change(found.record)
-            except (BeingCollected, MetaRangeNotFound, RangeNotFound) as error:
-                # A file that the branch let go of meanwhile, or that is wanted again while it is being collected.
-                tries += 1
-                moved_on = isinstance(error, BeingCollected) or self.read(branch).record != found.record
-                if not moved_on or tries >= self._options.max_update_tries:
-                    raise
-                backoff.wait()
-                continue
-            tries += 1
-            if record is None or record == found.record:
+                record = self._asked(change, found)
+                if record is not None:
+                    return BranchUpdate(found.record, self.try_update(found, record), tries + 1)
                 # "Nothing to do" was perhaps read from tokens that were emptied meanwhile, and holds only if the branch
                 # still names them: no compare-and-set says so here.
                 if self.read(branch).record == found.record:
-                    return BranchUpdate(found.record, found.record, tries - 1)
-                if tries >= self._options.max_update_tries:
-                    raise TooManyTries(operation=operation, branch=branch, tries=tries)
-                backoff.wait()
-                continue
-            try:
-                return BranchUpdate(found.record, self.try_update(found, record), tries)
-            except (PredicateFailed, SlowDown) as error:
-                unanswered: Exception | None = error if isinstance(error, Busy) else None
+                    return BranchUpdate(found.record, found.record, tries)
+            except _MovedOn:
+                pass
+            except PredicateFailed:
+                pass
+            except (SlowDown, BeingCollected) as error:
+                refused = error
             except OutcomeUnknown as error:
-                unanswered = error
-                attempted.append(BranchUpdate(found.record, attrs.evolve(record, version=found.record.version + 1),
-                                              tries))
+                refused = error
+                if record is not None:
+                    attempted.append(BranchUpdate(
+                        found.record, attrs.evolve(record, version=found.record.version + 1), tries + 1))
+            tries += 1
             if tries >= self._options.max_update_tries:
-                if unanswered is not None:
-                    raise unanswered
-                raise TooManyTries(operation=operation, branch=branch, tries=tries)
+                raise refused or TooManyTries(operation=operation, branch=branch, tries=tries)
             backoff.wait()
+
+    def _asked(self, change: Change, found: FoundBranch) -> BranchRecord | None:
+        """What `change` makes of the record; `None` for "leave it".
+
+        Raises:
+            _MovedOn: it refused, but the record is another one by now: what it read may have been half cleaned up.
+        """
+        try:
+            record = change(found.record)
+        except (StorageError, SlowDown, BeingCollected):
+            raise
+        except CompactlibError as error:
+            if self.read(found.branch).record != found.record:
+                raise _MovedOn from error
+            raise
+        return None if record == found.record else record
 
     def delete(self, branch: str, expected: Callable[[BranchRecord], object] = lambda _: None) -> BranchRecord:
         """Delete the record of a branch; gives the last one, whose tokens are now nobody's.

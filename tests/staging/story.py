@@ -11,6 +11,7 @@ An actor is another process, which may be stopped on its way:
 
     ann: commit main until record 2     stop ann before her second compare-and-set of a branch record
     ann: delete main k until write k    stop her before she writes an entry of the key k; `read k`: before she reads one
+    ann: reset main until scan          stop her before she looks through a token
     ann goes on                         let her finish; gives what she got
 """
 
@@ -227,6 +228,7 @@ def _stop_at(words: list[str]) -> Callable[[KVOperation], bool]:
             # A conditional write is a transaction, known by its first cell: the branch record.
             "write": operation.name == "transact" or (is_entry and operation.changes
                                                       and operation.key == rest[0].encode()),
+            "scan": is_entry and operation.name == "scan",
             "read": is_entry and not operation.changes and operation.key == rest[0].encode(),
         }[kind]
         left -= matches

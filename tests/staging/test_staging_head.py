@@ -2,20 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from compactlib.outcome import Done, Skipped
 from compactlib.staging import (
+    Branch,
     DirtyBranch,
     MergeConflict,
     NoChanges,
 )
+from compactlib.staging.cleanup import TokenCleaner
 from compactlib.testing import FaultyStore, KVFault, KVOperation
 from tests.staging.test_defects import interrupted
 from tests.staging.test_vectors_branch import committed
 from tests.staging.world import World, contents, diff, head_contents
+
+
+def test_a_clean_branch_is_not_called_dirty_because_it_is_being_cleaned_up() -> None:
+    """The tombstone over k=v is gone, k=v is not yet: so it looks through an old record while a cleanup runs."""
+    world = World()
+    main = world.branch({}, sealed=[{"k": None}, {"k": "v"}])
+    world.branch({"m": "1"}, name="source")
+    newer, _ = main.record().sealed_tokens
+
+    def half_cleaned() -> None:
+        main.commit("nothing")
+        world.context.tokens.remove(newer, b"k")
+
+    interrupted(world, lambda operation: operation.name == "scan", half_cleaned).merge("source")
+    assert contents(main) == {"m": "1"}
+
+
+@pytest.mark.parametrize("call", [
+    lambda branch: branch.reset(), lambda branch: branch.reset_prefix(b"k"), lambda branch: branch.commit("k"),
+], ids=["reset", "reset_prefix", "commit"])
+def test_nothing_to_do_counts_only_if_the_branch_is_what_it_was(call: Callable[[Branch], object]) -> None:
+    """A compaction takes away what is staged, and the cleanup empties the token, between two reads."""
+    world = World()
+    main = world.branch({"k": "1"}, staged={"k": "2"})
+
+    def compacted_and_cleaned() -> None:
+        world.compact()
+        TokenCleaner(world.context, grace_seconds=0).run()
+
+    outcome = call(interrupted(world, lambda operation: operation.name == "scan", compacted_and_cleaned))
+    assert isinstance(outcome, Done)
+    assert diff(main) == []
 
 
 def test_a_merge_takes_what_the_source_changed_since_they_parted() -> None:
