@@ -174,6 +174,28 @@ def test_item_8_entries_of_no_bytes_and_live_indexes_in_no_segment(log: RaftLog)
     assert indexes(reopened(log)) == [3, 20, 50, 56, 57, 58, 59, 60]
 
 
+def test_item_8_a_live_entry_in_memory_where_a_segment_holds_others_that_were_taken_back(log: RaftLog) -> None:
+    """A transfer was given up and another begun: segments still hold the first one's entries around a live one."""
+    log.append(rows(1, 6))
+    log.append_sparse([Entry(index, 1, b"given up") for index in (20, 30, 31, 32)])
+    log.flush()
+    log.reset(6)
+    log.append_sparse([Entry(25, 2, b"live")])
+    log.install(SnapshotMeta(40, 2, IndexSet.from_sorted([3, 25])))
+    assert [(ref.first, ref.last) for ref in log.segments.refs] == [(1, 30), (31, 32)]
+    outcome = log.compact("major")
+    assert isinstance(outcome, Done), outcome
+    assert not outcome.stats.failed, outcome
+    for _ in range(2):
+        assert indexes(log) == [3, 25]
+        assert log.read(25) == Entry(25, 2, b"live")
+        log.flush()
+    log = reopened(log)
+    assert indexes(log) == [3, 25]
+    log.append(rows(41, 42))
+    log.close()
+
+
 def test_item_8_as_many_entries_as_a_u16_cannot_count(tmp_path: Path) -> None:
     with open_log(tmp_path / "store", StoreOptions(background=False, log=LogOptions(
             limits=SegmentLimits(max_entries=1 << 16)))) as log:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import random
 import tempfile
 from pathlib import Path
@@ -10,9 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from compactlib.errors import Busy, StorageError
 from compactlib.files import Files
-from compactlib.raftlog import RaftLogStore
+from compactlib.raftlog import LogStopped, RaftLogStore
 from compactlib.testing.crash import RecordingFiles, explore, explore_recovery, record
+from compactlib.testing.faults import FailingFiles
 from tests.raftlog.raft_world import (
     KINDS,
     LOGS,
@@ -20,16 +24,18 @@ from tests.raftlog.raft_world import (
     RaftModel,
     World,
     check_after_crash,
+    check_log,
+    found_state,
     random_operations,
     store_options,
 )
 
-OPERATIONS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 1), st.integers(0, 99), st.integers(0, 99)),
-                      min_size=1, max_size=30)
+OPERATION = st.tuples(st.sampled_from(KINDS), st.integers(0, 1), st.integers(0, 99), st.integers(0, 99))
+OPERATIONS = st.lists(OPERATION, min_size=1, max_size=30)
 RELAXED = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=RELAXED)
+@settings(max_examples=40, deadline=None, suppress_health_check=RELAXED)
 @given(OPERATIONS)
 def test_any_order_of_operations_gives_what_the_model_says(operations: list[Operation]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -88,13 +94,53 @@ STORIES: dict[str, list[Operation]] = {
 
 @pytest.mark.parametrize("name", STORIES)
 def test_a_crash_at_every_step_loses_nothing_confirmed(name: str, tmp_path: Path) -> None:
-    crash_everywhere(tmp_path, STORIES[name], states=4)
+    crash_everywhere(tmp_path, STORIES[name], states=3)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_crash_in_any_mixture_and_in_the_recovery_loses_nothing_confirmed(seed: int, tmp_path: Path) -> None:
-    operations = random_operations(random.Random(seed), 12)
-    crash_everywhere(tmp_path, operations, states=2, recoveries=4, seed=seed)
+@settings(max_examples=2, deadline=None, suppress_health_check=RELAXED)
+@given(st.lists(OPERATION, min_size=4, max_size=12), st.integers(0, 1000))
+def test_a_crash_in_any_mixture_and_in_the_recovery_loses_nothing_confirmed(operations: list[Operation],
+                                                                            seed: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        crash_everywhere(Path(folder), operations, states=2, recoveries=4, seed=seed)
+
+
+def refuse_steps(tmp_path: Path, seeds: range, every: int) -> None:
+    """A full disk, and one that is broken, at every so many steps of some lives."""
+    for seed in seeds:
+        operations = random_operations(random.Random(20 + seed), 14)
+        counting = FailingFiles()
+        World(tmp_path / f"count-{seed}", counting).run(operations)
+        for fail_at in range(1, counting.count + 1, every):
+            for number in (errno.ENOSPC, errno.EIO):
+                refuse(tmp_path / f"{seed}-{fail_at}-{number}", operations,
+                       FailingFiles(fail_at=fail_at, errno=number, sticky=True, short_write=True))
+
+
+def test_a_disk_that_refuses_any_step_loses_nothing_confirmed(tmp_path: Path) -> None:
+    refuse_steps(tmp_path, range(3), 11)
+
+
+@pytest.mark.soak
+def test_soak_a_disk_that_refuses_any_step(tmp_path: Path) -> None:
+    refuse_steps(tmp_path, range(30), 1)
+
+
+def refuse(folder: Path, operations: list[Operation], files: FailingFiles) -> None:
+    """Live until the disk refuses something; then look with a disk that is well what is there."""
+    promised = dict.fromkeys(LOGS, 0)
+    models = {name: RaftModel() for name in LOGS}
+    world = None
+    with contextlib.suppress(StorageError, LogStopped, Busy):
+        world = World(folder, files, promised.update, models)
+        world.run(operations)
+    if world is not None:
+        with contextlib.suppress(StorageError, LogStopped, Busy):
+            world.store.close()
+    with RaftLogStore(folder, store_options()) as store:
+        for name in LOGS:
+            check_log(store.log(name), found_state(store.log(name), models[name].history, promised[name]))
+        store.audit()
 
 
 @pytest.mark.soak
