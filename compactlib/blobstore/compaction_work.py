@@ -95,14 +95,20 @@ class CompactionWork:
         Args:
             kept: whether attempts die with this process, so that a later one may go on with their files.
 
+        A segment with a record that cannot be beside another one is left out, as one with a damaged record is.
+
         Raises:
-            CorruptData: the index holds two records that cannot both be.
             PlanDoesNotFit: victims are gone, because the log has lost steps; drop the compaction.
             StorageError: the disk refused; call again.
         """
-        if self.log.phase not in (Phase.PREPARE, Phase.COPY):
+        plan = None
+        while plan is None and self.log.phase in (Phase.PREPARE, Phase.COPY):
+            try:
+                plan = self._decided()
+            except CorruptData as error:
+                self._leave_out(error)
+        if plan is None:
             return []
-        plan = self._decided()
         done = {target.name for target in self.log.cycles[-1].targets}
         halves = self._half_written() if kept and self._has_leftovers else {}
         self._has_leftovers = True
@@ -260,11 +266,12 @@ class CompactionWork:
     def _leave_out(self, error: CorruptData) -> None:
         """Go on without the segment that holds a damaged record."""
         segment = segment_of_log_file(os.path.basename(error.path))
-        if segment is None or segment not in self.log.restart_copy().remaining:
+        base = self.log.restart_copy() if self.log.phase is Phase.COPY else self.log
+        if segment is None or segment not in base.remaining:
             raise error
         self.damage.append(error)
         self._events.damage_found(str(segment), error)
-        self.log = self.log.restart_copy().leave_out(segment)
+        self.log = base.leave_out(segment)
         self._write_log()
 
     def _restart(self) -> None:

@@ -24,6 +24,7 @@ from compactlib.blobstore.names import LogPosition, SegmentName
 from compactlib.blobstore.swap import Snapshot
 from compactlib.blobstore.validity import Rules, Verdict, judge
 from compactlib.checksum import crc32
+from compactlib.errors import CorruptData
 
 _PUT = int(RecordKind.PUT)
 
@@ -131,7 +132,8 @@ def plan_cycle(snapshot: Snapshot, remaining: Sequence[SegmentName], copied_befo
         breather: lets other threads run now and then.
 
     Raises:
-        CorruptData: the index has two records that cannot both be (two PUTs of one blob).
+        CorruptData: the index has two records that cannot both be (two PUTs of one blob); it names the segment that
+            cannot be decided about.
     """
     packing = _Packing(remaining, swap_segments, segment_bytes, header_bytes)
     compacting = frozenset(remaining)
@@ -152,7 +154,12 @@ def _judged(snapshot: Snapshot, name: SegmentName, start: int, rules: Rules,
     for entry in snapshot.entries_of(name, start=start):
         breathe()
         history = snapshot.history_of(entry)
-        verdict = judge(history, rules, compacting)[history.index(entry)]
+        try:
+            verdict = judge(history, rules, compacting)[history.index(entry)]
+        except CorruptData as error:
+            # It is this segment that nothing can be decided about, whichever of the records is wrong.
+            raise CorruptData(path=name.log_file, offset=entry.offset, index=entry.sequence, expected=error.expected,
+                              found=error.found) from None
         if dropped_put is not None and verdict is not Verdict.KEEP and entry.kind == _PUT and len(history) > 1:
             dropped_put(entry)
         yield entry, verdict

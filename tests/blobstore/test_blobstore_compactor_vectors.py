@@ -130,15 +130,37 @@ def test_c7_a_second_compaction_while_one_is_in_progress(folder: Path, clock: Ma
         assert isinstance(compactor.drop(), Skipped)
 
 
-def test_c9_two_puts_of_one_blob_are_damage_and_nothing_changes(folder: Path, clock: ManualClock) -> None:
+def test_c9_two_puts_of_one_blob_are_damage_and_their_segments_stay(folder: Path, clock: ManualClock) -> None:
+    """Upstream the compaction fails each time. Here nothing of the blob changes, and the rest is compacted."""
     with garbage_store(folder, clock) as store:
         store.append_replicated(RecordKind.PUT, "b0", b"again", op_time=clock.now())
         fill(store, 10, random.Random(1), first=100)
-        outcome = BlobCompactor(store).compact(plan_of(store))
+        before, plain = segment_names(store), answers(store, 60)
+        of_b0 = [entry.segment for entry in store.snapshot().history(b"b0")]
+        report = compact_all(store)
+        assert set(report.left_out) == set(of_b0)
+        assert [error.path for error in report.damage] == [name.log_file for name in sorted(set(of_b0))]
+        assert "one PUT of a blob" in str(report.damage[0])
+        assert set(map(str, of_b0)) <= set(segment_names(store))
+        assert report.freed_segments > 0
+        assert len(segment_names(store)) == len(before) - report.freed_segments
+        assert answers(store, 60)[1:] == plain[1:]
+        assert BlobCompactor(store).log is None
+
+
+def test_c9_where_nothing_else_is_to_be_compacted_it_fails_and_is_over(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock) as store:
+        store.append_replicated(RecordKind.PUT, "b0", b"again", op_time=clock.now())
+        fill(store, 10, random.Random(1), first=100)
+        before = segment_names(store)
+        compactor = BlobCompactor(store)
+        outcome = compactor.compact(plan_of(store, names("0_0")))
         assert isinstance(outcome, Failed)
         assert isinstance(outcome.error, CorruptData)
         assert "one PUT of a blob" in str(outcome.error)
-        assert all(name.endswith("_0") for name in segment_names(store))
+        assert segment_names(store) == before
+        assert compactor.log is None
+        assert strays(folder) == []
 
 
 def test_c12_each_of_three_expiries_shrinks_the_log(folder: Path, clock: ManualClock) -> None:
