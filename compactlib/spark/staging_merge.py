@@ -12,6 +12,7 @@ Source: issue 5, part 6.
 
 from __future__ import annotations
 
+import pickle
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -116,7 +117,8 @@ class StagingMerge:
             UnsortedKeys, NilValue: as for `Committed.apply`.
             BeingCollected: likewise.
             BudgetSpent: nothing more may be done; asked before the job begins.
-            Exception: what Spark raises; damage that a worker found is named in it.
+            RangeNotFound, DamagedRange: as a worker found it.
+            Exception: what Spark raises.
         """
         given = Budget() if budget is None else budget
         given.check()
@@ -155,6 +157,9 @@ class StagingMerge:
         rows = frame.mapInArrow(workers.LoadRows(self._open_objects, files.prefix, bounds), workers.ROW_DDL)
         ordered = rows.repartition(len(bounds) + 1, "bucket").sortWithinPartitions("bucket", "key", "layer")
         closed = ordered.mapInArrow(write, workers.CLOSED_DDL).toArrow().to_pylist()
+        for row in closed:
+            if row["error"] is not None:
+                raise pickle.loads(row["error"])
         counts = [sum(row[name] for row in closed) for name in ("added", "changed", "removed")]
         return [_closed(row) for row in closed if row["range_id"] is not None], counts
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from compactlib.budget import Budget
+from compactlib.errors import CompactlibError
 from compactlib.objects import Digest, ObjectRef, ObjectStore, read_checked
 from compactlib.staging.model import RangeEntry, RangeId
 from compactlib.staging.parquet import ArrowRows, ParquetFormat
@@ -28,23 +30,24 @@ BASE_LAYER: Final = (1 << 31) - 1
 SOURCE_DDL: Final = ("layer int, name string, count bigint, size_bytes bigint, min_key binary, max_key binary, "
                      "digest binary")
 """What is to be read: a range of the base, or a file of changes of one layer."""
-ROW_DDL: Final = "bucket int, key binary, layer int, identity binary, data binary"
-"""A record or a change (a tombstone has no identity), and which part of the keys it belongs to."""
+ROW_DDL: Final = "bucket int, key binary, layer int, identity binary, data binary, error binary"
+"""A record or a change (a tombstone has no identity), and which part of the keys it belongs to. Or only a pickled error
+of the library's, which so comes to the caller with all its fields."""
 CLOSED_DDL: Final = ("range_id string, min_key binary, max_key binary, count bigint, size_bytes bigint, "
-                     "is_new boolean, was_there boolean, added bigint, changed bigint, removed bigint")
-"""A range that was made; the last three are counts of the whole bucket, with its first range."""
+                     "is_new boolean, was_there boolean, added bigint, changed bigint, removed bigint, error binary")
+"""A range that was made; the counts are those of the whole bucket, with its first range. Or only an error."""
 
 _BATCH_ROWS: Final = 8192
 _MERGE_BYTES: Final = 16 << 20
 _ROW_COLUMNS: Final[list[tuple[str, pa.DataType]]] = [
     ("bucket", pa.int32()), ("key", pa.binary()), ("layer", pa.int32()), ("identity", pa.binary()),
-    ("data", pa.binary())]
+    ("data", pa.binary()), ("error", pa.binary())]
 _ROW_SCHEMA: Final = pa.schema(_ROW_COLUMNS)
 _CHANGE_SCHEMA: Final = pa.schema([("key", pa.binary()), ("identity", pa.binary()), ("data", pa.binary())])
 _CLOSED_COLUMNS: Final[list[tuple[str, pa.DataType]]] = [
     ("range_id", pa.string()), ("min_key", pa.binary()), ("max_key", pa.binary()), ("count", pa.int64()),
     ("size_bytes", pa.int64()), ("is_new", pa.bool_()), ("was_there", pa.bool_()), ("added", pa.int64()),
-    ("changed", pa.int64()), ("removed", pa.int64())]
+    ("changed", pa.int64()), ("removed", pa.int64()), ("error", pa.binary())]
 _CLOSED_SCHEMA: Final = pa.schema(_CLOSED_COLUMNS)
 
 
@@ -71,16 +74,16 @@ class LoadRows:
     bounds: tuple[bytes, ...]
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Rows of `ROW_DDL` for those of `SOURCE_DDL`.
-
-        Raises:
-            RangeNotFound, DamagedRange, BadDigest: a source is not what it should be.
-        """
-        with self.open_objects() as objects:
-            files = RangeFiles(objects, prefix=self.prefix, range_format=ParquetFormat(), cache_bytes=0)
-            for batch in batches:
-                for source in batch.to_pylist():
-                    yield from self._batches(source["layer"], _rows_of(files, source))
+        """Rows of `ROW_DDL` for those of `SOURCE_DDL`."""
+        try:
+            with self.open_objects() as objects:
+                files = RangeFiles(objects, prefix=self.prefix, range_format=ParquetFormat(), cache_bytes=0)
+                for batch in batches:
+                    for source in batch.to_pylist():
+                        yield from self._batches(source["layer"], _rows_of(files, source))
+        except CompactlibError as error:
+            yield pa.RecordBatch.from_pylist([{"bucket": 0, "key": b"", "layer": 0, "error": pickle.dumps(error)}],
+                                             schema=_ROW_SCHEMA)
 
     def _batches(self, layer: int, rows: ArrowRows) -> Iterator[Any]:
         start = 0
@@ -89,7 +92,8 @@ class LoadRows:
                 part = rows.part(at, min(at + _BATCH_ROWS, stop))
                 key, identity, data = part.columns
                 yield pa.record_batch([pa.repeat(pa.scalar(bucket, pa.int32()), len(part)), key,
-                                       pa.repeat(pa.scalar(layer, pa.int32()), len(part)), identity, data],
+                                       pa.repeat(pa.scalar(layer, pa.int32()), len(part)), identity, data,
+                                       pa.nulls(len(part), pa.binary())],
                                       schema=_ROW_SCHEMA)
             start = max(start, stop)
 
@@ -125,10 +129,18 @@ class WriteRanges:
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Rows of `CLOSED_DDL`: each bucket's ranges, the last of which may be still open."""
+        try:
+            yield from self._written(batches)
+        except CompactlibError as error:
+            yield pa.RecordBatch.from_pylist([{"error": pickle.dumps(error)}], schema=_CLOSED_SCHEMA)
+
+    def _written(self, batches: Iterable[Any]) -> Iterator[Any]:
         with self.open_objects() as objects:
             files = RangeFiles(objects, prefix=self.prefix, range_format=self.range_format, cache_bytes=0)
             bucket: _Bucket | None = None
             for table in _whole_keys(batches):
+                for error in table["error"].drop_null().to_pylist():
+                    raise pickle.loads(error)
                 for number in pc.unique(table["bucket"]).to_pylist():
                     if bucket is None or bucket.number != number:
                         if bucket is not None:

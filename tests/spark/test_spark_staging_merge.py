@@ -16,6 +16,7 @@ from compactlib.outcome import Done
 from compactlib.rewrite import RewriteFailure
 from compactlib.spark.staging_merge import StagingMerge
 from compactlib.staging import CommittedRanges, Compactor, SplitRule, StagingArea
+from compactlib.staging.errors import DamagedRange
 from compactlib.staging.model import Change, Record
 from compactlib.staging.parquet import ParquetFormat
 
@@ -106,3 +107,17 @@ def test_what_it_cannot_do_has_a_name(spark: SparkSession, tmp_path: Path) -> No
     merge = StagingMerge(spark, committed, open_objects)
     assert merge.merge(None, [[]]).changes == 0
     assert not list(open_objects().list("incoming/"))
+
+
+def test_damage_that_a_worker_finds_comes_back_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    open_objects = functools.partial(LocalObjects, tmp_path)
+    committed = CommittedRanges(open_objects(), rule=SplitRule(raggedness=20), range_format=ParquetFormat())
+    base = committed.apply(None, [(key(number), Record.of(b"1")) for number in range(100)]).metarange_id
+    damaged = committed.ranges_of(base)[1]
+    path = tmp_path / "ranges" / damaged.range_id
+    path.write_bytes(path.read_bytes()[:-20] + b"x" * 20)
+    with pytest.raises(DamagedRange) as caught:
+        StagingMerge(spark, committed, open_objects).merge(base, [[(damaged.min_key, None)]])
+    assert caught.value.path == f"ranges/{damaged.range_id}"
+    assert not list(open_objects().list("incoming/"))
+    assert [file.id for file in committed.list_metaranges()] == [base]
