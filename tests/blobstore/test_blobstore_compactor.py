@@ -534,7 +534,7 @@ def test_one_store_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     work = [(compactor, plan_of(compactor.store)) for compactor in compactors]  # type: ignore[arg-type]
     stores[1].append_replicated(RecordKind.PUT, "b0", b"again", op_time=START)
     fill(stores[1], 10, random.Random(1), first=100)
-    found = compact_many([*work[:1], (compactors[1], plan_of(stores[1])), *work[2:]])
+    found = compact_many([*work[:1], (compactors[1], plan_of(stores[1], names("0_0"))), *work[2:]])
     kinds = [type(found[str(tmp_path / f"s{number}")]).__name__ for number in range(3)]
     assert kinds == ["Done", "Failed", "Done"]
     for store in stores:
