@@ -105,6 +105,9 @@ class RaftLogStore:
         if self._options.background:
             self._flusher = Background(self._flush_closed, "raftlog-flush")
             self._flusher.wake()
+        elif len(self._wal.file_numbers) - 1 > self._options.max_unflushed_files:
+            # Each opening begins a file.
+            self._flush_closed()
 
     def _make_folders(self) -> None:
         for path in (self._folder, *(os.path.join(self._folder, name) for name in (WAL_FOLDER, LOGS_FOLDER))):

@@ -591,6 +591,16 @@ def test_a_log_that_was_closed_is_opened_again_by_its_store(tmp_path: Path) -> N
         check_log(again, PlainLog.of(rows(1, 4)))
 
 
+@pytest.mark.parametrize("background", [False, True])
+def test_opening_again_and_again_does_not_pile_up_wal_files(background: bool, tmp_path: Path) -> None:
+    for number in range(12):
+        with RaftLogStore(tmp_path, StoreOptions(background=background)) as store:
+            store.log("a").append(rows(number + 1, number + 1))
+            assert store.status().wal_files <= 6
+    with RaftLogStore(tmp_path, SMALL) as store:
+        check_log(store.log("a"), PlainLog.of(rows(1, 12)))
+
+
 def test_threads_append_read_and_compact_at_once(tmp_path: Path) -> None:
     options = StoreOptions(log=LogOptions(limits=SegmentLimits(max_entries=16), keep_links_seconds=0.0),
                            max_wal_bytes=4000)

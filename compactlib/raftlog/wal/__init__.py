@@ -2,7 +2,7 @@
 
 from compactlib.raftlog.wal.frames import Frame, FrameKind
 from compactlib.raftlog.wal.recovery import RecoveredWal, recover_wal
-from compactlib.raftlog.wal.rules import Dropped, Resend, Write, WriterState, judge
+from compactlib.raftlog.wal.rules import Dropped, Resend, Verdict, Write, WriterState, judge
 from compactlib.raftlog.wal.wal import Confirmed, Wal, WalOptions
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "FrameKind",
     "RecoveredWal",
     "Resend",
+    "Verdict",
     "Wal",
     "WalOptions",
     "Write",
