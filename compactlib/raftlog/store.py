@@ -100,14 +100,14 @@ class RaftLogStore:
                         for log_id in list_folder(os.path.join(self._folder, LOGS_FOLDER))}
             self._recover(segments, stack)
             self._open_stack = stack.pop_all()
+        if len(self._wal.file_numbers) - 1 > self._options.max_unflushed_files:
+            # Each opening begins a file, and may have been too short for a flush in the background.
+            self._flush_closed()
         if self._options.sync_by_itself:
             self._committer = Background(self._commit_queued, "raftlog-wal")
         if self._options.background:
             self._flusher = Background(self._flush_closed, "raftlog-flush")
             self._flusher.wake()
-        elif len(self._wal.file_numbers) - 1 > self._options.max_unflushed_files:
-            # Each opening begins a file.
-            self._flush_closed()
 
     def _make_folders(self) -> None:
         for path in (self._folder, *(os.path.join(self._folder, name) for name in (WAL_FOLDER, LOGS_FOLDER))):
