@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from compactlib.app.kv_machine import Command, Delete, Put, decode_command, encode_command
 from compactlib.errors import CorruptData, NotFound
+from compactlib.files import LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import Entry
@@ -108,15 +109,18 @@ class KvStore:
 
     Args:
         folder: where; made if there is none.
-        options: of the log.
+        options: of the log; its files serve the snapshots too.
+        with_worker: compact in a thread of its own; else only when `compact` is called.
     """
 
-    def __init__(self, folder: str, options: StoreOptions | None = None) -> None:
+    def __init__(self, folder: str, options: StoreOptions | None = None, *, with_worker: bool = True) -> None:
+        files = LocalFiles() if options is None else options.log.files
         if not os.path.isdir(folder):
-            os.mkdir(folder)
-        self.snapshots = SnapshotFolder(os.path.join(folder, "snapshots"), machine=KvMachine)
+            files.make_folder(folder)
+            files.sync_folder(os.path.dirname(os.path.abspath(folder)))
+        self.snapshots = SnapshotFolder(os.path.join(folder, "snapshots"), files=files, machine=KvMachine)
         self.log: RaftLog = open_log(os.path.join(folder, "log"), options)
-        self.log.attach(self.snapshots, lambda log: CompactionWorker(self.log.segments))
+        self.log.attach(self.snapshots, (lambda log: CompactionWorker(self.log.segments)) if with_worker else None)
         self.machine = KvMachine()
         self.term = max(self.log.last_term or 0, 1)
         self._restore()
@@ -136,11 +140,15 @@ class KvStore:
         self.machine = machine
 
     def catch_up(self) -> None:
-        """Apply what the log holds behind what was applied."""
+        """Apply what the log holds behind what was applied, up to the first gap."""
         for index in range(self.machine.applied + 1, self.log.last_index + 1):
             entry = self.log.read(index)
-            if isinstance(entry, Entry):
-                self.machine.apply(entry)
+            if not isinstance(entry, Entry):
+                # Live entries of a snapshot whose transfer was cut short by a crash; the next one sends them again.
+                self.log.reset(index - 1)
+                self.log.sync()
+                return
+            self.machine.apply(entry)
 
     def write(self, commands: Iterable[Command]) -> None:
         """Carry out commands, durably: one sync for all."""

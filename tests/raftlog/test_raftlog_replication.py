@@ -458,6 +458,29 @@ def test_a_receiver_of_another_life_is_offered_again() -> None:
     assert sent(effects) == [Offer(attrs.evolve(FIRST, attempt=2), MANIFEST)]
 
 
+def test_an_offer_that_was_overtaken_does_not_leave_the_sender_waiting_for_ever() -> None:
+    """It takes the receiver back to an earlier attempt; what comes of the later one is answered with `Unknown`."""
+    taker, later = at_state(), attrs.evolve(FIRST, attempt=2)
+    other = attrs.evolve(FIRST, transfer=43)
+    for envelope in (later, other, FIRST):
+        (answer,) = sent(taker.receive(Offer(envelope, MANIFEST), 0.0, last_applied=1500))
+        assert answer == Progress(envelope, Position(Phase.STATE, 0), 1500, 5)
+    assert taker.receive(Probe(later), 0.0, last_applied=1500) == [Send(Unknown(later))]
+    assert taker.receive(Offer(attrs.evolve(FIRST, attempt=3), MANIFEST), 0.0, last_applied=1500)
+    assert taker.receive(Probe(later), 0.0, last_applied=1500) == []
+
+
+def test_a_staged_state_that_was_torn_is_taken_again_from_its_start() -> None:
+    taker = at_state(staged=StagedState(MANIFEST, 64, crc32(b"?" * 64)))
+    effects = taker.receive(StateChunk(FIRST, 64, STATE[64:]), 0.0, last_applied=1500)
+    assert effects == [WriteState(64, STATE[64:]), Send(Unknown(FIRST))]
+    again = attrs.evolve(FIRST, attempt=2)
+    assert sent(taker.receive(Offer(again, MANIFEST), 0.0, last_applied=1500)) == [
+        Progress(again, Position(Phase.STATE, 0), 1500, 5)]
+    effects = taker.receive(StateChunk(again, 0, STATE), 0.0, last_applied=1500)
+    assert effects[-1] == AwaitEntries(1777)
+
+
 def test_patience_grows_and_ends() -> None:
     giver = sender()
     giver.start(0.0)

@@ -54,9 +54,9 @@ class BadNetwork(RuleBasedStateMachine):
     def both_compact(self, commands: int) -> None:
         self.world.compact_both(commands)
 
-    @rule(keep=st.booleans())
-    def receiver_restarts(self, keep: bool) -> None:
-        self.world.restart_receiver(keep_staged=keep)
+    @rule(keep=st.booleans(), tear=st.booleans())
+    def receiver_restarts(self, keep: bool, tear: bool) -> None:
+        self.world.restart_receiver(keep_staged=keep, tear_staged=tear)
 
     @rule(commands=st.integers(0, 5))
     def sender_restarts(self, commands: int) -> None:
@@ -114,7 +114,7 @@ def history(seed: int, *, steps: int = 300, loss: float = 0.1) -> World:
         elif chance < 0.92:
             world.compact_both(rng.randrange(20))
         elif chance < 0.93:
-            world.restart_receiver(keep_staged=rng.random() < 0.5)
+            world.restart_receiver(keep_staged=rng.random() < 0.7, tear_staged=rng.random() < 0.3)
         elif chance < 0.94:
             world.network.clear()
         elif chance < 0.945:

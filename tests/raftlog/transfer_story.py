@@ -13,7 +13,7 @@ One command a line; what follows `#` is for the reader. Letters under way are co
 | `damage entry`, `damage state` | on its way into the next chunk, before the frame is made |
 | `wait 5 seconds` | both sides look at the clock |
 | `disk is slow`, `disk catches up` | entries are not durable until then |
-| `receiver restarts`, `receiver restarts empty-handed` | with, or without, what it had staged of the state |
+| `receiver restarts`, `... empty-handed`, `... torn` | with what it had staged of the state; without; damaged |
 | `term 4 begins` | the follower hears of it; `leader knows` tells the leader |
 | `expect trace` | the next lines, indented, are the letters handed over since the last one |
 | `expect sender sending`, `expect receiver idle` | the stages |
@@ -144,7 +144,7 @@ class TransferStory:
             self.world.let_disk_catch_up()
 
     def do_receiver(self, words: list[str]) -> None:
-        self.world.restart_receiver(keep_staged="empty-handed" not in words)
+        self.world.restart_receiver(keep_staged="empty-handed" not in words, tear_staged="torn" in words)
 
     def do_term(self, words: list[str]) -> None:
         self.world.follower.term = int(words[0])

@@ -216,10 +216,12 @@ class World:
         self.sender_outcome = None
         self.by_sender(self.sender.start(self.now))
 
-    def restart_receiver(self, *, keep_staged: bool = True) -> None:
-        """The follower dies and comes back."""
+    def restart_receiver(self, *, keep_staged: bool = True, tear_staged: bool = False) -> None:
+        """The follower dies and comes back; what it had staged may be torn."""
         self.follower.crash()
         self.slow_disk.clear()
+        if tear_staged and self.follower.staging:
+            self.follower.staging[self.rng.randrange(len(self.follower.staging))] ^= 1
         staged = None
         if keep_staged and self.follower.staged_manifest is not None and self.follower.staging:
             staged = StagedState(self.follower.staged_manifest, len(self.follower.staging),
@@ -312,8 +314,8 @@ class World:
                     assert all(entry.index > follower.last_applied for entry in entries)
                     follower.log.update((entry.index, entry) for entry in entries)
                 case WriteState(offset, data):
-                    assert offset == len(follower.staging)
-                    follower.staging += data
+                    assert offset <= len(follower.staging)
+                    follower.staging[offset:offset + len(data)] = data
                 case AwaitEntries():
                     self.slow_disk.append(effect)
                     if not self.disk_is_slow:

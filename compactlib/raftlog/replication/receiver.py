@@ -352,6 +352,12 @@ class SnapshotReceiver:
         current.position = current.course.settled(to)
         if current.position.phase is not Phase.END:
             return [*effects, self._progress(current)]
+        if current.state_crc != current.meta.state_crc and current.course.state_offset:
+            # What an earlier life had left was not durable, and a crash has torn it: take all of the state again. Only
+            # another offer takes a sender back, so ask for one.
+            current.course.state_offset, current.state_crc = 0, 0
+            current.position = Position(Phase.STATE, 0)
+            return [*effects, Send(Unknown(self._envelope(current)))]
         if current.state_crc != current.meta.state_crc:
             return [*effects, *self._abort(AbortReason.DAMAGED, f"the state's CRC is {current.state_crc:#010x}, "
                                            f"expected {current.meta.state_crc:#010x}")]

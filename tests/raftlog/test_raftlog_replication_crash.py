@@ -1,0 +1,215 @@
+"""A follower is crashed at every step of a transfer and of the installation, under every loss."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactlib.app.kv_machine import Put
+from compactlib.files import Files
+from compactlib.indexset import IndexSet
+from compactlib.outcome import Done
+from compactlib.raftlog import Entry, LogOptions, SegmentLimits
+from compactlib.raftlog.protocols import SnapshotMeta
+from compactlib.raftlog.replication import (
+    AwaitEntries,
+    BeginInstall,
+    DiscardInstall,
+    Effect,
+    Finished,
+    Installed,
+    InstallSnapshot,
+    Progress,
+    ReadEntries,
+    ReadState,
+    Refusal,
+    Send,
+    SnapshotReceiver,
+    SnapshotSender,
+    TransferLimits,
+    TransferMessage,
+    TransferOutcome,
+    Unknown,
+    WriteEntries,
+    WriteState,
+)
+from compactlib.raftlog.snapshots import IncomingState
+from compactlib.raftlog.store import StoreOptions
+from compactlib.testing import RecordingFiles, explore, record
+from examples.raft_kv import KvStore
+from tests.raftlog.wrapped_files import UnsyncedFiles
+
+LIMITS = TransferLimits(chunk_bytes=60, window_bytes=120)
+
+
+def options(files: Files) -> StoreOptions:
+    return StoreOptions(background=False, log=LogOptions(limits=SegmentLimits(max_entries=4), files=files,
+                                                         keep_links_seconds=0.0, run_id=lambda: "run"))
+
+
+class Install:
+    """Both machines of one transfer, joined without a network; the follower's disk work is done at once."""
+
+    def __init__(self, leader: KvStore, follower: KvStore) -> None:
+        manifest = leader.snapshots.manifest
+        assert manifest is not None
+        self.leader, self.follower = leader, follower
+        self.live = leader.snapshots.live_set(manifest)
+        self.sender = SnapshotSender(manifest, self.live, term=1, transfer=1, limits=LIMITS)
+        self.receiver = SnapshotReceiver(term=1, life=1, limits=LIMITS, staged=follower.snapshots.staged())
+        self.incoming: IncomingState | None = None
+        self.outcome: TransferOutcome | None = None
+        self.letters: deque[TransferMessage] = deque()
+        self.now = 0.0
+
+    def run(self) -> None:
+        self.carry(self.sender.start(self.now))
+        while self.outcome is None:
+            if not self.letters:
+                deadline = self.sender.deadline
+                assert deadline is not None
+                self.now = deadline
+                self.carry(self.sender.tick(self.now))
+                continue
+            message = self.letters.popleft()
+            if isinstance(message, Progress | Installed | Refusal | Unknown):
+                self.carry(self.sender.receive(message, self.now))
+            else:
+                applied = self.follower.machine.applied
+                self.carry(self.receiver.receive(message, self.now, last_applied=applied))
+
+    def carry(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            self.carry_one(effect)
+
+    def carry_one(self, effect: Effect) -> None:
+        log, store = self.follower.log, self.follower.snapshots
+        match effect:
+            case Send(message):
+                self.letters.append(message)
+            case ReadEntries(indexes, _):
+                entry = self.leader.log.read(indexes.first)
+                assert isinstance(entry, Entry)
+                self.carry(self.sender.entries_read(effect, [entry], self.now))
+            case ReadState(offset, length):
+                with self.leader.snapshots.open_state() as state:
+                    self.carry(self.sender.state_read(effect, state.read(offset, length), self.now))
+            case BeginInstall(manifest, last_applied, keep_bytes):
+                if log.last_index > last_applied:
+                    log.reset(last_applied)
+                self.incoming = store.receive(manifest, keep_bytes=keep_bytes)
+            case WriteEntries(previous, entries):
+                log.append_sparse(entries, previous_index=previous)
+            case WriteState(offset, data):
+                assert self.incoming is not None
+                self.incoming.write(offset, data)
+            case AwaitEntries(last):
+                log.sync()
+                self.carry(self.receiver.entries_durable(last, self.now))
+            case InstallSnapshot(manifest, live):
+                assert self.incoming is not None
+                with log.pin(live):
+                    store.adopt(self.incoming, live)
+                    log.install(SnapshotMeta(manifest.index, manifest.term, live))
+                self.carry(self.receiver.installed(self.now))
+            case DiscardInstall():
+                raise AssertionError(effect)
+            case Finished(outcome):
+                self.outcome = outcome
+
+
+class Members:
+    """A leader with a snapshot, and what a follower that has some of it must hold before and after."""
+
+    def __init__(self, folder: Path) -> None:
+        rng = random.Random(5)
+        self.leader = KvStore(str(folder / "leader"), options(UnsyncedFiles()), with_worker=False)
+        self.leader.write([Put(f"k{rng.randrange(6)}", b"old %d" % number) for number in range(10)])
+        self.prefix = [self.leader.log.read(index) for index in range(10)]
+        self.before = self.leader.items()
+        self.leader.write([Put(f"k{rng.randrange(9)}", b"new %d" % number) for number in range(20)])
+        self.leader.snapshot()
+        self.after = self.leader.items()
+        self.index = self.leader.machine.applied
+
+    def follow(self, folder: Path, files: Files) -> KvStore:
+        """A follower that has applied the first ten entries, and taken a snapshot of its own."""
+        follower = KvStore(str(folder / "follower"), options(files), with_worker=False)
+        if follower.log.last_index < 0:
+            follower.log.append(entry for entry in self.prefix if isinstance(entry, Entry))
+            follower.log.sync()
+            follower.catch_up()
+            follower.snapshot()
+        return follower
+
+
+@pytest.mark.parametrize("limit", [pytest.param(5, id="ordinary"),
+                                   pytest.param(400, id="soak", marks=pytest.mark.soak)])
+def test_a_crash_at_any_step_leaves_the_old_state_or_the_new_one(limit: int, tmp_path: Path) -> None:
+    members = Members(tmp_path)
+    place = tmp_path / "disk"
+    place.mkdir()
+    members.follow(place, UnsyncedFiles()).close()
+
+    def work(folder: Path, files: RecordingFiles) -> None:
+        follower = KvStore(str(folder / "follower"), options(files), with_worker=False)
+        install = Install(members.leader, follower)
+        install.run()
+        assert isinstance(install.outcome, Done), install.outcome
+        files.acknowledge("installed")
+        follower.log.append([(members.index + 1, 1, members.prefix[0].payload)])  # type: ignore[union-attr]
+        follower.log.sync()
+        files.acknowledge("appended")
+        follower.log.flush()
+        follower.compact("major")
+
+    def check(folder: Path, promised: Sequence[Any]) -> None:
+        for _ in range(2):
+            check_once(folder, promised)
+
+    def check_once(folder: Path, promised: Sequence[Any]) -> None:
+        with KvStore(str(folder / "follower"), options(UnsyncedFiles()), with_worker=False) as follower:
+            log = follower.log
+            for index in range(10):
+                assert isinstance(log.read(index), Entry) == (not log.state.is_dead(index))
+            if "installed" in promised:
+                assert log.state.snapshot_index == members.index
+            if "appended" in promised:
+                assert log.last_index == members.index + 1
+            if log.state.snapshot_index == members.index:
+                expected = dict(members.after)
+                if log.last_index > members.index:
+                    expected.update(old_first(members))
+                assert follower.items() == expected
+                assert log.state.live == IndexSet.from_iterable(
+                    members.leader.machine.live_indexes())
+                assert follower.snapshots.latest() is not None
+            else:
+                assert not promised
+                assert log.state.snapshot_index == 9
+                assert {key: value for key, value in follower.items().items() if key in members.before}
+                # Whatever was left of the transfer, the next one ends well.
+                install = Install(members.leader, follower)
+                install.run()
+                assert isinstance(install.outcome, Done)
+            log.segments.verify()
+            follower.snapshots.audit()
+
+    report = explore(record(place, work), check, rng=random.Random(1), limit_per_point=limit)
+    assert report.points > 40
+    members.leader.close()
+
+
+def old_first(members: Members) -> dict[str, bytes]:
+    """What the entry that is appended behind the snapshot does: the first command once more."""
+    from compactlib.app.kv_machine import decode_command
+    entry = members.prefix[0]
+    assert isinstance(entry, Entry)
+    command = decode_command(entry.payload)
+    assert isinstance(command, Put)
+    return {command.key: command.value}
