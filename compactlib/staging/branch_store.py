@@ -51,6 +51,8 @@ class BranchUpdate:
     tries: int
 
 
+_MAX_DECODED = 1000
+
 Change = Callable[[BranchRecord], BranchRecord | None]
 """Makes the next record of the present one, `None` for "leave it". May be called several times; what it raises ends the
 update. It need not count the version."""
@@ -98,6 +100,7 @@ class BranchStore:
         self._options = options
         self._clock = clock
         self._random = random
+        self._decoded: dict[bytes, tuple[bytes, BranchRecord]] = {}
 
     def backoff(self) -> Backoff:
         """The waits of one call."""
@@ -115,7 +118,7 @@ class BranchStore:
             found = self._store.get(self._partition, key)
         except KeyNotFound:
             raise BranchNotFound(branch=branch) from None
-        return FoundBranch(branch, decode_branch_record(found.value, self._place(key)), found.predicate)
+        return FoundBranch(branch, self._decode(key, found.value), found.predicate)
 
     def create(self, branch: str, record: BranchRecord) -> None:
         """Write the first record of a branch. One write.
@@ -246,8 +249,19 @@ class BranchStore:
         """Every branch, in order of the names' bytes; not one state of all, but each as it is when its turn comes."""
         with self._store.scan(self._partition, prefix=BRANCHES + prefix.encode("utf-8")) as entries:
             for entry in entries:
-                record = decode_branch_record(entry.value, self._place(entry.key))
-                yield FoundBranch(entry.key[len(BRANCHES):].decode("utf-8", "replace"), record, entry.predicate)
+                yield FoundBranch(entry.key[len(BRANCHES):].decode("utf-8", "replace"),
+                                  decode_branch_record(entry.value, self._place(entry.key)), entry.predicate)
+
+    def _decode(self, key: bytes, value: bytes) -> BranchRecord:
+        """Decode a record, unless its bytes are those of the last time: most reads look twice at one record."""
+        kept = self._decoded.get(key)
+        if kept is not None and kept[0] == value:
+            return kept[1]
+        record = decode_branch_record(value, self._place(key))
+        if len(self._decoded) >= _MAX_DECODED:
+            self._decoded.clear()
+        self._decoded[key] = value, record
+        return record
 
     def _is(self, branch: str, record: BranchRecord) -> bool:
         try:
