@@ -1,9 +1,9 @@
 """The oracle for one run of a `branch_world`: what G1 to G6 allow.
 
 Every operation says in the history what it may have written and what it read. Then: reads are those of a regular
-register (G1, G4, G5); what a commit left as HEAD is a read of all keys (G2); compactions and cleanups write nothing (G3); resets
-write what HEAD held while they ran, and HEAD is what the branch record named then (G6); at the end every way to read
-agrees, and one more commit commits exactly that.
+register (G1, G4, G5); what a commit left as HEAD is a read of all keys (G2); compactions and cleanups write nothing
+(G3); resets write what HEAD held while they ran, and HEAD is what the branch record named then (G6); at the end every
+way to read agrees, and one more commit commits exactly that.
 """
 
 from __future__ import annotations

@@ -90,7 +90,8 @@ def prepare(setup: str) -> Prepared:
     """`main` at HEAD{a=1, b=2} over a commit {a=0}, and `source` with m=1 on top; and what the setup adds.
 
     Setups, by what they say of `k`: `clean`; `staged`: in the staging token; `sealed`: k=0 in a sealed token, k=1 in
-    the staging token; `compacted`: k in the compacted metarange, `a` deleted by it; `committed`: in HEAD.
+    the staging token; `compacted`: k in the compacted metarange, `a` deleted by it; `committed`: in HEAD;
+    `hidden`: put in a sealed token, deleted in the staging token.
     """
     store, objects = LoggedStore(), MemoryObjects(clock=ManualClock(0.0))
     context = context_over(store, objects, 1)
@@ -114,6 +115,10 @@ def prepare(setup: str) -> Prepared:
         context.branches.update(MAIN, lambda record: record.sealed_with(context.tokens.issue(MAIN)))
         put_many(context, MAIN, {K: b"1"})
         initial[K] = b"1"
+    elif setup == "hidden":
+        put_many(context, MAIN, {K: b"0"})
+        context.branches.update(MAIN, lambda record: record.sealed_with(context.tokens.issue(MAIN)))
+        delete_many(context, MAIN, [K])
     elif setup == "compacted":
         put_many(context, MAIN, {K: b"0"})
         delete_many(context, MAIN, [A])
@@ -127,7 +132,7 @@ def prepare(setup: str) -> Prepared:
 
 
 DIRTY = ("staged", "sealed", "compacted")
-SETUPS = ("clean", "staged", "sealed", "compacted", "committed")
+SETUPS = ("clean", "staged", "sealed", "compacted", "committed", "hidden")
 _PREPARED: dict[str, Prepared] = {}
 # Contents of metaranges, which are named by their content: the same in every run.
 _CONTENTS: dict[MetaRangeId | None, Contents] = {None: {}}

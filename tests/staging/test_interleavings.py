@@ -48,7 +48,8 @@ def explore_programs(setup: str, *programs: Sequence[str], rules: dict[str, Act]
     return report.schedules
 
 
-@pytest.mark.parametrize("setup", SETUPS)
+@pytest.mark.parametrize("setup", [setup if setup in ("clean", "staged", "compacted", "hidden") else
+                                   pytest.param(setup, marks=pytest.mark.soak) for setup in SETUPS])
 def test_every_pair_of_operations_under_every_schedule(setup: str) -> None:
     count = 0
     for left, right in itertools.combinations_with_replacement(REQUIRED, 2):
@@ -81,7 +82,7 @@ def test_an_operation_against_a_rewrite_and_the_cleanup_after_it(operation: str,
         actors = actors_of([name], [operation, "cleanup"])
         explore(actors, world_of("staged", actors), check, max_schedules=150)
     else:
-        for setup in ("staged", "sealed"):
+        for setup in ("staged", "hidden"):
             explore_programs(setup, [name], [operation, "cleanup"])
 
 
@@ -89,7 +90,7 @@ def test_an_operation_against_a_rewrite_and_the_cleanup_after_it(operation: str,
 @pytest.mark.parametrize("operation", ["commit", "compact"])
 @pytest.mark.parametrize("name", ["commit", "compact", "cleanup"])
 def test_two_rewrites_and_a_cleanup_under_every_schedule(operation: str, name: str) -> None:
-    for setup in ("staged", "sealed"):
+    for setup in ("staged", "sealed", "hidden"):
         explore_programs(setup, [name], [operation, "cleanup"])
 
 
