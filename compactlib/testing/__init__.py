@@ -49,6 +49,7 @@ from compactlib.testing.kv_faults import (
     fault_at,
 )
 from compactlib.testing.objects_conformance import ObjectStoreConformance, check_object_store
+from compactlib.testing.range_format_conformance import RangeFormatConformance, check_range_format
 
 __all__ = [
     "Check",
@@ -65,12 +66,14 @@ __all__ = [
     "KVRun",
     "KVStoreConformance",
     "ObjectStoreConformance",
+    "RangeFormatConformance",
     "Recording",
     "RecordingFiles",
     "Recover",
     "check_executor",
     "check_kv_store",
     "check_object_store",
+    "check_range_format",
     "explain",
     "explore",
     "explore_kv_faults",

@@ -1,0 +1,43 @@
+"""Both range formats through the kit that hosts may use for theirs; and the kit finds a format that is wrong."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from compactlib.staging.model import RangeId
+from compactlib.staging.parquet import ParquetFormat
+from compactlib.staging.plain_format import PlainFormat
+from compactlib.staging.rows import RangeFormat, Rows
+from compactlib.testing.range_format_conformance import RangeFormatConformance, check_range_format
+
+
+class TestPlainFormat(RangeFormatConformance):
+    def make_format(self) -> RangeFormat:
+        return PlainFormat()
+
+
+class TestParquetFormat(RangeFormatConformance):
+    def make_format(self) -> RangeFormat:
+        return ParquetFormat(rows_per_group=7)
+
+
+class TestParquetFormatUncompressed(RangeFormatConformance):
+    def make_format(self) -> RangeFormat:
+        return ParquetFormat(compression="none", rows_per_group=100_000)
+
+
+class Careless(PlainFormat):
+    """Does not look whose file it is."""
+
+    def decode(self, data: bytes, range_id: RangeId, path: str) -> Rows:
+        """See `RangeFormat.decode`."""
+        own = hashlib.blake2b(data[16:], digest_size=20, person=b"compactlib.range").hexdigest()
+        return super().decode(data, RangeId(own), path)
+
+
+def test_the_kit_runs_without_pytest_and_finds_a_careless_format() -> None:
+    assert len(check_range_format(PlainFormat())) == 8
+    with pytest.raises(AssertionError):
+        check_range_format(Careless())
