@@ -9,9 +9,9 @@ running them:
 * *Sleep sets*: an actor that was tried at a place is not tried again further down before a step that conflicts with
   its own. (P. Godefroid, 1996.)
 
-The two go together; the older way of choosing whom to try (the later step's actor, always) misses schedules once there
-are sleep sets, which `tests/testing/test_testing_interleave_tree.py` would show. Whether a run was told everything it
-depends on shows at once: the same choices have to lead to the same steps again.
+The two go together. The older way of choosing whom to try (always the later step's actor) misses schedules once there
+are sleep sets; comparing random programs with the run of every schedule found that in seconds. Whether the tree was
+told everything that matters shows at once: the same choices have to lead to the same steps again.
 """
 
 from __future__ import annotations

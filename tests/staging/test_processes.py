@@ -58,13 +58,13 @@ def test_eight_processes_on_postgresql(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_eight_processes_on_one_sqlite_file_for_a_minute(tmp_path: Path) -> None:
-    run_eight(tmp_path, "sqlite", 1500)
+    run_eight(tmp_path, "sqlite", 600)
 
 
 @pytest.mark.soak
 def test_eight_processes_on_postgresql_for_a_minute(tmp_path: Path) -> None:
     with postgres() as server:
-        run_eight(tmp_path, server, 1500)
+        run_eight(tmp_path, server, 600)
 
 
 def test_a_reader_that_is_shown_too_little_says_so() -> None:
