@@ -4,12 +4,15 @@ On a store that can (`limits.max_transact` of 3 and more) the write is one `tran
 the cell in the staging token is unchanged, the value is put. Then nothing can come in between, and exactly one of
 several writers wins.
 
-On other stores the cell is compared and set, and the record read again, as for every put. If the staging token was
-replaced meanwhile, the write must be made again in the new one, and then it meets itself: without more, it would find
-its own value and report that the condition does not hold (D13). So each call draws a write id and puts it into the
-entry; an entry with that id is its own. A commit or compaction that took the entry in keeps no write ids: there the
-identity decides, so that of two callers who put the very same data under one key both may be told that they did it.
-And a write whose token was replaced, and which then met somebody else's record, may have been visible for a while (G4).
+On other stores the record is read again, the cell compared and set, and the record read once more, as for every put.
+If the staging token was replaced meanwhile, the write must be made again in the new one, and then it meets itself:
+without more, it would find its own value and report that the condition does not hold (D13). So each call draws a write
+id and puts it into the entry; an entry with that id is its own. What such a store cannot give:
+
+* A commit or compaction that took the entry in keeps no write ids. There the identity decides, so that of two callers
+  who put the very same data under one key both may be told that they did it.
+* A write whose token was replaced, and which then met somebody else's record, may have been visible for a while (G4).
+* A merge or another move of HEAD between the last look and the write counts as if it had come after the write.
 """
 
 from __future__ import annotations
@@ -159,6 +162,12 @@ class _ConditionalWrite:
     def _write(self, found: FoundBranch, place: Found, staged: Staged, attempts: Attempts) -> FoundBranch | None:
         token = found.record.staging_token
         context = self._context
+        if not self._is_atomic and not place.in_staging_token:
+            # What was found below the staging token, or not found, may have been read while it was cleaned up. If it
+            # was not, no write can change the key from here on without changing the cell.
+            now = _unless_extended(found, attempts)
+            if now is not None:
+                return now
         before, self._maybe_written = self._maybe_written, staged
         try:
             if self._is_atomic:
