@@ -119,18 +119,28 @@ def confirmations(writes: Iterable[QueuedWrite]) -> list[Confirmed]:
     return [Confirmed(log_id, term, IndexSet.from_runs(found)) for (log_id, term), found in runs.items() if found]
 
 
-def written_indexes(writes: Iterable[QueuedWrite]) -> dict[str, IndexSet]:
-    """What stands of each log's entries after `writes`, whatever their terms."""
-    runs: dict[str, list[tuple[int, int]]] = {}
-    for write in writes:
-        found = runs.setdefault(write.log_id, [])
+class WrittenIndexes:
+    """What stands of each log's entries in one file, whatever their terms. Holds runs, not entries."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, list[tuple[int, int]]] = {}
+
+    def add(self, write: QueuedWrite) -> None:
+        """The write was made. O(1) where it goes on from the one before."""
+        runs = self._runs.setdefault(write.log_id, [])
         if write.cut_after is not None:
-            found[:] = _cut(found, write.cut_after)
+            runs[:] = _cut(runs, write.cut_after)
         if write.indexes is not None:
-            found.extend((index, index) for index in write.indexes)
+            runs.extend((index, index) for index in write.indexes)
         elif write.first <= write.last:
-            found.append((write.first, write.last))
-    return {log_id: IndexSet.from_runs(found) for log_id, found in runs.items()}
+            if runs and runs[-1][1] + 1 == write.first:
+                runs[-1] = (runs[-1][0], write.last)
+            else:
+                runs.append((write.first, write.last))
+
+    def by_log(self) -> dict[str, IndexSet]:
+        """The sets, by log id."""
+        return {log_id: IndexSet.from_runs(runs) for log_id, runs in self._runs.items()}
 
 
 def _cut(runs: Sequence[tuple[int, int]], after: int) -> list[tuple[int, int]]:

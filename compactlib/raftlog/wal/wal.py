@@ -18,23 +18,13 @@ from compactlib.raftlog.log_state import LogStates
 from compactlib.raftlog.wal.batch import (
     Confirmed,
     QueuedWrite,
+    WrittenIndexes,
     assemble,
     confirmations,
     mark,
-    written_indexes,
 )
-from compactlib.raftlog.wal.frames import (
-    FILE_HEADER_BYTES,
-    FileHeader,
-    FrameKind,
-    empty_body,
-    encode_file_header,
-    encode_frame,
-    log_body,
-    run_body,
-    salt_of,
-    sparse_body,
-)
+from compactlib.raftlog.wal.beginning import encode_beginning
+from compactlib.raftlog.wal.frames import FileHeader, FrameKind, empty_body, run_body, salt_of, sparse_body
 from compactlib.raftlog.wal.names import WAL_TEMPORARY_SUFFIX, wal_name
 from compactlib.raftlog.wal.recovery import LoggedFrame, RecoveredWal
 from compactlib.raftlog.wal.rules import Verdict, Write, WriterState, judge
@@ -112,7 +102,7 @@ class Wal:
         self._oldest: int = found.numbers[0] if found.numbers else found.last_number + 1
         known = {**found.lasts, **(lasts or {})}
         self._writers: dict[str, WriterState] = {log_id: WriterState(last) for log_id, last in known.items()}
-        self._in_file: list[QueuedWrite] = []
+        self._in_file = WrittenIndexes()
         tail = found.frames[len(found.frames) - found.unproven:]
         self._out: OutFile = self._begin_file(found.last_number + 1, found.last_end, tail)
 
@@ -122,14 +112,8 @@ class Wal:
         """Create the next file durably: it names every log, and repeats what was not proven to be durable."""
         header = FileHeader(number, previous_end, int(self._options.clock.now() * 1e9))
         salt = salt_of(header)
-        pieces = [encode_file_header(header)]
-        numbers: dict[str, int] = {}
-        for log_id, state in self._writers.items():
-            numbers[log_id] = len(numbers)
-            pieces += encode_frame(log_body(log_id), log=numbers[log_id], previous=None, cuts=False,
-                                   first=state.last + 1, term=0, synced_end=FILE_HEADER_BYTES, salt=salt)
-        for logged in tail:
-            pieces += _again(logged, numbers[logged.log_id], salt)
+        lasts = {log_id: state.last for log_id, state in self._writers.items()}
+        pieces, numbers = encode_beginning(header, lasts, tail)
         path = os.path.join(self._folder, wal_name(number))
         write_durably(self._files, path, pieces, temporary_suffix=WAL_TEMPORARY_SUFFIX)
         out = self._files.open(path)
@@ -290,7 +274,8 @@ class Wal:
             self._sync_file()
         self._end += batch.size
         self._numbers.update(batch.named)
-        self._in_file += kept
+        for write in kept:
+            self._in_file.add(write)
         self._durable_ticket = ticket
         if kept and not self._queue:
             self._write_mark()
@@ -329,7 +314,7 @@ class Wal:
         """
         with self._committing:
             self._require_running()
-            closed = ClosedFile(self._number, written_indexes(self._in_file))
+            closed = ClosedFile(self._number, self._in_file.by_log())
             before = self._out
             following = os.path.join(self._folder, wal_name(self._number + 1))
             try:
@@ -341,7 +326,7 @@ class Wal:
                     raise self._stopped_now() from error
                 raise
             before.close()
-            self._in_file = []
+            self._in_file = WrittenIndexes()
             self._rolled(closed)
 
     def _stop(self, error: StorageError) -> None:
@@ -375,7 +360,7 @@ class Wal:
             queued = sum(write.body.frame_bytes for write in self._queue)
             if queued != self._queued_bytes:
                 raise CompactlibError(f"{queued} bytes are queued, {self._queued_bytes} were counted")
-            unnamed = {write.log_id for write in self._in_file} - self._numbers.keys()
+            unnamed = self._in_file.by_log().keys() - self._numbers.keys()
             if unnamed or sorted(self._numbers.values()) != list(range(len(self._numbers))):
                 raise CompactlibError(f"the file does not name {sorted(unnamed)}; it names {self._numbers}")
 
@@ -397,16 +382,3 @@ class Wal:
 
     def __repr__(self) -> str:
         return f"<Wal {self.path!r}: {self._end:,} bytes durable, {len(self._queue)} writes queued>"
-
-
-def _again(logged: LoggedFrame, number: int, salt: int) -> list[bytes]:
-    frame = logged.frame
-    match frame.kind:
-        case FrameKind.RUN:
-            body = run_body(frame.payloads)
-        case FrameKind.SPARSE:
-            body = sparse_body(frame.indexes, frame.terms, frame.payloads)
-        case _:
-            body = empty_body(frame.kind)
-    return encode_frame(body, log=number, previous=frame.previous, cuts=frame.cuts, first=frame.first,
-                        term=frame.term, synced_end=FILE_HEADER_BYTES, salt=salt)
