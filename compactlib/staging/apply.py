@@ -34,18 +34,18 @@ class Apply:
         base: what the changes are made to.
         changes: what to change.
         budget: asked before each range is written.
-        known: ranges of other metaranges that are durable and stay so meanwhile; they are not written again.
+        elsewhere: ranges of other metaranges, which are not written again if they come out.
         background: reads the next range and writes the last ones besides the caller's thread.
     """
 
     def __init__(self, files: RangeFiles, rule: SplitRule, base: MetaRange, changes: Changes, budget: Budget, *,
-                 known: Iterable[RangeEntry] = (), background: Executor | None = None) -> None:
+                 elsewhere: Iterable[RangeEntry] = (), background: Executor | None = None) -> None:
         self._files = files
         self._rule = rule
         self._base = base
         self._changes = ChangeReader(changes)
-        self._writer = RangeWriter(files, rule, {entry.range_id for entry in (*base.entries, *known)}, budget,
-                                   background)
+        self._writer = RangeWriter(files, rule, {entry.range_id for entry in base.entries}, budget, background,
+                                   elsewhere={entry.range_id for entry in elsewhere})
         self._background = background
         self._ahead: tuple[RangeEntry, Future[Rows]] | None = None
         self._added = self._changed = self._removed = 0

@@ -133,9 +133,13 @@ class RangeFiles:
         try:
             self.objects.create(path, data)
         except ObjectExists:
-            self.objects.create(f"{self.prefix}{REUSED}{self.new_name()}", id_.encode())
+            self.mark_reuse(id_)
             return True
         return False
+
+    def mark_reuse(self, id_: str) -> None:
+        """Tell garbage collections that a file which is there is used again. To be confirmed by `confirm`."""
+        self.objects.create(f"{self.prefix}{REUSED}{self.new_name()}", id_.encode())
 
     def confirm(self, written: Mapping[str, bool]) -> None:
         """Make sure that no garbage collection takes away what was written, once all of it is. One listing.

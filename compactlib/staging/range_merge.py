@@ -30,7 +30,7 @@ def merge_metaranges(files: RangeFiles, rule: SplitRule, base: MetaRange, source
         raise InvalidInput(f"the strategy is {strategy!r}; give one of {', '.join(get_args(MergeStrategy))}")
     differences = RangeDiff(files, base, source, b"")
     changes = _merged_changes(differences, RangeLookup(files, destination), strategy)
-    return Apply(files, rule, destination, changes, budget, known=source.entries,
+    return Apply(files, rule, destination, changes, budget, elsewhere=source.entries,
                  background=background).run(destination_id)
 
 

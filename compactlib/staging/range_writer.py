@@ -28,7 +28,7 @@ class ClosedRange:
     Attributes:
         entry: the range.
         is_new: whether it had to be written.
-        was_there: whether its file was there nevertheless.
+        was_there: whether its file was there before, and no base keeps it.
     """
 
     entry: RangeEntry
@@ -42,13 +42,15 @@ class RangeWriter:
     Args:
         files: where ranges go.
         rule: where they are cut.
-        known: the ranges that are durable, and need not be written again.
+        known: the ranges that the base keeps, and that need not be written again.
+        elsewhere: ranges of other metaranges, which need not be written either as long as they are kept.
         budget: asked for the logical bytes of each range before it is written.
         background: hashes, encodes and writes ranges besides the caller's thread; `None`: at once.
     """
 
     def __init__(self, files: RangeFiles, rule: SplitRule, known: Set[RangeId], budget: Budget,
-                 background: Executor | None = None) -> None:
+                 background: Executor | None = None, *, elsewhere: Set[RangeId] = frozenset()) -> None:
+        self._elsewhere = elsewhere
         self._files = files
         self._rule = rule
         self._known = known
@@ -115,7 +117,8 @@ class RangeWriter:
         self.bytes_written = sum(each.entry.size_bytes for each in new)
         metarange_id, data = MetaRange(self._rule, tuple(each.entry for each in closed)).encode()
         if metarange_id != base_id:
-            written = {self._files.path_of_range(each.entry.range_id): each.was_there for each in new}
+            written = {self._files.path_of_range(each.entry.range_id): each.was_there
+                       for each in closed if each.is_new or each.was_there}
             there = self._files.write_metarange(metarange_id, data)
             self._files.confirm({**written, self._files.path_of_metarange(metarange_id): there})
         return metarange_id
@@ -148,6 +151,9 @@ class RangeWriter:
         entry = RangeEntry(range_id, rows.key(0), rows.key(len(rows) - 1), len(rows), rows.size_bytes)
         if range_id in self._known:
             return ClosedRange(entry)
+        if range_id in self._elsewhere:
+            self._files.mark_reuse(range_id)
+            return ClosedRange(entry, was_there=True)
         self._budget.spend(entry.size_bytes)
         return ClosedRange(entry, is_new=True, was_there=self._files.write_range(range_id, rows))
 

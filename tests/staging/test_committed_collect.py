@@ -14,7 +14,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.objects import Digest, MemoryObjects, ObjectRef
 from compactlib.staging.committed_ranges import CommittedRanges
-from compactlib.staging.errors import BeingCollected, MetaRangeNotFound
+from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.model import Collected, MetaRangeId, RangeId, Record, StoredFile
 from compactlib.staging.range_collect import RangeCollector
 from compactlib.staging.range_files import RangeFiles
@@ -277,3 +277,27 @@ def all_of_them() -> None:
     test_a_collection_at_every_step_of_a_writer_loses_nothing()
     test_two_collections_and_a_writer_at_every_step_of_each_other()
     test_a_file_that_was_old_when_a_collection_first_looked_and_is_young_when_it_deletes()
+
+
+def test_a_merge_that_takes_ranges_of_a_source_nobody_keeps_any_more() -> None:
+    """The source's branch was deleted, and its files are collected, at every step of the merge."""
+    taken = 0
+    for step in itertools.count():
+        world = World()
+        layer = world.layer()
+        world.branch = destination = layer.apply(None, [(b"other", Record.of(b""))]).metarange_id
+        world.clock.advance(10 * GRACE)
+        hook, seen = at_step(step, lambda world=world: world.collect())  # type: ignore[misc]
+        try:
+            world.branch = world.layer(hook).merge(None, world.orphan, destination).metarange_id
+            taken += 1
+        except (BeingCollected, MetaRangeNotFound, RangeNotFound):
+            pass
+        else:
+            world.clock.advance(3 * GRACE)
+            world.collect()
+            assert dict(world.layer().scan(world.branch)) == {**OLD, b"other": Record.of(b"")}
+        if seen[0] <= step:
+            break
+    assert step > 10
+    assert taken > 1

@@ -241,3 +241,37 @@ def test_a_base_of_another_rule_is_cut_anew_as_a_whole() -> None:
     assert applied.ranges_read == len(layer.ranges_of(old))
     assert applied.changes == 0
     assert applied.metarange_id == written(layer, content)
+
+
+def test_a_merge_opens_only_what_was_changed_and_where() -> None:
+    opened: set[str] = set()
+    objects = HookedObjects(MemoryObjects())
+    layer = CommittedRanges(objects, rule=SplitRule(raggedness=20), cache_bytes=0)
+    content = {b"key%04d" % number: Record.of(b"") for number in range(400)}
+    base = written(layer, content)
+    ours = layer.apply(base, [(b"key0100", Record.of(b"ours"))]).metarange_id
+    theirs = layer.apply(base, [(b"key0300", Record.of(b"theirs"))]).metarange_id
+    objects.hook = lambda operation, name: opened.add(name) if operation == "get" and "meta" not in name else None
+    merged = layer.merge(base, theirs, ours)
+
+    def range_with(metarange_id: MetaRangeId, name: bytes) -> str:
+        return next(f"ranges/{entry.range_id}" for entry in layer.ranges_of(metarange_id) if name <= entry.max_key)
+
+    assert opened == {range_with(base, b"key0300"), range_with(theirs, b"key0300")}
+    assert merged.ranges_written == 0  # the source has the very range that comes out
+    assert merged.metarange_id == written(layer, changed(content, {b"key0100": Record.of(b"ours"),
+                                                                   b"key0300": Record.of(b"theirs")}))
+
+
+def test_what_is_in_only_one_of_two_sets_is_all_that_a_diff_opens() -> None:
+    objects = HookedObjects(MemoryObjects())
+    layer = CommittedRanges(objects, rule=SplitRule(raggedness=20), cache_bytes=0)
+    content = {b"key%04d" % number: Record.of(b"") for number in range(400)}
+    base = written(layer, content)
+    longer = layer.apply(base, [(b"z%03d" % number, Record.of(b"")) for number in range(100)]).metarange_id
+    shared = {entry.range_id for entry in layer.ranges_of(base)} & {entry.range_id for entry in layer.ranges_of(longer)}
+    opened: list[str] = []
+    objects.hook = lambda operation, name: opened.append(name) if operation == "get" and "meta" not in name else None
+    assert len(list(layer.diff(base, longer))) == 100
+    assert not {f"ranges/{range_id}" for range_id in shared} & set(opened)
+    assert len(opened) == len(set(opened))
