@@ -127,3 +127,22 @@ def test_of_two_writers_one_gets_the_key_whatever_settles_meanwhile(kind: str, h
 @pytest.mark.parametrize("kind", STORES)
 def test_of_two_writers_one_gets_the_key_in_many_orders(kind: str, how: str) -> None:
     race(kind, how, 30_000, 2)
+
+
+def adds(seed: int) -> Callable[[World], None]:
+    def act(world: World) -> None:
+        world.main(seed).update(b"n", lambda record: b"%d" % (1 + int(b"0" if record is None else record.data)))
+
+    return act
+
+
+def two(world: World, results: Mapping[str, Any]) -> None:
+    assert not [one for one in results.values() if one is not None], results
+    assert world.area(9, stepped=False).branch("main").get(b"n").data == b"2"
+
+
+@pytest.mark.parametrize("how", ["commit", "compact"])
+def test_two_updates_are_two_whatever_settles_meanwhile(how: str) -> None:
+    explore({"ann": adds(10), "bob": adds(11)}, make_world("transact"), two)
+    sample({"ann": adds(10), "bob": adds(11), "settler": settles(how, twice=True)}, make_world("transact"), two,
+           schedules=100, random=random.Random(3))
