@@ -131,6 +131,23 @@ class Compactor:
         found = self._context.branches.read(branch)
         return plan_compaction(look(self._context, branch, found.record, self._window_end(found.record)))
 
+    def survey(self) -> int:
+        """Tell the sensor what is staged on each branch, as a process should when it starts; gives how many branches.
+
+        A plan for each branch: reads its staged entries, up to `max_scanned`.
+
+        Raises:
+            InvalidInput: the compactor was made without a sensor.
+        """
+        if self._sensor is None:
+            raise InvalidInput("this compactor has no sensor to tell; give it one")
+        count = 0
+        for found in self._context.branches.list():
+            count += 1
+            seen = look(self._context, found.branch, found.record, None)
+            self._sensor.seed(self.repository, found.branch, found.record, tombstones=seen.tombstones)
+        return count
+
     def _run(self, found: FoundBranch, budget: Budget | None, began: float) -> CompactionOutcome:
         sealed = self._seal(found)
         if sealed is None:

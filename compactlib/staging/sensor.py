@@ -113,6 +113,17 @@ class CompactionSensor:
             self._triggers.put(None)
         return trigger
 
+    def seed(self, repository: str, branch: str, record: BranchRecord, *, tombstones: int) -> None:
+        """Count what an earlier process left on a branch, so that a start does not begin from nothing.
+
+        Args:
+            repository: whose branch.
+            branch: which branch.
+            record: its record.
+            tombstones: how many tombstones its tokens hold.
+        """
+        self._count(repository, branch, record, deletes=tombstones)
+
     def compacted(self, repository: str, branch: str, record: BranchRecord) -> None:
         """A compaction left this record: counts begin anew."""
         self._begin_anew(repository, branch, record)

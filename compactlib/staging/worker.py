@@ -130,6 +130,16 @@ class CompactionWorker:
         self._thread = threading.Thread(target=self._run, daemon=True, name="compactlib-staging")
         self._thread.start()
 
+    def audit(self) -> None:
+        """Check the worker's own invariants.
+
+        Raises:
+            AssertionError: its thread has died, or the next cleanup lies too far ahead.
+        """
+        assert self._thread is None or self._thread.is_alive() or self._ending.is_set(), "the worker's thread has died"
+        left = 0.0 if self._next_cleanup is None else self._next_cleanup - self._clock.monotonic()
+        assert left <= self._cleanup_seconds, f"the next cleanup is {left} seconds away, of {self._cleanup_seconds}"
+
     def close(self) -> None:
         """Finish the compaction under way and end the thread; closing again does nothing."""
         self._ending.set()

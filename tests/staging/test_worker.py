@@ -187,10 +187,25 @@ def test_the_thread_does_the_same() -> None:
             worker.start()
         branch.delete(b"a")
         assert done.wait(30)
+        worker.audit()
     worker.close()
     assert branch.record().compacted_metarange_id is not None
     with pytest.raises(Closed):
         worker.start()
+
+
+def test_a_process_that_starts_learns_what_earlier_ones_left() -> None:
+    world = World()
+    world.branch({"a": "1", "b": "2"}, staged={"a": None, "b": None}, sealed=[{"c": "1"}])
+    world.branch({"a": "1"}, name="quiet", staged={"x": "1"})
+    sensor = CompactionSensor(DeletesPolicy(2))
+    compactor = Compactor(world.context, sensor=sensor)
+    assert compactor.survey() == 2
+    (work,) = CompactionWorker(sensor, [compactor], clock=world.clock).run_pending()
+    assert (work.trigger.branch, type(work.outcome)) == ("main", Done)
+    assert sensor.pressure("main", "quiet").deletes == 0
+    with pytest.raises(InvalidInput, match="no sensor"):
+        Compactor(world.context).survey()
 
 
 def test_what_makes_no_sense_is_refused() -> None:
