@@ -50,11 +50,12 @@ class ChangeBatch:
         if {*map(type, pairs)} - {tuple} or {*map(len, pairs)} - {2}:
             raise InvalidInput("a change is a pair of a key and a record; something else was found")
         keys = [key for key, _ in pairs]
+        records = [record for _, record in pairs]
         _check_keys(keys, after)
-        if {type(record) for _, record in pairs} - {Record, type(None)}:
+        if {*map(type, records)} - {Record, type(None)}:
             raise _no_record(pairs)
-        batch = cls(keys, [None if record is None else record.identity for _, record in pairs],
-                    [None if record is None else record.data for _, record in pairs])
+        batch = cls(keys, [None if record is None else record.identity for record in records],
+                    [None if record is None else record.data for record in records])
         if {*map(type, batch.identities), *map(type, batch.datas)} - {bytes, type(None)}:
             raise _no_record(pairs)
         if batch.identities.count(None) != batch.datas.count(None):
@@ -79,8 +80,8 @@ class ChangeBatch:
 
     def cut_keys(self, raggedness: int) -> list[bytes]:
         """The keys of its records (not of its tombstones) whose CRC-32 is a multiple of `raggedness`."""
-        return [key for key, value, identity in zip(self.keys, map(crc32, self.keys), self.identities, strict=True)
-                if value % raggedness == 0 and identity is not None]
+        places = [place for place, value in enumerate(map(crc32, self.keys)) if not value % raggedness]
+        return [self.keys[place] for place in places if self.identities[place] is not None]
 
     @property
     def size_bytes(self) -> int:
