@@ -6,6 +6,7 @@
     merge main dev    hard_reset main dev [discard]         put_if main a 9 [7]   (if it is 7, or absent)
     create dev main   drop dev             clean            time +301
     show main                       the branch's layers, newest first
+    store plain                     before everything else: the store has no `transact`
 
 An actor is another process, which may be stopped on its way:
 
@@ -22,7 +23,10 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 
+import attrs
+
 from compactlib.errors import CompactlibError
+from compactlib.kv import MemoryStore
 from compactlib.outcome import Done, Failed
 from compactlib.staging import AlreadyCommitted, CommitStats, LostRace, NoChanges, NothingToDo, Throttled
 from compactlib.staging.cleanup import TokenCleaner
@@ -120,6 +124,12 @@ class Story:
             return [type(error).__name__]
 
     # ----------------------------------------------------------------------------------------------- commands
+
+    def _store(self, world: World, kind: str) -> Iterator[str]:
+        assert kind == "plain"
+        limits = attrs.evolve(MemoryStore().limits, max_transact=0)
+        self._world = World(MemoryStore(limits=limits), seed=next(self._seeds))
+        yield from ()
 
     def _branch(self, world: World, name: str, *words: str) -> Iterator[str]:
         layers: dict[str, list[dict[str, str | None]]] = {"head": [], "staged": [], "sealed": [], "compacted": []}
