@@ -430,6 +430,18 @@ def test_an_answer_to_a_read_that_a_step_back_has_overtaken_is_passed_over() -> 
     assert isinstance(sent(giver.state_read(asked, STATE[:64], 1.0))[0], StateChunk)
 
 
+def test_an_answer_is_not_sent_where_the_receiver_turned_out_to_be_further() -> None:
+    """Found between two processes: the receiver's word came while entries were read that it had already."""
+    giver = sender()
+    giver.start(0.0)
+    (asked,) = giver.receive(Progress(FIRST, Position(Phase.ENTRIES, 0), 0, 5), 0.0)
+    assert isinstance(asked, ReadEntries)
+    assert giver.receive(Progress(FIRST, Position(Phase.ENTRIES, 600), 0, 5), 0.0) == []
+    (again,) = giver.entries_read(asked, [entry_of(100)], 0.0)
+    assert isinstance(again, ReadEntries)
+    assert list(again.indexes) == [1200, 1777]
+
+
 def test_a_source_that_cannot_be_read_ends_the_transfer_by_name() -> None:
     giver = accepted(Position(Phase.STATE, 0))
     assert aborted(giver.read_failed(NotFound("segment gone"), 0.0)).reason is AbortReason.SOURCE_LOST

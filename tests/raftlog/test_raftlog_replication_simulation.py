@@ -72,6 +72,14 @@ class BadNetwork(RuleBasedStateMachine):
         self.world.leader.term = max(self.world.leader.term, self.world.follower.term)
 
     @rule(slow=st.booleans())
+    def reads_are_slow(self, slow: bool) -> None:
+        self.world.reads_are_slow = slow
+
+    @rule()
+    def reads_are_answered(self) -> None:
+        self.world.answer_reads()
+
+    @rule(slow=st.booleans())
     def the_disk_is_slow(self, slow: bool) -> None:
         self.world.disk_is_slow = slow
 
@@ -103,6 +111,8 @@ def history(seed: int, *, steps: int = 300, loss: float = 0.1) -> World:
     world.start_sender()
     for _ in range(steps):
         chance = rng.random()
+        if world.reads and rng.random() < 0.2:
+            world.answer_reads()
         if world.network and chance < 0.8:
             place = rng.randrange(min(len(world.network), 4))
             if rng.random() < loss:
@@ -119,10 +129,13 @@ def history(seed: int, *, steps: int = 300, loss: float = 0.1) -> World:
             world.network.clear()
         elif chance < 0.945:
             world.start_sender()
+        elif chance < 0.96:
+            world.reads_are_slow = rng.random() < 0.6
         elif chance < 0.97:
             world.disk_is_slow = rng.random() < 0.5
         else:
             world.let_disk_catch_up()
+            world.answer_reads()
     world.settle()
     return world
 

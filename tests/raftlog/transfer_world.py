@@ -196,6 +196,8 @@ class World:
         self.network: list[Letter] = []
         self.slow_disk: list[AwaitEntries] = []
         self.disk_is_slow = False
+        self.reads: list[ReadEntries | ReadState] = []
+        self.reads_are_slow = False
         self.receiver = SnapshotReceiver(term=1, life=rng.getrandbits(64), limits=limits)
         self.trace: list[str] = []
         self.sender: SnapshotSender
@@ -214,6 +216,7 @@ class World:
         self.sender = SnapshotSender(self.sent.manifest, self.sent.live, term=self.leader.term, transfer=transfer,
                                      limits=self.limits)
         self.sender_outcome = None
+        self.reads.clear()
         self.by_sender(self.sender.start(self.now))
 
     def restart_receiver(self, *, keep_staged: bool = True, tear_staged: bool = False) -> None:
@@ -273,16 +276,26 @@ class World:
             match effect:
                 case Send(message):
                     self.network.append(Letter(True, encode(message)))
-                case ReadEntries():
-                    self.by_sender(self.sender.entries_read(effect, self.read_entries(effect), self.now))
-                case ReadState(offset, length):
-                    self.by_sender(self.sender.state_read(effect, self.sent.state[offset:offset + length], self.now))
+                case ReadEntries() | ReadState():
+                    self.reads.append(effect)
+                    if not self.reads_are_slow:
+                        self.answer_reads()
                 case Finished(outcome):
                     self.sender_outcome = outcome
                     self.leader.pinned.clear()
                 case _:
                     raise AssertionError(effect)
         self.sender.audit()
+
+    def answer_reads(self) -> None:
+        """The leader's disk answers what it was asked."""
+        while self.reads:
+            asked = self.reads.pop(0)
+            if isinstance(asked, ReadEntries):
+                self.by_sender(self.sender.entries_read(asked, self.read_entries(asked), self.now))
+            else:
+                data = self.sent.state[asked.offset:asked.offset + asked.length]
+                self.by_sender(self.sender.state_read(asked, data, self.now))
 
     def read_entries(self, asked: ReadEntries) -> list[Entry]:
         """As many as fit, at least one."""
@@ -343,8 +356,9 @@ class World:
 
     def settle(self) -> None:
         """From here on the network and the disk are well: the transfer must end."""
-        self.disk_is_slow = False
+        self.disk_is_slow = self.reads_are_slow = False
         self.let_disk_catch_up()
+        self.answer_reads()
         for _ in range(2000):
             if self.sender_outcome is not None:
                 break

@@ -90,6 +90,7 @@ class SnapshotSender:
         self._sent: Position = self._acked
         self._under_way: list[tuple[Position, int]] = []
         self._reading: ReadEntries | ReadState | None = None
+        self._reading_at: Position = self._acked
         self._began_at = self._heard_at = self._quiet_since = 0.0
         self._backoff = 1
         self._entries = self._bytes = self._resends = 0
@@ -132,9 +133,10 @@ class SnapshotSender:
 
     def entries_read(self, asked: ReadEntries, entries: Sequence[Entry], now: float) -> list[Effect]:
         """The answer to `ReadEntries`: the first of those asked for, in order."""
-        if not self._still_wants(asked):
-            return []
-        previous = self._course.settled(self._sent).offset
+        place = self._answered(asked)
+        if place != self._course.settled(self._sent):
+            return self._pump(now)
+        previous = place.offset
         if not entries:
             return self._abort(AbortReason.SOURCE_LOST, f"no entry was read after {previous}, though "
                                f"{asked.indexes.first} is live", now)
@@ -152,8 +154,8 @@ class SnapshotSender:
 
     def state_read(self, asked: ReadState, data: bytes, now: float) -> list[Effect]:
         """The answer to `ReadState`: the bytes asked for."""
-        if not self._still_wants(asked):
-            return []
+        if self._answered(asked) != self._course.settled(self._sent):
+            return self._pump(now)
         end = asked.offset + len(data)
         if len(data) != asked.length:
             return self._abort(AbortReason.SOURCE_LOST, f"the state ends at {end} bytes, the snapshot says "
@@ -322,6 +324,7 @@ class SnapshotSender:
             elif place.phase is Phase.STATE:
                 rest = self._meta.state_bytes - place.offset
                 self._reading = ReadState(place.offset, min(self._limits.chunk_bytes, rest))
+            self._reading_at = place
             return effects if self._reading is None else [*effects, self._reading]
         return effects
 
@@ -329,14 +332,15 @@ class SnapshotSender:
     def _has_room(self) -> bool:
         return sum(size for _, size in self._under_way) < self._limits.window_bytes
 
-    def _still_wants(self, asked: ReadEntries | ReadState) -> bool:
-        """Whether this answer is waited for, and not one that a step back has overtaken."""
+    def _answered(self, asked: ReadEntries | ReadState) -> Position | None:
+        """What the answer continues; `None` for one that is not waited for any more.
+
+        It is to be sent only if that is still where sending has come to: the receiver may turn out to be further.
+        """
         if asked is not self._reading:
-            return False
+            return None
         self._reading = None
-        # What the receiver turned out to have meanwhile need not be sent.
-        overtaken = isinstance(asked, ReadState) and asked.offset != self._course.settled(self._sent).offset
-        return self._stage == "sending" and not overtaken
+        return self._reading_at
 
     def _chunk(self, chunk: FromSender, end: Position, size: int, now: float) -> list[Effect]:
         return [*self._sent_chunk(chunk, end, size), *self._pump(now)]
