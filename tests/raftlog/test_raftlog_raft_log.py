@@ -215,6 +215,8 @@ def test_item_9_an_old_pin_answers_what_has_died_since(log: RaftLog) -> None:
         log.flush()
         log.compact("major")
         assert log.read(3) == Dead(3, 43)
+        # Whoever works on the files is told too: a hole in one would not ask for its name.
+        assert IndexSet.from_sorted([3, 20]).issubset(log.segments.holding(IndexSet.range(1, 40)))
         assert [entry.payload for entry in pin.entries()] == [b"3", b"20", b"42"]
         assert pin.read(20) == Entry(20, 1, b"20")
         with pytest.raises(NotFound, match="index 7 is not pinned"):
