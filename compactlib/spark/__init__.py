@@ -14,26 +14,31 @@
 Importing this package does not import PySpark; what needs it says so with `MissingDependency` (extra "spark").
 """
 
-from compactlib.spark.block_folder import BlockFolder
-from compactlib.spark.blocks import MergeBlocks, MergeOptions
-from compactlib.spark.executor import DEFAULT_JOBS_AT_ONCE, DEFAULT_MAX_TASKS_PER_JOB, SparkExecutor
-from compactlib.spark.fenced import FencedExecutor
-from compactlib.spark.library import ship_library, ship_wheel
-from compactlib.spark.many_stores import (
-    DEFAULT_STORES_AT_ONCE,
-    MappedItem,
-    StoreJob,
-    StoreOutcome,
-    compact_stores,
-    map_items,
-    outcome_table,
-)
-from compactlib.spark.object_files import KNOWN_TASKS, ObjectsExecutor, TaskFiles
-from compactlib.spark.packing import makespan, packed
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from compactlib.spark.register import register
-from compactlib.spark.session import local_session, notebook_session
-from compactlib.spark.shared_executor import SharedExecutor
-from compactlib.spark.staging_merge import StagingMerge
+
+if TYPE_CHECKING:
+    from compactlib.spark.block_folder import BlockFolder
+    from compactlib.spark.blocks import MergeBlocks, MergeOptions
+    from compactlib.spark.executor import DEFAULT_JOBS_AT_ONCE, DEFAULT_MAX_TASKS_PER_JOB, SparkExecutor
+    from compactlib.spark.fenced import FencedExecutor
+    from compactlib.spark.library import ship_library, ship_wheel
+    from compactlib.spark.many_stores import (
+        DEFAULT_STORES_AT_ONCE,
+        MappedItem,
+        StoreJob,
+        StoreOutcome,
+        compact_stores,
+        map_items,
+        outcome_table,
+    )
+    from compactlib.spark.object_files import KNOWN_TASKS, ObjectsExecutor, TaskFiles
+    from compactlib.spark.packing import makespan, packed
+    from compactlib.spark.session import local_session, notebook_session
+    from compactlib.spark.shared_executor import SharedExecutor
+    from compactlib.spark.staging_merge import StagingMerge
 
 __all__ = [
     "DEFAULT_JOBS_AT_ONCE",
@@ -63,3 +68,31 @@ __all__ = [
     "ship_library",
     "ship_wheel",
 ]
+
+# Loaded when they are asked for: each worker process imports this package, often from an archive, where every module
+# has to be compiled anew, and needs next to nothing of it.
+_MODULES = {
+    "block_folder": ("BlockFolder",),
+    "blocks": ("MergeBlocks", "MergeOptions"),
+    "executor": ("DEFAULT_JOBS_AT_ONCE", "DEFAULT_MAX_TASKS_PER_JOB", "SparkExecutor"),
+    "fenced": ("FencedExecutor",),
+    "library": ("ship_library", "ship_wheel"),
+    "many_stores": ("DEFAULT_STORES_AT_ONCE", "MappedItem", "StoreJob", "StoreOutcome", "compact_stores", "map_items",
+                    "outcome_table"),
+    "object_files": ("KNOWN_TASKS", "ObjectsExecutor", "TaskFiles"),
+    "packing": ("makespan", "packed"),
+    "session": ("local_session", "notebook_session"),
+    "shared_executor": ("SharedExecutor",),
+    "staging_merge": ("StagingMerge",),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -18,13 +18,14 @@ import attrs
 
 from compactlib.blobstore.descriptor import Descriptor
 from compactlib.blobstore.entry_columns import EntryColumns
-from compactlib.blobstore.model import IndexEntry, RecordFlag, RecordKind
+from compactlib.blobstore.model import RecordFlag, RecordKind
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.records import OVERHEAD_BYTES, check_record, content_range
+from compactlib.blobstore.records import HEADER_BYTES, OVERHEAD_BYTES, TRAILER_BYTES
+from compactlib.blobstore.rewrite import _check_record
 from compactlib.blobstore.segment import SegmentFile
 from compactlib.blobstore.store_reader import kept_offsets, look_at_segment, look_at_store
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import CorruptData, InvalidInput, NotFound, Stale, Unsupported
+from compactlib.errors import CorruptData, InvalidInput, NotFound, Stale, StorageError, Unsupported
 from compactlib.spark.source_options import folder_of, given_options, one_of, seconds_of
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ MAX_BATCH_ROWS = 16_384
 MAX_BATCH_BYTES = 1 << 20
 """A batch ends at so many rows, or bytes of records if they are read; one larger record is a batch of its own."""
 
+_PUT = int(RecordKind.PUT)
+_TTL_UPDATED, _ERASED = int(RecordFlag.TTL_UPDATED), int(RecordFlag.ERASED)
 _LARGEST_BINARY = (1 << 31) - 1
 _OPTIONS = frozenset({"path", "payload", "damaged", "now", "reference_time", "segments"})
 _KINDS = {int(kind): kind.name.lower() for kind in RecordKind}
@@ -124,11 +127,15 @@ def plan_slices(options: BlobOptions, clock: Clock | None = None) -> list[BlobSl
     if missing:
         raise InvalidInput(f"the store in {options.folder} has no segment {min(missing)}; it has "
                            f"{', '.join(map(str, known))}")
+    masks: dict[SegmentName, bytearray] = {}
+    for index in look.snapshot.index_parts():
+        is_kept = kept[index.segment].__contains__
+        masks.setdefault(index.segment, bytearray()).extend(map(is_kept, index.columns.offsets))
     slices = []
     for name in known:
         if options.segments and name not in options.segments:
             continue
-        mask = bytearray(entry.offset in kept[name] for entry in look.snapshot.entries_of(name))
+        mask = masks[name]
         slices.append(BlobSlice(folder=options.folder, name=name, descriptor=look.descriptor, records=len(mask),
                                 kept=_packed(mask)))
     return slices
@@ -156,13 +163,14 @@ def read_slice(part: BlobSlice, options: BlobOptions) -> Iterator[pa.RecordBatch
         start += stop
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class _Rows:
     """Turns rows of one segment's index into batches."""
 
     file: SegmentFile
     part: BlobSlice
     options: BlobOptions
+    scratch: bytearray = attrs.field(factory=bytearray)
 
     def batches(self, columns: EntryColumns, count: int, before: int) -> Iterator[pa.RecordBatch]:
         """The first `count` rows, of which the segment has `before` in front of them."""
@@ -178,35 +186,47 @@ class _Rows:
             start = stop
 
     def _read(self, columns: EntryColumns, start: int, stop: int) -> tuple[list[memoryview | None], dict[int, str]]:
-        """The contents of the rows, and what is wrong with them."""
+        """The contents of the rows, which are good until the next call, and what is wrong with them."""
         first = columns.offsets[start]
-        data = memoryview(self.file.read(first, columns.offsets[stop - 1] + columns.sizes[stop - 1] - first))
+        data = self._bytes(first, columns.offsets[stop - 1] + columns.sizes[stop - 1] - first)
         salt = self.file.header.salt
         contents: list[memoryview | None] = []
         errors: dict[int, str] = {}
-        for row, entry in enumerate(columns.entries(start, stop), start):
-            record = data[entry.offset - first:entry.end - first]
-            found = check_record(entry, record, salt)  # type: ignore[arg-type]
+        part = slice(start, stop)
+        for row, offset, size, sequence, kind in zip(range(start, stop), columns.offsets[part], columns.sizes[part],
+                                                     columns.sequences[part], columns.kinds[part], strict=True):
+            record = data[offset - first:offset - first + size]
+            found = _check_record(record, salt, sequence) if len(record) == size else f"{len(record)} bytes of it"
             if found is None:
-                contents.append(self._content(entry, record))
+                contents.append(self._content(row, columns, record) if kind == _PUT else None)
                 continue
-            error = CorruptData(path=self.file.path, offset=entry.offset, index=entry.sequence, found=found,
-                                expected=f"record {entry.sequence} of {entry.size} bytes")
+            error = CorruptData(path=self.file.path, offset=offset, index=sequence, found=found,
+                                expected=f"record {sequence} of {size} bytes")
             if not self.options.errors:
                 raise error
             errors[row] = str(error)
             contents.append(None)
         return contents, errors
 
-    def _content(self, entry: IndexEntry, record: memoryview) -> memoryview | None:
-        if entry.kind != RecordKind.PUT:
-            return None
-        at, length = content_range(entry)
-        if length > _LARGEST_BINARY and self.options.payload:
-            raise Unsupported(f"{self.file.path}: record {entry.sequence} has {length} bytes of content, more than "
-                              f"Spark's type holds ({_LARGEST_BINARY}); read it with compactlib.blobstore, or the "
-                              "others with payload=false")
-        return record[at - entry.offset:at - entry.offset + length]
+    def _bytes(self, offset: int, length: int) -> memoryview:
+        """Bytes of the file; fewer only where it ends. Fresh memory for each read would cost more than the reading."""
+        if length > len(self.scratch):
+            self.scratch = bytearray(length)
+        view, got = memoryview(self.scratch)[:length], 0
+        try:
+            while got < length and (step := os.preadv(self.file.fileno(), [view[got:]], offset + got)):
+                got += step
+        except OSError as error:
+            raise StorageError.from_os(error, "read", self.file.path) from error
+        return view[:got]
+
+    def _content(self, row: int, columns: EntryColumns, record: memoryview) -> memoryview:
+        content = record[HEADER_BYTES + len(columns.ids[row]):-TRAILER_BYTES]
+        if len(content) > _LARGEST_BINARY and self.options.payload:
+            raise Unsupported(f"{self.file.path}: record {columns.sequences[row]} has {len(content)} bytes, "
+                              f"more than Spark holds ({_LARGEST_BINARY}); read it with compactlib.blobstore, or "
+                              "the others with payload=false")
+        return content
 
     def _batch(self, columns: EntryColumns, rows: range, kept: bytes, contents: Sequence[memoryview | None],
                errors: Mapping[int, str]) -> pa.RecordBatch:
@@ -220,8 +240,8 @@ class _Rows:
             "segment": [str(self.part.name)] * len(rows),
             "length": [size - OVERHEAD_BYTES - len(name) for size, name in zip(sizes, ids, strict=True)],
             "expires_ms": [None if expires < 0 else expires for expires in columns.expiries[part]],
-            "permanent": [bool(flag & RecordFlag.TTL_UPDATED) for flag in flags],
-            "erased": [bool(flag & RecordFlag.ERASED) for flag in flags],
+            "permanent": [bool(flag & _TTL_UPDATED) for flag in flags],
+            "erased": [bool(flag & _ERASED) for flag in flags],
             "valid": list(map(bool, kept)),
             "error": [errors.get(row) for row in rows],
             "offset": columns.offsets[part], "size": sizes, "sequence": columns.sequences[part],

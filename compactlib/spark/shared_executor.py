@@ -150,11 +150,13 @@ class SharedExecutor:
                 if isinstance(outcome, RewriteResult):
                     each.budget.charge(outcome.bytes_written)
                 each.answers.put(attrs.evolve(outcome, task=each.task.task.name))
-        except Exception as error:
-            # Whatever an executor raises must not keep the lanes waiting for good.
-            for each in owners.values():
-                own = error if isinstance(error, CompactlibError) else foreign_error(each.task.task.name, error)
-                each.answers.put(RewriteFailure(each.task.task.name, own))
+            error: Exception = CompactlibError(f"{self._executor!r} ended without an outcome for it")
+        except Exception as raised:
+            error = raised
+        # Whatever an executor raises or leaves out must not keep the lanes waiting for good.
+        for each in owners.values():
+            own = error if isinstance(error, CompactlibError) else foreign_error(each.task.task.name, error)
+            each.answers.put(RewriteFailure(each.task.task.name, own))
 
     def audit(self) -> None:
         """Check that whatever waits is going to be looked at.

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import compactlib.spark
 from compactlib.errors import InvalidInput, MissingDependency, StorageError
 from compactlib.spark import SparkExecutor, local_session, map_items, ship_library, ship_wheel
 from compactlib.spark.library import library_archive
@@ -46,6 +47,22 @@ def test_python_imports_from_it_alone(tmp_path: Path) -> None:
 def test_importing_the_package_does_not_import_spark() -> None:
     script = "import sys, compactlib.spark; print(sorted({'pyspark', 'pyarrow', 'pandas', 'numpy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_worker_imports_little() -> None:
+    """From an archive every module is compiled anew, in every worker process."""
+    script = "import sys, compactlib.spark.worker; print(*sorted(m for m in sys.modules if m.startswith('compactlib')))"
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    found = set(answer.stdout.split())
+    assert not {name for name in found if name.startswith(("compactlib.raftlog", "compactlib.blobstore"))}
+    assert len(found) < 20
+
+
+def test_every_public_name_is_there() -> None:
+    assert set(compactlib.spark.__all__) <= set(dir(compactlib.spark))
+    assert all(hasattr(compactlib.spark, name) for name in compactlib.spark.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'absent'"):
+        compactlib.spark.absent  # noqa: B018
 
 
 @pytest.mark.spark

@@ -173,6 +173,17 @@ class TestSharedExecutor:
         assert isinstance(outcome, RewriteFailure)
         assert "the cluster is gone" in str(outcome.error)
 
+    def test_an_executor_that_leaves_tasks_out_fails_them(self) -> None:
+        class Forgetful:
+            def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+                    observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
+                yield from ()
+
+        with SharedExecutor(Forgetful()) as shared:
+            (outcome,) = shared.lane("a").run([ReturningTask("task", None)])
+        assert isinstance(outcome, RewriteFailure)
+        assert "without an outcome" in str(outcome.error)
+
     def test_closed(self) -> None:
         shared = SharedExecutor(LocalExecutor())
         shared.close()
