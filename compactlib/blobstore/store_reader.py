@@ -26,7 +26,7 @@ from compactlib.blobstore.load_log import (
     list_log,
 )
 from compactlib.blobstore.log_state import LogSegment, LogSnapshot, LogState
-from compactlib.blobstore.model import milliseconds
+from compactlib.blobstore.model import IndexEntry, RecordFlag, RecordKind, milliseconds
 from compactlib.blobstore.names import FIRST_SEGMENT, SegmentName
 from compactlib.blobstore.open_index import OpenIndex
 from compactlib.blobstore.scan import scan_records
@@ -38,6 +38,8 @@ from compactlib.errors import Busy, CorruptData, NotFound
 from compactlib.files import LocalFiles, StrPath
 
 _TRIES = 5
+_PUT = int(RecordKind.PUT)
+_TTL_UPDATED = int(RecordFlag.TTL_UPDATED)
 _SWITCHING = (Phase.COMMIT, Phase.CLEANUP)
 
 
@@ -89,8 +91,15 @@ def kept_offsets(snapshot: Snapshot, reference_time: float, now: float) -> dict[
     parts = snapshot.index_parts()
     kept: dict[SegmentName, set[int]] = {info.name: set() for info in snapshot.segments}
     for alone, histories in _slices(parts, None):
-        every = chain(([parts[part].columns.entry(row)] for part, row in alone), histories)
-        for history in every:
+        others: list[list[IndexEntry]] = []
+        for part, row in alone:
+            columns = parts[part].columns
+            if columns.kinds[row] != _PUT:
+                others.append([columns.entry(row)])
+            elif columns.flags[row] & _TTL_UPDATED or not 0 <= columns.expiries[row] < rules.now_ms:
+                # Most blobs were put once and never touched again.
+                kept[columns.segment].add(columns.offsets[row])
+        for history in chain(others, histories):
             for segment in {entry.segment for entry in history}:
                 verdicts = judge(history, rules, (segment,))
                 kept[segment].update(entry.offset for entry, verdict in zip(history, verdicts, strict=True)
