@@ -486,6 +486,9 @@ def test_a_staged_state_that_was_torn_is_taken_again_from_its_start() -> None:
     taker = at_state(staged=StagedState(MANIFEST, 64, crc32(b"?" * 64)))
     effects = taker.receive(StateChunk(FIRST, 64, STATE[64:]), 0.0, last_applied=1500)
     assert effects == [WriteState(64, STATE[64:]), Send(Unknown(FIRST))]
+    # Should that be lost, it is said again, until there is another offer (found by the simulation).
+    for message in (Probe(FIRST), StateChunk(FIRST, 64, STATE[64:]), Offer(FIRST, MANIFEST)):
+        assert taker.receive(message, 0.0, last_applied=1500) == [Send(Unknown(FIRST))]
     again = attrs.evolve(FIRST, attempt=2)
     assert sent(taker.receive(Offer(again, MANIFEST), 0.0, last_applied=1500)) == [
         Progress(again, Position(Phase.STATE, 0), 1500, 5)]

@@ -78,6 +78,7 @@ class _Transfer:
     payload_bytes: int = 0
     attempts: int = 1
     ignored: int = 0
+    wants_offer: bool = False
 
 
 class SnapshotReceiver:
@@ -225,11 +226,12 @@ class SnapshotReceiver:
                 return [Send(Installed(self._answer_to(envelope), meta.index))]
             return self._refuse(envelope, meta, last_applied) or self._begin(envelope, meta, now, last_applied)
         if meta == current.meta:
-            if envelope.transfer == current.transfer and envelope.attempt < current.attempt:
-                return []
+            if envelope.transfer == current.transfer and envelope.attempt < current.attempt + current.wants_offer:
+                return [Send(Unknown(self._answer_to(envelope)))] if current.wants_offer else []
             # The same snapshot from a sender that lost its connection, or started anew: go on where we are.
             current.attempts += (envelope.transfer, envelope.attempt) != (current.transfer, current.attempt)
             current.transfer, current.attempt, current.term = envelope.transfer, envelope.attempt, envelope.term
+            current.wants_offer = False
             self._heard_at = now
             return [self._progress(current)]
         newer = (envelope.term, meta.index) > (current.term, current.meta.index)
@@ -282,6 +284,8 @@ class SnapshotReceiver:
             # An offer that was overtaken on the way may have taken us back to an earlier attempt.
             return [Send(Unknown(self._answer_to(envelope)))] if envelope.attempt > current.attempt else []
         self._heard_at = now
+        if current.wants_offer:
+            return [Send(Unknown(self._answer_to(envelope)))]
         if isinstance(message, Probe):
             return [self._progress(current)]
         if isinstance(message, LiveChunk):
@@ -356,7 +360,7 @@ class SnapshotReceiver:
             # What an earlier life had left was not durable, and a crash has torn it: take all of the state again. Only
             # another offer takes a sender back, so ask for one.
             current.course.state_offset, current.state_crc = 0, 0
-            current.position = Position(Phase.STATE, 0)
+            current.position, current.wants_offer = Position(Phase.STATE, 0), True
             return [*effects, Send(Unknown(self._envelope(current)))]
         if current.state_crc != current.meta.state_crc:
             return [*effects, *self._abort(AbortReason.DAMAGED, f"the state's CRC is {current.state_crc:#010x}, "
