@@ -20,7 +20,7 @@ from compactlib.staging.names import CommitId
 from compactlib.staging.options import StagingOptions
 from compactlib.staging.read import CommittedView
 from compactlib.staging.record import BranchRecord
-from compactlib.staging.refs import resolve
+from compactlib.staging.refs import resolve, resolve_present
 from compactlib.staging.status import AreaStatus, BranchStatus
 
 
@@ -73,10 +73,11 @@ class StagingArea:
         Raises:
             BranchExists: there is a branch of this name.
             BranchNotFound, CommitNotFound: there is no such source.
+            MetaRangeNotFound: no branch has reached the commit for long, and its records were collected.
             InvalidInput: it is no name of a branch.
         """
         branch = self.branch(name)
-        commit_id = None if source is None else resolve(self._context, source)
+        commit_id = None if source is None else resolve_present(self._context, source)
         self._context.branches.create(name, BranchRecord(commit_id=commit_id,
                                                          staging_token=self._context.tokens.issue(name)))
         return branch

@@ -20,7 +20,7 @@ from compactlib.staging.names import CommitId, branch_key
 from compactlib.staging.pages import DiffPage, Listed, ListPage
 from compactlib.staging.read import CommittedView
 from compactlib.staging.record import BranchRecord
-from compactlib.staging.refs import commit_of, resolve
+from compactlib.staging.refs import commit_of, resolve, resolve_present
 from compactlib.staging.reset import ResetOutcome
 from compactlib.staging.status import BranchStatus
 
@@ -259,9 +259,10 @@ class Branch:
         Raises:
             DirtyBranch: the branch has uncommitted changes, and they are not to be discarded.
             CommitNotFound: there is no such commit.
+            MetaRangeNotFound: no branch has reached the commit for long, and its records were collected.
         """
         def next_head(_: CommitId | None) -> CommitId | None:
-            return resolve(self._context, ref)
+            return resolve_present(self._context, ref)
 
         if discard:
             return head.discard_and_move(self._context, self._name, next_head)

@@ -198,9 +198,8 @@ class HeadBuilder:
         return next_head
 
     def _merged(self, base: CommitId | None, source: CommitId, head: CommitId | None) -> MetaRangeId:
+        # Also where the source's own metarange is the result: only a merge tells a garbage collection that it is used.
         metarange_of = self._context.commits.metarange_of
-        if head == base and head is not None:
-            return self._context.commits.get(source).metarange_id
         return self._context.committed.merge(metarange_of(base), metarange_of(source), metarange_of(head),
                                              self._strategy).metarange_id
 

@@ -23,6 +23,19 @@ def resolve(context: StagingContext, ref: str) -> CommitId | None:
     return context.branches.read(ref).record.commit_id
 
 
+def resolve_present(context: StagingContext, ref: str) -> CommitId | None:
+    """As `resolve`, for a branch that is to begin at that commit: its records must still be there.
+
+    A commit that no branch reaches is garbage after a while: its ranges are collected, and the commit itself stays.
+
+    Raises:
+        MetaRangeNotFound: the records of the commit were collected.
+    """
+    commit_id = resolve(context, ref)
+    context.committed.ranges_of(context.commits.metarange_of(commit_id))
+    return commit_id
+
+
 def commit_of(context: StagingContext, ref: str) -> Commit:
     """The commit that a reference stands for.
 

@@ -12,6 +12,7 @@ from compactlib.staging import (
     Branch,
     DirtyBranch,
     MergeConflict,
+    MetaRangeNotFound,
     NoChanges,
 )
 from compactlib.staging.cleanup import TokenCleaner
@@ -118,6 +119,20 @@ def test_a_hard_reset_without_discard_wants_a_clean_branch_and_keeps_later_write
     with pytest.raises(DirtyBranch):
         main.hard_reset(old)
     assert contents(main) == {"a": "1", "x": "1"}
+
+
+def test_nothing_begins_at_a_commit_whose_records_were_collected() -> None:
+    world = World()
+    main = world.branch({"a": "1"})
+    gone = world.make_commit({"lost": "1"})
+    world.objects.delete(f"metaranges/{world.metarange({'lost': '1'})}")
+    other = World(world.store, world.objects, seed=5).area
+    for call in (lambda: other.branch("main").hard_reset(gone), lambda: other.create_branch("new", gone),
+                 lambda: other.branch("main").hard_reset(gone, discard=True)):
+        with pytest.raises(MetaRangeNotFound):
+            call()
+    assert contents(main) == {"a": "1"}
+    assert [branch.name for branch in world.area.branches()] == ["main"]
 
 
 def test_a_hard_reset_to_an_ancestor_that_meets_a_conflict_happens_all_the_same() -> None:
