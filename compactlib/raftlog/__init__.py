@@ -11,6 +11,9 @@ are wholly dead and merges those that are mostly dead, while appends and reads g
 ...     outcome = log.compact("major")
 ...     [log.read(2).payload, log.read(4), log.read(99), len(log.refs)]
 [b'command 2', Dead(index=4, snapshot_index=12), Missing(index=99), 2]
+
+`SegmentLog` is the log in segments alone. `RaftLogStore` puts a write-ahead log for many logs and a memtable for each
+before it, and its `RaftLog` is what the host of a replicated state machine uses (`docs/raftlog-log.md`).
 """
 
 from compactlib.raftlog.clump import ClumpPlan, plan_clump

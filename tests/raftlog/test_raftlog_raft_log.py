@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -298,6 +299,36 @@ def test_item_17_a_pin_needs_no_links_and_outlives_them(log: RaftLog) -> None:
         for name in links:
             os.unlink(os.path.join(log.segments.folder, name))
         assert [entry.payload for entry in pin.entries()] == [b"10", b"30"]
+
+
+def reads_of_this_thread() -> int:
+    """How many read calls this thread has made, as Linux counts them."""
+    counted = re.search(r"syscr: (\d+)", Path("/proc/thread-self/io").read_text())
+    assert counted is not None
+    return int(counted[1])
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/thread-self/io"), reason="the system does not count reads")
+def test_item_18_what_lies_together_is_read_together_whatever_its_indexes(tmp_path: Path) -> None:
+    """And with default settings a point read opens no file again."""
+    with open_log(tmp_path / "store", StoreOptions(background=False, log=LogOptions(
+            limits=SegmentLimits(max_entries=64)))) as log:
+        log.append(rows(1, 1000))
+        log.flush()
+        live = list(range(5, 960, 10))
+        log.snapshot(960, live)
+        log.compact("major")
+        assert [entry.index for entry in log.entries(0, 960)] == live
+        before = reads_of_this_thread()
+        answers = list(log.read_many(live))
+        at_once = reads_of_this_thread() - before
+        assert [answer.index for answer in answers if isinstance(answer, Entry)] == live
+        # Ninety-six entries, none with a neighbouring index, in a few files.
+        assert at_once <= 2 * len(log.segments.refs) + 4 < 20
+        before = reads_of_this_thread()
+        for index in live:
+            assert isinstance(log.read(index), Entry)
+        assert reads_of_this_thread() - before <= len(live) + 4
 
 
 def test_item_20_the_range_follows_a_compaction(log: RaftLog) -> None:
