@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from concurrent.futures import Executor, Future
 
 from compactlib.budget import Budget
+from compactlib.observe import Observer, Progress
 from compactlib.staging.change_reader import ChangeReader
 from compactlib.staging.metarange import MetaRange
 from compactlib.staging.model import Applied, Changes, MetaRangeId, RangeEntry
@@ -36,10 +37,14 @@ class Apply:
         budget: asked before each range is written.
         elsewhere: ranges of other metaranges, which are not written again if they come out.
         background: reads the next range and writes the last ones besides the caller's thread.
+        observer: told of progress, in ranges of the base; what comes after them counts as one more.
     """
 
     def __init__(self, files: RangeFiles, rule: SplitRule, base: MetaRange, changes: Changes, budget: Budget, *,
-                 elsewhere: Iterable[RangeEntry] = (), background: Executor | None = None) -> None:
+                 elsewhere: Iterable[RangeEntry] = (), background: Executor | None = None,
+                 observer: Observer | None = None) -> None:
+        self._observer: Observer = Observer() if observer is None else observer
+        self._work = ""
         self._files = files
         self._rule = rule
         self._base = base
@@ -59,6 +64,7 @@ class Apply:
         Args:
             base_id: the base's own id, which needs not be published if it is the result's.
         """
+        self._work = f"apply to {'nothing' if base_id is None else base_id[:12]}"
         try:
             return self._run(base_id)
         finally:
@@ -73,13 +79,18 @@ class Apply:
                 self._writer.adopt(ClosedRange(entry))
             else:
                 self._rewrite(place)
+            self._tell(place + 1)
         while batch := self._changes.take(None):
             self._add(self._merge(self._files.range_format.empty, batch), batch, [])
         writer = self._writer
         metarange_id = writer.finish(base_id)
+        self._tell(len(self._base.entries) + 1)
         return Applied(metarange_id=metarange_id, added=self._added, changed=self._changed, removed=self._removed,
                        ranges_reused=self._reused, ranges_read=self._read, ranges_written=writer.ranges_written,
                        bytes_read=self._bytes_read, bytes_written=writer.bytes_written)
+
+    def _tell(self, done: int) -> None:
+        self._observer.progress(Progress(self._work, done, len(self._base.entries) + 1, "ranges"))
 
     def _can_stay(self, entry: RangeEntry, *, is_last: bool) -> bool:
         if not self._writer.is_between_ranges or self._base.rule != self._rule:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, Protocol, Self, TypeAlias
 
 from compactlib.budget import Budget
+from compactlib.observe import Observer
 from compactlib.staging.model import (
     Applied,
     Changes,
@@ -56,11 +57,13 @@ class Committed(Protocol):
     not what it should be, and what the object store raises (`StoreFailed`, `StorageError`): never a shorter answer.
     """
 
-    def apply(self, base: MetaRangeId | None, changes: Changes, *, budget: Budget | None = None) -> Applied:
+    def apply(self, base: MetaRangeId | None, changes: Changes, *, budget: Budget | None = None,
+              observer: Observer | None = None) -> Applied:
         """The metarange that has `base`'s records with `changes` made to them; durable when this returns.
 
         A tombstone of an unknown key changes nothing. A record of the same identity as the base's changes nothing: the
         base's data stays. The result's id depends on the resulting records alone, so it is `base` if nothing changed.
+        The observer is told how many of the base's ranges are done.
 
         Raises:
             UnsortedKeys: the keys do not ascend strictly. Nothing is published.

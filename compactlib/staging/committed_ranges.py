@@ -9,6 +9,7 @@ from concurrent.futures import Executor
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.objects import ObjectStore
+from compactlib.observe import Observer
 from compactlib.staging.apply import Apply
 from compactlib.staging.committed import MergeStrategy
 from compactlib.staging.metarange import MetaRange
@@ -63,10 +64,11 @@ class CommittedRanges:
         """Where ranges are read and written; for those who make ranges elsewhere, on a cluster say."""
         return self._files
 
-    def apply(self, base: MetaRangeId | None, changes: Changes, *, budget: Budget | None = None) -> Applied:
+    def apply(self, base: MetaRangeId | None, changes: Changes, *, budget: Budget | None = None,
+              observer: Observer | None = None) -> Applied:
         """See `Committed.apply`. O(ranges + records of the ranges touched)."""
         return Apply(self._files, self._rule, self._metarange(base), changes, Budget() if budget is None else budget,
-                     background=self._background).run(base)
+                     background=self._background, observer=observer).run(base)
 
     def get(self, metarange_id: MetaRangeId | None, key: bytes) -> Record | None:
         """See `Committed.get`. O(log ranges + log records) once the range is cached, else a read of it."""

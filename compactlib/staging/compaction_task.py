@@ -81,7 +81,7 @@ class CompactTokens:
         began = attempt.clock.monotonic()
         tokens, committed = self.stores.open()
         changes = ((key, staged.record) for key, staged in MergedTokens(tokens, self.newest_first))
-        applied = committed.apply(self.base, changes, budget=attempt.budget)
+        applied = committed.apply(self.base, changes, budget=attempt.budget, observer=attempt.observer)
         return CompactedTokens(task=self.name, attempt=attempt.id, files=(), bytes_read=applied.bytes_read,
                                bytes_written=applied.bytes_written, seconds=attempt.clock.monotonic() - began,
                                applied=applied)

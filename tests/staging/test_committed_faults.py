@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from compactlib.objects import MemoryObjects, ObjectExists, StoreFailed
+from compactlib.observe import RecordingObserver
 from compactlib.staging.committed_ranges import CommittedRanges
 from compactlib.staging.model import Change, MetaRangeId, Record
 from compactlib.staging.rows import RangeFormat
@@ -102,3 +103,13 @@ def test_an_error_in_the_background_comes_to_the_caller(operation: str) -> None:
         with pytest.raises(StoreFailed):
             layer.apply(base, [(key, Record.of(b"new")) for key in content])
         assert {file.id for file in layer.list_metaranges()} == before
+
+
+def test_progress_ends_where_it_should() -> None:
+    observer = RecordingObserver()
+    layer = CommittedRanges(MemoryObjects(), rule=RULE)
+    base = written(layer, BASE)
+    layer.apply(base, sorted(CHANGES.items()), observer=observer)
+    total = len(layer.ranges_of(base)) + 1
+    assert [(each.done, each.total, each.unit) for each in observer.progresses] == [
+        (done, total, "ranges") for done in range(1, total + 1)]
