@@ -28,7 +28,9 @@ def shared_modules() -> list[str]:
 
 def documented_where_it_is_assigned(module: ModuleType, name: str) -> bool:
     """Whether `name = ...` is followed by a string, in this module or in the one that it was imported from."""
-    body = ast.parse(inspect.getsource(module)).body
+    # What is loaded lazily is imported for type checkers only, below an `if`.
+    body = [each for statement in ast.parse(inspect.getsource(module)).body
+            for each in (statement.body if isinstance(statement, ast.If) else [statement])]
     for statement, after in zip(body, [*body[1:], None], strict=True):
         if isinstance(statement, ast.ImportFrom) and statement.module is not None:
             for alias in statement.names:
