@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from compactlib.outcome import Done, Failed
-from compactlib.staging import NoChanges, RecordNotFound
+from compactlib.staging import BeingCollected, NoChanges, RecordNotFound
 from compactlib.staging.commit import CommitRequest, commit
 from compactlib.staging.listing import ListRequest
 from compactlib.staging.read import diff_uncommitted, get, list_branch
@@ -23,10 +23,14 @@ from tests.staging.branch_world import DIRTY, KEYS, MAIN, K, World, cache_of
 def check(world: World, results: Mapping[str, Any]) -> None:
     """G1 to G6 of one run."""
     history = world.history
+    collecting = any(each.name == "collect" for each in history.operations)
     for name, result in results.items():
-        assert result is None, f"{name} ended in {type(result).__name__}: {result}; {history}"
+        # Who wants a file again that is being deleted gives way, if that takes longer than the tries.
+        assert result is None or (collecting and isinstance(result, BeingCollected)), (
+            f"{name} ended in {type(result).__name__}: {result}; {history}")
     for each in history.operations:
-        assert not isinstance(each.result, Failed), f"{each}: {each.result}"
+        error = each.result.error if isinstance(each.result, Failed) else None
+        assert error is None or (collecting and isinstance(error, BeingCollected)), f"{each}: {each.result}"
         _resolve(world, each)
     history.check_reads()  # G1, and G3 for what compactions did meanwhile
     for each in history.operations:
@@ -53,6 +57,8 @@ def _resolve(world: World, each: HistoryOperation) -> None:
 def _check_operation(world: World, each: HistoryOperation) -> None:
     history = world.history
     allowed = {key: history.allowed(key, each.begin, each.last, without=each) for key in KEYS}
+    if isinstance(each.result, Exception):
+        return
     if each.name == "commit":
         # G2: what is committed at the end is a state that a read of this time could have returned.
         assert any(all(head.get(key, ABSENT) in allowed[key] for key in KEYS)

@@ -23,6 +23,7 @@ from compactlib.staging.context import StagingContext
 from compactlib.staging.diff_cache import DiffCache
 from compactlib.staging.errors import DirtyBranch, PreconditionFailed, RecordNotFound
 from compactlib.staging.events import StagingEvents
+from compactlib.staging.garbage import collect_garbage
 from compactlib.staging.head import HeadBuilder, discard_and_move, move_head
 from compactlib.staging.listing import ListRequest
 from compactlib.staging.model import MetaRangeId, Record
@@ -91,7 +92,8 @@ def prepare(setup: str) -> Prepared:
 
     Setups, by what they say of `k`: `clean`; `staged`: in the staging token; `sealed`: k=0 in a sealed token, k=1 in
     the staging token; `compacted`: k in the compacted metarange, `a` deleted by it; `committed`: in HEAD;
-    `hidden`: put in a sealed token, deleted in the staging token.
+    `hidden`: put in a sealed token, deleted in the staging token; `garbage`: in the staging token, and what a commit or
+    a compaction will make of it lies there already, old and needed by nobody.
     """
     store, objects = LoggedStore(), MemoryObjects(clock=ManualClock(0.0))
     context = context_over(store, objects, 1)
@@ -115,6 +117,12 @@ def prepare(setup: str) -> Prepared:
         context.branches.update(MAIN, lambda record: record.sealed_with(context.tokens.issue(MAIN)))
         put_many(context, MAIN, {K: b"1"})
         initial[K] = b"1"
+    elif setup == "garbage":
+        put_many(context, MAIN, {K: b"0"})
+        assert isinstance(Compactor(context).compact(MAIN), Done)
+        reset(context, MAIN)
+        put_many(context, MAIN, {K: b"0"})
+        initial[K] = b"0"
     elif setup == "hidden":
         put_many(context, MAIN, {K: b"0"})
         context.branches.update(MAIN, lambda record: record.sealed_with(context.tokens.issue(MAIN)))
@@ -131,7 +139,7 @@ def prepare(setup: str) -> Prepared:
                     first.stats.commit_id)
 
 
-DIRTY = ("staged", "sealed", "compacted")
+DIRTY = ("staged", "sealed", "compacted", "garbage")
 SETUPS = ("clean", "staged", "sealed", "compacted", "committed", "hidden")
 _PREPARED: dict[str, Prepared] = {}
 # Contents of metaranges, which are named by their content: the same in every run.
@@ -152,11 +160,13 @@ class World:
     def __init__(self, stage: Stage, setup: str, names: Iterable[str]) -> None:
         setup, _, kind = setup.partition("+")
         prepared = _PREPARED.get(setup) or _PREPARED.setdefault(setup, prepare(setup))
-        store, objects = _STORES[kind](), MemoryObjects(clock=ManualClock(0.0))
+        clock = ManualClock(0.0)
+        store, objects = _STORES[kind](), MemoryObjects(clock=clock)
         for partition, key, value in prepared.cells:
             store.set(partition, key, value)
         for name, data in prepared.objects:
             objects.create(name, data)
+        clock.advance(1000.0)  # what is made from now on is young
         self.setup = setup
         self.store = WatchedStore(store, stage)
         self.objects = SteppedObjects(objects, stage)
@@ -266,6 +276,10 @@ def op_cleanup(world: World, actor: str, noted: HistoryOperation) -> Any:
     return TokenCleaner(world.contexts[actor], grace_seconds=0).run()
 
 
+def op_collect(world: World, actor: str, noted: HistoryOperation) -> Any:
+    return collect_garbage(world.contexts[actor], grace_seconds=500)
+
+
 def op_reset(world: World, actor: str, noted: HistoryOperation) -> Any:
     noted.result = "reset"
     noted.writes.update(dict.fromkeys(KEYS, frozenset()))
@@ -311,7 +325,7 @@ OPERATIONS: Mapping[str, Act] = {
     "commit": op_commit, "compact": op_compact, "reset": op_reset, "reset_key": op_reset_key,
     "reset_prefix": op_reset_prefix, "merge": op_merge, "hard_reset": op_hard_reset, "cleanup": op_cleanup,
     "diff": op_diff, "put_if_exists": op_put_if_exists(b"E"), "compact_keeping": op_compact_keeping,
-    "put2": op_put(b"Q"),
+    "put2": op_put(b"Q"), "collect": op_collect,
 }
 
 

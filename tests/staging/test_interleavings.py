@@ -86,6 +86,16 @@ def test_an_operation_against_a_rewrite_and_the_cleanup_after_it(operation: str,
             explore_programs(setup, [name], [operation, "cleanup"])
 
 
+@pytest.mark.parametrize("name", [*REQUIRED, "diff"])
+def test_an_operation_against_a_garbage_collection(name: str) -> None:
+    """What is collected may be just what the operation makes again, under the same name."""
+    for setup in ("garbage", "compacted"):
+        actors = actors_of([name], ["collect"])
+        # A commit tries ten times against the collection, which makes more schedules than can be run.
+        report = explore(actors, world_of(setup, actors), check, max_schedules=300)
+        assert report.complete or name == "commit"
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("operation", ["commit", "compact"])
 @pytest.mark.parametrize("name", ["commit", "compact", "cleanup"])
@@ -100,8 +110,13 @@ def test_a_write_and_what_is_read_after_it_against_a_compaction() -> None:
 
 def random_programs(random: Random) -> list[list[str]]:
     count = random.choice((3, 3, 4))
-    names = [*OPERATIONS, "put", "delete", "get", "commit", "compact", "cleanup"]
-    return [random.choices(names, k=random.choice((1, 1, 2))) for _ in range(count)]
+    names = [name for name in OPERATIONS if name != "collect"]
+    names += ["put", "delete", "get", "commit", "compact", "cleanup"]
+    programs = [random.choices(names, k=random.choice((1, 1, 2))) for _ in range(count)]
+    if random.random() < 0.5:
+        # What others look at is taken away: where most of the mistakes were.
+        programs[0] = [random.choice(("commit", "compact", "reset", "compact_keeping")), "cleanup"]
+    return programs
 
 
 def run_random(seed: int, programs: int, schedules: int) -> None:
