@@ -148,7 +148,7 @@ class Members:
         return follower
 
 
-@pytest.mark.parametrize("limit", [pytest.param(5, id="ordinary"),
+@pytest.mark.parametrize("limit", [pytest.param(3, id="ordinary"),
                                    pytest.param(400, id="soak", marks=pytest.mark.soak)])
 def test_a_crash_at_any_step_leaves_the_old_state_or_the_new_one(limit: int, tmp_path: Path) -> None:
     members = Members(tmp_path)

@@ -128,7 +128,7 @@ def machine_of() -> PlacesMachine:
 
 @pytest.mark.parametrize("name", STORIES)
 def test_a_crash_at_any_operation_loses_no_snapshot(name: str, tmp_path: Path) -> None:
-    report = explore(record(tmp_path, STORIES[name]), check, rng=random.Random(1), limit_per_point=24)
+    report = explore(record(tmp_path, STORIES[name]), check, rng=random.Random(1), limit_per_point=12)
     assert report.points > 20
 
 
