@@ -32,11 +32,12 @@ class RaftAppender(RaftReader):
     """Appends to one log; see `RaftLog`."""
 
     def __init__(self, log_id: str, segments: LogSegments, wal: Wal, states: LogStates, memtable: Memtable, *,
-                 make_room: Callable[[], object], max_queued_bytes: int,
-                 queued: Callable[[], object] | None) -> None:
+                 make_room: Callable[[], object], catch_up: Callable[[], object], max_queued_bytes: int,
+                 queued: Callable[[], object]) -> None:
         super().__init__(log_id, segments, states, memtable)
         self._wal = wal
         self._make_room = make_room
+        self._catch_up = catch_up
         self._max_queued_bytes = max_queued_bytes
         self._queued = queued
         self._lock = threading.RLock()
@@ -55,7 +56,8 @@ class RaftAppender(RaftReader):
         Raises:
             GapDetected: the first does not follow the last index, or another the one before it.
             InvalidInput: an index lies at or below the snapshot, or is no 64-bit number.
-            MemtableFull: too many entries wait for segments, and those cannot be written.
+            MemtableFull: too many entries at once.
+            StorageError, CorruptData: too much waits for segments, and those cannot be written; nothing was appended.
             LogStopped: a sync has failed before; see `status`.
             Closed: the log was closed.
         """
@@ -155,13 +157,12 @@ class RaftAppender(RaftReader):
         self._pending.add(self._ticket, first, last)
 
     def _make_room_for(self, entries: int) -> None:
-        if self._memtable.has_room(entries):
-            return
-        self._make_room()
+        self._catch_up()
+        if not self._memtable.has_room(entries):
+            self._make_room()
 
     def _after_append(self) -> None:
-        if self._queued is not None:
-            self._queued()
+        self._queued()
         if self._wal.queued_bytes > self._max_queued_bytes:
             self.sync()
 

@@ -41,9 +41,9 @@ class RaftLog(RaftAppender):
     """
 
     def __init__(self, log_id: str, segments: LogSegments, wal: Wal, states: LogStates, memtable: Memtable, *,
-                 make_room: Callable[[], object], max_queued_bytes: int = 16 << 20,
-                 queued: Callable[[], object] | None = None) -> None:
-        super().__init__(log_id, segments, wal, states, memtable, make_room=make_room,
+                 make_room: Callable[[], object], catch_up: Callable[[], object], queued: Callable[[], object],
+                 max_queued_bytes: int) -> None:
+        super().__init__(log_id, segments, wal, states, memtable, make_room=make_room, catch_up=catch_up,
                          max_queued_bytes=max_queued_bytes, queued=queued)
         # One snapshot or installation at a time; taken before any other lock.
         self._snapshotting = threading.RLock()

@@ -151,7 +151,8 @@ class RaftLogStore:
 
     def _make_log(self, log_id: str, segments: LogSegments, memtable: Memtable) -> RaftLog:
         return RaftLog(log_id, segments, self._wal, self._states, memtable, make_room=self.flush,
-                       max_queued_bytes=self._options.max_queued_bytes, queued=self._wake_committer)
+                       catch_up=self._catch_up, queued=self._wake_committer,
+                       max_queued_bytes=self._options.max_queued_bytes)
 
     def _wake_committer(self) -> None:
         if self._committer is not None:
@@ -230,6 +231,11 @@ class RaftLogStore:
         else:
             # Memory is bounded: whoever fills it helps to empty it.
             self._flush_closed()
+
+    def _catch_up(self) -> None:
+        """Before an append: if flushes have failed so long that too many files wait, flush, or say why that fails."""
+        if len(self._wal.file_numbers) - 1 > self._options.max_unflushed_files + 1:
+            self._flush_through(self._wal.number - 1)
 
     def _flush_closed(self) -> None:
         """Flush what waits with closed WAL files; an error is kept for `status` and tried again."""

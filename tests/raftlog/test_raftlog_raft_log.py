@@ -16,6 +16,7 @@ from compactlib.errors import (
     Busy,
     Closed,
     CorruptData,
+    DiskFull,
     InvalidInput,
     LiveAboveSnapshot,
     LiveIndexMissing,
@@ -691,6 +692,40 @@ def test_memory_is_bounded_by_flushing(tmp_path: Path) -> None:
         with pytest.raises(MemtableFull):
             log.append_run(log.last_index + 1, 1, [b""] * 101)
         check_log(log, PlainLog.of(rows(1, 1000)))
+
+
+def test_what_cannot_be_flushed_does_not_pile_up_without_end(tmp_path: Path) -> None:
+    """The disk under the segments is full, that under the WAL is not."""
+    full = threading.Event()
+
+    def look(operation: str, path: str) -> None:
+        if full.is_set() and path.endswith(".segment"):
+            raise DiskFull(operation=operation, path=path, errno=errno.ENOSPC)
+
+    options = StoreOptions(background=False, max_wal_bytes=2000, max_unflushed_files=3,
+                           log=LogOptions(files=WatchedFiles(look)))
+    with RaftLogStore(tmp_path / "store", options) as store:
+        log = store.log("a")
+        full.set()
+        last = 0
+
+        def fill() -> None:
+            nonlocal last
+            while last < 1000:
+                log.append([(last + 1, 1, bytes(500))])
+                log.sync()
+                last += 1
+
+        with pytest.raises(DiskFull):
+            fill()
+        assert 10 < last < 40
+        assert store.status().wal_files <= 6
+        assert "No space left" in str(store.status().flush_error)
+        full.clear()
+        log.append([(last + 1, 1, b"room again")])
+        store.sync()
+        assert store.status().unflushed_files <= 1
+        assert [entry.index for entry in log.entries()] == list(range(1, last + 2))
 
 
 def test_a_log_whose_sync_failed_stops_and_says_so(tmp_path: Path) -> None:

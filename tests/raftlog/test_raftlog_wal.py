@@ -294,6 +294,26 @@ def test_a_torn_tail_is_cut_at_every_length(tmp_path: Path) -> None:
         recover_wal(LOCAL, tmp_path)
 
 
+def test_a_batch_that_lost_its_first_block_is_torn(tmp_path: Path) -> None:
+    """The frames behind it are whole, but nothing ever said that the batch was durable."""
+    opened = Opened(tmp_path)
+    opened.put("a", 0, 1)
+    opened.wal.sync()
+    begins = opened.wal.size_bytes
+    for index in (2, 3, 4):
+        opened.put("a", index - 1, index, payload=bytes([index]) * 5000)
+    opened.wal.sync()
+    path, ends = Path(opened.wal.path), opened.wal.size_bytes
+    data = path.read_bytes()
+    for block in range(begins, ends, 4096):
+        hole = min(4096, ends - block)
+        # As a crash leaves it: without the mark that was written after the sync.
+        path.write_bytes(data[:block] + bytes(hole) + data[block + hole:ends])
+        rows = [row[1] for row in entries_of(recover_wal(LOCAL, tmp_path))]
+        assert rows == list(range(1, len(rows) + 1))
+        assert 1 <= len(rows) < 4
+
+
 def test_damage_in_a_file_that_has_a_successor_is_never_a_torn_tail(tmp_path: Path) -> None:
     opened = Opened(tmp_path)
     opened.wal.write_run("a", None, 1, 1, [b"one", b"two"])
