@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from compactlib.objects import MemoryObjects, ObjectExists, StoreFailed
+from compactlib.files import Files
+from compactlib.objects import LocalObjects, MemoryObjects, ObjectExists, StoreFailed
 from compactlib.observe import RecordingObserver
 from compactlib.staging.committed_ranges import CommittedRanges
 from compactlib.staging.model import Change, MetaRangeId, Record
 from compactlib.staging.rows import RangeFormat
 from compactlib.staging.split import SplitRule
+from compactlib.testing import RecordingFiles, explore, record
 from tests.staging.hooked_objects import HookedObjects
 from tests.staging.plain_sets import RecordSet, changed, committed, written
 from tests.staging.range_formats import FORMATS
@@ -113,3 +116,47 @@ def test_progress_ends_where_it_should() -> None:
     total = len(layer.ranges_of(base)) + 1
     assert [(each.done, each.total, each.unit) for each in observer.progresses] == [
         (done, total, "ranges") for done in range(1, total + 1)]
+
+
+def test_after_a_crash_of_the_disk_every_metarange_is_whole(tmp_path: Path) -> None:
+    """What was acknowledged is there; what is there at all is complete; and the work can be done again."""
+    base: RecordSet = {key: record for key, record in BASE.items() if key < b"key12"}
+    changes: dict[bytes, Change] = {b"key03": None, b"key10": Record.of(b"new")}
+    contents = {written(committed(rule=RULE), content): content for content in (base, changed(base, changes))}
+    names = itertools.count()
+
+    def layer_in(folder: Path, files: Files | None = None) -> CommittedRanges:
+        objects = LocalObjects(folder / "store", files=files, new_name=lambda: f"private-{next(names)}")
+        return CommittedRanges(objects, rule=RULE, cache_bytes=0)
+
+    def work(folder: Path, files: RecordingFiles) -> None:
+        layer = layer_in(folder, files)
+        files.acknowledge(first := written(layer, base))
+        files.acknowledge(layer.apply(first, sorted(changes.items())).metarange_id)
+
+    def check(folder: Path, acknowledged: Sequence[object]) -> None:
+        layer = layer_in(folder)
+        there = {MetaRangeId(file.id) for file in layer.list_metaranges()}
+        assert there >= set(acknowledged)
+        for metarange_id in there:
+            assert dict(layer.scan(metarange_id)) == contents[metarange_id]
+            layer.verify(metarange_id)
+        again = layer.apply(written(layer, base), sorted(changes.items()))
+        assert dict(layer.scan(again.metarange_id)) == changed(base, changes)
+
+    report = explore(record(tmp_path, work), check)
+    assert report.points > 20
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_changes_that_end_in_an_error_publish_nothing(threads: int) -> None:
+    def broken() -> Iterator[tuple[bytes, Change]]:
+        yield from ((b"key%04d" % number, Record.of(b"new")) for number in range(3000))
+        raise StoreFailed(operation="scan", key="token", detail="on purpose")
+
+    with ThreadPoolExecutor(threads or 1) as pool:
+        layer = CommittedRanges(MemoryObjects(), rule=SplitRule(raggedness=50), background=pool if threads else None)
+        base = written(layer, BASE)
+        with pytest.raises(StoreFailed):
+            layer.apply(base, broken())
+        assert [file.id for file in layer.list_metaranges()] == [base]
