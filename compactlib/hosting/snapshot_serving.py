@@ -203,6 +203,9 @@ class SnapshotServer:
             try:
                 await self._carry_one(effect)
             except CompactlibError as error:
+                if isinstance(effect, DiscardInstall):
+                    # The next transfer, or opening the folder, does it again; this one is over all the same.
+                    continue
                 # The rest may say that this was done.
                 await self._carry_out(self._receiver.failed(error))
                 return

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactlib.checksum import crc32
-from compactlib.errors import CompactlibError, InvalidInput, LiveIndexMissing, NotFound
+from compactlib.errors import CompactlibError, CorruptData, DiskFull, InvalidInput, LiveIndexMissing, NotFound
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.model import Entry
@@ -382,7 +382,11 @@ def test_a_state_staged_by_an_earlier_life_counts_only_for_the_same_snapshot() -
 
 
 def test_a_disk_that_refuses_and_a_missing_entry_are_told_by_name() -> None:
-    assert aborted(at_state().failed(NotFound("no disk"))).reason is AbortReason.DISK_REFUSED
+    full = DiskFull(operation="write", path="x", errno=28)
+    assert aborted(at_state().failed(full)).reason is AbortReason.DISK_REFUSED
+    assert aborted(at_state().failed(CorruptData(path="x", offset=0, expected="a", found="b"))).reason is \
+        AbortReason.DAMAGED
+    assert aborted(at_state().failed(NotFound("no entry"))).reason is AbortReason.OUT_OF_STEP
     effects = at_state().failed(LiveIndexMissing("gone", missing=1, first=600))
     assert aborted(effects).reason is AbortReason.LIVE_MISSING
     (refusal,) = sent(effects)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import random
 import subprocess
@@ -23,7 +24,9 @@ from compactlib.raftlog import LogOptions, SegmentLimits
 from compactlib.raftlog.replication import AbortReason, TransferAborted, TransferLimits
 from compactlib.raftlog.replication.messages import Envelope, Probe
 from compactlib.raftlog.replication.wire import encode
+from compactlib.raftlog.snapshots import SnapshotFolder
 from compactlib.raftlog.store import StoreOptions
+from compactlib.testing import FailingFiles
 from examples.raft_kv import KvStore
 from tests.raftlog.wrapped_files import UnsyncedFiles
 
@@ -159,6 +162,46 @@ def test_garbage_on_the_line_ends_that_line_only(tmp_path: Path) -> None:
                 outcome = await send_snapshot(leader.log, leader.snapshots, server.address, term=1, limits=LIMITS)
                 assert isinstance(outcome, Done)
             assert follower.items() == leader.items()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("ahead", [1, 4, 7, 10, 13, 16])
+def test_a_full_disk_ends_a_transfer_by_name_and_the_next_one_ends_well(ahead: int, tmp_path: Path) -> None:
+    async def run() -> None:
+        files = FailingFiles()
+        options = StoreOptions(background=False, log=LogOptions(limits=SegmentLimits(max_entries=128), files=files))
+        with (KvStore(str(tmp_path / "leader"), SMALL) as leader,
+              KvStore(str(tmp_path / "f"), options, with_worker=False) as follower):
+            fill(leader, random.Random(2), 60, keys=10)
+            leader.snapshot()
+            store = SnapshotFolder(tmp_path / "f" / "snapshots", files=FailingFiles(fail_at=ahead, errno=errno.ENOSPC))
+            async with serving(follower) as server:
+                server._snapshots = store  # noqa: SLF001
+                outcome = await send_snapshot(leader.log, leader.snapshots, server.address, term=1, limits=LIMITS)
+                assert error_of(outcome).reason is AbortReason.DISK_REFUSED
+                assert error_of(await server.next_outcome()).reason is AbortReason.DISK_REFUSED
+                assert follower.log.last_index == -1
+                again = await send_snapshot(leader.log, leader.snapshots, server.address, term=1, limits=LIMITS)
+                assert isinstance(again, Done), again
+            assert follower.items() == leader.items()
+            store.audit()
+
+    asyncio.run(run())
+
+
+def test_a_follower_that_lost_what_it_has_applied_is_told_from_one_that_has_it(tmp_path: Path) -> None:
+    """A snapshot over a hole must not be put in force: an entry that the machine relies on would be missing."""
+    async def run() -> None:
+        with KvStore(str(tmp_path / "leader"), SMALL) as leader, KvStore(str(tmp_path / "f"), SMALL) as follower:
+            fill(leader, random.Random(2), 60, keys=10)
+            leader.snapshot()
+            last = leader.machine.applied
+            async with serving(follower, applied=lambda: last - 1) as server:
+                error = error_of(await send_snapshot(leader.log, leader.snapshots, server.address, term=1))
+                assert error.reason is AbortReason.LIVE_MISSING
+            assert follower.log.state.snapshot_index == -1
+            assert follower.snapshots.manifest is None
 
     asyncio.run(run())
 

@@ -34,7 +34,7 @@ class AbortReason(Enum):
     TOO_LARGE = 11
     """Something exceeds a limit of one side; the message says which."""
     OUT_OF_STEP = 12
-    """One side said what the other cannot have caused: they disagree on the protocol."""
+    """One side said or did what the other cannot have caused: they disagree on the protocol, or on the log."""
 
 
 class TransferAborted(CompactlibError):

@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 import attrs
 
 from compactlib.checksum import crc32
-from compactlib.errors import CompactlibError, InvalidInput, LiveIndexMissing
+from compactlib.errors import CompactlibError, CorruptData, InvalidInput, LiveIndexMissing, StorageError
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed
 from compactlib.raftlog.replication.course import Course, needed_entries
@@ -154,8 +154,10 @@ class SnapshotReceiver:
 
     def failed(self, error: CompactlibError) -> list[Effect]:
         """An effect could not be carried out: the transfer ends, and the sender is told."""
-        lost = AbortReason.LIVE_MISSING if isinstance(error, LiveIndexMissing) else AbortReason.DISK_REFUSED
-        return self._abort(lost, str(error))
+        named = ((LiveIndexMissing, AbortReason.LIVE_MISSING), (CorruptData, AbortReason.DAMAGED),
+                 (StorageError, AbortReason.DISK_REFUSED))
+        reason = next((reason for kind, reason in named if isinstance(error, kind)), AbortReason.OUT_OF_STEP)
+        return self._abort(reason, str(error))
 
     def observe_term(self, term: int) -> list[Effect]:
         """The host has seen a term. A higher one than the sender's ends the transfer; during the install it is kept."""
