@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.kv import MemoryStore, OutcomeUnknown, SlowDown
+from compactlib.kv import EXISTS, MemoryStore, OutcomeUnknown, SlowDown
 from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done
 from compactlib.staging import (
@@ -21,6 +21,7 @@ from compactlib.staging import (
     TooManyTries,
 )
 from compactlib.testing import FaultyStore, KVFault, KVOperation
+from tests.staging.test_defects import interrupted
 from tests.staging.test_vectors_branch import missing
 from tests.staging.world import World, contents, diff, head_contents, record
 
@@ -167,6 +168,30 @@ def test_a_reset_in_doubt_that_happened_drops_its_tokens() -> None:
     assert isinstance(outcome, Done)
     assert outcome.stats.tokens_dropped == 1
     assert [mark.token for mark in world.context.tokens.dropped()] == [token]
+
+
+@pytest.mark.parametrize("use", [
+    lambda branch: branch.get(b"k"), lambda branch: branch.get_many([b"k"]), lambda branch: branch.list(),
+    lambda branch: branch.delete(b"k"), lambda branch: branch.put_if(b"k", b"9", EXISTS),
+    lambda branch: branch.reset_key(b"k"), lambda branch: list(branch.differences()),
+    lambda branch: branch.commit("x"), lambda branch: branch.reset_prefix(b"k"),
+], ids=["get", "get_many", "list", "delete", "put_if", "reset_key", "diff", "commit", "reset_prefix"])
+@pytest.mark.parametrize("transact", [100, 0])
+def test_a_metarange_that_the_branch_let_go_of_meanwhile_is_not_missed(use: Callable[[Branch], object],
+                                                                       transact: int) -> None:
+    """It was superseded and collected after the branch was looked at: look again, and only then call it missing."""
+    world = World(MemoryStore(limits=attrs.evolve(MemoryStore().limits, max_transact=transact)))
+    main = world.branch({"a": "1"}, compacted={"a": "1", "k": "2"}, staged={"b": "1"})
+    old = main.record().compacted_metarange_id
+
+    def superseded_and_collected() -> None:
+        main.put(b"c", b"3")
+        world.compact()
+        assert main.record().compacted_metarange_id != old
+        world.objects.delete(f"metaranges/{old}")
+
+    use(interrupted(world, lambda operation: operation.partition.startswith(b"stg-"), superseded_and_collected))
+    world.area.audit()
 
 
 def test_a_put_in_doubt_is_not_repeated() -> None:
