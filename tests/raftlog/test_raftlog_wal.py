@@ -376,6 +376,48 @@ def test_after_a_failed_sync_nothing_is_confirmed_any_more(tmp_path: Path) -> No
     opened.wal.close()
 
 
+@pytest.mark.parametrize("operation", ["write", "sync"])
+def test_an_interrupt_in_the_middle_of_a_batch_stops_the_wal(operation: str, tmp_path: Path) -> None:
+    """Ctrl-C: nobody can say what the file holds, and the queue was taken already."""
+    armed = threading.Event()
+
+    def look(found: str, path: str) -> None:
+        if armed.is_set() and found == operation:
+            raise KeyboardInterrupt
+
+    opened = Opened(tmp_path, files=WatchedFiles(look))
+    opened.put("a", 0, 1)
+    armed.set()
+    with pytest.raises(KeyboardInterrupt):
+        opened.wal.sync()
+    armed.clear()
+    with pytest.raises(LogStopped, match="KeyboardInterrupt"):
+        opened.wal.sync()
+    assert opened.told() == []
+
+
+def test_an_interrupt_in_a_roll_over_keeps_the_file(tmp_path: Path) -> None:
+    """Nobody was told what it holds, so nobody has seen to it that it is in segments."""
+    told: list[int] = []
+
+    def rolled(closed: ClosedFile) -> None:
+        told.append(closed.number)
+        if len(told) == 1:
+            raise KeyboardInterrupt
+
+    wal = Wal(tmp_path, LogStates(), rolled=rolled)
+    wal.write_run("a", 0, 1, 1, [b"x"])
+    wal.sync()
+    with pytest.raises(KeyboardInterrupt):
+        wal.roll_over()
+    wal.remove_through(1)
+    assert wal.file_numbers == range(1, 3)
+    wal.roll_over()
+    wal.remove_through(2)
+    assert wal.file_numbers == range(3, 4)
+    wal.close()
+
+
 def test_what_a_failed_sync_left_in_the_file_is_written_anew_before_it_counts(tmp_path: Path) -> None:
     """The bytes may be in the system's memory only; the next process must not take them for durable."""
     opened = Opened(tmp_path, files=FailingFiles(fail_at=7, errno=errno.EIO))

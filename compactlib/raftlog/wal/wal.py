@@ -99,6 +99,8 @@ class Wal:
         self._stopped: LogStopped | None = None
         self._closed = False
         found = recovered or RecoveredWal()
+        # Only up to here does anybody know what has to be in segments before files may go.
+        self._handed_over: int = found.last_number
         self._oldest: int = found.numbers[0] if found.numbers else found.last_number + 1
         known = {**found.lasts, **(lasts or {})}
         self._writers: dict[str, WriterState] = {log_id: WriterState(last) for log_id, last in known.items()}
@@ -152,7 +154,7 @@ class Wal:
         """
         if number >= self._number:
             raise InvalidInput(f"WAL file {number} is in use; only files below {self._number} can go")
-        while self._oldest <= number:
+        while self._oldest <= min(number, self._handed_over):
             path = os.path.join(self._folder, wal_name(self._oldest))
             if os.path.lexists(path):
                 self._files.unlink(path)
@@ -260,22 +262,19 @@ class Wal:
             writes, self._queue = self._queue, []
             size, self._queued_bytes = self._queued_bytes, 0
             ticket = self._ticket
+        kept = self._without_dead(writes)
         try:
-            kept = self._without_dead(writes)
-            batch = assemble(kept, offset=self._end, salt=self._salt, numbers=self._numbers)
-            if kept:
-                self._out.write_at(self._end, batch.pieces)
-        except BaseException:
+            self._write_batch(kept)
+        except StorageError:
             with self._queueing:
                 self._queue[:0] = writes
                 self._queued_bytes += size
             raise
-        if kept:
-            self._sync_file()
-        self._end += batch.size
-        self._numbers.update(batch.named)
-        for write in kept:
-            self._in_file.add(write)
+        except BaseException as error:
+            # Interrupted, by Ctrl-C for example: what is in the file now is not known any more.
+            if self._stopped is None:
+                self._stop(error)
+            raise
         self._durable_ticket = ticket
         if kept and not self._queue:
             self._write_mark()
@@ -285,18 +284,27 @@ class Wal:
             with contextlib.suppress(StorageError):
                 self.roll_over()
 
-    def _without_dead(self, writes: Sequence[QueuedWrite]) -> list[QueuedWrite]:
-        """What a snapshot has overtaken since it was queued need not be written; a cut is always."""
-        get = self._states.get
-        return [write for write in writes
-                if write.cut_after is not None or write.last >= get(write.log_id).smallest_live_index]
-
-    def _sync_file(self) -> None:
+    def _write_batch(self, writes: Sequence[QueuedWrite]) -> None:
+        """Make `writes` durable. A `StorageError` means that nothing of them counts."""
+        if not writes:
+            return
+        batch = assemble(writes, offset=self._end, salt=self._salt, numbers=self._numbers)
+        self._out.write_at(self._end, batch.pieces)
         try:
             self._out.sync()
         except StorageError as error:
             self._stop(error)
             raise self._stopped_now() from error
+        self._end += batch.size
+        self._numbers.update(batch.named)
+        for write in writes:
+            self._in_file.add(write)
+
+    def _without_dead(self, writes: Sequence[QueuedWrite]) -> list[QueuedWrite]:
+        """What a snapshot has overtaken since it was queued need not be written; a cut is always."""
+        get = self._states.get
+        return [write for write in writes
+                if write.cut_after is not None or write.last >= get(write.log_id).smallest_live_index]
 
     def _write_mark(self) -> None:
         try:
@@ -325,12 +333,15 @@ class Wal:
                     self._stop(error)
                     raise self._stopped_now() from error
                 raise
-            before.close()
             self._in_file = WrittenIndexes()
             self._rolled(closed)
+            self._handed_over = closed.number
+            # All of it is durable; an error now would mean nothing.
+            with contextlib.suppress(StorageError):
+                before.close()
 
-    def _stop(self, error: StorageError) -> None:
-        self._stopped = LogStopped(path=self.path, reason=str(error))
+    def _stop(self, error: BaseException) -> None:
+        self._stopped = LogStopped(path=self.path, reason=str(error) or type(error).__name__)
 
     def _stopped_now(self) -> LogStopped:
         assert self._stopped is not None, "it was just stopped"
