@@ -33,6 +33,8 @@ DEFAULT_GRACE_SECONDS = 3600.0
 DEFAULT_ORPHAN_SECONDS = 86_400.0
 """Must exceed the time that a writer of a branch record may take between two of its steps."""
 _BATCH = 1000
+_ROUNDING_SECONDS = 0.001
+"""Marks keep their time to the millisecond; a fresh one may lie that far ahead."""
 
 
 @attrs.frozen(kw_only=True)
@@ -128,7 +130,7 @@ class TokenCleaner:
     def _sweep(self) -> int:
         tokens, now = self._context.tokens, self._context.clock.now()
         # In this order: a token that a record names now was in the register before, and may be dropped meanwhile.
-        old = [mark for mark in tokens.registered() if now - mark.at >= self._orphan_seconds]
+        old = [mark for mark in tokens.registered() if _is_older(mark, now, self._orphan_seconds)]
         named = self._named_tokens()
         marked = {mark.token for mark in tokens.dropped()}
         orphans = [mark for mark in old if mark.token not in named and mark.token not in marked]
@@ -139,7 +141,7 @@ class TokenCleaner:
     def _old_marks(self) -> tuple[list[TokenMark], int]:
         now = self._context.clock.now()
         marks = list(self._context.tokens.dropped())
-        old = [mark for mark in marks if now - mark.at >= self._grace_seconds]
+        old = [mark for mark in marks if _is_older(mark, now, self._grace_seconds)]
         return old, len(marks) - len(old)
 
     def _named_tokens(self) -> frozenset[StagingToken]:
@@ -168,3 +170,7 @@ class TokenCleaner:
             if value:
                 observer.count(f"staging_{name}", value, labels)
         observer.event("staging_cleanup_backlog", {**labels, "value": stats.young})
+
+
+def _is_older(mark: TokenMark, now: float, seconds: float) -> bool:
+    return now - mark.at >= seconds - _ROUNDING_SECONDS

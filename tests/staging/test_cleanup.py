@@ -75,6 +75,14 @@ def test_a_token_stays_for_the_grace_period() -> None:
     assert stats_of(cleaner.run()).tokens_removed == 1
 
 
+def test_a_mark_made_just_now_counts_although_its_time_is_rounded_up() -> None:
+    world = World()
+    world.clock.advance(0.0006)
+    token = dropped_token(world, 1)
+    assert stats_of(TokenCleaner(world.context, grace_seconds=0).run()).tokens_removed == 1
+    assert entries(world, token) == 0
+
+
 def test_a_mark_of_a_clock_ahead_waits() -> None:
     world = World()
     token = dropped_token(world, 1)
