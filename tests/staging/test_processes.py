@@ -58,7 +58,7 @@ def test_eight_processes_on_postgresql(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_eight_processes_on_one_sqlite_file_for_a_minute(tmp_path: Path) -> None:
-    run_eight(tmp_path, "sqlite", 4000)
+    run_eight(tmp_path, "sqlite", 8000)
 
 
 @pytest.mark.soak
