@@ -18,8 +18,7 @@ from compactlib.staging import Branch, DirtyBranch, NoChanges, PreconditionFaile
 from compactlib.staging.cleanup import TokenCleaner
 from compactlib.testing import FaultyStore, KVFault, KVOperation
 from compactlib.testing.kv_conformance import KVStoreConformance
-from tests.staging.test_vectors_branch import missing, sigma
-from tests.staging.world import World, contents, diff, head_contents, record
+from tests.staging.world import World, contents, diff, head_contents, missing, record, sigma
 
 
 def interrupted(world: World, when: Callable[[KVOperation], bool], action: Callable[[], object]) -> Branch:

@@ -22,8 +22,7 @@ from compactlib.staging import (
 )
 from compactlib.staging.listing import MAX_LIST_LIMIT
 from compactlib.staging.names import branch_key, repository_partition
-from tests.staging.test_vectors_branch import missing
-from tests.staging.world import World, diff, head_contents
+from tests.staging.world import World, diff, head_contents, missing
 
 PARTITION = repository_partition("main")
 

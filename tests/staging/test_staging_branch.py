@@ -21,8 +21,7 @@ from compactlib.staging import (
 )
 from compactlib.staging.record import BranchRecord
 from tests.staging.test_defects import interrupted
-from tests.staging.test_vectors_branch import committed
-from tests.staging.world import World, contents, diff, record
+from tests.staging.world import World, committed, contents, diff, record
 
 # ------------------------------------------------------------------------------------------------------ branches
 

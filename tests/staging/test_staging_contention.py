@@ -22,8 +22,7 @@ from compactlib.staging import (
 )
 from compactlib.testing import FaultyStore, KVFault, KVOperation
 from tests.staging.test_defects import interrupted
-from tests.staging.test_vectors_branch import missing
-from tests.staging.world import World, contents, diff, head_contents, record
+from tests.staging.world import World, contents, diff, head_contents, missing, record
 
 
 def rotations(world: World, count: int) -> Branch:

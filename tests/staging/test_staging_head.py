@@ -18,8 +18,7 @@ from compactlib.staging import (
 from compactlib.staging.cleanup import TokenCleaner
 from compactlib.testing import FaultyStore, KVFault, KVOperation
 from tests.staging.test_defects import interrupted
-from tests.staging.test_vectors_branch import committed
-from tests.staging.world import World, contents, diff, head_contents
+from tests.staging.world import World, committed, contents, diff, head_contents
 
 
 def test_a_clean_branch_is_not_called_dirty_because_it_is_being_cleaned_up() -> None:

@@ -5,10 +5,23 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 
+import pytest
+
 from compactlib.clock import ManualClock
 from compactlib.kv import KVStore, MemoryStore
 from compactlib.objects import MemoryObjects, ObjectStore
-from compactlib.staging import Branch, CommittedRanges, Compactor, MetaRangeId, Record, SplitRule, StagingArea
+from compactlib.outcome import Done
+from compactlib.staging import (
+    Branch,
+    CommitStats,
+    CommittedRanges,
+    Compactor,
+    MetaRangeId,
+    Record,
+    RecordNotFound,
+    SplitRule,
+    StagingArea,
+)
 from compactlib.staging.events import StagingEvents
 from compactlib.staging.model import Change, Difference
 from compactlib.staging.names import CommitId
@@ -110,3 +123,26 @@ def told(difference: Difference) -> str:
 def diff(branch: Branch) -> list[str]:
     """Everything uncommitted, one text for each difference."""
     return [told(difference) for difference in branch.differences()]
+
+
+def committed(outcome: object) -> CommitStats:
+    assert isinstance(outcome, Done), outcome
+    assert isinstance(outcome.stats, CommitStats)
+    return outcome.stats
+
+
+def missing(branch: Branch, key: bytes) -> bool:
+    with pytest.raises(RecordNotFound):
+        branch.get(key)
+    return True
+
+
+def sigma(world: World | None = None) -> tuple[World, Branch]:
+    """HEAD{a=1,b=2}, delete a, put c=3, compact."""
+    world = World() if world is None else world
+    main = world.branch({"a": "1", "b": "2"})
+    main.delete(b"a")
+    main.put(b"c", b"3")
+    world.compact()
+    assert main.record().compacted_metarange_id is not None
+    return world, main
