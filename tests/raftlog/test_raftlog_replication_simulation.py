@@ -99,7 +99,7 @@ class BadNetwork(RuleBasedStateMachine):
 
 
 TestBadNetwork = BadNetwork.TestCase
-TestBadNetwork.settings = settings(max_examples=40, stateful_step_count=40, deadline=None,
+TestBadNetwork.settings = settings(max_examples=60, stateful_step_count=40, deadline=None,
                                    suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -143,7 +143,7 @@ def history(seed: int, *, steps: int = 300, loss: float = 0.1) -> World:
 @pytest.mark.parametrize("block", range(4))
 def test_random_histories_end_with_equal_state(block: int) -> None:
     """Without a change of term nothing is a reason to give up: each ends with the snapshot installed."""
-    for seed in range(block * 100, block * 100 + 60):
+    for seed in range(block * 100, block * 100 + 100):
         world = history(seed)
         assert not isinstance(world.sender_outcome, Failed), (seed, world.sender_outcome)
         assert world.follower.last_applied >= world.sent.manifest.index

@@ -187,10 +187,10 @@ class SnapshotSender:
         if now < self._quiet_since + self._patience:
             return []
         self._backoff = min(2 * self._backoff, _MAX_BACKOFF)
+        self._resends += 1
         return self._say_again(now)
 
     def _say_again(self, now: float) -> list[Effect]:
-        self._resends += 1
         self._quiet_since = now
         if self._stage == "offering":
             return [Send(Offer(self._envelope, self._meta))]
