@@ -15,13 +15,13 @@ import attrs
 from compactlib.errors import InvalidInput
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.model import SegmentStats
-from compactlib.report import Table
+from compactlib.report import Printed
 
 _RUN_BYTES = 16
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class ClumpPlan:
+class ClumpPlan(Printed):
     """What to append again, and what that brings. `str()` is a table, `to_dicts()` its row.
 
     Attributes:
@@ -59,15 +59,9 @@ class ClumpPlan:
                  "memory_bytes": self.gain_memory_bytes, "emptied": len(self.emptied),
                  "emptied_bytes": self.emptied_bytes}]
 
-    def __repr__(self) -> str:
-        return f"ClumpPlan({self.indexes.count} entries again, {self.runs_before} to {self.runs_after} runs, " \
-               f"{len(self.emptied)} segments emptied)"
-
-    def __str__(self) -> str:
-        return str(Table.from_dicts(self.to_dicts(), title=repr(self)))
-
-    def _repr_html_(self) -> str:
-        return Table.from_dicts(self.to_dicts(), title=repr(self))._repr_html_()
+    def _summary(self) -> str:
+        return f"{self.indexes.count} entries again, {self.runs_before} to {self.runs_after} runs, " \
+               f"{len(self.emptied)} segments emptied"
 
 
 def plan_clump(live: IndexSet, max_runs: int, *, segments: Sequence[SegmentStats] = ()) -> ClumpPlan:
@@ -87,7 +81,7 @@ def plan_clump(live: IndexSet, max_runs: int, *, segments: Sequence[SegmentStats
     Cost: O(runs log runs).
 
     >>> print(repr(plan_clump(IndexSet.from_runs([(1, 9), (20, 20), (31, 32), (44, 44), (60, 80)]), max_runs=3)))
-    ClumpPlan(4 entries again, 5 to 3 runs, 0 segments emptied)
+    <ClumpPlan: 4 entries again, 5 to 3 runs, 0 segments emptied>
     """
     if max_runs < 1:
         raise InvalidInput(f"max_runs is {max_runs}; what is appended again is a run itself, so allow at least 1")

@@ -25,7 +25,7 @@ from compactlib.raftlog.segment import SegmentReader
 from compactlib.raftlog.segment_index import SegmentIndex, picked
 from compactlib.raftlog.segment_set import SegmentSet
 from compactlib.raftlog.snapshot_state import SnapshotState
-from compactlib.report import Table
+from compactlib.report import Printed
 
 BLOCK_BYTES = 4096
 """What file systems give back at once; a range that holds no whole block is not worth a hole."""
@@ -57,8 +57,8 @@ class PunchedSegment:
     freed_bytes: int
 
 
-@attrs.frozen(kw_only=True)
-class HoleReport:
+@attrs.frozen(kw_only=True, repr=False)
+class HoleReport(Printed):
     """What punching holes did.
 
     Attributes:
@@ -80,12 +80,10 @@ class HoleReport:
         """One row a segment."""
         return [attrs.asdict(segment) for segment in self.segments]
 
-    def __str__(self) -> str:
-        return str(Table.from_dicts(self.to_dicts(), title=f"{self.freed_bytes:,} bytes freed by holes at snapshot "
-                                                           f"{self.snapshot_index}"))
-
-    def _repr_html_(self) -> str:
-        return Table.from_dicts(self.to_dicts())._repr_html_()
+    def _summary(self) -> str:
+        failed = f", {len(self.failed)} segments failed" if self.failed else ""
+        return f"{self.freed_bytes:,} bytes freed by holes in {len(self.segments)} segments at snapshot " \
+               f"{self.snapshot_index}{failed}"
 
 
 def plan_holes(index: SegmentIndex, data_start: int, data_end: int, state: SnapshotState, *,
@@ -160,7 +158,7 @@ def _punch_segment(folder: str, files: Files, reader: SegmentReader, number: int
     if loaded.header is None or not loaded.sealed:
         return []
     planned = plan_holes(reader.index, loaded.header.data_start, loaded.data_end, state, min_bytes=min_bytes)
-    holes = [hole for hole in planned if not _is_punched(reader.fileno(), hole)]
+    holes = [hole for hole in planned if not _is_punched(reader, hole)]
     if not holes:
         return []
     size = sum(hole.length for hole in holes)
@@ -179,20 +177,20 @@ def _punch_segment(folder: str, files: Files, reader: SegmentReader, number: int
     return [PunchedSegment(number=number, holes=len(holes), hole_bytes=size, freed_bytes=max(freed, 0))]
 
 
-def _is_punched(descriptor: int, hole: Hole) -> bool:
+def _is_punched(reader: SegmentReader, hole: Hole) -> bool:
     """Whether the whole blocks of a stretch hold no data any more."""
     first = -(-hole.offset // BLOCK_BYTES) * BLOCK_BYTES
     last = (hole.offset + hole.length) // BLOCK_BYTES * BLOCK_BYTES
     if first >= last:
         return True
     try:
-        return os.lseek(descriptor, first, os.SEEK_DATA) >= last
+        return os.lseek(reader.fileno(), first, os.SEEK_DATA) >= last
     except OSError as error:
         if error.errno == errno.ENXIO:
             return True
         if error.errno == errno.EINVAL:
             return False
-        raise StorageError.from_os(error, "look for holes", "segment") from error
+        raise StorageError.from_os(error, "look for holes", reader.path) from error
 
 
 def is_hole(reader: SegmentReader, index: int, state: SnapshotState | None) -> bool:
