@@ -16,6 +16,8 @@ Source: `notes/staging.md` 1.13 [R].
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import attrs
@@ -93,6 +95,8 @@ class TokenCleaner:
     def run(self, *, budget: Budget | None = None) -> Outcome[CleanupStats]:
         """One pass over the marks: remove what is old enough. A write for each entry, and two for each token.
 
+        Reads all branch records for every 1,000 marks; memory for as many marks, and the tokens of all branches.
+
         Args:
             budget: asked before every 1,000 entries.
 
@@ -101,12 +105,9 @@ class TokenCleaner:
         """
         stats = CleanupStats()
         try:
-            old, young = self._old_marks()
-            stats = attrs.evolve(stats, young=young)
-            # Looked at after the marks: a token that is marked now comes back into no record.
-            named = self._named_tokens() if old else frozenset()
-            for mark in old:
-                stats = self._clean(mark, named, stats, budget)
+            marks = iter(self._context.tokens.dropped())
+            while batch := list(islice(marks, _BATCH)):
+                stats = self._clean_all(batch, stats, budget)
         except BudgetSpent:
             stats = attrs.evolve(stats, stopped=True)
         except CompactlibError as error:
@@ -117,7 +118,10 @@ class TokenCleaner:
             f"no dropped token is older than {self._grace_seconds} seconds; {stats.young} wait")
 
     def sweep(self) -> Outcome[CleanupStats]:
-        """Mark the tokens that no branch record names and nobody marked. Reads the register and all branch records."""
+        """Mark the tokens that no branch record names and nobody marked.
+
+        Reads the register, all branch records and all marks; memory for the names of all tokens.
+        """
         try:
             count = self._sweep()
         except CompactlibError as error:
@@ -138,11 +142,15 @@ class TokenCleaner:
             tokens.mark_dropped([mark.token], mark.branch)
         return len(orphans)
 
-    def _old_marks(self) -> tuple[list[TokenMark], int]:
+    def _clean_all(self, marks: Sequence[TokenMark], stats: CleanupStats, budget: Budget | None) -> CleanupStats:
         now = self._context.clock.now()
-        marks = list(self._context.tokens.dropped())
         old = [mark for mark in marks if _is_older(mark, now, self._grace_seconds)]
-        return old, len(marks) - len(old)
+        stats = attrs.evolve(stats, young=stats.young + len(marks) - len(old))
+        # Looked at after the marks: a token that is marked now comes back into no record.
+        named = self._named_tokens() if old else frozenset()
+        for mark in old:
+            stats = self._clean(mark, named, stats, budget)
+        return stats
 
     def _named_tokens(self) -> frozenset[StagingToken]:
         return frozenset(token for found in self._context.branches.list() for token in found.record.tokens)

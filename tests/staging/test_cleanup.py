@@ -142,6 +142,15 @@ def test_the_sweep_marks_what_everybody_forgot_and_spares_what_is_young() -> Non
     assert branch.get(b"k").data == b"1"
 
 
+def test_more_marks_than_one_batch_in_one_pass() -> None:
+    world = World()
+    branch = world.branch({"a": "1"}, staged={"k": "1"})
+    for _ in range(1100):
+        dropped_token(world, 1)
+    assert stats_of(TokenCleaner(world.context, grace_seconds=0).run()).tokens_removed == 1100
+    assert {mark.token for mark in world.context.tokens.registered()} == set(branch.record().tokens)
+
+
 def test_a_budget_ends_a_pass_and_the_next_one_goes_on() -> None:
     world = World()
     first, second = dropped_token(world, 3), dropped_token(world, 3)
