@@ -247,7 +247,7 @@ def test_a_run_that_does_not_repeat_is_refused() -> None:
 
 
 def test_an_actor_that_waits_off_the_stage_is_named() -> None:
-    stage = Stage(["left", "right"], patience_seconds=0.05)
+    stage = Stage(["left", "right"], patience_seconds=0.5)
     lock = threading.Lock()
     store = bank(stage)
 
