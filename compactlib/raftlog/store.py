@@ -30,6 +30,7 @@ from compactlib.raftlog.memtable import DEFAULT_MAX_ENTRIES, Memtable
 from compactlib.raftlog.names import LOCK_NAME
 from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.raft_log import RaftLog
+from compactlib.raftlog.removal import begin_removal, finish_removals
 from compactlib.raftlog.replay import replay
 from compactlib.raftlog.status import StoreStatus
 from compactlib.raftlog.wal.batch import Confirmed
@@ -96,8 +97,10 @@ class RaftLogStore:
         with contextlib.ExitStack() as stack:
             self._make_folders()
             stack.enter_context(FolderLock(self._folder, LOCK_NAME))
+            logs = os.path.join(self._folder, LOGS_FOLDER)
+            finish_removals(self._files, logs)
             segments = {log_id: stack.enter_context(LogSegments(self._log_folder(log_id), self._options.log))
-                        for log_id in list_folder(os.path.join(self._folder, LOGS_FOLDER))}
+                        for log_id in list_folder(logs)}
             self._recover(segments, stack)
             self._open_stack = stack.pop_all()
         if len(self._wal.file_numbers) - 1 > self._options.max_unflushed_files:
@@ -146,6 +149,8 @@ class RaftLogStore:
 
     def _open_wal(self, folder: str, found: RecoveredWal, memtables: dict[str, Memtable]) -> Wal:
         options = WalOptions(max_bytes=self._options.max_wal_bytes, files=self._files, clock=self._options.log.clock)
+        # Of logs that were removed it need not know; of the others the memtable knows best.
+        found = attrs.evolve(found, lasts={})
         return Wal(folder, self._states, options, recovered=found, confirmed=self._on_confirmed, rolled=self._on_rolled,
                    lasts={log_id: memtable.last for log_id, memtable in memtables.items()})
 
@@ -200,6 +205,26 @@ class RaftLogStore:
             memtable = Memtable(max_entries=self._options.max_memtable_entries)
             self._logs[log_id] = self._make_log(log_id, segments, memtable)
             return self._logs[log_id]
+
+    def remove(self, log_id: str) -> None:
+        """Remove a log with all that it holds. Flushes all logs first, so that no WAL file speaks of it any more.
+
+        Raises:
+            NotFound: it is not there.
+            StorageError, LogStopped, CorruptData: nothing was removed, or the rest is when the store is opened again.
+            Closed: the store was closed.
+        """
+        with self._changing:
+            log = self.log(log_id, create=False)
+            log.close()
+            self.flush()
+            with self._flushing:
+                del self._logs[log_id]
+                self._wal.forget(log_id)
+                self._states.remove(log_id)
+                log.segments.close()
+                begin_removal(self._files, os.path.join(self._folder, LOGS_FOLDER), log_id)
+            finish_removals(self._files, os.path.join(self._folder, LOGS_FOLDER))
 
     # -- writing
 

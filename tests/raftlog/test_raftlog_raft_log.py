@@ -625,6 +625,51 @@ def test_a_log_that_was_closed_is_opened_again_by_its_store(tmp_path: Path) -> N
         check_log(again, PlainLog.of(rows(1, 4)))
 
 
+def test_a_log_can_be_removed_and_begun_anew(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, SMALL) as store:
+        store.log("a").append(rows(1, 30))
+        store.log("b").append(rows(1, 5))
+        store.log("a").snapshot(20, [3])
+        store.remove("a")
+        assert store.log_ids == ("b",)
+        assert os.listdir(tmp_path / "logs") == ["b"]
+        with pytest.raises(NotFound):
+            store.remove("a")
+        store.audit()
+    with RaftLogStore(tmp_path, SMALL) as store:
+        assert store.log_ids == ("b",)
+        check_log(store.log("b"), PlainLog.of(rows(1, 5)))
+        again = store.log("a")
+        again.append(rows(1, 3, 7))
+        store.remove("b")
+        check_log(again, PlainLog.of(rows(1, 3, 7)))
+        store.log("b").append(rows(4, 6))
+        store.audit()
+    with RaftLogStore(tmp_path, SMALL) as store:
+        check_log(store.log("a"), PlainLog.of(rows(1, 3, 7)))
+        check_log(store.log("b"), PlainLog.of(rows(4, 6)))
+
+
+def test_a_disk_that_refuses_any_step_of_a_removal_leaves_the_log_whole_or_gone(tmp_path: Path) -> None:
+    def remove(folder: Path, files: FailingFiles) -> None:
+        with RaftLogStore(folder, StoreOptions(background=False, log=LogOptions(files=files))) as store:
+            store.log("a").append(rows(1, 5))
+            store.log("b").append(rows(1, 5))
+            store.remove("a")
+
+    counting = FailingFiles()
+    remove(tmp_path / "count", counting)
+    outcomes = set()
+    for fail_at in range(15, counting.count + 1):
+        with contextlib.suppress(StorageError, LogStopped):
+            remove(tmp_path / str(fail_at), FailingFiles(fail_at=fail_at, sticky=True, errno=errno.EIO))
+        with RaftLogStore(tmp_path / str(fail_at), SMALL) as store:
+            for name in store.log_ids:
+                assert indexes(store.log(name)) in ([], [1, 2, 3, 4, 5])
+            outcomes.add("a" in store.log_ids)
+    assert outcomes == {True, False}
+
+
 @pytest.mark.parametrize("background", [False, True])
 def test_opening_again_and_again_does_not_pile_up_wal_files(background: bool, tmp_path: Path) -> None:
     for number in range(12):

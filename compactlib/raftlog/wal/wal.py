@@ -213,6 +213,11 @@ class Wal:
             self._enqueue(QueuedWrite(log_id, empty_body(FrameKind.CUT), None, after, after + 1, after, 0))
             self._writers[log_id] = WriterState(after)
 
+    def forget(self, log_id: str) -> None:
+        """The log is no more; nothing of it is queued. Later files do not name it."""
+        with self._queueing:
+            self._writers.pop(log_id, None)
+
     def _enqueue(self, write: QueuedWrite) -> None:
         self._queue.append(write)
         self._queued_bytes += write.body.frame_bytes

@@ -1,0 +1,35 @@
+"""Removing a log from a store: one rename, after which it is gone, and then its files."""
+
+from __future__ import annotations
+
+import os
+
+from compactlib.files import Files, StrPath, list_folder
+
+# No log id begins with a dot.
+_REMOVED_PREFIX = ".removed-"
+
+
+def begin_removal(files: Files, logs: StrPath, log_id: str) -> None:
+    """Take a log's folder out of the list, durably. Nobody has it open."""
+    files.rename(os.path.join(logs, log_id), os.path.join(logs, _REMOVED_PREFIX + log_id))
+    files.sync_folder(logs)
+
+
+def finish_removals(files: Files, logs: StrPath) -> None:
+    """Remove the folders that were taken out of the list, those that a crash left included."""
+    removed = [name for name in list_folder(logs) if name.startswith(_REMOVED_PREFIX)]
+    for name in removed:
+        _remove(files, os.path.join(logs, name))
+    if removed:
+        files.sync_folder(logs)
+
+
+def _remove(files: Files, folder: str) -> None:
+    for name in list_folder(folder):
+        path = os.path.join(folder, name)
+        if os.path.isdir(path) and not os.path.islink(path):
+            _remove(files, path)
+        else:
+            files.unlink(path)
+    files.remove_folder(folder)
