@@ -1,0 +1,63 @@
+"""Policy experiments: replay a workload against a policy on metadata alone, and see what that costs.
+
+>>> from compactlib.blobstore import Greedy
+>>> settings = BlobSettings.of_slots(100, 32)
+>>> workload = Uniform(keys=2_000, writes=10_000)
+>>> report = replay_blobs(workload, Greedy(min_used_fraction=0, min_reclaimed_segments=2), settings)
+>>> report.total.operations, report.total.refused, 1.0 < report.total.write_amplification < 2.0
+(12000, 0, True)
+"""
+
+from compactlib.lab.blob_log import BlobLog, Compacted
+from compactlib.lab.blob_replay import BlobReplay, replay_blobs
+from compactlib.lab.blob_report import ReplayReport
+from compactlib.lab.blob_settings import BlobSettings
+from compactlib.lab.closed_forms import (
+    fifo_write_amplification,
+    greedy_write_amplification,
+    random_write_amplification,
+)
+from compactlib.lab.experiments import Comparison, Experiment, ReplayTask, compare, run_experiments, sweep
+from compactlib.lab.fifo import OldestFirst
+from compactlib.lab.measures import AMPLIFICATIONS, Measures, together
+from compactlib.lab.operations import DELETE, FOREVER, PUT, READ, Operations, OperationsBuilder
+from compactlib.lab.traces import CloudPhysicsTrace, CsvTrace
+from compactlib.lab.workloads import AppendMostly, Bursts, HotCold, Synthetic, TtlMix, Uniform, Workload, Zipf
+
+__all__ = [
+    "AMPLIFICATIONS",
+    "DELETE",
+    "FOREVER",
+    "PUT",
+    "READ",
+    "AppendMostly",
+    "BlobLog",
+    "BlobReplay",
+    "BlobSettings",
+    "Bursts",
+    "CloudPhysicsTrace",
+    "Compacted",
+    "Comparison",
+    "CsvTrace",
+    "Experiment",
+    "HotCold",
+    "Measures",
+    "OldestFirst",
+    "Operations",
+    "OperationsBuilder",
+    "ReplayReport",
+    "ReplayTask",
+    "Synthetic",
+    "TtlMix",
+    "Uniform",
+    "Workload",
+    "Zipf",
+    "compare",
+    "fifo_write_amplification",
+    "greedy_write_amplification",
+    "random_write_amplification",
+    "replay_blobs",
+    "run_experiments",
+    "sweep",
+    "together",
+]

@@ -1,0 +1,375 @@
+"""A segmented log without payloads: what `BlobStore` would hold, and what its policy would be shown.
+
+Records go to the active segment until one does not fit; then the next segment begins. A compaction copies what is
+valid of its victims, in log order, packed tightly, into segments that take the victims' first places: as the real one
+does (`blobstore.cycle_plan`), and with the same names.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+import attrs
+
+from compactlib.blobstore.errors import PlanDoesNotFit
+from compactlib.blobstore.names import FIRST_SEGMENT, SegmentName
+from compactlib.blobstore.plan import CompactionPlan
+from compactlib.blobstore.plan_history import PlanHistory
+from compactlib.blobstore.policy import Dying, SegmentView, StoreView
+from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.lab.blob_records import DEAD, NEVER, Records
+from compactlib.lab.blob_settings import BlobSettings
+
+
+@attrs.frozen(kw_only=True)
+class Compacted:
+    """What carrying out a plan came to.
+
+    Attributes:
+        victims: segments taken.
+        outputs: segments written.
+        copied_bytes: bytes of the records copied.
+        read_bytes: used bytes of the victims that had something to copy: what reading them whole takes.
+        reclaimed_bytes: bytes of dead records that are gone.
+        waited: the sum over what was reclaimed of its size and the milliseconds since it died.
+    """
+
+    victims: int
+    outputs: int
+    copied_bytes: int
+    read_bytes: int
+    reclaimed_bytes: int
+    waited: int
+
+
+class BlobLog:
+    """A log of record numbers. One thread at a time. Memory follows the records that the log holds.
+
+    Args:
+        settings: how it is laid out.
+        name: the store's name in views and plans.
+    """
+
+    def __init__(self, settings: BlobSettings, *, name: str = "lab") -> None:
+        self.settings: BlobSettings = settings
+        self.records: Records = Records()
+        self.history: PlanHistory | None = None
+        self.name: str = name
+        self.tombstone_bytes: int = 0
+        self._retention_ms = round(settings.deleted_retention_seconds * 1000)
+        self._names: list[SegmentName] = []
+        self._members: list[array[int]] = []
+        self._used: list[int] = []
+        self._valid: list[int] = []
+        self._newest: list[int] = []
+        self._moments: list[int] = []
+        self._views: list[SegmentView | None] = []
+        self._free_rows: list[int] = []
+        self._order: list[int] = [self._new_row(FIRST_SEGMENT)]
+
+    # ------------------------------------------------------------------------------------------------------ segments
+
+    def _new_row(self, name: SegmentName) -> int:
+        if self._free_rows:
+            row = self._free_rows.pop()
+            self._names[row], self._members[row] = name, array("i")
+            self._used[row] = self._valid[row] = self._newest[row] = self._moments[row] = 0
+            self._views[row] = None
+            return row
+        self._names.append(name)
+        self._members.append(array("i"))
+        for column in (self._used, self._valid, self._newest, self._moments):
+            column.append(0)
+        self._views.append(None)
+        return len(self._names) - 1
+
+    @property
+    def active(self) -> int:
+        """The row of the segment that is written to."""
+        return self._order[-1]
+
+    @property
+    def free_segments(self) -> int:
+        """How many segments the log can still begin."""
+        return self.settings.segments - len(self._order)
+
+    @property
+    def used_bytes(self) -> int:
+        """Used capacity: whole segments before the last one, and the last one up to its end."""
+        return ((len(self._order) - 1) * self.settings.segment_bytes + self.settings.header_bytes
+                + self._used[self.active])
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of all records that the log holds, dead ones included."""
+        return sum(self._used[row] for row in self._order)
+
+    @property
+    def valid_bytes(self) -> int:
+        """Bytes of the records that compactions would copy."""
+        return sum(self._valid[row] for row in self._order)
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes that a reader can ask for: what is valid, less tombstones and what is deleted already. O(segments)."""
+        return self.valid_bytes - self.tombstone_bytes - self.records.waiting_bytes
+
+    @property
+    def names(self) -> tuple[SegmentName, ...]:
+        """The segments' names, in log order."""
+        return tuple(self._names[row] for row in self._order)
+
+    def room(self, size: int) -> int:
+        """How many records of `size` bytes the active segment still takes.
+
+        Raises:
+            InvalidInput: an empty segment does not take one.
+        """
+        if not 0 < size <= self.settings.room_bytes:
+            raise InvalidInput(f"a record of {size} bytes; a segment has room for {self.settings.room_bytes}")
+        return (self.settings.room_bytes - self._used[self.active]) // size
+
+    def roll(self) -> bool:
+        """Begin the next segment; `False` if the log is full."""
+        if not self.free_segments:
+            return False
+        self._order.append(self._new_row(self._names[self.active].next_position))
+        return True
+
+    def grew(self, given: array[int], total_bytes: int, newest_ms: int) -> None:
+        """These records were placed in the active segment."""
+        row = self.active
+        self._members[row].extend(given)
+        self._used[row] += total_bytes
+        self._valid[row] += total_bytes
+        self._newest[row] = max(self._newest[row], newest_ms)
+
+    def append(self, size: int, at_ms: int, until_ms: int = NEVER, key: int = -1) -> int:
+        """Write one record; the active segment has room for it. O(1)."""
+        records = self.records
+        records.reserve(1)
+        record = records.free.pop()
+        row = self._order[-1]
+        records.place[record] = row
+        records.size[record] = size
+        records.until[record] = until_ms
+        records.written[record] = at_ms
+        records.key[record] = key
+        if until_ms != NEVER:
+            records.expires(record, until_ms)
+        self._members[row].append(record)
+        self._used[row] += size
+        self._valid[row] += size
+        if at_ms > self._newest[row]:
+            self._newest[row] = at_ms
+        return record
+
+    # ---------------------------------------------------------------------------------------------------------- time
+
+    def _horizon(self, now_ms: int) -> int:
+        """What dies before this does not count at `now_ms`: the beginning of its bucket, if there are buckets."""
+        if not self.settings.forecast_seconds:
+            return now_ms
+        span = round(self.settings.bucket_seconds * 1000)
+        return now_ms // span * span
+
+    def advance(self, now_ms: int) -> None:
+        """Take off what has died by `now_ms`. O(what has died)."""
+        self.records.bury(self._horizon(now_ms), self._valid, self._moments)
+
+    # ---------------------------------------------------------------------------------------------------------- views
+
+    def view(self, now_ms: int) -> StoreView:
+        """What a policy is shown: the same as a real store's sensor would show it. O(segments), more with a forecast.
+        """
+        self.advance(now_ms)
+        if self.history is None:
+            # As in a real store, schedules count from the first look.
+            self.history = PlanHistory(since=now_ms / 1000)
+        settings = self.settings
+        horizon = self._horizon(now_ms)
+        dying = self._dying(horizon) if settings.forecast_seconds else {}
+        active = self.active
+        names, used, valid, newest, views = self._names, self._used, self._valid, self._newest, self._views
+        segments: list[SegmentView] = []
+        for row in self._order:
+            view = views[row]
+            if view is None or view.valid_bytes != valid[row] or dying or row == active:
+                view = SegmentView(name=names[row], used_bytes=used[row], valid_bytes=valid[row],
+                                   eligible=row != active, last_modified=newest[row] / 1000,
+                                   dying=dying.get(row, ()))
+                views[row] = None if dying or row == active else view
+            segments.append(view)
+        return StoreView(
+            store=self.name, capacity_bytes=settings.segments * settings.segment_bytes,
+            segment_bytes=settings.segment_bytes, header_bytes=settings.header_bytes,
+            max_blob_bytes=settings.max_blob_bytes, used_bytes=self.used_bytes,
+            reference_time=(horizon - self._retention_ms) / 1000,
+            retention_seconds=settings.deleted_retention_seconds, segments=tuple(segments), history=self.history)
+
+    def _dying(self, horizon: int) -> dict[int, tuple[Dying, ...]]:
+        """What of each row dies in which bucket of the forecast. O(records in the log)."""
+        span = round(self.settings.bucket_seconds * 1000)
+        first = horizon // span
+        last = first + round(self.settings.forecast_seconds * 1000) // span
+        place, until, size = self.records.place, self.records.until, self.records.size
+        found: dict[int, tuple[Dying, ...]] = {}
+        for row in self._order:
+            sums: dict[int, int] = {}
+            for record in self._members[row]:
+                bucket = until[record] // span
+                if place[record] == row and bucket < last:
+                    sums[bucket] = sums.get(bucket, 0) + size[record]
+            found[row] = tuple(Dying(((bucket + 1) * span - 1) / 1000, sums[bucket]) for bucket in sorted(sums))
+        return found
+
+    # --------------------------------------------------------------------------------------------------- compactions
+
+    def compact(self, plan: CompactionPlan, now_ms: int) -> Compacted:
+        """Carry out `plan`. O(segments + records in the victims).
+
+        Raises:
+            PlanDoesNotFit: it names a segment that the log does not have, or the one that is written to.
+        """
+        wanted = set(plan.names)
+        by_name = {self._names[row]: row for row in self._order[:-1] if self._names[row] in wanted}
+        stray = [str(name) for name in plan.names if name not in by_name]
+        if stray:
+            raise PlanDoesNotFit(f"the plan names {', '.join(stray)}, which may not be compacted; plan again")
+        victims = [by_name[name] for name in plan.names]
+        done = _Copy(self, now_ms)
+        for row in victims:
+            done.take(row)
+        outputs = done.finish()
+        gone = set(victims)
+        replaced = {self._names[row].position: row for row in outputs}
+        self._order = [row if row not in gone else replaced[self._names[row].position] for row in self._order
+                       if row not in gone or self._names[row].position in replaced]
+        self._release(victims)
+        if self.history is not None:
+            self.history = self.history.after(plan, now_ms / 1000)
+        return Compacted(victims=len(victims), outputs=len(outputs), copied_bytes=done.copied_bytes,
+                         read_bytes=done.read_bytes, reclaimed_bytes=done.reclaimed_bytes, waited=done.waited)
+
+    def _release(self, rows: Iterable[int]) -> None:
+        for row in rows:
+            self._members[row], self._views[row] = array("i"), None
+            self._free_rows.append(row)
+
+    # --------------------------------------------------------------------------------------------------------- audit
+
+    @property
+    def memory_bytes(self) -> int:
+        """What records and segments take, in their columns."""
+        return self.records.memory_bytes + sum(4 * len(self._members[row]) for row in self._order)
+
+    def audit(self) -> None:
+        """Check the log against its records. O(records).
+
+        Raises:
+            CompactlibError: a number is not what its parts come to.
+        """
+        self.records.audit()
+        names = self.names
+        if list(names) != sorted(set(names)) or len(names) > self.settings.segments:
+            raise CompactlibError(f"{len(names)} segments that do not ascend, or more than {self.settings.segments}")
+        place, size = self.records.place, self.records.size
+        for row in self._order:
+            members = self._members[row]
+            used = sum(size[record] for record in members if place[record] == row)
+            if used != self._valid[row] or not used <= self._used[row] <= self.settings.room_bytes:
+                raise CompactlibError(f"segment {self._names[row]} counts {self._valid[row]} valid bytes of "
+                                      f"{self._used[row]}; its records come to {used}")
+        alive = sum(each != DEAD for each in place)
+        held = sum(place[record] == row for row in self._order for record in self._members[row])
+        if alive != held:
+            raise CompactlibError(f"{alive} records are alive, the segments hold {held}")
+
+    def __repr__(self) -> str:
+        return f"BlobLog({len(self._order)} of {self.settings.segments} segments, {self.valid_bytes:,} valid bytes)"
+
+
+class _Copy:
+    """One compaction under way: fills outputs, in cycles of as many as there are swap segments."""
+
+    def __init__(self, log: BlobLog, now_ms: int) -> None:
+        self._log = log
+        self._now_ms = now_ms
+        self._outputs: list[int] = []
+        self._in_cycle: list[int] = []
+        self._sources: list[SegmentName] = []
+        self.copied_bytes = self.read_bytes = self.reclaimed_bytes = self.waited = 0
+
+    def take(self, row: int) -> None:
+        """Copy what is valid of one victim; the numbers of the dead are free again."""
+        log = self._log
+        records, valid = log.records, log._valid[row]
+        dead_bytes = log._used[row] - valid
+        self.copied_bytes += valid
+        self.read_bytes += log._used[row] if valid else 0
+        self.reclaimed_bytes += dead_bytes
+        self.waited += self._now_ms * dead_bytes - log._moments[row]
+        kept = _sorted_out(log._members[row], row, records.place, records.free)
+        done = 0
+        while done < len(kept):
+            if not self._in_cycle:
+                self._begin_output()
+            output = self._in_cycle[-1]
+            taken, total, newest = _fill(kept, done, log.settings.room_bytes - log._used[output], output, records)
+            log._members[output].extend(kept[done:done + taken])
+            log._used[output] += total
+            log._valid[output] += total
+            log._newest[output] = max(log._newest[output], newest)
+            done += taken
+            if done < len(kept):
+                self._begin_output()
+        self._sources.append(log._names[row])
+
+    def _begin_output(self) -> None:
+        if len(self._in_cycle) == self._log.settings.swap_segments:
+            self._end_cycle()
+        # Its name depends on how far the cycle gets.
+        self._in_cycle.append(self._log._new_row(FIRST_SEGMENT))
+
+    def _end_cycle(self) -> None:
+        assert len(self._in_cycle) <= len(self._sources), "what one source keeps fits into one output"
+        if self._in_cycle:
+            generation = 1 + max(name.generation for name in self._sources)
+            for row, source in zip(self._in_cycle, self._sources, strict=False):
+                self._log._names[row] = SegmentName(source.position, generation)
+        self._outputs += self._in_cycle
+        self._in_cycle, self._sources = [], []
+
+    def finish(self) -> list[int]:
+        """The rows of the outputs."""
+        self._end_cycle()
+        return self._outputs
+
+
+def _sorted_out(members: array[int], row: int, place: array[int], free: array[int]) -> array[int]:
+    """The members that are valid; the others' numbers go to `free`."""
+    kept = array("i")
+    keep, drop = kept.append, free.append
+    for record in members:
+        if place[record] == row:
+            keep(record)
+        else:
+            drop(record)
+    return kept
+
+
+def _fill(kept: array[int], start: int, room: int, row: int, records: Records) -> tuple[int, int, int]:
+    """Place records from `start` on in `row` until one does not fit: how many, their bytes, the newest's time."""
+    place, size, written = records.place, records.size, records.written
+    total = newest = taken = 0
+    for record in kept[start:]:
+        bytes_ = size[record]
+        total += bytes_
+        if total > room:
+            return taken, total - bytes_, newest
+        place[record] = row
+        if written[record] > newest:
+            newest = written[record]
+        taken += 1
+    return taken, total, newest

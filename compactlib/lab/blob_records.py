@@ -1,0 +1,193 @@
+"""The records of a log as columns of numbers: where each lies, how long it is, when it dies. No payload.
+
+A record has a small number, which is used again once the record is gone from the log, so that memory follows what
+the log holds. 28 bytes a record, and 4 for each key. The loops here are the ones that each operation runs through:
+plain functions over arrays.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+
+from compactlib.errors import CompactlibError
+
+NEVER = (1 << 62) - 1
+"""When a record dies that does not."""
+DEAD = -1
+"""Where a record lies that is dead."""
+_GROWTH = 4096
+_BUCKET_MS = 60_000
+
+
+class Records:
+    """Columns of all records, and those that will die. One thread at a time.
+
+    Attributes:
+        place: the row of the segment that each record lies in; `DEAD` if a compaction need not copy it.
+        size: bytes of each.
+        until: the last millisecond at which each is kept; `NEVER` where it has no end, or where nobody asks.
+        written: when its operation was made, milliseconds.
+        key: whose PUT it is; -1 for a tombstone. Kept for those with a time to live alone.
+        free: numbers that can be given again.
+        current: the record of each key, -1 for none.
+        has_lives: whether any record was given a time to live.
+    """
+
+    def __init__(self) -> None:
+        self.place: array[int] = array("i")
+        self.size: array[int] = array("I")
+        self.until: array[int] = array("q")
+        self.written: array[int] = array("q")
+        self.key: array[int] = array("i")
+        self.free: array[int] = array("i")
+        self.current: array[int] = array("i")
+        self.has_lives: bool = False
+        self._due: array[int] = array("q")
+        self._leaving: array[int] = array("i")
+        self._expiring: dict[int, array[int]] = {}
+        self._horizon = -NEVER
+
+    def reserve(self, records: int) -> None:
+        """Have at least so many free numbers. Amortised O(records)."""
+        missing = records - len(self.free)
+        if missing <= 0:
+            return
+        start, count = len(self.place), max(missing, _GROWTH, len(self.place) >> 4)
+        self.free.extend(range(start + count - 1, start - 1, -1))
+        self.place.extend(array("i", (DEAD,)) * count)
+        self.key.extend(array("i", (-1,)) * count)
+        self.size.frombytes(bytes(4 * count))
+        self.until.extend(array("q", (NEVER,)) * count)
+        self.written.frombytes(bytes(8 * count))
+
+    def know_keys(self, keys: int) -> None:
+        """Make room for the keys below `keys`."""
+        if keys > len(self.current):
+            more = max(keys, len(self.current) * 5 // 4) - len(self.current)
+            self.current.extend(array("i", (-1,)) * more)
+
+    def expires(self, record: int, until: int) -> None:
+        """Note that a record has a time to live. O(1)."""
+        self.has_lives = True
+        bucket = until // _BUCKET_MS
+        held = self._expiring.get(bucket)
+        if held is None:
+            held = self._expiring[bucket] = array("i")
+        held.append(record)
+
+    def leaves(self, record: int, due: int) -> None:
+        """Note that a record is deleted, in effect strictly after `due`; calls ascend in `due`. O(1)."""
+        self._due.append(due)
+        self._leaving.append(record)
+
+    def leave(self, records: array[int], due: array[int]) -> None:
+        """Note that these records are deleted, at ascending times."""
+        self._due.extend(due)
+        self._leaving.extend(records)
+
+    def bury(self, horizon: int, valid: list[int], moments: list[int]) -> None:
+        """Take off what dies before `horizon` (milliseconds): strictly, as a compaction's reference time does.
+
+        Args:
+            horizon: does not go back.
+            valid: valid bytes of each row, lowered by what dies.
+            moments: for each row the sum over what has died of time of death and size, raised.
+        """
+        if horizon <= self._horizon:
+            return
+        self._horizon = horizon
+        count = bisect_left(self._due, horizon)
+        if count:
+            _take_off(self._due[:count], self._leaving[:count], self.place, self.size, valid, moments)
+            del self._due[:count]
+            del self._leaving[:count]
+        for bucket in sorted(bucket for bucket in self._expiring if bucket * _BUCKET_MS < horizon):
+            rest = self._expire(self._expiring.pop(bucket), bucket, horizon, valid, moments)
+            if rest:
+                self._expiring[bucket] = rest
+
+    def _expire(self, held: array[int], bucket: int, horizon: int, valid: list[int],
+                moments: list[int]) -> array[int]:
+        place, until = self.place, self.until
+        rest = array("i")
+        for record in held:
+            row = place[record]
+            if row == DEAD or until[record] // _BUCKET_MS != bucket:
+                # It was deleted before, and the number may be another record's by now.
+                continue
+            at = until[record]
+            if at >= horizon:
+                rest.append(record)
+                continue
+            valid[row] -= self.size[record]
+            moments[row] += at * self.size[record]
+            place[record] = DEAD
+            owner = self.key[record]
+            if owner >= 0 and self.current[owner] == record:
+                self.current[owner] = -1
+        return rest
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of what is deleted, and is kept as the delete is not yet in effect. O(its records)."""
+        return sum(map(self.size.__getitem__, self._leaving))
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the columns take."""
+        columns = (self.place, self.size, self.until, self.written, self.key, self.free, self.current, self._due,
+                   self._leaving, *self._expiring.values())
+        return sum(column.itemsize * len(column) for column in columns)
+
+    def audit(self) -> None:
+        """Check that free numbers are dead ones, each once, and that the deletes ascend.
+
+        Raises:
+            CompactlibError: they are not.
+        """
+        free = set(self.free)
+        if len(free) != len(self.free) or any(self.place[record] != DEAD for record in free):
+            raise CompactlibError(f"of {len(self.free)} free numbers {len(free)} are different, or one is in use")
+        if any(after < before for before, after in zip(self._due, self._due[1:], strict=False)):
+            raise CompactlibError("the deletes that wait do not ascend in time")
+        if any(record >= 0 and record in free for record in self.current):
+            raise CompactlibError("a key leads to a record that is free")
+
+
+def _take_off(due: array[int], leaving: array[int], place: array[int], size: array[int], valid: list[int],
+              moments: list[int]) -> None:
+    for at, record in zip(due, leaving, strict=True):
+        row = place[record]
+        if row >= 0:
+            dead = size[record]
+            valid[row] -= dead
+            moments[row] += at * dead
+            place[record] = DEAD
+
+
+def put_plainly(keys: array[int], times: array[int], given: array[int], row: int, size: int,
+                records: Records) -> tuple[array[int], array[int]]:
+    """Put records of one size without a time to live; gives the records they replace, and when.
+
+    Args:
+        keys: whose.
+        times: when.
+        given: their numbers.
+        row: the segment that has room for them.
+        size: of each.
+        records: the columns.
+    """
+    place, sizes, written, current = records.place, records.size, records.written, records.current
+    replaced, due = array("i"), array("q")
+    leave, at_time = replaced.append, due.append
+    for key, at, record in zip(keys, times, given, strict=True):
+        old = current[key]
+        if old >= 0:
+            leave(old)
+            at_time(at)
+        current[key] = record
+        place[record] = row
+        sizes[record] = size
+        written[record] = at
+    return replaced, due

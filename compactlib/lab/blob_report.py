@@ -1,0 +1,63 @@
+"""The report of a replay: interval by interval, and in total."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import attrs
+
+from compactlib.errors import InvalidInput
+from compactlib.lab.measures import Measures, together
+from compactlib.report import Printed
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class ReplayReport(Printed):
+    """What a policy made of a workload.
+
+    Attributes:
+        policy: the policy and its settings.
+        workload: the workload and its settings.
+        intervals: the stretches of the replay, in order, each about as many operations.
+    """
+
+    policy: str
+    workload: str
+    intervals: tuple[Measures, ...]
+
+    @property
+    def total(self) -> Measures:
+        """All intervals as one."""
+        return together(self.intervals)
+
+    def steady(self, skip: float = 0.5) -> Measures:
+        """The intervals behind the first part `skip` (0 to 1) as one: without how it began.
+
+        Raises:
+            InvalidInput: nothing is left.
+        """
+        if not 0 <= skip < 1:
+            raise InvalidInput(f"skip is {skip}; it is a part of the whole, less than 1")
+        return together(self.intervals[int(len(self.intervals) * skip):])
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dictionary an interval, in order."""
+        return [{"interval": number, **each.to_dict()} for number, each in enumerate(self.intervals)]
+
+    def to_json(self) -> str:
+        """Everything, so that `from_json` gives an equal report."""
+        return json.dumps(attrs.asdict(self), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> ReplayReport:
+        """The report that `to_json` wrote."""
+        found = json.loads(text)
+        return cls(policy=found["policy"], workload=found["workload"],
+                   intervals=tuple(Measures(**each) for each in found["intervals"]))
+
+    def _summary(self) -> str:
+        total = self.total
+        return (f"{self.policy} on {self.workload}: {total.operations:,} operations, write amplification "
+                f"{total.write_amplification:.3f}, space amplification {total.space_amplification:.3f}, "
+                f"{total.compactions:,} compactions, {total.refused:,} writes refused")

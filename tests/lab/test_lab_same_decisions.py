@@ -1,0 +1,152 @@
+"""A decision in the lab is the decision of a real store: both are run on one history, and everything is compared."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import attrs
+import pytest
+
+from compactlib.blobstore import (
+    BlobCompactor,
+    BlobStore,
+    BlobStoreConfig,
+    CompactAll,
+    CompactionPlan,
+    CompactionPolicy,
+    CopyBudget,
+    CostBenefit,
+    DChoices,
+    ExpiryForecast,
+    Greedy,
+    Hybrid,
+    Sensor,
+    StatsBased,
+    StoreView,
+)
+from compactlib.clock import ManualClock
+from compactlib.lab import BlobReplay, BlobSettings, Operations
+from compactlib.lab.operations import DELETE, FOREVER, PUT
+from compactlib.outcome import Done
+
+_GATE: dict[str, Any] = {"min_used_fraction": 0.3}
+_START = 1_700_000_000
+
+
+class BothWorlds:
+    """A real store, and a log of numbers, that are told the same."""
+
+    def __init__(self, folder: Path, policy: CompactionPolicy, *, retention: float, swaps: int, buckets: int) -> None:
+        self.config = BlobStoreConfig(
+            capacity_bytes=40 * 4096, segment_bytes=4096, durability="interval", journal_max_entries=0,
+            max_blob_bytes=0, deleted_retention_seconds=retention, swap_segments=swaps,
+            stats_bucket_count=buckets, stats_bucket_seconds=10.0, stats_entries_per_second=None)
+        self.clock = ManualClock(_START)
+        self.store = BlobStore(folder / "store", self.config, clock=self.clock)
+        self.sensor = Sensor(self.store)
+        self.compactor = BlobCompactor(self.store)
+        self.policy = policy
+        self.replay = BlobReplay(policy, BlobSettings.of_store(self.config, id_bytes=8, min_free_segments=0),
+                                 store=self.store.name)
+        self.versions: dict[int, int] = {}
+        self.written = 0
+
+    def now_ms(self) -> int:
+        return round(self.clock.now() * 1000)
+
+    def tell(self, kind: int, key: int, size: int = 0, life_ms: int = FOREVER) -> None:
+        self.replay.feed(Operations(kinds=bytes([kind]), keys=[key], sizes=[size], lives_ms=[life_ms],
+                                    times_ms=[self.now_ms()]))
+
+    def put(self, key: int, size: int, life_ms: int) -> None:
+        before = self.versions.get(key)
+        self.written += 1
+        self.versions[key] = self.written
+        self.store.put(b"%08d" % self.written, bytes(size), ttl_seconds=None if life_ms == FOREVER else life_ms / 1000)
+        self._delete(before)
+        self.tell(PUT, key, size, life_ms)
+
+    def _delete(self, version: int | None) -> None:
+        blob = None if version is None else b"%08d" % version
+        if blob is not None and type(self.store.info(blob)).__name__ == "BlobInfo":
+            self.store.delete(blob)
+
+    def delete(self, key: int) -> None:
+        self._delete(self.versions.pop(key, None))
+        self.tell(DELETE, key)
+
+    def settle(self) -> None:
+        """Step to the next eighth of a second: the store pauses for breath now and then, by this clock."""
+        self.clock.advance(math.ceil(self.clock.now() * 8) / 8 - self.clock.now())
+
+    def decide(self) -> CompactionPlan | None:
+        self.settle()
+        now = self.clock.now()
+        self.replay.wait_until(self.now_ms())
+        view = self.sensor.view(now)
+        shown = self.replay.log.view(self.now_ms())
+        if self.config.stats_bucket_count:
+            # How far a forecast looks depends on when the store counted everything; what it has seen is the same.
+            reach = min(max((each.at for one in side.segments for each in one.dying), default=0.0)
+                        for side in (view, shown))
+            view, shown = cut(view, reach), cut(shown, reach)
+        assert shown == view
+        mine = self.policy.plan(view, now)
+        if mine is not None:
+            outcome = self.compactor.compact(mine)
+            assert isinstance(outcome, Done)
+            self.sensor.carried_out(mine, now)
+        assert self.replay.check() == mine
+        self.replay.log.audit()
+        self.settle()
+        return mine
+
+
+def cut(view: StoreView, reach: float) -> StoreView:
+    return attrs.evolve(view, segments=tuple(
+        attrs.evolve(each, dying=tuple(one for one in each.dying if one.at <= reach)) for each in view.segments))
+
+
+@pytest.mark.parametrize(("policy", "retention", "swaps", "buckets"), [
+    (StatsBased(**_GATE), 0.0, 1, 0),
+    (StatsBased(**_GATE, middle_range_interval_seconds=20.0), 5.0, 2, 0),
+    (Greedy(**_GATE), 0.0, 1, 0),
+    (Greedy(**_GATE, fill_outputs=True, min_reclaimed_segments=2), 3.0, 3, 0),
+    (CostBenefit(**_GATE), 0.0, 2, 0),
+    (CopyBudget(**_GATE, max_copied_bytes=9000), 1.0, 1, 0),
+    (Hybrid(usual=StatsBased(**_GATE), every_seconds=30.0), 0.0, 1, 0),
+    (CompactAll(**_GATE, skip_valid="ends"), 2.0, 1, 0),
+    (ExpiryForecast(**_GATE, horizon_seconds=20.0), 4.0, 1, 50),
+], ids=lambda value: getattr(value, "name", str(value)))
+def test_a_decision_in_the_lab_is_the_stores_own(tmp_path: Path, policy: CompactionPolicy, retention: float,
+                                                 swaps: int, buckets: int) -> None:
+    random = Random(f"{policy.name} {retention}")
+    both = BothWorlds(tmp_path, policy, retention=retention, swaps=swaps, buckets=buckets)
+    carried_out = 0
+    with both.store:
+        for number in range(450):
+            both.clock.advance(random.choice((0, 0.125, 0.125, 0.25)))
+            key = random.randrange(60)
+            if random.random() < 0.1:
+                both.delete(key)
+            else:
+                both.put(key, random.randrange(1, 400), random.choice((FOREVER, FOREVER, 560, 8_060, 60_060)))
+            if number % 25 == 24:
+                carried_out += both.decide() is not None
+    assert carried_out >= 5
+
+
+def test_a_policy_that_draws_draws_the_same_in_the_lab(tmp_path: Path) -> None:
+    policy = DChoices(random=Random(5), choices=2, **_GATE)
+    both = BothWorlds(tmp_path, policy, retention=0.0, swaps=1, buckets=0)
+    plans = 0
+    with both.store:
+        for number in range(400):
+            both.clock.advance(0.125)
+            both.put(number % 37, 100 + number % 300, FOREVER)
+            if number % 20 == 19:
+                plans += both.decide() is not None
+    assert plans >= 3

@@ -1,0 +1,93 @@
+"""Real traces: the documented schema in CSV and Parquet, and the CloudPhysics block trace when it is there."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from compactlib.blobstore import Greedy
+from compactlib.errors import CorruptData, InvalidInput
+from compactlib.lab import BlobSettings, CloudPhysicsTrace, CsvTrace, replay_blobs
+
+CLOUDPHYSICS = Path(__file__).parents[3] / "shared" / "data" / "cloudphysics_io.csv.gz"
+LINES = ["time,op,key,size,ttl", "0,put,a,20,", "0.5,put,b,30,60", "1,read,a,20,", "2,delete,b,,"]
+ROWS = [(0, 0, 20, -1, 0), (0, 1, 30, 60_000, 500), (2, 0, 20, -1, 1_000), (1, 1, 0, -1, 2_000)]
+
+
+def rows(trace: CsvTrace) -> list[tuple[int, int, int, int, int]]:
+    return [row for piece in trace.pieces(0) for row in piece.rows()]
+
+
+@pytest.mark.parametrize("name", ["trace.csv", "trace.csv.gz"])
+def test_a_csv_trace_is_what_the_schema_says(tmp_path: Path, name: str) -> None:
+    text = ("\n".join(LINES) + "\n").encode()
+    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    assert rows(CsvTrace(tmp_path / name)) == ROWS
+    assert rows(CsvTrace(tmp_path / name)) == ROWS
+
+
+def test_a_parquet_trace_holds_the_same_operations(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    from compactlib.lab.parquet_trace import ParquetTrace
+
+    table = pyarrow.table({"time": [0.0, 0.5, 1.0, 2.0], "op": ["put", "put", "read", "delete"],
+                           "key": ["a", "b", "a", "b"], "size": [20, 30, 20, None], "ttl": [None, 60.0, None, None],
+                           "host": ["x"] * 4})
+    parquet.write_table(table, tmp_path / "trace.parquet")
+    trace = ParquetTrace(tmp_path / "trace.parquet")
+    assert [row for piece in trace.pieces(0) for row in piece.rows()] == ROWS
+    parquet.write_table(table.drop_columns(["key"]), tmp_path / "bad.parquet")
+    for name in ("bad.parquet", "none.parquet"):
+        (tmp_path / "none.parquet").write_bytes(b"no such thing")
+        with pytest.raises(CorruptData):
+            list(ParquetTrace(tmp_path / name).pieces(0))
+
+
+@pytest.mark.parametrize(("line", "told"), [
+    ("3,move,a,1,", "line"), ("x,put,a,1,", "line"), ("3,put,a,,", "line"), ("3,put,,1,", "line"),
+    ("3,put,a,0,", "line"), ("1,put,a,1,", "sort the trace"), ("3,put,a,1,-5", "line"), ("3", "line"),
+    ("inf,put,a,1,", "line"),
+])
+def test_a_line_that_is_not_in_the_schema_is_named(tmp_path: Path, line: str, told: str) -> None:
+    (tmp_path / "trace.csv").write_text("\n".join([*LINES, line]) + "\n")
+    with pytest.raises(CorruptData) as caught:
+        rows(CsvTrace(tmp_path / "trace.csv"))
+    assert caught.value.index == 6
+    assert "sort the trace" in str(caught.value) or told == "line"
+
+
+def test_a_csv_trace_without_its_columns_is_named(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text("when,what\n1,put\n")
+    with pytest.raises(CorruptData, match="time, op, key"):
+        rows(CsvTrace(tmp_path / "trace.csv"))
+
+
+def test_a_page_is_made_of_blocks() -> None:
+    with pytest.raises(InvalidInput, match="512"):
+        CloudPhysicsTrace("x", page_bytes=1_000)
+
+
+def test_a_request_touches_each_of_its_pages(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("version,time,op,size,lbn\n1,5,2a,8192,7\n1,4,28,512,0\n")
+    [piece] = CloudPhysicsTrace(tmp_path / "t.csv").pieces(0)
+    assert [(kind, key, at) for kind, key, _, _, at in piece.rows()] == [
+        (0, 0, 5_000), (0, 1, 5_000), (0, 2, 5_000), (2, 0, 5_000)]
+    (tmp_path / "t.csv").write_text("version,time,op,size,lbn\n1,5,99,8192,7\n")
+    with pytest.raises(CorruptData, match="28 or 2a"):
+        list(CloudPhysicsTrace(tmp_path / "t.csv").pieces(0))
+
+
+@pytest.mark.skipif(not CLOUDPHYSICS.exists(), reason=f"{CLOUDPHYSICS} is not here")
+def test_the_cloudphysics_trace_replays() -> None:
+    settings = BlobSettings(capacity_bytes=1 << 31, segment_bytes=1 << 20, header_bytes=0)
+    trace = CloudPhysicsTrace(CLOUDPHYSICS, page_bytes=1 << 16)
+    report = replay_blobs(trace, Greedy(min_used_fraction=0.3, min_reclaimed_segments=8), settings)
+    total = report.total
+    assert total.operations > 113_872
+    assert total.reads > 0
+    assert total.refused == 0
+    assert total.user_bytes > total.live_bytes > 0

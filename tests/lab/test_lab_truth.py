@@ -1,0 +1,91 @@
+"""The simulator against what is known without it: closed forms of write amplification, and a published comparison."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from compactlib.blobstore import CompactionPolicy, CostBenefit, DChoices, Greedy
+from compactlib.errors import InvalidInput
+from compactlib.lab import (
+    BlobSettings,
+    HotCold,
+    Measures,
+    OldestFirst,
+    Uniform,
+    fifo_write_amplification,
+    greedy_write_amplification,
+    random_write_amplification,
+    replay_blobs,
+)
+from compactlib.lab.closed_forms import harmonic
+
+SEGMENTS = 800
+PER_SEGMENT = 32
+SETTINGS = BlobSettings.of_slots(SEGMENTS, PER_SEGMENT)
+_TRIGGER: dict[str, Any] = {"min_used_fraction": 0.0, "min_reclaimed_segments": 6}
+
+
+def steady(policy: CompactionPolicy, fill: float, *, hot: bool = False, overwrites: int = 4) -> Measures:
+    slots = SEGMENTS * PER_SEGMENT
+    kind = HotCold if hot else Uniform
+    report = replay_blobs(kind(keys=int(fill * slots), writes=overwrites * slots), policy, SETTINGS, seed=7)
+    assert report.total.refused == 0
+    return report.steady(0.5)
+
+
+@pytest.mark.parametrize("fill", [0.5, 0.6, 0.7, 0.8])
+def test_greedy_matches_its_closed_form_within_three_percent(fill: float) -> None:
+    found = steady(Greedy(**_TRIGGER), fill)
+    assert found.write_amplification == pytest.approx(
+        greedy_write_amplification(found.utilisation, PER_SEGMENT), rel=0.03)
+
+
+@pytest.mark.parametrize("fill", [0.5, 0.6, 0.7, 0.8])
+def test_oldest_first_matches_its_closed_form_within_three_percent(fill: float) -> None:
+    found = steady(OldestFirst(**_TRIGGER), fill)
+    assert found.write_amplification == pytest.approx(fifo_write_amplification(found.utilisation), rel=0.03)
+
+
+def test_taking_segments_at_random_matches_its_closed_form_within_three_percent() -> None:
+    found = steady(DChoices(**_TRIGGER, choices=1, random=Random(1)), 0.4, overwrites=6)
+    assert found.write_amplification == pytest.approx(random_write_amplification(found.utilisation), rel=0.03)
+
+
+@pytest.mark.parametrize("fill", [0.75, 0.8])
+def test_cost_benefit_beats_greedy_when_a_tenth_of_the_keys_gets_most_writes(fill: float) -> None:
+    """Rosenblum and Ousterhout (1992), section 3.5 and 3.6: with 90 % of the writes to 10 % of the files, greedy
+    cleaning costs more than cost-benefit, by up to a half at high utilisation."""
+    greedy = steady(Greedy(**_TRIGGER), fill, hot=True)
+    cost_benefit = steady(CostBenefit(**_TRIGGER), fill, hot=True)
+    assert cost_benefit.write_amplification < 0.9 * greedy.write_amplification
+
+
+def test_the_fixed_point_is_the_published_one() -> None:
+    """Xiang and Kurkoski (2012): with an over-provisioning factor of 0.3, write amplification is 2.36."""
+    assert fifo_write_amplification(1 / 1.3) == pytest.approx(2.36, abs=0.005)
+
+
+@pytest.mark.parametrize("utilisation", [0.3, 0.6, 0.9])
+def test_greedy_nears_oldest_first_from_below_as_segments_grow(utilisation: float) -> None:
+    steps = [greedy_write_amplification(utilisation, count) for count in (16, 64, 256, 100_000)]
+    assert steps == sorted(steps)
+    assert steps[-1] == pytest.approx(fifo_write_amplification(utilisation), rel=0.001)
+    assert steps[-1] < random_write_amplification(utilisation)
+
+
+def test_the_harmonic_numbers_are_those_that_one_adds_up() -> None:
+    for count in (1, 2, 10, 1000):
+        assert harmonic(count) == pytest.approx(sum(1 / number for number in range(1, count + 1)), rel=1e-9)
+    assert harmonic(0) == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("utilisation", [0.0, 1.0, -1.0])
+def test_a_log_that_is_full_or_empty_has_no_closed_form(utilisation: float) -> None:
+    for form in (fifo_write_amplification, random_write_amplification):
+        with pytest.raises(InvalidInput, match="above 0 and below 1"):
+            form(utilisation)
+    with pytest.raises(InvalidInput, match="segments of one record"):
+        greedy_write_amplification(0.5, 1)

@@ -1,0 +1,98 @@
+"""Workloads: the same seed gives the same operations, and they are what their settings say."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+
+from compactlib.errors import InvalidInput
+from compactlib.lab import (
+    DELETE,
+    FOREVER,
+    PUT,
+    AppendMostly,
+    Bursts,
+    HotCold,
+    Operations,
+    Synthetic,
+    TtlMix,
+    Uniform,
+    Zipf,
+)
+
+ALL = [Uniform(keys=500, writes=3_000), HotCold(keys=500, writes=3_000), Zipf(keys=500, writes=3_000),
+       TtlMix(keys=500, writes=3_000), Bursts(keys=500, writes=3_000, every=1_000, burst_keys=100),
+       AppendMostly(keys=500, writes=3_000, deletes=0.2), Uniform(keys=500, writes=3_000, spread=0.5, record_bytes=40)]
+
+
+def rows(workload: Synthetic, seed: int = 3) -> list[tuple[int, int, int, int, int]]:
+    return [row for piece in workload.pieces(seed) for row in piece.rows()]
+
+
+@pytest.mark.parametrize("workload", ALL, ids=str)
+def test_a_seed_is_one_history_and_time_does_not_go_back(workload: Synthetic) -> None:
+    told = rows(workload)
+    assert all(rows(workload) == told for _ in range(9))
+    assert rows(workload, seed=4) != told
+    assert len(told) == workload.operations
+    times = [at for *_, at in told]
+    assert times == sorted(times)
+    assert {key for _, key, *_ in told} >= set(range(workload.keys))
+
+
+def test_hot_keys_get_their_share() -> None:
+    counts = Counter(key < 100 for _, key, *_ in rows(HotCold(keys=1_000, writes=20_000))[1_000:])
+    assert counts[True] / 20_000 == pytest.approx(0.9, abs=0.01)
+
+
+def test_the_most_popular_key_of_zipf_gets_what_the_law_says() -> None:
+    counts = Counter(key for _, key, *_ in rows(Zipf(keys=100, writes=20_000))[100:])
+    whole = sum(1 / rank for rank in range(1, 101))
+    first, second = (count for _, count in counts.most_common(2))
+    assert first / 20_000 == pytest.approx(1 / whole, rel=0.1)
+    assert first / second == pytest.approx(2, rel=0.15)
+
+
+def test_uniform_writes_touch_all_keys_alike() -> None:
+    counts = Counter(key for _, key, *_ in rows(Uniform(keys=10, writes=20_000))[10:])
+    assert all(count == pytest.approx(2_000, rel=0.1) for count in counts.values())
+
+
+def test_times_to_live_come_in_their_shares() -> None:
+    lives = Counter(life for *_, life, _ in rows(TtlMix(keys=10, writes=20_000, lives_seconds=((0.25, 2.0),))))
+    assert lives[2_000] / 20_010 == pytest.approx(0.25, abs=0.02)
+    assert set(lives) == {2_000, FOREVER}
+
+
+def test_a_burst_deletes_a_range_of_neighbours() -> None:
+    told = rows(Bursts(keys=500, writes=2_000, every=1_000, burst_keys=100))
+    gone = [key for kind, key, *_ in told if kind == DELETE]
+    assert len(gone) == 200
+    assert all((after - before) % 500 == 1 for before, after in itertools.pairwise(gone))
+
+
+def test_append_mostly_brings_new_keys_and_deletes_old_ones() -> None:
+    told = rows(AppendMostly(keys=100, writes=5_000, deletes=0.1))
+    puts = [key for kind, key, *_ in told if kind == PUT]
+    assert puts == list(range(len(puts)))
+    assert (len(told) - len(puts)) / 5_000 == pytest.approx(0.1, abs=0.02)
+
+
+def test_sizes_spread_around_the_middle() -> None:
+    sizes = {size for _, _, size, _, _ in rows(Uniform(keys=10, writes=2_000, record_bytes=100, spread=0.5))}
+    assert 50 <= min(sizes) < 60
+    assert 140 < max(sizes) <= 150
+
+
+@pytest.mark.parametrize("make", [
+    lambda: Uniform(keys=0, writes=1), lambda: Uniform(keys=1, writes=-1), lambda: Uniform(keys=1, writes=1, spread=2),
+    lambda: HotCold(keys=10, writes=1, hot_keys=0.0), lambda: Zipf(keys=1, writes=1, exponent=0),
+    lambda: TtlMix(keys=1, writes=1, lives_seconds=((0.6, 1.0), (0.6, 2.0))),
+    lambda: Bursts(keys=10, writes=1, burst_keys=11), lambda: AppendMostly(keys=1, writes=1, deletes=1.5),
+    lambda: Operations(kinds=b"\0\0", keys=[1], sizes=1, times_ms=[0, 0]),
+])
+def test_settings_out_of_range_are_refused(make: object) -> None:
+    with pytest.raises(InvalidInput):
+        make()  # type: ignore[operator]
