@@ -283,6 +283,7 @@ class World:
                 case Finished(outcome):
                     self.sender_outcome = outcome
                     self.leader.pinned.clear()
+                    self.reads.clear()
                 case _:
                     raise AssertionError(effect)
         self.sender.audit()
