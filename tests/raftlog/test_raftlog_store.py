@@ -1,0 +1,278 @@
+"""`RaftLogStore`: many logs and threads on one WAL, its limits, and disks that refuse."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from compactlib.errors import (
+    Busy,
+    Closed,
+    CorruptData,
+    DiskFull,
+    InvalidInput,
+    NotFound,
+    StorageError,
+)
+from compactlib.files import LocalFiles
+from compactlib.raftlog import (
+    Entry,
+    LogOptions,
+    LogStopped,
+    MemtableFull,
+    RaftLogStore,
+    SegmentLimits,
+    StoreOptions,
+    open_log,
+)
+from compactlib.testing.faults import FailingFiles
+from tests.raftlog.raft_host import SMALL, indexes, rows
+from tests.raftlog.raft_world import check_log
+from tests.raftlog.reading import PlainLog
+from tests.raftlog.wrapped_files import WatchedFiles
+
+
+def test_many_logs_share_one_wal(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, SMALL) as store:
+        for number in range(20):
+            store.log(f"log-{number}").append(rows(1, number + 1))
+        store.sync()
+        assert store.status().wal_files == 1
+        assert store.log_ids == tuple(sorted(f"log-{number}" for number in range(20)))
+        assert store.log("log-3") is store.log("log-3")
+        store.audit()
+    with RaftLogStore(tmp_path, SMALL) as store:
+        assert [store.log(f"log-{number}").last_index for number in range(20)] == list(range(1, 21))
+        with pytest.raises(NotFound):
+            store.log("log-20", create=False)
+        for wrong in ("", "..", "a/b", "x" * 101, "-a"):
+            with pytest.raises(InvalidInput):
+                store.log(wrong)
+        with pytest.raises(Busy):
+            RaftLogStore(tmp_path, SMALL)
+        assert repr(store).startswith("<RaftLogStore of ")
+    with pytest.raises(Closed):
+        store.log("log-3")
+    with pytest.raises(Closed):
+        store.sync()
+
+
+def test_a_log_that_was_closed_is_opened_again_by_its_store(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, SMALL) as store:
+        with store.log("a") as log:
+            log.append(rows(1, 3))
+        with pytest.raises(Closed):
+            log.read(1)
+        with pytest.raises(Closed):
+            log.append(rows(4, 4))
+        again = store.log("a")
+        again.append(rows(4, 4))
+        store.flush()
+        check_log(again, PlainLog.of(rows(1, 4)))
+
+
+def test_a_log_can_be_removed_and_begun_anew(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, SMALL) as store:
+        store.log("a").append(rows(1, 30))
+        store.log("b").append(rows(1, 5))
+        store.log("a").snapshot(20, [3])
+        store.remove("a")
+        assert store.log_ids == ("b",)
+        assert os.listdir(tmp_path / "logs") == ["b"]
+        with pytest.raises(NotFound):
+            store.remove("a")
+        store.audit()
+    with RaftLogStore(tmp_path, SMALL) as store:
+        assert store.log_ids == ("b",)
+        check_log(store.log("b"), PlainLog.of(rows(1, 5)))
+        again = store.log("a")
+        again.append(rows(1, 3, 7))
+        store.remove("b")
+        check_log(again, PlainLog.of(rows(1, 3, 7)))
+        store.log("b").append(rows(4, 6))
+        store.audit()
+    with RaftLogStore(tmp_path, SMALL) as store:
+        check_log(store.log("a"), PlainLog.of(rows(1, 3, 7)))
+        check_log(store.log("b"), PlainLog.of(rows(4, 6)))
+
+
+def test_a_disk_that_refuses_any_step_of_a_removal_leaves_the_log_whole_or_gone(tmp_path: Path) -> None:
+    def remove(folder: Path, files: FailingFiles) -> None:
+        with RaftLogStore(folder, StoreOptions(background=False, log=LogOptions(files=files))) as store:
+            store.log("a").append(rows(1, 5))
+            store.log("b").append(rows(1, 5))
+            store.remove("a")
+
+    counting = FailingFiles()
+    remove(tmp_path / "count", counting)
+    outcomes = set()
+    for fail_at in range(15, counting.count + 1):
+        with contextlib.suppress(StorageError, LogStopped):
+            remove(tmp_path / str(fail_at), FailingFiles(fail_at=fail_at, sticky=True, errno=errno.EIO))
+        with RaftLogStore(tmp_path / str(fail_at), SMALL) as store:
+            for name in store.log_ids:
+                assert indexes(store.log(name)) in ([], [1, 2, 3, 4, 5])
+            outcomes.add("a" in store.log_ids)
+    assert outcomes == {True, False}
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_opening_again_and_again_does_not_pile_up_wal_files(background: bool, tmp_path: Path) -> None:
+    for number in range(12):
+        with RaftLogStore(tmp_path, StoreOptions(background=background)) as store:
+            store.log("a").append(rows(number + 1, number + 1))
+            assert store.status().wal_files <= 6
+    with RaftLogStore(tmp_path, SMALL) as store:
+        check_log(store.log("a"), PlainLog.of(rows(1, 12)))
+
+
+def test_threads_append_read_and_compact_at_once(tmp_path: Path) -> None:
+    options = StoreOptions(log=LogOptions(limits=SegmentLimits(max_entries=16), keep_links_seconds=0.0),
+                           max_wal_bytes=4000)
+    problems: list[BaseException] = []
+    with RaftLogStore(tmp_path, options) as store:
+        done = threading.Event()
+
+        def write(name: str) -> None:
+            log = store.log(name)
+            for index in range(1, 301):
+                log.append([(index, 1, b"%d" % index)])
+                if index % 7 == 0:
+                    log.sync()
+                if index % 60 == 0:
+                    log.snapshot(index - 5, range(10, index - 5, 10))
+
+        def read() -> None:
+            while not done.is_set():
+                for log in (store.log("a"), store.log("b")):
+                    for entry in log.entries():
+                        assert entry.payload == b"%d" % entry.index
+                    log.compact("major")
+                    log.read(50)
+
+        def guarded(work: object, *arguments: object) -> threading.Thread:
+            def run() -> None:
+                try:
+                    work(*arguments)  # type: ignore[operator]
+                except BaseException as error:
+                    problems.append(error)
+            return threading.Thread(target=run)
+
+        writers = [guarded(write, "a"), guarded(write, "b")]
+        reader = guarded(read)
+        for thread in (*writers, reader):
+            thread.start()
+        for thread in writers:
+            thread.join()
+        done.set()
+        reader.join()
+        assert not problems, problems
+        store.flush()
+        store.audit()
+    with RaftLogStore(tmp_path, options) as store:
+        for name in ("a", "b"):
+            assert indexes(store.log(name)) == [*range(10, 295, 10), *range(296, 301)]
+
+
+def test_memory_is_bounded_by_flushing(tmp_path: Path) -> None:
+    options = StoreOptions(background=False, max_memtable_entries=100, max_queued_bytes=2000)
+    with open_log(tmp_path, options) as log:
+        for first in range(1, 1000, 10):
+            log.append(rows(first, first + 9))
+            assert log.status().memtable_entries <= 100
+        with pytest.raises(MemtableFull):
+            log.append_run(log.last_index + 1, 1, [b""] * 101)
+        check_log(log, PlainLog.of(rows(1, 1000)))
+
+
+def test_what_cannot_be_flushed_does_not_pile_up_without_end(tmp_path: Path) -> None:
+    """The disk under the segments is full, that under the WAL is not."""
+    full = threading.Event()
+
+    def look(operation: str, path: str) -> None:
+        if full.is_set() and path.endswith(".segment"):
+            raise DiskFull(operation=operation, path=path, errno=errno.ENOSPC)
+
+    options = StoreOptions(background=False, max_wal_bytes=2000, max_unflushed_files=3,
+                           log=LogOptions(files=WatchedFiles(look)))
+    with RaftLogStore(tmp_path / "store", options) as store:
+        log = store.log("a")
+        full.set()
+        last = 0
+
+        def fill() -> None:
+            nonlocal last
+            while last < 1000:
+                log.append([(last + 1, 1, bytes(500))])
+                log.sync()
+                last += 1
+
+        with pytest.raises(DiskFull):
+            fill()
+        assert 10 < last < 40
+        assert store.status().wal_files <= 6
+        assert "No space left" in str(store.status().flush_error)
+        full.clear()
+        log.append([(last + 1, 1, b"room again")])
+        store.sync()
+        assert store.status().unflushed_files <= 1
+        assert [entry.index for entry in log.entries()] == list(range(1, last + 2))
+
+
+def test_a_log_whose_sync_failed_stops_and_says_so(tmp_path: Path) -> None:
+    probe = FailingFiles()
+    with RaftLogStore(tmp_path / "probe", StoreOptions(background=False, log=LogOptions(files=probe))) as store:
+        store.log("a").append(rows(1, 5))
+        store.sync()
+        before = probe.count
+    files = FailingFiles(fail_at=before + 2, errno=errno.EIO)
+    with RaftLogStore(tmp_path / "store", StoreOptions(background=False, log=LogOptions(files=files))) as store:
+        log = store.log("a")
+        log.append(rows(1, 5))
+        log.sync()
+        log.append(rows(6, 9))
+        with pytest.raises(LogStopped):
+            log.sync()
+        for refused in (log.sync, lambda: log.append(rows(10, 10)), lambda: log.snapshot(3), log.flush,
+                        lambda: store.log("b").append(rows(1, 1))):
+            with pytest.raises(LogStopped, match="close the store, see to the disk, and open it again"):
+                refused()
+        assert list(log.unconfirmed) == [6, 7, 8, 9]
+        assert log.status().durable_index == 5
+        assert "could not be made durable" in str(store.status().stopped)
+        # What is there can still be read.
+        assert log.read(5) == Entry(5, 1, b"5")
+        log.audit()
+        with pytest.raises(LogStopped):
+            log.close()
+    with RaftLogStore(tmp_path / "store") as store:
+        assert store.log("a").last_index in (5, 9)
+
+
+def test_a_disk_that_refuses_any_step_of_opening_leaves_all_as_it_was(tmp_path: Path) -> None:
+    expected = PlainLog.of(rows(1, 30))
+    with RaftLogStore(tmp_path / "store", SMALL) as store:
+        store.log("a").append(rows(1, 20))
+        store.flush()
+        store.log("a").append(rows(21, 30))
+    for fail_at in range(1, 12):
+        files = FailingFiles(LocalFiles(), fail_at=fail_at, errno=errno.ENOSPC)
+        with contextlib.suppress(StorageError):
+            RaftLogStore(tmp_path / "store", StoreOptions(background=False, log=LogOptions(files=files))).close()
+        with RaftLogStore(tmp_path / "store", SMALL) as store:
+            check_log(store.log("a"), expected)
+
+
+def test_a_wal_that_names_a_log_that_is_gone_is_not_opened(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, SMALL) as store:
+        store.log("a").append(rows(1, 3))
+    for name in os.listdir(tmp_path / "logs" / "a"):
+        os.unlink(tmp_path / "logs" / "a" / name)
+    os.rmdir(tmp_path / "logs" / "a")
+    with pytest.raises(CorruptData, match="expected the segments of log 'a', which the WAL names"):
+        RaftLogStore(tmp_path, SMALL)
