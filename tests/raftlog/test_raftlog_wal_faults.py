@@ -1,0 +1,310 @@
+"""The shared WAL under damage, disks that refuse, interrupts and crashes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactlib.errors import CorruptData, DiskFull, StorageError
+from compactlib.files import Files
+from compactlib.raftlog.errors import LogStopped
+from compactlib.raftlog.log_state import LogStates
+from compactlib.raftlog.wal import (
+    Wal,
+    recover_wal,
+)
+from compactlib.raftlog.wal.wal import ClosedFile
+from compactlib.testing.crash import RecordingFiles, explore, explore_recovery, record
+from compactlib.testing.faults import FailingFiles
+from tests.raftlog.opened_wal import LOCAL, Opened, entries_of
+from tests.raftlog.wrapped_files import WatchedFiles
+
+# -- damage
+
+
+def written(folder: Path, batches: int = 4, *, close: bool = True) -> Path:
+    """One file of `batches` batches of 3 entries each; without a clean end, the last batch has no mark behind it."""
+    opened = Opened(folder)
+    for batch in range(batches):
+        first = 3 * batch + 1
+        opened.wal.write_run("a", first - 1, first, 1, [b"entry %d" % (first + place) for place in range(3)])
+        opened.wal.sync()
+    path = Path(opened.wal.path)
+    if close:
+        opened.wal.close()
+    return path
+
+
+def test_a_flipped_byte_in_what_was_durable_is_damage_at_every_place(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    data = path.read_bytes()
+    end = Opened(tmp_path).wal
+    end.close()
+    os.unlink(end.path)
+    checked = 0
+    for place in range(64, len(data) - 64, 3):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1:])
+        try:
+            found = recover_wal(LOCAL, tmp_path)
+        except CorruptData as error:
+            assert error.path == str(path)
+            checked += 1
+        else:
+            # Padding is not part of anything.
+            assert len(entries_of(found)) == 12
+    assert checked > (len(data) - 128) // 3 * 0.9
+
+
+def test_a_torn_tail_is_cut_at_every_length(tmp_path: Path) -> None:
+    path = written(tmp_path, close=False)
+    data = path.read_bytes()
+    for size in range(64, len(data), 5):
+        path.write_bytes(data[:size])
+        rows = entries_of(recover_wal(LOCAL, tmp_path))
+        assert len(rows) % 3 == 0
+        assert [row[1] for row in rows] == list(range(1, len(rows) + 1))
+    path.write_bytes(data[:40])
+    with pytest.raises(CorruptData, match="expected a header of 64 bytes"):
+        recover_wal(LOCAL, tmp_path)
+
+
+def test_a_batch_that_lost_its_first_block_is_torn(tmp_path: Path) -> None:
+    """The frames behind it are whole, but nothing ever said that the batch was durable."""
+    opened = Opened(tmp_path)
+    opened.put("a", 0, 1)
+    opened.wal.sync()
+    begins = opened.wal.size_bytes
+    for index in (2, 3, 4):
+        opened.put("a", index - 1, index, payload=bytes([index]) * 5000)
+    opened.wal.sync()
+    path, ends = Path(opened.wal.path), opened.wal.size_bytes
+    data = path.read_bytes()
+    for block in range(begins, ends, 4096):
+        hole = min(4096, ends - block)
+        # As a crash leaves it: without the mark that was written after the sync.
+        path.write_bytes(data[:block] + bytes(hole) + data[block + hole:ends])
+        rows = [row[1] for row in entries_of(recover_wal(LOCAL, tmp_path))]
+        assert rows == list(range(1, len(rows) + 1))
+        assert 1 <= len(rows) < 4
+
+
+def test_damage_in_a_file_that_has_a_successor_is_never_a_torn_tail(tmp_path: Path) -> None:
+    opened = Opened(tmp_path)
+    opened.wal.write_run("a", None, 1, 1, [b"one", b"two"])
+    opened.wal.sync()
+    path, end = Path(opened.wal.path), opened.wal.size_bytes
+    opened.wal.roll_over()
+    opened.wal.close()
+    data = path.read_bytes()
+    path.write_bytes(data[:end - 8] + b"\xff" * 8)
+    with pytest.raises(CorruptData, match="as the next file says"):
+        recover_wal(LOCAL, tmp_path)
+    path.write_bytes(data[:end - 8])
+    with pytest.raises(CorruptData, match="as the next file says"):
+        recover_wal(LOCAL, tmp_path)
+
+
+def test_a_payload_that_looks_like_a_frame_proves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    foreign = written(tmp_path / "other").read_bytes()
+    folder = tmp_path / "wal"
+    folder.mkdir()
+    opened = Opened(folder, now=1.0)
+    opened.put("a", None, 1)
+    opened.wal.sync()
+    opened.put("a", 1, 2, payload=bytes(-opened.wal.size_bytes % 8) + foreign * 3)
+    opened.wal.sync()
+    path = Path(opened.wal.path)
+    data = path.read_bytes()
+    # The batch lost its first block, and nothing behind it: torn.
+    torn = bytearray(data[:-64])
+    torn[opened.found.last_end + 300:opened.found.last_end + 340] = bytes(40)
+    path.write_bytes(torn)
+    assert [row[1] for row in entries_of(recover_wal(LOCAL, folder))] == [1]
+
+
+# -- a disk that refuses
+
+
+def test_after_a_failed_sync_nothing_is_confirmed_any_more(tmp_path: Path) -> None:
+    probe = FailingFiles()
+    (tmp_path / "probe").mkdir()
+    Opened(tmp_path / "probe", files=probe)
+    before = probe.count
+    (tmp_path / "wal").mkdir()
+    opened = Opened(tmp_path / "wal", files=FailingFiles(fail_at=before + 2, errno=errno.EIO))
+    opened.put("a", 0, 1)
+    with pytest.raises(LogStopped, match="could not be made durable") as raised:
+        opened.wal.sync()
+    assert isinstance(raised.value.__cause__, StorageError)
+    # The disk is well again, which proves nothing.
+    for _ in range(2):
+        with pytest.raises(LogStopped):
+            opened.wal.sync()
+        with pytest.raises(LogStopped):
+            opened.put("a", 1, 2)
+    with pytest.raises(LogStopped):
+        opened.wal.roll_over()
+    assert opened.told() == []
+    assert opened.wal.stopped is not None
+    opened.wal.close()
+
+
+@pytest.mark.parametrize("operation", ["write", "sync"])
+def test_an_interrupt_in_the_middle_of_a_batch_stops_the_wal(operation: str, tmp_path: Path) -> None:
+    """Ctrl-C: nobody can say what the file holds, and the queue was taken already."""
+    armed = threading.Event()
+
+    def look(found: str, path: str) -> None:
+        if armed.is_set() and found == operation:
+            raise KeyboardInterrupt
+
+    opened = Opened(tmp_path, files=WatchedFiles(look))
+    opened.put("a", 0, 1)
+    armed.set()
+    with pytest.raises(KeyboardInterrupt):
+        opened.wal.sync()
+    armed.clear()
+    with pytest.raises(LogStopped, match="KeyboardInterrupt"):
+        opened.wal.sync()
+    assert opened.told() == []
+
+
+def test_an_interrupt_in_a_roll_over_keeps_the_file(tmp_path: Path) -> None:
+    """Nobody was told what it holds, so nobody has seen to it that it is in segments."""
+    told: list[int] = []
+
+    def rolled(closed: ClosedFile) -> None:
+        told.append(closed.number)
+        if len(told) == 1:
+            raise KeyboardInterrupt
+
+    wal = Wal(tmp_path, LogStates(), rolled=rolled)
+    wal.write_run("a", 0, 1, 1, [b"x"])
+    wal.sync()
+    with pytest.raises(KeyboardInterrupt):
+        wal.roll_over()
+    wal.remove_through(1)
+    assert wal.file_numbers == range(1, 3)
+    wal.roll_over()
+    wal.remove_through(2)
+    assert wal.file_numbers == range(3, 4)
+    wal.close()
+
+
+def test_what_a_failed_sync_left_in_the_file_is_written_anew_before_it_counts(tmp_path: Path) -> None:
+    """The bytes may be in the system's memory only; the next process must not take them for durable."""
+    opened = Opened(tmp_path, files=FailingFiles(fail_at=7, errno=errno.EIO))
+    opened.put("a", 0, 1)
+    with pytest.raises(LogStopped):
+        opened.wal.sync()
+    opened.wal.close()
+    again = Opened(tmp_path)
+    assert (len(again.found.frames), again.found.unproven) == (1, 1)
+    again.wal.close()
+    # Without the first file, as if its bytes had never reached the disk.
+    first = tmp_path / "0000000000000001.wal"
+    first.write_bytes(first.read_bytes()[:again.found.last_end])
+    assert [row[1] for row in entries_of(recover_wal(LOCAL, tmp_path))] == [1]
+    os.unlink(first)
+    assert [row[1] for row in entries_of(recover_wal(LOCAL, tmp_path))] == [1]
+
+
+def test_a_full_disk_confirms_nothing_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    opened = Opened(tmp_path, files=FailingFiles(fail_at=6, errno=errno.ENOSPC, short_write=True))
+    opened.put("a", 0, 1, payload=bytes(5000))
+    with pytest.raises(DiskFull):
+        opened.wal.sync()
+    assert opened.told() == []
+    opened.put("a", 1, 2)
+    opened.wal.audit()
+    opened.wal.sync()
+    assert opened.told() == [("a", 1, [1, 2])]
+    opened.wal.close()
+    assert [row[1] for row in entries_of(recover_wal(LOCAL, tmp_path))] == [1, 2]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_refuses_any_step_of_a_roll_over_loses_nothing(number: int, tmp_path: Path) -> None:
+    for fail_at in range(6, 20):
+        folder = tmp_path / str(fail_at)
+        folder.mkdir()
+        opened = Opened(folder, files=FailingFiles(fail_at=fail_at, errno=number), max_bytes=300)
+        durable = 0
+        for index in range(1, 6):
+            try:
+                opened.put("a", index - 1, index, payload=bytes(100))
+                opened.wal.sync()
+            except (StorageError, LogStopped):
+                break
+            durable = index
+        try:
+            opened.wal.close()
+        except (StorageError, LogStopped):
+            pass
+        else:
+            assert [index for each in opened.confirmed for index in each.indexes][:durable] == list(
+                range(1, durable + 1))
+        rows = entries_of(Opened(folder).found)
+        assert len({row[1] for row in rows}) >= durable
+
+
+# -- crashes
+
+
+def life(folder: Path, files: RecordingFiles) -> None:
+    """Batches of two logs, an overwrite, roll-overs, and the removal of what is in segments."""
+    opened = Opened(folder, files=files, max_bytes=700)
+    confirmed: dict[str, dict[int, int]] = {"a": {}, "b": {}}
+
+    def sync() -> None:
+        opened.wal.sync()
+        for log_id, term, indexes in opened.told():
+            for index in indexes:
+                confirmed[log_id] = {each: known for each, known in confirmed[log_id].items() if each < index}
+                confirmed[log_id][index] = term
+        files.acknowledge({log_id: dict(rows) for log_id, rows in confirmed.items()})
+
+    for index in range(1, 5):
+        opened.put("a", index - 1, index, payload=b"a%d" % index * 20)
+        opened.put("b", index - 1, index, 5)
+        sync()
+    opened.wal.write_run("a", 2, 3, 2, [b"over", b"written"])
+    sync()
+    opened.wal.write_sparse("b", 4, [7, 9], [5, 6], [b"seven", b"nine"])
+    sync()
+    opened.put("a", 4, 5, 2)
+
+
+def check_life(folder: Path, acknowledged: Sequence[Any]) -> None:
+    for _ in range(2):
+        opened = Opened(folder)
+        found: dict[str, dict[int, int]] = {"a": {}, "b": {}}
+        for log_id, index, term, _payload in entries_of(opened.found):
+            found[log_id] = {each: known for each, known in found[log_id].items() if each < index}
+            found[log_id][index] = term
+        if acknowledged:
+            for log_id, rows in acknowledged[-1].items():
+                # What was confirmed last may have been overwritten by what was written, but not confirmed, after it.
+                for index, term in rows.items():
+                    assert found[log_id].get(index, term) >= term
+                    assert index in found[log_id] or max(found[log_id].values(), default=0) > term
+        opened.wal.close()
+
+
+def test_the_wal_survives_a_crash_at_every_step(tmp_path: Path) -> None:
+    report = explore(record(tmp_path, life), check_life, limit_per_point=24)
+    assert report.points > 20
+
+
+def test_a_crash_while_the_wal_is_opened_loses_nothing(tmp_path: Path) -> None:
+    def reopen(folder: Path, files: Files) -> None:
+        Opened(folder, files=files).wal.close()
+
+    explore_recovery(record(tmp_path, life), reopen, check_life, recoveries=12, limit_per_point=8)
