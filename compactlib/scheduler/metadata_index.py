@@ -20,7 +20,7 @@ import attrs
 from sortedcontainers import SortedDict, SortedKeyList
 
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.scheduler.model import BlockMeta, ShardTombstone
+from compactlib.scheduler.model import ANONYMOUS_TENANT, BlockMeta, ShardTombstone
 from compactlib.scheduler.tombstones import Tombstones
 
 PARTITION_SECONDS = 6 * 3600
@@ -99,6 +99,8 @@ class MetadataIndex:
         self._span = partition_seconds
         self._groups: SortedDict[tuple[str, int], _Group] = SortedDict()
         self._dropped_until: dict[tuple[str, int], float] = {}
+        # The same over all tenants of a shard.
+        self._shard_dropped_until: dict[int, float] = {}
         self._size = 0
 
     @property
@@ -124,7 +126,9 @@ class MetadataIndex:
         """Add a block, unless its id is known, or it waits for deletion, or it is too old. O(log n).
 
         Too old is what begins before the end of a span that was dropped, also once its tombstone is confirmed: the
-        deletion of the span may have met the object of a block that was on its way.
+        deletion of the span may have met the object of a block that was on its way. A block of several tenants is too
+        old as soon as any tenant of its shard has lost that time: what a job makes of it would lie in a span that some
+        worker, long after its lease, may still be deleting.
 
         Args:
             block: the block.
@@ -134,8 +138,7 @@ class MetadataIndex:
             InvalidInput: its times are not finite.
         """
         key = block.tenant, block.shard
-        if tombstones is not None and (block.min_time < self._dropped_until.get(key, -math.inf)
-                                       or tombstones.covers(block)):
+        if tombstones is not None and (block.min_time < self._refused_until(*key) or tombstones.covers(block)):
             return AddOutcome.TOMBSTONED
         group = self._groups.get(key)
         if group is not None and block.id in group.by_id:
@@ -151,6 +154,12 @@ class MetadataIndex:
         group.longest = max(group.longest, block.max_time - block.min_time)
         self._size += 1
         return AddOutcome.ADDED
+
+    def _refused_until(self, tenant: str, shard: int) -> float:
+        """What begins before is too old to be added."""
+        if tenant == ANONYMOUS_TENANT:
+            return self._shard_dropped_until.get(shard, -math.inf)
+        return self._dropped_until.get((tenant, shard), -math.inf)
 
     def remove(self, tenant: str, shard: int, block_ids: Iterable[str]) -> tuple[BlockMeta, ...]:
         """Remove the blocks that are there; returns them. O(log n) a block."""
@@ -233,7 +242,9 @@ class MetadataIndex:
         """The partitions that retention removes: those that end before `before`, like all their data. Changes nothing.
 
         Removed whole, by `drop`, and their objects by the tombstone: whatever lies in the tenant and shard and begins
-        in the span. Cost: O(tenants and shards + blocks of the partitions that are looked at).
+        in the span. A partition stays as long as the shard has a block of several tenants that begins before its end,
+        from which a job may yet make blocks that lie in it; those blocks expire themselves, or are compacted.
+        Cost: O(tenants and shards + blocks of the partitions that are looked at).
 
         Args:
             before: data newer than this stays, seconds.
@@ -242,9 +253,10 @@ class MetadataIndex:
         """
         found: list[ShardTombstone] = []
         for (tenant, shard), group in self._groups.items():
+            ends_by = before if tenant == ANONYMOUS_TENANT else min(before, self._anonymous_from(shard))
             for number, times in group.partitions.items():
                 start = number * self._span
-                if len(found) >= limit or not start + self._span <= before:
+                if len(found) >= limit or not start + self._span <= ends_by:
                     break
                 if all(block.max_time < before for block in times):
                     name = f"{start} ({self._span}s)-T{tenant}-S{shard}{name_suffix}"
@@ -252,13 +264,18 @@ class MetadataIndex:
                                                 duration=float(self._span)))
         return tuple(found)
 
+    def _anonymous_from(self, shard: int) -> float:
+        """The beginning of the shard's oldest block of several tenants."""
+        group = self._groups.get((ANONYMOUS_TENANT, shard))
+        return math.inf if group is None else group.partitions.peekitem(0)[1][0].min_time
+
     def drop(self, span: ShardTombstone) -> tuple[BlockMeta, ...]:
         """Remove every block of the tenant and shard that begins in the span; returns them. O(log n) a block.
 
         From now on, blocks that begin before the end of the span are refused.
         """
         key, end = (span.tenant, span.shard), span.timestamp + span.duration
-        self._dropped_until[key] = max(end, self._dropped_until.get(key, -math.inf))
+        self._note_dropped(key, end)
         group = self._groups.get(key)
         if group is None:
             return ()
@@ -272,7 +289,14 @@ class MetadataIndex:
 
     def restore_dropped_until(self, dropped: Mapping[tuple[str, int], float]) -> None:
         """What `dropped_until` gave."""
-        self._dropped_until = dict(dropped)
+        self._dropped_until, self._shard_dropped_until = {}, {}
+        for key, end in dropped.items():
+            self._note_dropped(key, end)
+
+    def _note_dropped(self, key: tuple[str, int], end: float) -> None:
+        shard = key[1]
+        self._dropped_until[key] = max(end, self._dropped_until.get(key, -math.inf))
+        self._shard_dropped_until[shard] = max(end, self._shard_dropped_until.get(shard, -math.inf))
 
     def _partition(self, block: BlockMeta) -> int:
         if not -math.inf < block.min_time <= block.max_time < math.inf:

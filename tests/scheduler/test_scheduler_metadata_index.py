@@ -138,6 +138,29 @@ def test_what_is_as_old_as_what_retention_has_removed_is_refused_for_good() -> N
     assert again.add(block("b", 10), tombstones) is AddOutcome.TOMBSTONED
 
 
+def test_blocks_of_several_tenants_are_refused_where_any_tenant_of_the_shard_has_lost_that_time() -> None:
+    # A job would turn them into blocks of that tenant, in a span that a late worker may still be deleting.
+    index, tombstones = index_of(block("a", 10)), Tombstones()
+    (span,) = index.expired(100)
+    index.drop(span)
+    again = MetadataIndex(index.partition_seconds)
+    again.restore_dropped_until(index.dropped_until())
+    for each in (index, again):
+        assert each.add(block("b", 99, tenant=""), tombstones) is AddOutcome.TOMBSTONED
+        assert each.add(block("b", 99, tenant="B"), tombstones) is AddOutcome.ADDED
+        assert each.add(block("b", 99, shard=2, tenant=""), tombstones) is AddOutcome.ADDED
+        assert each.add(block("c", 100, tenant=""), tombstones) is AddOutcome.ADDED
+
+
+def test_a_span_stays_until_no_block_of_several_tenants_can_be_turned_into_one_of_it() -> None:
+    index = index_of(block("a", 10), block("b", 250), block("c", 60, 500, tenant=""), block("d", 10, shard=2))
+    assert [(span.shard, span.timestamp) for span in index.expired(400)] == [(2, 0)]
+    index.replace("", 1, ["c"], [block("out", 60, 500)])
+    # What came of it keeps its own span alive; the other one may go.
+    assert [(span.shard, span.timestamp) for span in index.expired(400)] == [(1, 200), (2, 0)]
+    index.audit()
+
+
 @given(st.floats(-1e12, 1e12), st.integers(1, 100_000))
 def test_a_block_lies_in_the_span_that_removes_it(time: float, partition_seconds: int) -> None:
     index = index_of(block("a", time), partition_seconds=partition_seconds)
