@@ -127,7 +127,11 @@ class _SendingSide:
             connecting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await connecting
+            writer = self._writer
             self._hang_up()
+            if writer is not None:
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
 
     async def _stay_connected(self) -> None:
         pause = _MIN_PAUSE_SECONDS

@@ -92,6 +92,7 @@ class SnapshotServer:
         self._reply_to: asyncio.StreamWriter | None = None
         self._outcomes: asyncio.Queue[TransferOutcome] = asyncio.Queue(maxsize=1000)
         self._ticked: asyncio.Event = asyncio.Event()
+        self._closing: bool = False
 
     @property
     def address(self) -> Address:
@@ -136,6 +137,7 @@ class SnapshotServer:
         if self._server is not None:
             self._server.close()
         async with self._turn:
+            self._closing = True
             await self._carry_out(self._receiver.cancel("the follower is shutting down"))
         for line in list(self._lines):
             line.close()
@@ -171,11 +173,16 @@ class SnapshotServer:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._lines.add(writer)
+        handler = asyncio.current_task()
+        assert handler is not None, "asyncio runs this in a task"
+        self._tasks.add(handler)
         try:
-            while (message := await read_message(reader)) is not None:
+            while not self._closing and (message := await read_message(reader)) is not None:
                 if isinstance(message, Progress | Unknown | Installed | Refusal):
                     continue
                 async with self._turn:
+                    if self._closing:
+                        break
                     self._reply_to = writer
                     applied = await asyncio.to_thread(self._applied)
                     await self._carry_out(self._receiver.receive(message, self._clock.monotonic(),
@@ -186,7 +193,10 @@ class SnapshotServer:
             pass
         finally:
             self._lines.discard(writer)
+            self._tasks.discard(handler)
             writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
     async def _watch_the_clock(self) -> None:
         while True:

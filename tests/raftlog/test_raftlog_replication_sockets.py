@@ -216,16 +216,25 @@ class BadLine:
         self.port = port
         self.rng = rng
         self.cuts = 0
+        self.handlers: set[asyncio.Task[None]] = set()
         self.budget = [8_000, 25_000]
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handler = asyncio.current_task()
+        assert handler is not None
+        self.handlers.add(handler)
         with contextlib.suppress(OSError):
             to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self.port)
             left = [self.rng.randint(*self.budget) if self.rng.random() < 0.7 else self.rng.randrange(500)]
-            await asyncio.wait([asyncio.create_task(self.pipe(reader, to_writer, left)),
-                                asyncio.create_task(self.pipe(to_reader, writer, left))],
-                               return_when=asyncio.FIRST_COMPLETED)
+            pipes = [asyncio.create_task(self.pipe(reader, to_writer, left)),
+                     asyncio.create_task(self.pipe(to_reader, writer, left))]
+            await asyncio.wait(pipes, return_when=asyncio.FIRST_COMPLETED)
             to_writer.transport.abort()
+            writer.transport.abort()
+            await asyncio.wait(pipes)
+            for each in (to_writer, writer):
+                with contextlib.suppress(OSError):
+                    await each.wait_closed()
         writer.transport.abort()
         self.cuts += 1
 
@@ -301,6 +310,7 @@ def transfer_between_processes(folder: Path, seed: int, *, cuts: int, kills: int
                 assert isinstance(outcome, Done) or (kills and isinstance(outcome, Skipped)), outcome
                 assert line.cuts >= cuts, line.cuts
                 server.close()
+                await asyncio.wait(line.handlers)
                 return outcome.stats.index if isinstance(outcome, Done) else -1
 
             index = asyncio.run(run())
