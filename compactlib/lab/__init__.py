@@ -21,6 +21,7 @@ from compactlib.lab.experiments import Comparison, Experiment, ReplayTask, compa
 from compactlib.lab.fifo import OldestFirst
 from compactlib.lab.measures import AMPLIFICATIONS, Measures, together
 from compactlib.lab.operations import DELETE, FOREVER, PUT, READ, Operations, OperationsBuilder
+from compactlib.lab.raftlog_replay import RaftLogReplay, RaftLogSettings, replay_raftlog
 from compactlib.lab.traces import CloudPhysicsTrace, CsvTrace
 from compactlib.lab.workloads import AppendMostly, Bursts, HotCold, Synthetic, TtlMix, Uniform, Workload, Zipf
 
@@ -45,6 +46,8 @@ __all__ = [
     "OldestFirst",
     "Operations",
     "OperationsBuilder",
+    "RaftLogReplay",
+    "RaftLogSettings",
     "ReplayReport",
     "ReplayTask",
     "Synthetic",
@@ -57,6 +60,7 @@ __all__ = [
     "greedy_write_amplification",
     "random_write_amplification",
     "replay_blobs",
+    "replay_raftlog",
     "run_experiments",
     "sweep",
     "together",

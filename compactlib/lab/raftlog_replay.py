@@ -1,0 +1,296 @@
+"""Replays a workload against a Raft log's compaction policy, on metadata alone.
+
+Each write or delete is one entry. A key's last write is live; at a snapshot everything else at or below it dies. After
+each snapshot the segments that hold nothing alive are dropped, and now and then a major compaction asks the policy:
+with `plan_minor` and `plan_major`, the functions that the real log plans with, on the same statistics.
+"""
+
+from __future__ import annotations
+
+import copy
+from array import array
+
+import attrs
+
+from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.lab.blob_report import ReplayReport
+from compactlib.lab.measures import Measures
+from compactlib.lab.operations import DELETE, READ, Operations
+from compactlib.lab.workloads import Workload
+from compactlib.observe import Observer, Progress
+from compactlib.raftlog.model import SegmentLimits, SegmentRef, SegmentStats
+from compactlib.raftlog.plan import CompactionPlan, CompactionView, PlannedGroup, plan_major, plan_minor
+from compactlib.raftlog.policy import INDEX_RECORD_BYTES, CompactionPolicy
+from compactlib.report import PolicyRecord
+
+_NO_KEY = -1
+
+
+@attrs.frozen(kw_only=True)
+class RaftLogSettings:
+    """The log of a replay.
+
+    Attributes:
+        limits: how large a segment may become.
+        snapshot_every: entries from one snapshot to the next, at least 1.
+        major_every: snapshots from one major compaction to the next, at least 1; the others are minor.
+        delete_bytes: payload of the entry that a delete appends.
+        intervals: into about how many parts the report is cut, if the length of the workload is known, at least 1.
+
+    Raises:
+        InvalidInput: a number is out of its range.
+    """
+
+    limits: SegmentLimits = attrs.Factory(SegmentLimits)
+    snapshot_every: int = 10_000
+    major_every: int = 4
+    delete_bytes: int = 16
+    intervals: int = 20
+
+    def __attrs_post_init__(self) -> None:
+        for name, least in (("snapshot_every", 1), ("major_every", 1), ("delete_bytes", 0), ("intervals", 1)):
+            if getattr(self, name) < least:
+                raise InvalidInput(f"{name} is {getattr(self, name)}; give at least {least}")
+
+
+def replay_raftlog(workload: Workload, policy: CompactionPolicy, settings: RaftLogSettings | None = None, *,
+                   seed: int = 0, observer: Observer | None = None) -> ReplayReport:
+    """What `policy` makes of `workload`. Equal arguments give equal reports; memory follows the entries in the log.
+
+    Bytes are payloads and index records. Times to live are not known to a log: a record lives until it is replaced or
+    deleted.
+
+    Args:
+        workload: what the log's machine is asked.
+        policy: who decides what a major compaction rewrites.
+        settings: the log, and when it is compacted.
+        seed: of the workload.
+        observer: told of progress, in operations.
+    """
+    chosen = RaftLogSettings() if settings is None else settings
+    replay = RaftLogReplay(policy, chosen, expected_operations=workload.operations)
+    told = Observer() if observer is None else observer
+    work = f"replay {workload.name} against {policy.name}"
+    for piece in workload.pieces(seed):
+        replay.feed(piece)
+        told.progress(Progress(work, replay.operations, max(workload.operations, replay.operations + 1), "operations"))
+    told.progress(Progress(work, replay.operations, replay.operations, "operations"))
+    return replay.report(str(workload))
+
+
+class _Segment:
+    """One segment: its entries as columns. 20 bytes an entry."""
+
+    __slots__ = ("data_bytes", "first", "indexes", "keys", "last", "live", "live_bytes", "number", "sizes")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.indexes: array[int] = array("q")
+        self.keys: array[int] = array("i")
+        self.sizes: array[int] = array("q")
+        self.first = self.last = self.live = self.live_bytes = self.data_bytes = 0
+
+    def append(self, index: int, key: int, size: int) -> None:
+        if not self.indexes:
+            self.first = index
+        self.last = index
+        self.indexes.append(index)
+        self.keys.append(key)
+        self.sizes.append(size)
+        self.live += 1
+        self.live_bytes += size
+        self.data_bytes += size
+
+    @property
+    def stored_bytes(self) -> int:
+        return self.data_bytes + INDEX_RECORD_BYTES * len(self.indexes)
+
+    @property
+    def stats(self) -> SegmentStats:
+        return SegmentStats(ref=SegmentRef(self.number, self.first, self.last), entries=len(self.indexes),
+                            data_bytes=self.data_bytes, live_entries=self.live, live_bytes=self.live_bytes)
+
+
+class RaftLogReplay:
+    """A replay under way; feed it pieces, ask for the report. One thread at a time.
+
+    Args:
+        policy: who decides; copied.
+        settings: the log.
+        expected_operations: how many will come, for the length of an interval; 0: an interval a piece.
+    """
+
+    def __init__(self, policy: CompactionPolicy, settings: RaftLogSettings, *, expected_operations: int = 0) -> None:
+        self.operations: int = 0
+        self.last_index: int = 0
+        self.snapshot_index: int | None = None
+        self._policy = copy.deepcopy(policy)
+        self._settings = settings
+        self._segments: dict[int, _Segment] = {1: _Segment(1)}
+        self._newest = self._segments[1]
+        self._index_of: dict[int, int] = {}
+        self._segment_of: dict[int, int] = {}
+        self._size_of: dict[int, int] = {}
+        self._dying: list[tuple[int, int, int]] = []
+        self._snapshots = 0
+        self._interval = max(expected_operations // settings.intervals, 1) if expected_operations else 0
+        self._intervals: list[Measures] = []
+        self._now_ms = self._started_ms = 0
+        self._fresh_counts()
+
+    def _fresh_counts(self) -> None:
+        self._counts: dict[str, int] = dict.fromkeys(
+            ("operations", "reads", "user_bytes", "copied_bytes", "read_bytes", "asked", "compactions", "victims",
+             "freed_segments", "reclaimed_bytes", "used_sum", "live_sum", "record_sum", "peak_used_bytes"), 0)
+        self._waited_ms = 0
+        self._started_ms = self._now_ms
+
+    # ------------------------------------------------------------------------------------------------------- feeding
+
+    def feed(self, piece: Operations) -> None:
+        """Append these operations; takes snapshots and compacts as it is time."""
+        if len(piece) and not self.operations:
+            self._started_ms = piece.times_ms[0]
+        for kind, key, size, _, at in piece.rows():
+            self._now_ms = at
+            self._counts["operations"] += 1
+            self.operations += 1
+            if kind == READ:
+                self._counts["reads"] += 1
+                continue
+            deleted = kind == DELETE
+            self._append(_NO_KEY if deleted else key, key, self._settings.delete_bytes if deleted else size)
+            if self.last_index % self._settings.snapshot_every == 0:
+                self.snapshot()
+                self._snapshots += 1
+                self.compact(major=self._snapshots % self._settings.major_every == 0)
+        if not self._interval or self._counts["operations"] >= self._interval:
+            self._close_interval()
+
+    def _append(self, owner: int, key: int, size: int) -> None:
+        limits, newest = self._settings.limits, self._newest
+        if len(newest.indexes) >= limits.max_entries or newest.data_bytes > limits.max_bytes:
+            newest = self._newest = _Segment(newest.number + 1)
+            self._segments[newest.number] = newest
+        self.last_index += 1
+        newest.append(self.last_index, owner, size)
+        self._counts["user_bytes"] += size + INDEX_RECORD_BYTES
+        if key in self._index_of:
+            self._dying.append((self._segment_of[key], self._size_of[key], self._now_ms))
+        if owner == _NO_KEY:
+            # What a delete did is in the next snapshot.
+            self._dying.append((newest.number, size, self._now_ms))
+            for column in (self._index_of, self._segment_of, self._size_of):
+                column.pop(key, None)
+        else:
+            self._index_of[key], self._segment_of[key], self._size_of[key] = self.last_index, newest.number, size
+
+    def snapshot(self) -> tuple[int, ...]:
+        """Take a snapshot of everything so far; gives the live indexes, ascending."""
+        for number, size, _ in self._dying:
+            segment = self._segments[number]
+            segment.live -= 1
+            segment.live_bytes -= size
+        self._waited_ms -= sum(at * (size + INDEX_RECORD_BYTES) for _, size, at in self._dying)
+        self._dying.clear()
+        self.snapshot_index = self.last_index
+        return tuple(sorted(self._index_of.values()))
+
+    # ------------------------------------------------------------------------------------------------------ deciding
+
+    def view(self) -> CompactionView:
+        """The log as a plan sees it. O(segments)."""
+        return CompactionView(segments=tuple(each.stats for each in self._segments.values() if each.indexes),
+                              snapshot_index=self.snapshot_index, limits=self._settings.limits)
+
+    def compact(self, *, major: bool) -> CompactionPlan:
+        """Plan as the real log does, and carry it out; only right after a snapshot, before anything else is appended.
+
+        Raises:
+            CompactlibError: something was appended since the snapshot.
+            InvalidInput: the policy's choice breaks a rule.
+        """
+        if self._dying or self.snapshot_index != self.last_index:
+            raise CompactlibError(f"entries were appended after snapshot {self.snapshot_index}; take one first")
+        view = self.view()
+        self._sample()
+        self._counts["asked"] += 1
+        plan = plan_major(view, self._policy) if major else plan_minor(view)
+        if plan.is_empty:
+            return plan
+        self._counts["compactions"] += 1
+        self._counts["freed_segments"] += plan.segments_removed
+        for drop in plan.drops:
+            self._forget(self._segments.pop(drop.number))
+        for group in plan.groups:
+            self._rewrite(group)
+        self._segments = dict(sorted(self._segments.items()))
+        return plan
+
+    def _forget(self, segment: _Segment) -> None:
+        self._counts["victims"] += 1
+        self._reclaimed(segment.stored_bytes)
+
+    def _reclaimed(self, size: int) -> None:
+        self._counts["reclaimed_bytes"] += size
+        self._waited_ms += self._now_ms * size
+
+    def _rewrite(self, group: PlannedGroup) -> None:
+        members = [self._segments.pop(number) for number in group.numbers]
+        output = _Segment(members[0].number)
+        index_of, segment_of = self._index_of, self._segment_of
+        for member in members:
+            for index, key, size in zip(member.indexes, member.keys, member.sizes, strict=True):
+                if index_of.get(key) == index:
+                    output.append(index, key, size)
+                    segment_of[key] = output.number
+        before = sum(member.stored_bytes for member in members)
+        self._counts["victims"] += len(members)
+        self._counts["copied_bytes"] += output.stored_bytes
+        self._counts["read_bytes"] += before
+        self._reclaimed(before - output.stored_bytes)
+        self._segments[output.number] = output
+
+    # ----------------------------------------------------------------------------------------------------- reporting
+
+    def _sample(self) -> None:
+        used = sum(each.stored_bytes for each in self._segments.values())
+        counts = self._counts
+        counts["used_sum"] += used
+        counts["record_sum"] += used
+        counts["live_sum"] += self._live_bytes()
+        counts["peak_used_bytes"] = max(counts["peak_used_bytes"], used)
+
+    def _live_bytes(self) -> int:
+        return sum(self._size_of.values()) + INDEX_RECORD_BYTES * len(self._size_of)
+
+    def _close_interval(self) -> None:
+        self._sample()
+        used = sum(each.stored_bytes for each in self._segments.values())
+        self._intervals.append(Measures(
+            start=self._started_ms / 1000, end=self._now_ms / 1000, waited_byte_seconds=self._waited_ms / 1000,
+            used_bytes=used, live_bytes=self._live_bytes(), **self._counts))
+        self._fresh_counts()
+
+    def report(self, workload: str) -> ReplayReport:
+        """What has come of it so far; `workload` is what was replayed, in words."""
+        if self._counts["operations"] or not self._intervals:
+            self._close_interval()
+        return ReplayReport(policy=str(PolicyRecord.of(self._policy)), workload=workload,
+                            intervals=tuple(self._intervals))
+
+    def audit(self) -> None:
+        """Check the segments' counts against their entries. O(entries).
+
+        Raises:
+            CompactlibError: they differ.
+        """
+        waiting: dict[int, int] = {}
+        for number, _, _ in self._dying:
+            waiting[number] = waiting.get(number, 0) + 1
+        for segment in self._segments.values():
+            live = sum(self._index_of.get(key) == index
+                       for index, key in zip(segment.indexes, segment.keys, strict=True))
+            if live + waiting.get(segment.number, 0) != segment.live or segment.data_bytes != sum(segment.sizes):
+                raise CompactlibError(f"segment {segment.number} counts {segment.live} live entries; {live} are, and "
+                                      f"{waiting.get(segment.number, 0)} wait for the next snapshot")
