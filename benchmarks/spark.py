@@ -112,13 +112,13 @@ def blobstore_figures(spark: SparkSession, scratch: Path, megabytes: int, runs: 
         os.sync()
         with BlobStore(work, config) as store:
             now = store.clock.now()
-            plan = policy_named("compact-all").plan(Sensor(store).view(now), now)
+            plan = policy_named("compact_all", min_used_fraction=0.0).plan(Sensor(store).view(now), now)
             assert plan is not None
             began = time.perf_counter()
             outcome = BlobCompactor(store).compact(plan, executor=executor, budget=Budget())
             seconds = time.perf_counter() - began
         assert isinstance(outcome, Done), outcome
-        live = outcome.stats.bytes_written
+        live = outcome.stats.copied_bytes
         return live / 1e6 / seconds
 
     rate(local())
