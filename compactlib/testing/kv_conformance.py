@@ -319,7 +319,8 @@ def check_kv_store(make_store: Callable[..., KVStore], folder: Path, *, shared: 
     Args:
         make_store: called as `make_store(folder, page_size)`, see `KVStoreConformance.make_store`.
         folder: an empty folder that exists; each test gets a folder of its own inside.
-        shared, effort_percent: as those of `KVStoreConformance`.
+        shared: as that of `KVStoreConformance`.
+        effort_percent: as that of `KVStoreConformance`.
 
     Raises:
         AssertionError: the store does not do what a test demands; the message says what.
