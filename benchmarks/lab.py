@@ -63,7 +63,7 @@ def main() -> None:
     memory: list[float] = []
     rows: list[dict[str, object]] = []
     for count, writes in sizes:
-        speed, live, replay = replayed(count, writes, max(count // 40, 2))
+        speed, live, replay = replayed(count, writes, max(count // 25, 2))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         columns = replay.log.memory_bytes
         rows.append({"segments": count, "operations": writes + live, "live objects": live, "a second": round(speed),

@@ -22,6 +22,7 @@ from compactlib.lab.fifo import OldestFirst
 from compactlib.lab.measures import AMPLIFICATIONS, Measures, together
 from compactlib.lab.operations import DELETE, FOREVER, PUT, READ, Operations, OperationsBuilder
 from compactlib.lab.raftlog_replay import RaftLogReplay, RaftLogSettings, replay_raftlog
+from compactlib.lab.scheduler_replay import SchedulerLoad, SchedulerReport, replay_scheduler
 from compactlib.lab.traces import CloudPhysicsTrace, CsvTrace
 from compactlib.lab.workloads import AppendMostly, Bursts, HotCold, Synthetic, TtlMix, Uniform, Workload, Zipf
 
@@ -50,6 +51,8 @@ __all__ = [
     "RaftLogSettings",
     "ReplayReport",
     "ReplayTask",
+    "SchedulerLoad",
+    "SchedulerReport",
     "Synthetic",
     "TtlMix",
     "Uniform",
@@ -61,6 +64,7 @@ __all__ = [
     "random_write_amplification",
     "replay_blobs",
     "replay_raftlog",
+    "replay_scheduler",
     "run_experiments",
     "sweep",
     "together",
