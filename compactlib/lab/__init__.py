@@ -23,6 +23,7 @@ from compactlib.lab.measures import AMPLIFICATIONS, Measures, together
 from compactlib.lab.operations import DELETE, FOREVER, PUT, READ, Operations, OperationsBuilder
 from compactlib.lab.raftlog_replay import RaftLogReplay, RaftLogSettings, replay_raftlog
 from compactlib.lab.scheduler_replay import SchedulerLoad, SchedulerReport, replay_scheduler
+from compactlib.lab.sensor_replay import SensorReport, replay_sensor
 from compactlib.lab.traces import CloudPhysicsTrace, CsvTrace
 from compactlib.lab.workloads import AppendMostly, Bursts, HotCold, Synthetic, TtlMix, Uniform, Workload, Zipf
 
@@ -53,6 +54,7 @@ __all__ = [
     "ReplayTask",
     "SchedulerLoad",
     "SchedulerReport",
+    "SensorReport",
     "Synthetic",
     "TtlMix",
     "Uniform",
@@ -65,6 +67,7 @@ __all__ = [
     "replay_blobs",
     "replay_raftlog",
     "replay_scheduler",
+    "replay_sensor",
     "run_experiments",
     "sweep",
     "together",

@@ -1,0 +1,53 @@
+"""The staging sensor's replay: the real sensor counts, and a policy trades compactions for what listings pass over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from compactlib.errors import InvalidInput
+from compactlib.lab import CsvTrace, replay_sensor
+from compactlib.staging.policy import AnyOf, DeletesPolicy, ListingCostPolicy
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> CsvTrace:
+    """Two generations of 300 keys, the older one deleted from the front while it is listed."""
+    random = Random(2)
+    lines = ["time,op,key,size"]
+    lines += [f"0,put,{key},1" for key in range(300)]
+    lines += [f"1,read,{random.randrange(300)},1" for _ in range(5)]
+    lines += [line for key in range(250) for line in (f"2,delete,{key},", "2,read,0,1")]
+    (tmp_path / "trace.csv").write_text("\n".join(lines) + "\n")
+    return CsvTrace(tmp_path / "trace.csv")
+
+
+def test_a_branch_whose_base_is_empty_has_no_tombstones(trace: CsvTrace) -> None:
+    report = replay_sensor(trace, DeletesPolicy(1))
+    assert (report.deletes, report.compactions, report.passed_tombstones) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("threshold", [1, 10, 100])
+def test_the_sooner_a_branch_is_compacted_the_less_listings_pass_over(trace: CsvTrace, threshold: int) -> None:
+    eager = replay_sensor(trace, DeletesPolicy(threshold), base_keys=300)
+    lazy = replay_sensor(trace, DeletesPolicy(threshold * 2), base_keys=300)
+    assert eager.deletes == lazy.deletes == 250
+    assert eager.compactions == 250 // threshold
+    assert eager.peak_tombstones == threshold
+    assert eager.passed_tombstones < lazy.passed_tombstones
+    assert replay_sensor(trace, DeletesPolicy(threshold), base_keys=300) == eager
+
+
+def test_the_policys_reason_is_kept(trace: CsvTrace) -> None:
+    report = replay_sensor(trace, AnyOf((ListingCostPolicy(500),)), base_keys=300)
+    assert report.compactions == len(report.reasons) > 1
+    assert "listings passed over" in report.reasons[0]
+    assert report.read_amplification > 1
+    assert "compactions" in repr(report)
+
+
+def test_a_page_has_a_key(trace: CsvTrace) -> None:
+    with pytest.raises(InvalidInput, match="at least 1 key"):
+        replay_sensor(trace, DeletesPolicy(1), page_keys=0)
