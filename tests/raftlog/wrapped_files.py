@@ -19,7 +19,8 @@ class WatchedFiles:
 
     Args:
         look: called with `"create"`, `"write"`, `"sync"`, `"rename"` (with the target), `"link"` (likewise),
-            `"symlink"`, `"unlink"`, `"make folder"`, `"remove folder"`, `"sync folder"` or `"punch hole"`, and the path.
+            `"symlink"`, `"unlink"`, `"make folder"`, `"remove folder"`, `"sync folder"` or `"punch hole"`, and the
+            path.
         files: what carries it out.
     """
 
