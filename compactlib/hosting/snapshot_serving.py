@@ -171,17 +171,21 @@ class SnapshotServer:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def _is_closing(self) -> bool:
+        return self._closing
+
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._lines.add(writer)
         handler = asyncio.current_task()
         assert handler is not None, "asyncio runs this in a task"
         self._tasks.add(handler)
         try:
-            while not self._closing and (message := await read_message(reader)) is not None:
+            while not self._is_closing() and (message := await read_message(reader)) is not None:
                 if isinstance(message, Progress | Unknown | Installed | Refusal):
                     continue
                 async with self._turn:
-                    if self._closing:
+                    # Closed while this task waited for its turn?
+                    if self._is_closing():
                         break
                     self._reply_to = writer
                     applied = await asyncio.to_thread(self._applied)

@@ -36,6 +36,8 @@ from compactlib.raftlog.replication.effects import (
 from compactlib.raftlog.replication.errors import TransferAborted
 from compactlib.raftlog.replication.messages import (
     EntryChunk,
+    FromReceiver,
+    FromSender,
     LiveChunk,
     Progress,
     Refusal,
@@ -258,8 +260,10 @@ class World:
         message = decode(letter.frame[LENGTH_BYTES:])
         self.trace.append(f"{'->' if letter.to_follower else '<-'} {told(message)}")
         if letter.to_follower:
+            assert isinstance(message, FromSender)
             self.by_receiver(self.receiver.receive(message, self.now, last_applied=self.follower.last_applied))
         else:
+            assert isinstance(message, FromReceiver)
             self.by_sender(self.sender.receive(message, self.now))
 
     def let_disk_catch_up(self) -> None:
