@@ -1,6 +1,7 @@
 """Replay of a blob policy: operations a second on one core, memory, and write amplification beside its closed form.
 
     python benchmarks/lab.py [--quick] [--json FILE]
+    python benchmarks/lab.py --policies      # the table of docs/choosing-a-policy.md
 
 10,000,000 overwrites of a log of 100,000 segments with 100 records each, 70 % of them live (written first, and timed
 too); `--quick` takes a hundredth. Seconds are those of the processor, so that a busy machine does not count. The goal
@@ -13,13 +14,29 @@ from __future__ import annotations
 
 import argparse
 import resource
-import sys
+import tempfile
 import time
+from random import Random
+from typing import Any
 
 from measure import Figure, report
 
-from compactlib.blobstore import Greedy
-from compactlib.lab import BlobReplay, BlobSettings, Uniform, greedy_write_amplification, replay_blobs
+from compactlib.blobstore import CompactionPolicy, Greedy, policy_named
+from compactlib.lab import (
+    BlobReplay,
+    BlobSettings,
+    Bursts,
+    HotCold,
+    OldestFirst,
+    TtlMix,
+    Uniform,
+    Workload,
+    Zipf,
+    compare,
+    greedy_write_amplification,
+    replay_blobs,
+    run_experiments,
+)
 from compactlib.report import Table
 
 PER_SEGMENT = 100
@@ -50,13 +67,37 @@ def beside_closed_form(fill: float, segments: int) -> Figure:
                   reference=f"closed form at {found.utilisation:.4f}", reference_values=(closed,), goal="0.97 .. 1.03")
 
 
+def policies_table() -> Table:
+    """Each policy on each workload: a log of 400 segments of 32 records, three quarters full, second half."""
+    trigger: dict[str, Any] = {"min_used_fraction": 0.0, "min_reclaimed_segments": 4}
+    policies: list[CompactionPolicy] = [
+        policy_named(name, **trigger) for name in ("greedy", "cost_benefit", "stats_based", "expiry_forecast")]
+    policies += [policy_named("d_choices", **trigger, random=Random(1)),
+                 OldestFirst(min_used_fraction=0.0, min_reclaimed_segments=4)]
+    shape: dict[str, Any] = {"keys": 9_600, "writes": 50_000}
+    workloads: list[Workload] = [
+        Uniform(**shape), HotCold(**shape), Zipf(**shape), Bursts(**shape, every=8_000, burst_keys=1_500),
+        TtlMix(**shape, lives_seconds=((0.4, 4.0), (0.2, 1.0)))]
+    settings = BlobSettings.of_slots(400, 32, forecast_seconds=30.0, bucket_seconds=0.2)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = run_experiments(compare(policies, workloads, settings), folder).to_dicts()
+    found: dict[str, dict[str, object]] = {}
+    for row in rows:
+        found.setdefault(row["policy"], {"policy": row["policy"]})[row["workload"]] = row["write_amplification"]
+    return Table.from_dicts(list(found.values()), title="write amplification")
+
+
 def main() -> None:
     """Measure, print, and write the JSON if asked to."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a hundredth of the size")
     parser.add_argument("--json", metavar="FILE", help="write the figures here")
     parser.add_argument("--runs", type=int, default=1, help="runs of the large replay")
+    parser.add_argument("--policies", action="store_true", help="only compare the policies with one another")
     asked = parser.parse_args()
+    if asked.policies:
+        print(policies_table())
+        return
     segments, overwrites = (1_000, 100_000) if asked.quick else (100_000, 10_000_000)
     sizes = ((segments // 2, overwrites // 2), *((segments, overwrites),) * asked.runs)
     speeds: list[float] = []
@@ -83,4 +124,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
