@@ -1,7 +1,7 @@
 """One plot for each question that a replay answers. Needs the extra `lab` (matplotlib).
 
-Each function gives a `matplotlib.figure.Figure`, which a notebook shows after `%matplotlib inline`; `save(figure, path)`
-writes PNG or SVG, as the name ends. No window is opened and no global state of pyplot is used.
+Each function gives a `matplotlib.figure.Figure`, which a notebook shows after `%matplotlib inline`;
+`save(figure, path)` writes PNG or SVG, as the name ends. No window is opened and no global state of pyplot is used.
 """
 
 from __future__ import annotations
