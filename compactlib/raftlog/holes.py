@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -29,6 +29,8 @@ from compactlib.report import Printed
 
 BLOCK_BYTES = 4096
 """What file systems give back at once; a range that holds no whole block is not worth a hole."""
+SECTOR_BYTES = 512
+"""What a disk changes as a whole at least, whatever a crash does."""
 DEFAULT_MIN_HOLE_BYTES = 16 * BLOCK_BYTES
 
 
@@ -194,14 +196,23 @@ def _is_punched(reader: SegmentReader, hole: Hole) -> bool:
 
 
 def is_hole(reader: SegmentReader, index: int, state: SnapshotState | None) -> bool:
-    """Whether what looks like damage to an entry is a hole: it is dead, and zeros are in its payload.
+    """Whether what looks like damage to an entry is a hole: it is dead, and zeros are what a disk sector has of it.
 
-    Not all of it need be zeros: a crash may have left the hole half made.
+    Not all of it need be zeros: a crash may have left the hole half made. But a hole covers a dead payload whole, and
+    sectors change as wholes, so a byte that has become zero by itself is damage.
     """
     position = reader.index.find(index)
     if state is None or position < 0 or not state.is_dead(index):
         return False
-    columns = reader.index.columns
-    length = columns.lengths[position]
-    data = read_exactly(reader.fileno(), length, columns.offsets[position])
-    return len(data) == length and 0 in data
+    offset, length = reader.index.columns.offsets[position], reader.index.columns.lengths[position]
+    data = read_exactly(reader.fileno(), length, offset)
+    return len(data) == length and any(not any(part) for part in _by_sector(data, offset))
+
+
+def _by_sector(data: bytes, offset: int) -> Iterator[bytes]:
+    """What each sector has of bytes that begin at `offset`."""
+    begin = 0
+    while begin < len(data):
+        end = begin + SECTOR_BYTES - (offset + begin) % SECTOR_BYTES
+        yield data[begin:end]
+        begin = end
