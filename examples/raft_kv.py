@@ -11,97 +11,21 @@ calls `KvMachine.apply`; `compactlib.hosting.snapshot_transfer` brings a snapsho
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 
-from compactlib.app.kv_machine import Command, Delete, Put, decode_command, encode_command
-from compactlib.errors import CorruptData, NotFound
+from compactlib.app.kv_machine import Command, Delete, KvMachine, Put, decode_command, encode_command
+from compactlib.errors import CorruptData
 from compactlib.files import LocalFiles
-from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import Entry
 from compactlib.raftlog.clump import ClumpPlan, plan_clump
 from compactlib.raftlog.raft_log import RaftLog
 from compactlib.raftlog.result import CompactionReport
-from compactlib.raftlog.snapshots import LiveTracker, SnapshotFolder, SnapshotManifest, StateReader
+from compactlib.raftlog.snapshots import SnapshotFolder, SnapshotManifest, StateReader
 from compactlib.raftlog.store import StoreOptions, open_log
 from compactlib.raftlog.worker import CompactionWorker
-
-_PIECE_KEYS = 1000
-
-
-class KvMachine:
-    """Where each key's value is. Reports each entry's death when a command causes it. A `StateMachine`."""
-
-    def __init__(self) -> None:
-        self._places: dict[str, int] = {}
-        self._tracker = LiveTracker()
-
-    @property
-    def applied(self) -> int:
-        """The index applied last, -1 before the first."""
-        return self._tracker.applied
-
-    @property
-    def places(self) -> Mapping[str, int]:
-        """For each key, the entry that holds its value."""
-        return dict(self._places)
-
-    def place_of(self, key: str) -> int:
-        """The entry that holds a key's value.
-
-        Raises:
-            NotFound: there is no such key.
-        """
-        try:
-            return self._places[key]
-        except KeyError:
-            raise NotFound(f"there is no key {key!r}") from None
-
-    def apply(self, entry: Entry) -> bool:
-        """Carry out one command; says whether the key was there before."""
-        command = decode_command(entry.payload)
-        before = self._places.pop(command.key, None)
-        self._tracker.apply(entry.index)
-        if before is not None:
-            self._tracker.mark_dead([before])
-        if isinstance(command, Put):
-            self._places[command.key] = entry.index
-        else:
-            # A delete leaves nothing behind that anybody could ask for.
-            self._tracker.mark_dead([entry.index])
-        return before is not None
-
-    def live_indexes(self) -> Iterable[int]:
-        """See `StateMachine`: a walk over all keys, for checks and for rebuilding."""
-        return self._places.values()
-
-    def live_set(self) -> IndexSet:
-        """The same, from what was reported: costs what has changed since the last time."""
-        return self._tracker.live_set()
-
-    def snapshot(self) -> Iterator[bytes]:
-        """See `StateMachine`: the keys and their places, a thousand a line."""
-        items = sorted(self._places.items())
-        return (json.dumps(items[start:start + _PIECE_KEYS]).encode() + b"\n"
-                for start in range(0, len(items), _PIECE_KEYS))
-
-    def restore(self, pieces: Iterator[bytes]) -> None:
-        """See `StateMachine`."""
-        lines = b"".join(pieces).splitlines()
-        self._places = {str(key): int(place) for line in lines for key, place in json.loads(line)}
-        self._tracker = LiveTracker(IndexSet.from_iterable(self._places.values()),
-                                    applied=max(self._places.values(), default=-1))
-
-    def begin_after(self, index: int) -> None:
-        """What was restored is the state after the entry of `index`."""
-        self._tracker = LiveTracker(self._tracker.live_set(), applied=index)
-
-    def audit(self) -> None:
-        """Check that what was reported is what a walk finds."""
-        self._tracker.audit(self)
 
 
 class KvStore:

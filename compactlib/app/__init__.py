@@ -3,11 +3,12 @@
 `docs/cli.md` describes the commands. The demo's state machine, `KvMachine`, is also the example of how a host finds
 out which indexes are live.
 
+>>> from compactlib.raftlog import Entry
 >>> machine = KvMachine()
->>> machine.apply(1, Put("colour", b"red"))
->>> machine.apply(2, Put("colour", b"blue"))
->>> list(machine.live_indexes())
-[2]
+>>> for index, colour in enumerate((b"red", b"blue"), 1):
+...     was_there = machine.apply(Entry(index, 1, encode_command(Put("colour", colour))))
+>>> list(machine.live_set()), machine.place_of("colour")
+([2], 2)
 """
 
 from compactlib.app.cli import main

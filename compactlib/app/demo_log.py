@@ -13,7 +13,7 @@ from compactlib.app.kv_machine import KvMachine, Put, encode_command
 from compactlib.app.workload import Step
 from compactlib.clock import Clock
 from compactlib.files import Files, LocalFiles, list_folder
-from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog
+from compactlib.raftlog import Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
 from compactlib.raftlog.model import DEFAULT_MAX_BYTES, DEFAULT_MAX_ENTRIES
 from compactlib.raftlog.names import LOCK_NAME
 
@@ -92,7 +92,7 @@ def write_log(folder: str, history: Iterable[Step], *, limits: SegmentLimits, se
             index += 1
             payload = encode_command(command)
             log.append(index, _TERM, payload)
-            machine.apply(index, command)
+            machine.apply(Entry(index, _TERM, payload))
             if isinstance(command, Put):
                 digests[command.key] = hashlib.sha256(command.value).digest()
             elif digests.pop(command.key, None) is not None:
@@ -102,7 +102,7 @@ def write_log(folder: str, history: Iterable[Step], *, limits: SegmentLimits, se
             if unsynced >= _SYNC_BYTES:
                 log.sync()
                 unsynced = 0
-        log.record_snapshot(index, machine.live_indexes())
+        log.record_snapshot(index, machine.live_set())
     return WrittenLog(folder=folder, machine=machine, digests=digests, deleted=frozenset(deleted), last_index=index,
                       payload_bytes=size, unreadable=unreadable, seconds=clock.monotonic() - began)
 

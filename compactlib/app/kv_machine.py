@@ -1,4 +1,4 @@
-"""A key-value store whose values stay in the log: the state machine of the demo, and an example for hosts.
+"""A key-value store whose values stay in the log: the state machine of the demo and of `examples/raft_kv.py`.
 
 The machine remembers for each key the index of its last put, and nothing else. A snapshot of it is therefore a set of
 live indexes: everything that the machine knows can be found again by applying the live entries to an empty one, and
@@ -16,19 +16,22 @@ A command is one log entry's payload:
 
 from __future__ import annotations
 
+import json
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 import attrs
 
-from compactlib.errors import CompactlibError, InvalidInput, Unsorted
+from compactlib.errors import CompactlibError, InvalidInput, NotFound
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.model import Entry
+from compactlib.raftlog.snapshots import LiveTracker
 
 _HEAD = struct.Struct("<BI")
 _PUT, _DELETE = 1, 2
 _ERRORS = "surrogateescape"
+_KEYS_PER_LINE = 1000
 
 
 @attrs.frozen
@@ -77,11 +80,15 @@ def decode_command(payload: bytes) -> Command:
 
 
 class KvMachine:
-    """Where each key's value is in the log. No I/O, no clock: equal commands give equal machines."""
+    """Where each key's value is in the log. No I/O, no clock: equal commands give equal machines.
+
+    A `StateMachine` that reports each entry's death when a command causes it, so that a snapshot's live set costs what
+    has changed since the last one.
+    """
 
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
-        self._applied = -1
+        self._tracker: LiveTracker = LiveTracker()
 
     @classmethod
     def rebuilt(cls, entries: Iterable[Entry]) -> KvMachine:
@@ -92,43 +99,84 @@ class KvMachine:
         """
         machine = cls()
         for entry in entries:
-            machine.apply(entry.index, decode_command(entry.payload))
+            machine.apply(entry)
         return machine
 
-    def apply(self, index: int, command: Command) -> None:
-        """Carry out the command of the log entry at `index`.
+    def apply(self, entry: Entry) -> bool:
+        """Carry out the command in a log entry; says whether the key was there before.
 
         Raises:
-            Unsorted: a command of this index or a later one was applied before.
+            InvalidInput: the payload is no command.
+            Unsorted: an entry of this index or a later one was applied before.
         """
-        if index <= self._applied:
-            raise Unsorted(f"the command at index {index} comes after that at {self._applied}; apply each entry once, "
-                           f"in the order of the log", previous=self._applied, found=index)
-        self._applied = index
+        command = decode_command(entry.payload)
+        self._tracker.apply(entry.index)
+        before = self._places.pop(command.key, None)
+        if before is not None:
+            self._tracker.mark_dead([before])
         if isinstance(command, Put):
-            self._places[command.key] = index
+            self._places[command.key] = entry.index
         else:
-            self._places.pop(command.key, None)
+            # A delete leaves nothing behind that anybody could ask for.
+            self._tracker.mark_dead([entry.index])
+        return before is not None
+
+    @property
+    def applied(self) -> int:
+        """The index applied last, -1 before the first."""
+        return self._tracker.applied
 
     @property
     def places(self) -> dict[str, int]:
         """For each key that exists, the index of the entry that holds its value; a copy."""
         return dict(self._places)
 
-    def live_indexes(self) -> IndexSet:
-        """What a snapshot taken now needs of the log: the last put of each key that exists."""
-        return IndexSet.from_iterable(self._places.values())
-
-    def audit(self) -> None:
-        """Check the machine's own invariants.
+    def place_of(self, key: str) -> int:
+        """The index of the entry that holds a key's value. O(1).
 
         Raises:
-            CompactlibError: two keys claim one entry, or one lies above what was applied.
+            NotFound: there is no such key.
+        """
+        try:
+            return self._places[key]
+        except KeyError:
+            raise NotFound(f"there is no key {key!r}") from None
+
+    def live_indexes(self) -> IndexSet:
+        """What a snapshot taken now needs of the log: the last put of each key that exists. A walk over all keys."""
+        return IndexSet.from_iterable(self._places.values())
+
+    def live_set(self) -> IndexSet:
+        """The same, from the deaths that were reported: costs what has changed since the last time."""
+        return self._tracker.live_set()
+
+    def snapshot(self) -> Iterator[bytes]:
+        """See `StateMachine`: the keys and their places as JSON, a thousand a line."""
+        items = sorted(self._places.items())
+        return (json.dumps(items[start:start + _KEYS_PER_LINE]).encode() + b"\n"
+                for start in range(0, len(items), _KEYS_PER_LINE))
+
+    def restore(self, pieces: Iterator[bytes]) -> None:
+        """See `StateMachine`; `begin_after` says which entry the state follows."""
+        lines = b"".join(pieces).splitlines()
+        self._places = {str(key): int(place) for line in lines for key, place in json.loads(line)}
+        self._tracker = LiveTracker(self.live_indexes(), applied=max(self._places.values(), default=-1))
+
+    def begin_after(self, index: int) -> None:
+        """What was restored is the state after the entry of `index`."""
+        self._tracker = LiveTracker(self._tracker.live_set(), applied=index)
+
+    def audit(self) -> None:
+        """Check the machine's own invariants, and that what was reported is what a walk finds.
+
+        Raises:
+            CompactlibError: two keys claim one entry, or one lies above what was applied, or the reports were wrong.
         """
         distinct = set(self._places.values())
-        if len(distinct) != len(self._places) or max(distinct, default=-1) > self._applied:
+        if len(distinct) != len(self._places) or max(distinct, default=-1) > self.applied:
             raise CompactlibError(f"{len(self._places)} keys claim {len(distinct)} entries up to "
-                                  f"{max(distinct, default=-1)}, with {self._applied} applied last")
+                                  f"{max(distinct, default=-1)}, with {self.applied} applied last")
+        self._tracker.audit(self)
 
     def __eq__(self, other: object) -> bool:
         """Whether both hold the same keys, with their values at the same places. What changes cannot be hashed."""
@@ -138,4 +186,4 @@ class KvMachine:
         return len(self._places)
 
     def __repr__(self) -> str:
-        return f"<KvMachine: {len(self._places)} keys, applied up to {self._applied}>"
+        return f"<KvMachine: {len(self._places)} keys, applied up to {self.applied}>"

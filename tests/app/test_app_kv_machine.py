@@ -42,6 +42,10 @@ def values_of(machine: KvMachine, entries: dict[int, bytes]) -> dict[str, bytes]
     return found
 
 
+def apply(machine: KvMachine, index: int, command: Command) -> bool:
+    return machine.apply(Entry(index, 1, encode_command(command)))
+
+
 def machine_of(entries: dict[int, bytes]) -> KvMachine:
     return KvMachine.rebuilt(Entry(index, 1, payload) for index, payload in sorted(entries.items()))
 
@@ -101,29 +105,29 @@ def test_what_is_no_command_is_refused(payload: bytes) -> None:
 @pytest.mark.parametrize("again", [5, 4])
 def test_an_index_that_does_not_ascend_is_refused_and_changes_nothing(again: int) -> None:
     machine = KvMachine()
-    machine.apply(5, Put("a", b""))
+    apply(machine, 5, Put("a", b""))
     with pytest.raises(Unsorted) as caught:
-        machine.apply(again, Delete("a"))
+        apply(machine, again, Delete("a"))
     assert (caught.value.previous, caught.value.found) == (5, again)
     assert machine.places == {"a": 5}
 
 
 def test_deleting_what_is_not_there_changes_nothing() -> None:
     machine = KvMachine()
-    machine.apply(1, Delete("a"))
+    apply(machine, 1, Delete("a"))
     assert (machine.places, machine.live_indexes()) == ({}, IndexSet())
 
 
 def test_places_are_a_copy() -> None:
     machine = KvMachine()
-    machine.apply(1, Put("a", b""))
+    apply(machine, 1, Put("a", b""))
     machine.places.clear()
     assert machine.places == {"a": 1}
 
 
 def test_the_audit_finds_two_keys_with_one_entry() -> None:
     machine = KvMachine()
-    machine.apply(1, Put("a", b""))
+    apply(machine, 1, Put("a", b""))
     machine._places["b"] = 1  # noqa: SLF001 - no public call does this, which is the point
     with pytest.raises(CompactlibError, match="2 keys claim 1 entries"):
         machine.audit()
@@ -151,7 +155,7 @@ class Store(RuleBasedStateMachine):
         for command in batch:
             self.last += 1
             self.log.append(self.last, 1, encode_command(command))
-            self.machine.apply(self.last, command)
+            apply(self.machine, self.last, command)
             if isinstance(command, Put):
                 self.model[command.key] = command.value
             else:
@@ -159,7 +163,7 @@ class Store(RuleBasedStateMachine):
 
     @rule()
     def snapshot(self) -> None:
-        self.log.record_snapshot(self.last, self.machine.live_indexes())
+        self.log.record_snapshot(self.last, self.machine.live_set())
 
     @rule()
     def compact(self) -> None:
