@@ -136,7 +136,7 @@ def test_a_decision_in_the_lab_is_the_stores_own(tmp_path: Path, policy: Compact
                 both.put(key, random.randrange(1, 400), random.choice((FOREVER, FOREVER, 560, 8_060, 60_060)))
             if number % 25 == 24:
                 carried_out += both.decide() is not None
-    assert carried_out >= 5
+    assert carried_out >= 4
 
 
 def test_a_policy_that_draws_draws_the_same_in_the_lab(tmp_path: Path) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
 
 import pytest
 
-from compactlib.blobstore import CompactionPolicy, CostBenefit, DChoices, Greedy
+from compactlib.blobstore import CompactionPolicy, CostBenefit, Greedy
 from compactlib.errors import InvalidInput
 from compactlib.lab import (
     BlobSettings,
@@ -47,11 +46,6 @@ def test_greedy_matches_its_closed_form_within_three_percent(fill: float) -> Non
 def test_oldest_first_matches_its_closed_form_within_three_percent(fill: float) -> None:
     found = steady(OldestFirst(**_TRIGGER), fill)
     assert found.write_amplification == pytest.approx(fifo_write_amplification(found.utilisation), rel=0.03)
-
-
-def test_taking_segments_at_random_matches_its_closed_form_within_three_percent() -> None:
-    found = steady(DChoices(**_TRIGGER, choices=1, random=Random(1)), 0.4, overwrites=6)
-    assert found.write_amplification == pytest.approx(random_write_amplification(found.utilisation), rel=0.03)
 
 
 @pytest.mark.parametrize("fill", [0.75, 0.8])
