@@ -17,6 +17,7 @@ from compactlib.blobstore.store import BlobStore
 from compactlib.blobstore.verify import verify
 from compactlib.clock import ManualClock
 from tests.blobstore.compaction_stores import START, delete_some, done, open_store, plan_of
+from tests.blobstore.open_files import open_files
 
 COUNT = 50
 
@@ -72,10 +73,6 @@ class Readers:
             thread.join()
 
 
-def handles() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 def campaign(folder: Path, rounds: int, readers: int, *, seed: int = 1) -> int:
     clock = ManualClock(START)
     rng = random.Random(seed)
@@ -83,7 +80,7 @@ def campaign(folder: Path, rounds: int, readers: int, *, seed: int = 1) -> int:
         for number in range(COUNT):
             store.put(f"b{number}", content_of(number))
         compactor = BlobCompactor(store)
-        before = handles()
+        before = len(open_files(folder))
         with Readers(store, readers) as reading:
             for turn in range(rounds):
                 doomed = [number for number in rng.sample(range(COUNT), 2) if number not in reading.gone]
@@ -98,7 +95,7 @@ def campaign(folder: Path, rounds: int, readers: int, *, seed: int = 1) -> int:
         assert not reading.errors, reading.errors[0]
         assert not verify(store).findings
         store.audit()
-        assert handles() <= before + 4
+        assert len(open_files(folder)) <= before + 4
         names = {info.name.log_file for info in store.snapshot().segments}
         assert {name for name in os.listdir(folder) if name.endswith(".log")} == names
     return reading.reads

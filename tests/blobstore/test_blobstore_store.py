@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import io
 import os
@@ -44,6 +43,7 @@ from compactlib.blobstore.store import BlobStore
 from compactlib.blobstore.stream import HELD_BYTES
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, CompactlibError, DiskFull, InvalidInput, StorageError
+from tests.blobstore.open_files import open_files
 
 START = 1_000_000.0
 DAY = 86_400.0
@@ -395,7 +395,7 @@ def test_a_segment_that_is_switched_away_is_answered_no_more_and_its_file_is_let
         before = store.snapshot()
         assert isinstance(store.get("0"), Blob)
         store.swap_segments([FIRST_SEGMENT], [])
-        assert not [path for path in open_files() if path.endswith("0_0.log")]
+        assert not [path for path in open_files(scratch) if path.endswith("0_0.log")]
         assert store.drain([FIRST_SEGMENT], 1.0)
         assert store.get("0") == Missing(b"0")
         assert isinstance(store.get("1"), Blob)
@@ -422,15 +422,6 @@ def test_a_reader_that_finds_the_file_gone_looks_again(scratch: Path, monkeypatc
         (scratch / "store" / "1_0.log").unlink()
         with pytest.raises(StorageError):
             store.get("1")
-
-
-def open_files() -> list[str]:
-    """What this process has open."""
-    found = []
-    for number in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            found.append(os.readlink(f"/proc/self/fd/{number}"))
-    return found
 
 
 def test_a_reader_that_holds_a_file_of_a_removed_segment_is_waited_for(scratch: Path) -> None:
@@ -477,14 +468,13 @@ def test_a_closed_store_refuses_everything(scratch: Path) -> None:
 
 
 def test_no_file_handle_is_leaked(scratch: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
     with store_in(scratch, max_open_segments=1) as store:
         for number in range(4):
             store.put(f"{number}", b"x" * 3800)
         for number in range(4):
             assert isinstance(store.get(f"{number}"), Blob)
-        assert len(os.listdir("/proc/self/fd")) <= before + 3
-    assert len(os.listdir("/proc/self/fd")) == before
+        assert 0 < len(open_files(scratch)) <= 3
+    assert open_files(scratch) == []
 
 
 def test_a_status_prints_itself(scratch: Path) -> None:

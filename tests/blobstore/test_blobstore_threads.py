@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from compactlib.blobstore.config import BlobStoreConfig, Durability
 from compactlib.blobstore.errors import BlobExists
 from compactlib.blobstore.model import Blob, Deleted, Missing
 from compactlib.blobstore.store import BlobStore
+from tests.blobstore.open_files import open_files
 
 
 def content_of(key: bytes) -> bytes:
@@ -44,7 +44,6 @@ def in_threads(works: list[Callable[[], None]]) -> None:
 def test_writers_and_readers_at_once(durability: Durability, scratch: Path) -> None:
     config = BlobStoreConfig(capacity_bytes=1 << 22, segment_bytes=1 << 14, index_max_entries=20, max_open_segments=3,
                              durability=durability)
-    handles = len(os.listdir("/proc/self/fd"))
     written: list[list[bytes]] = [[] for _ in range(3)]
     deleted: list[set[bytes]] = [set() for _ in range(3)]
     finished = threading.Event()
@@ -81,7 +80,7 @@ def test_writers_and_readers_at_once(durability: Durability, scratch: Path) -> N
         in_threads([write_all, *(partial(read, seed) for seed in range(4))])
         store.audit()
         assert store.status().records == 3 * (120 + 24)
-    assert len(os.listdir("/proc/self/fd")) == handles
+    assert open_files(scratch) == []
     with BlobStore(scratch / "store", config) as store:
         for number in range(3):
             for key in written[number]:
