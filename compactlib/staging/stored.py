@@ -6,17 +6,13 @@
 from __future__ import annotations
 
 import json
-import struct
 from typing import Any
 
-from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
+from compactlib.record_frame import BODY_OFFSET, framed, unframed
 
 VERSION = 1
 """The newest version of the stored forms that this release reads, and the one it writes."""
-
-_HEAD = struct.Struct("<8sHHI")
-_CRC = struct.Struct("<I")
 
 
 def pack(magic: bytes, fields: dict[str, Any]) -> bytes:
@@ -29,8 +25,7 @@ def pack(magic: bytes, fields: dict[str, Any]) -> bytes:
         body = json.dumps(fields, separators=(",", ":"), sort_keys=True, allow_nan=False).encode("ascii")
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"the values cannot be stored: {error}") from None
-    data = _HEAD.pack(magic, VERSION, 0, len(body)) + body
-    return data + _CRC.pack(crc32(data))
+    return framed(magic, VERSION, 0, body)
 
 
 def unpack(magic: bytes, data: bytes, place: str) -> dict[str, Any]:
@@ -45,29 +40,19 @@ def unpack(magic: bytes, data: bytes, place: str) -> dict[str, Any]:
         CorruptData: the bytes are not those of such a form.
         Unsupported: they were written by a newer release.
     """
-    if len(data) < _HEAD.size + _CRC.size:
-        raise CorruptData(path=place, offset=len(data), expected=f"at least {_HEAD.size + _CRC.size} bytes",
-                          found=f"{len(data)} bytes")
-    found_magic, version, flags, size = _HEAD.unpack_from(data)
-    if found_magic != magic:
-        raise CorruptData(path=place, offset=0, expected=f"magic {magic!r}", found=repr(found_magic))
-    end = len(data) - _CRC.size
-    (stored,) = _CRC.unpack_from(data, end)
-    actual = crc32(memoryview(data)[:end])
-    if stored != actual:
-        raise CorruptData(path=place, offset=end, expected=f"CRC {actual:#010x}", found=f"{stored:#010x}")
-    if version > VERSION:
-        raise Unsupported(f"{place}: version {version} of the staging area's records; this release reads up to "
+    frame = unframed(data, magic, place)
+    if frame.version > VERSION:
+        raise Unsupported(f"{place}: version {frame.version} of the staging area's records; this release reads up to "
                           f"{VERSION}: upgrade")
-    if version < 1 or flags or _HEAD.size + size != end:
-        raise CorruptData(path=place, offset=8, expected=f"version 1, flags 0, {end - _HEAD.size} bytes",
-                          found=f"version {version}, flags {flags}, {size} bytes")
+    if frame.version < 1 or frame.tag or frame.stated_bytes != len(frame.body):
+        raise CorruptData(path=place, offset=8, expected=f"version 1, flags 0, {len(frame.body)} bytes",
+                          found=f"version {frame.version}, flags {frame.tag}, {frame.stated_bytes} bytes")
     try:
-        fields = json.loads(data[_HEAD.size:end])
+        fields = json.loads(frame.body)
     except (ValueError, RecursionError) as error:
-        raise CorruptData(path=place, offset=_HEAD.size, expected="JSON", found=str(error)) from error
+        raise CorruptData(path=place, offset=BODY_OFFSET, expected="JSON", found=str(error)) from error
     if not isinstance(fields, dict):
-        raise CorruptData(path=place, offset=_HEAD.size, expected="a JSON object", found=type(fields).__name__)
+        raise CorruptData(path=place, offset=BODY_OFFSET, expected="a JSON object", found=type(fields).__name__)
     return fields
 
 
@@ -104,7 +89,7 @@ class Fields:
             raise self._damaged("no further fields", ", ".join(sorted(self._fields)))
 
     def _damaged(self, expected: str, found: str) -> CorruptData:
-        return CorruptData(path=self._place, offset=_HEAD.size, expected=expected, found=found)
+        return CorruptData(path=self._place, offset=BODY_OFFSET, expected=expected, found=found)
 
 
 _MISSING = object()
