@@ -11,6 +11,7 @@ import shutil  # noqa: TID251 - scratch for Spark, no data of the library
 import tempfile  # noqa: TID251 - scratch for Spark, no data of the library
 import zipfile
 from collections.abc import Iterator
+from email.parser import BytesParser
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING
 
@@ -101,8 +102,13 @@ def ship_wheel(spark: SparkSession, path: StrPath) -> str:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             (record,) = [each for each in archive.namelist() if each.endswith(".dist-info/WHEEL")]
             is_pure = b"Root-Is-Purelib: true" in archive.read(record)
-    except (zipfile.BadZipFile, ValueError) as error:
+            # The archive comes onto the driver's path too, and there a package without a name breaks every program
+            # that asks which packages are installed.
+            metadata = BytesParser().parsebytes(archive.read(record.removesuffix("WHEEL") + "METADATA"))
+    except (zipfile.BadZipFile, ValueError, KeyError) as error:
         raise InvalidInput(f"{os.fspath(path)} is no wheel: {error}") from error
+    if not metadata["Name"]:
+        raise InvalidInput(f"{os.fspath(path)} is no wheel: its METADATA gives no name")
     if not is_pure:
         raise InvalidInput(f"{os.fspath(path)} holds compiled code; install it on the workers")
     return _ship(spark, name.split("-")[0], data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
 import subprocess
 import sys
@@ -80,6 +81,8 @@ def test_workers_import_from_a_wheel(spark: SparkSession, tmp_path: Path) -> Non
     assert answer.value is not None, answer.error
     assert answer.value[0] == "hello, Spark"
     assert f"/{name}/greeting/" in answer.value[1]
+    # Spark leaves it on this process's path, where others look through all packages.
+    assert "greeting" in {each.name for each in importlib.metadata.distributions()}
 
 
 @pytest.mark.spark
@@ -92,6 +95,10 @@ def test_what_is_no_pure_wheel_is_refused(spark: SparkSession, tmp_path: Path) -
     bad.write_bytes(b"no zip")
     with pytest.raises(InvalidInput, match="no wheel"):
         ship_wheel(spark, bad)
+    with pytest.raises(InvalidInput, match="METADATA"):
+        ship_wheel(spark, wheel(tmp_path, metadata=None))
+    with pytest.raises(InvalidInput, match="gives no name"):
+        ship_wheel(spark, wheel(tmp_path, metadata="Metadata-Version: 2.1\n"))
     with pytest.raises(StorageError):
         ship_wheel(spark, tmp_path / "absent-1-py3-none-any.whl")
 
