@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from compactlib.spark.packing import makespan, packed
     from compactlib.spark.session import local_session, notebook_session
     from compactlib.spark.shared_executor import SharedExecutor
+    from compactlib.spark.simulation import SimulatedRun, SparkCosts, simulate, suggested_partitioning
     from compactlib.spark.staging_merge import StagingMerge
 
 __all__ = [
@@ -52,6 +53,8 @@ __all__ = [
     "MergeOptions",
     "ObjectsExecutor",
     "SharedExecutor",
+    "SimulatedRun",
+    "SparkCosts",
     "SparkExecutor",
     "StagingMerge",
     "StoreJob",
@@ -67,6 +70,8 @@ __all__ = [
     "register",
     "ship_library",
     "ship_wheel",
+    "simulate",
+    "suggested_partitioning",
 ]
 
 # Loaded when they are asked for: each worker process imports this package, often from an archive, where every module
@@ -83,6 +88,7 @@ _MODULES = {
     "packing": ("makespan", "packed"),
     "session": ("local_session", "notebook_session"),
     "shared_executor": ("SharedExecutor",),
+    "simulation": ("SimulatedRun", "SparkCosts", "simulate", "suggested_partitioning"),
     "staging_merge": ("StagingMerge",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
