@@ -17,9 +17,9 @@ import attrs
 
 from compactlib.blobstore.rewrite import CopyRecords
 from compactlib.budget import Budget
-from compactlib.errors import CompactlibError, InvalidInput, StorageError
+from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.files import Files, LocalFiles
-from compactlib.objects import Digest, ObjectRef, ObjectStore, read_checked
+from compactlib.objects import ObjectStore
 from compactlib.observe import Observer
 from compactlib.raftlog.rewrite import CompactSegments
 from compactlib.rewrite import (
@@ -33,11 +33,15 @@ from compactlib.rewrite import (
     checked_names,
     new_attempt_id,
 )
+from compactlib.spark.carried_files import CarriedFile, put_file, take_file
 
 OpenStore: TypeAlias = Callable[[], ObjectStore]
-"""Opens the object store; picklable, since workers call it too: `functools.partial(RemoteObjects, url)`."""
+"""Opens the object store; picklable, since workers call it too: `functools.partial(LocalObjects, folder)`, or a
+function that makes a `RemoteObjects`."""
 
-_SCHEME = "object://"
+DEFAULT_PART_BYTES = 32 << 20
+"""Larger files travel as several objects. Large enough that a request more hardly counts, small beside a worker's
+memory."""
 
 
 @attrs.frozen
@@ -81,8 +85,9 @@ class CarriedTask:
         task: the task as it was given.
         moved: sends it to another folder, see `TaskFiles`.
         open_store: opens the store.
-        inputs: file names, and the objects that hold them.
+        inputs: the files that it reads.
         prefix: what the keys of this run begin with.
+        part_bytes: the largest object that it puts.
         scratch: where scratch folders are made; the system's own place if `None`.
     """
 
@@ -90,8 +95,9 @@ class CarriedTask:
     task: RewriteTask
     moved: Callable[[Any, str], Any]
     open_store: OpenStore
-    inputs: tuple[tuple[str, ObjectRef], ...]
+    inputs: tuple[CarriedFile, ...]
     prefix: str
+    part_bytes: int = DEFAULT_PART_BYTES
     scratch: str | None = None
 
     def run(self, attempt: Attempt) -> RewriteResult:
@@ -104,8 +110,8 @@ class CarriedTask:
         folder = tempfile.mkdtemp(prefix="compactlib-task-", dir=self.scratch)
         try:
             with self.open_store() as store:
-                for name, ref in self.inputs:
-                    take_object(store, ref, os.path.join(folder, name), LocalFiles())
+                for each in self.inputs:
+                    take_file(store, each, os.path.join(folder, each.name), LocalFiles())
                 result: RewriteResult = self.moved(self.task, folder).run(attempt)
                 files = tuple(self._put(store, file, attempt, number) for number, file in enumerate(result.files))
             return attrs.evolve(result, files=files)
@@ -113,16 +119,17 @@ class CarriedTask:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _put(self, store: ObjectStore, file: RewrittenFile, attempt: Attempt, number: int) -> RewrittenFile:
-        ref = put_file(store, f"{self.prefix}/out/{attempt.id}/{number}", file.path)
-        return attrs.evolve(file, path=f"{_SCHEME}{ref.digest.hex}/{os.path.basename(file.path)}/{ref.key}")
+        carried = put_file(store, f"{self.prefix}/out/{attempt.id}/{number}", file.path, self.part_bytes)
+        return attrs.evolve(file, path=carried.to_path())
 
 
 class ObjectsExecutor:
     """An `Executor` that carries the files of tasks to another one's workers and back, through an object store.
 
     Nothing changes for the caller: results name files in the folder that the task named. Whole files are carried, also
-    where a task reads a part of them, and a file that is put is held in memory once; so use it where no folder can be
-    shared. When a run ends, its objects are deleted; what an attempt puts after that is removed by `sweep`.
+    where a task reads a part of them, in parts of `part_bytes`, of which one is in memory at a time here and in each
+    worker. So use it where no folder can be shared. When a run ends, its objects are deleted; those that could not be
+    (the event `objects_left`), and what an attempt puts after that, are removed by `sweep`.
 
     Args:
         executor: who runs the tasks; a `SparkExecutor` needs nothing else.
@@ -130,17 +137,24 @@ class ObjectsExecutor:
         prefix: what the keys of all runs begin with; for them alone.
         kinds: the kinds of tasks it can carry.
         files: the disk of this process.
+        part_bytes: the largest object that is put, >= 1.
         scratch: where workers make their scratch folders; default their system's own place.
+
+    Raises:
+        InvalidInput: `part_bytes` is less than 1.
     """
 
     def __init__(self, executor: Executor, open_store: OpenStore, *, prefix: str = "rewrites",
                  kinds: Sequence[TaskFiles] = KNOWN_TASKS, files: Files | None = None,
-                 scratch: str | None = None) -> None:
+                 part_bytes: int = DEFAULT_PART_BYTES, scratch: str | None = None) -> None:
+        if part_bytes < 1:
+            raise InvalidInput(f"part_bytes is {part_bytes}; give at least 1")
         self._executor = executor
         self._open_store = open_store
         self._prefix = prefix
         self._kinds = tuple(kinds)
         self._files: Files = LocalFiles() if files is None else files
+        self._part_bytes = part_bytes
         self._scratch = scratch
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
@@ -152,7 +166,7 @@ class ObjectsExecutor:
         """
         listed = checked_names(tasks)
         known = {task.name: self._files_of(task) for task in listed}
-        return self._run(listed, known, budget, observer)
+        return self._run(listed, known, budget, Observer() if observer is None else observer)
 
     def _files_of(self, task: RewriteTask) -> TaskFiles:
         for kind in self._kinds:
@@ -162,31 +176,43 @@ class ObjectsExecutor:
                            "give ObjectsExecutor a TaskFiles for it")
 
     def _run(self, tasks: Sequence[RewriteTask], known: dict[str, TaskFiles], budget: Budget | None,
-             observer: Observer | None) -> Generator[RewriteOutcome, None, None]:
+             observer: Observer) -> Generator[RewriteOutcome, None, None]:
+        if not tasks:
+            return
+        try:
+            store = self._open_store()
+        except CompactlibError as error:
+            yield from (RewriteFailure(task.name, error) for task in tasks)
+            return
         run = f"{self._prefix}/{new_attempt_id()}"
         folders = {task.name: known[task.name].folder(task) for task in tasks}
-        with self._open_store() as store:
+        with store:
             try:
                 carried: list[RewriteTask] = []
-                sent: dict[str, ObjectRef] = {}
+                sent: dict[str, CarriedFile] = {}
                 for task in tasks:
                     try:
-                        inputs = known[task.name].inputs(task)
-                        refs = tuple((os.path.basename(path), self._sent(store, run, path, sent)) for path in inputs)
+                        inputs = tuple(self._sent(store, run, path, sent) for path in known[task.name].inputs(task))
                     except CompactlibError as error:
                         yield RewriteFailure(task.name, error)
                         continue
-                    carried.append(CarriedTask(name=task.name, task=task, moved=known[task.name].moved, inputs=refs,
-                                               open_store=self._open_store, prefix=run, scratch=self._scratch))
-                for outcome in self._executor.run(carried, budget=budget, observer=observer):
-                    yield self._taken(store, outcome, folders[outcome.task])
+                    carried.append(CarriedTask(
+                        name=task.name, task=task, moved=known[task.name].moved, inputs=inputs, prefix=run,
+                        open_store=self._open_store, part_bytes=self._part_bytes, scratch=self._scratch))
+                outcomes = self._executor.run(carried, budget=budget, observer=observer)
+                try:
+                    for outcome in outcomes:
+                        yield self._taken(store, outcome, folders[outcome.task])
+                finally:
+                    # Where the caller leaves early: what runs has to end before its objects go.
+                    if isinstance(outcomes, Generator):
+                        outcomes.close()
             finally:
-                for info in list(store.list(f"{run}/")):
-                    store.delete(info.key)
+                self._delete_all(store, run, observer)
 
-    def _sent(self, store: ObjectStore, run: str, path: str, sent: dict[str, ObjectRef]) -> ObjectRef:
+    def _sent(self, store: ObjectStore, run: str, path: str, sent: dict[str, CarriedFile]) -> CarriedFile:
         if path not in sent:
-            sent[path] = put_file(store, f"{run}/in/{len(sent)}", path)
+            sent[path] = put_file(store, f"{run}/in/{new_attempt_id()}", path, self._part_bytes)
         return sent[path]
 
     def _taken(self, store: ObjectStore, outcome: RewriteOutcome, folder: str) -> RewriteOutcome:
@@ -196,14 +222,21 @@ class ObjectsExecutor:
         taken: list[RewrittenFile] = []
         try:
             for file in outcome.files:
-                digest, name, key = file.path.removeprefix(_SCHEME).split("/", 2)
-                path = os.path.join(folder, name)
-                ref = ObjectRef(key, file.size_bytes, Digest.from_hex(digest))
-                take_object(store, ref, path, self._files)
+                carried = CarriedFile.from_path(file.path)
+                path = os.path.join(folder, carried.name)
+                take_file(store, carried, path, self._files)
                 taken.append(attrs.evolve(file, path=path))
         except CompactlibError as error:
             return RewriteFailure(outcome.task, error)
         return attrs.evolve(outcome, files=tuple(taken))
+
+    def _delete_all(self, store: ObjectStore, run: str, observer: Observer) -> None:
+        """Delete a run's objects; they are nobody's any more, so what the store refuses is left to `sweep`."""
+        try:
+            for info in list(store.list(f"{run}/")):
+                store.delete(info.key)
+        except CompactlibError as error:
+            observer.event("objects_left", {"prefix": run, "error": str(error)})
 
     def sweep(self, *, now: float, older_than_seconds: float) -> int:
         """Delete objects of earlier runs that are so old; returns how many.
@@ -225,39 +258,3 @@ class ObjectsExecutor:
 
     def __repr__(self) -> str:
         return f"ObjectsExecutor({self._executor!r}, prefix={self._prefix!r})"
-
-
-def take_object(store: ObjectStore, ref: ObjectRef, path: str, files: Files) -> None:
-    """Write an object to a new file, durably.
-
-    Raises:
-        BadDigest: the object is not the one that the reference names.
-        ObjectNotFound, StoreFailed: the store does not give it.
-        StorageError: the disk refused; the file is removed.
-    """
-    data = read_checked(store, ref)
-    out = files.create(path)
-    try:
-        try:
-            out.write_at(0, [data])
-            out.sync()
-        finally:
-            out.close()
-    except BaseException:
-        files.unlink(path)
-        raise
-
-
-def put_file(store: ObjectStore, key: str, path: str) -> ObjectRef:
-    """Create an object of a file's bytes.
-
-    Raises:
-        StorageError: the file cannot be read.
-        ObjectExists, StoreFailed: the store does not take it.
-    """
-    try:
-        with open(path, "rb") as source:
-            data = source.read()
-    except OSError as error:
-        raise StorageError.from_os(error, "read", path) from error
-    return store.create(key, data)

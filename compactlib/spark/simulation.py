@@ -1,9 +1,9 @@
 """How long a rewrite would take on many executors, simulated from the times of real tasks. A pure function.
 
-What is simulated is what `SparkExecutor` does. Jobs are begun ahead of need, a few at once; Spark gives each task to the
-first core that is free, those of older jobs first (list scheduling); a job's outcomes come back when all of its tasks
-have ended; this process commits them one after the other, and begins the next job when it has. Network and disks that
-the workers share are not in it: measure the times where the tasks will run.
+What is simulated is what `SparkExecutor` does. Jobs are begun ahead of need, a few at once; Spark gives each task to
+the first core that is free, those of older jobs first (list scheduling); a job's outcomes come back when all of its
+tasks have ended; this process commits them one after the other, and begins the next job when it has. Network and disks
+that the workers share are not in it: measure the times where the tasks will run.
 
 Source: R. L. Graham, "Bounds on multiprocessing timing anomalies" (1969), for list scheduling and its bounds.
 """
@@ -125,9 +125,9 @@ def simulate(tasks: Sequence[float], executors: int, costs: SparkCosts, *, tasks
             job = [waiting.popleft() for _ in range(min(size, max_tasks_per_job, len(waiting)))]
             ends.append((_end_of_job(job, tasks_per_partition, free, now + costs.job_seconds, costs.task_seconds), job))
             jobs += 1
-        end, job = ends.popleft()
-        now = max(now, end) + costs.commit_seconds * len(job)
-        if sum(job) < _DOUBLE_BELOW_SECONDS * executors:
+        end, ended = ends.popleft()
+        now = max(now, end) + costs.commit_seconds * len(ended)
+        if sum(ended) < _DOUBLE_BELOW_SECONDS * executors:
             size *= 2
     return SimulatedRun(executors=executors, tasks_per_partition=tasks_per_partition,
                         max_tasks_per_job=max_tasks_per_job, tasks=len(tasks), jobs=jobs, seconds=now,

@@ -55,7 +55,7 @@ def test_an_input_that_is_not_what_was_put_fails_its_task(tmp_path: Path) -> Non
         """Flips a byte of an input before the tasks run."""
 
         def run(self, tasks: object, **given: object) -> object:
-            path = next((tmp_path / "objects").glob("rewrites/*/in/0"))
+            path = next((tmp_path / "objects").glob("rewrites/*/in/*/0"))
             data = bytearray(path.read_bytes())
             data[50] ^= 1
             path.write_bytes(bytes(data))

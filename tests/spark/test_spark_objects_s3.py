@@ -1,0 +1,302 @@
+"""Files of executors through a real S3 server: on Spark, and with requests that are refused, cut, or lose their answer.
+
+Whatever happens to one request: the log is what it was or is compacted, and reads the same; the next run succeeds; what
+was left in the bucket is removed by the run itself or by a sweep.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from compactlib.budget import Budget
+from compactlib.objects import MemoryObjects, ObjectRef, RemoteObjects
+from compactlib.observe import Observer, RecordingObserver
+from compactlib.outcome import Done, Failed
+from compactlib.raftlog import LogReader, SegmentLog
+from compactlib.rewrite import Executor, LocalExecutor, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
+from compactlib.spark import ObjectsExecutor, SparkExecutor
+from tests.kv import servers
+from tests.objects import s3_servers
+from tests.spark import s3_stores
+from tests.spark.rewrite_tasks import DiesFirstTask
+from tests.spark.s3_faults import Fault, S3Proxy
+from tests.spark.s3_stores import OpenBucket
+from tests.spark.store_jobs import LIMITS, build_logs, contents, job
+
+_numbers = itertools.count()
+FAR_FUTURE = 1e12
+
+
+@pytest.fixture(scope="module")
+def proxy() -> Iterator[S3Proxy]:
+    with S3Proxy(servers.moto()) as running:
+        yield running
+
+
+@pytest.fixture
+def bucket(proxy: S3Proxy) -> OpenBucket:
+    """A new bucket behind the proxy, which lets everything pass."""
+    proxy.choose = lambda method, path: None
+    proxy.met.clear()
+    name = f"executors-{next(_numbers)}"
+    s3_servers.make_bucket(servers.moto(), name)
+    return OpenBucket(proxy.address, name)
+
+
+def keys(bucket: OpenBucket) -> list[str]:
+    with OpenBucket(servers.moto(), bucket.name)() as store:
+        return [info.key for info in store.list()]
+
+
+def sweep_all(bucket: OpenBucket) -> None:
+    through(bucket).sweep(now=FAR_FUTURE, older_than_seconds=1.0)
+
+
+def through(bucket: OpenBucket, executor: Executor | None = None, part_bytes: int = 300) -> ObjectsExecutor:
+    return ObjectsExecutor(LocalExecutor() if executor is None else executor, bucket, part_bytes=part_bytes)
+
+
+def compacted(folder: str, executor: Executor, observer: Observer | None = None) -> Any:
+    with SegmentLog(folder, attrs.evolve(LIMITS, observer=Observer() if observer is None else observer)) as log:
+        return log.compact("major", executor=executor)
+
+
+def entries(folder: str) -> list[Any]:
+    with LogReader(folder) as log:
+        return list(log.entries())
+
+
+# ------------------------------------------------------------------------------------------------------- on Spark
+
+
+@pytest.fixture
+def by_value() -> Iterator[None]:
+    """The bucket's class is importable here only, so it travels by value, as a notebook's does."""
+    cloudpickle.register_pickle_by_value(s3_stores)  # type: ignore[no-untyped-call]
+    yield
+    cloudpickle.unregister_pickle_by_value(s3_stores)  # type: ignore[no-untyped-call]
+
+
+@attrs.frozen
+class DyingExecutor:
+    """Kills the worker of each task's first attempt, which has then put all its files."""
+
+    executor: Executor
+    marks: Path
+
+    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+            observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
+        dying = [DiesFirstTask(task.name, task, str(self.marks / task.name)) for task in tasks]
+        yield from self.executor.run(dying, budget=budget, observer=observer)  # type: ignore[misc]
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("by_value")
+def test_executors_read_and_write_s3_also_when_they_die(spark: SparkSession, bucket: OpenBucket,
+                                                        tmp_path: Path) -> None:
+    ours, theirs = build_logs(tmp_path / "ours", 5), build_logs(tmp_path / "theirs", 5)
+    assert isinstance(compacted(ours[4], through(bucket, SparkExecutor(spark))), Done)
+    assert keys(bucket) == []
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    dying = compacted(ours[3], through(bucket, DyingExecutor(SparkExecutor(spark), marks)))
+    assert isinstance(dying, Done)
+    assert len(list(marks.iterdir())) == len(dying.stats.done) > 0
+    for here, there in zip(ours[3:], theirs[3:], strict=True):
+        compacted(there, LocalExecutor())
+        assert contents(here) == contents(there)
+    assert keys(bucket) == []
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("by_value")
+def test_a_put_that_s3_refuses_to_an_executor_fails_its_task_by_name(
+        spark: SparkSession, bucket: OpenBucket, proxy: S3Proxy, tmp_path: Path) -> None:
+    (folder,) = build_logs(tmp_path / "logs", 1)
+    before = contents(folder)
+    proxy.always(Fault.REFUSE, "PUT", "/out/")
+    outcome = compacted(folder, through(bucket, SparkExecutor(spark)))
+    assert isinstance(outcome, Failed)
+    assert type(outcome.error).__name__ == "AccessDenied"
+    assert contents(folder) == before
+    assert keys(bucket) == []
+
+
+# --------------------------------------------------------------------------------------------- one request goes wrong
+
+
+CASES = [(method, place, fault) for method, cut in (("PUT", Fault.CUT_REQUEST), ("GET", Fault.CUT_ANSWER))
+         for place in ("/in/", "/out/") for fault in (cut, Fault.LOSE_ANSWER, Fault.FAIL, Fault.REFUSE)]
+
+
+@pytest.mark.parametrize(("method", "place", "fault"), CASES)
+def test_a_request_that_goes_wrong_loses_nothing(bucket: OpenBucket, proxy: S3Proxy, tmp_path: Path, method: str,
+                                                 place: str, fault: Fault) -> None:
+    (ours,), (theirs,) = build_logs(tmp_path / "ours", 1), build_logs(tmp_path / "theirs", 1)
+    before, told = contents(ours), entries(ours)
+    # The second part: a file is half-way there by then.
+    proxy.after(1, fault, method, place)
+    outcome = compacted(ours, through(bucket))
+    assert isinstance(outcome, Failed)
+    assert [(met, asked) for met, asked, _ in proxy.met] == [(fault, method)]
+    assert type(outcome.error).__name__ == ("AccessDenied" if fault is Fault.REFUSE else "StoreFailed")
+    assert contents(ours) == before
+    assert entries(ours) == told
+    # The run itself has removed what it had put; the next one does the work.
+    assert keys(bucket) == []
+    assert isinstance(compacted(ours, through(bucket)), Done)
+    compacted(theirs, LocalExecutor())
+    assert contents(ours) == contents(theirs)
+
+
+@pytest.mark.parametrize(("method", "place", "fault"), [case for case in CASES if case[2] is not Fault.REFUSE])
+def test_where_obstore_asks_again_nothing_fails(bucket: OpenBucket, proxy: S3Proxy, tmp_path: Path, method: str,
+                                                place: str, fault: Fault) -> None:
+    """Among them: a put whose answer is lost. Asked again, the server says that there is such an object."""
+    (ours,), (theirs,) = build_logs(tmp_path / "ours", 1), build_logs(tmp_path / "theirs", 1)
+    proxy.after(1, fault, method, place)
+    outcome = compacted(ours, through(attrs.evolve(bucket, retries=2)))
+    assert isinstance(outcome, Done), outcome
+    assert len(proxy.met) == 1
+    compacted(theirs, LocalExecutor())
+    assert contents(ours) == contents(theirs)
+    assert keys(bucket) == []
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_what_cannot_be_deleted_fails_nothing_and_is_swept(bucket: OpenBucket, proxy: S3Proxy, tmp_path: Path,
+                                                           method: str) -> None:
+    """obstore lists with GET and deletes with POST."""
+    (folder,) = build_logs(tmp_path / "logs", 1)
+    told = entries(folder)
+    proxy.choose = lambda asked, path: Fault.REFUSE if asked == method and ("list-type" in path or "delete" in path
+                                                                           ) else None
+    observer = RecordingObserver()
+    assert isinstance(compacted(folder, through(bucket), observer), Done)
+    assert entries(folder) == told
+    (left,) = [fields for name, fields in observer.events if name == "objects_left"]
+    assert left["prefix"].startswith("rewrites/")
+    assert len(keys(bucket)) > 2
+    proxy.choose = lambda asked, path: None
+    sweep_all(bucket)
+    assert keys(bucket) == []
+
+
+def test_a_store_that_is_away_fails_every_task(tmp_path: Path) -> None:
+    (folder,) = build_logs(tmp_path / "logs", 1)
+    before = contents(folder)
+
+    def away() -> RemoteObjects:
+        return RemoteObjects(OpenBucket("http://127.0.0.1:1", "nobody").bucket())
+
+    outcome = compacted(folder, ObjectsExecutor(LocalExecutor(), away))
+    assert isinstance(outcome, Failed)
+    assert type(outcome.error).__name__ == "StoreFailed"
+    assert contents(folder) == before
+
+
+# --------------------------------------------------------------------------------------------------- large and early
+
+
+class Noting(MemoryObjects):
+    """Keeps the sizes of what goes through it; opened again, it is the same one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+        self.opened = 0
+
+    def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
+        self.sizes.append(memoryview(data).nbytes)
+        return super().create(key, data)
+
+    def __call__(self) -> Noting:
+        self.opened += 1
+        return self
+
+    def close(self) -> None:
+        """It is used again."""
+
+
+@pytest.mark.parametrize("part_bytes", [1, 7, 64, 1 << 20])
+def test_no_piece_is_larger_than_a_part(tmp_path: Path, part_bytes: int) -> None:
+    (ours,), (theirs,) = build_logs(tmp_path / "ours", 1), build_logs(tmp_path / "theirs", 1)
+    store = Noting()
+    assert isinstance(compacted(ours, ObjectsExecutor(LocalExecutor(), store, part_bytes=part_bytes)), Done)
+    compacted(theirs, LocalExecutor())
+    assert contents(ours) == contents(theirs)
+    assert 0 < max(store.sizes) <= part_bytes
+    assert list(store.list()) == []
+
+
+def test_whoever_leaves_early_leaves_nothing_that_still_runs(tmp_path: Path) -> None:
+    """What runs ends before its objects are deleted: it would fail for want of its input, or put something later."""
+    folder = build_logs(tmp_path / "logs", 5)[4]
+    store = Noting()
+    there_at_the_end: list[int] = []
+
+    class Watching:
+        def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+                observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
+            try:
+                yield from LocalExecutor().run(tasks, budget=budget, observer=observer)
+            finally:
+                there_at_the_end.append(len(list(store.list())))
+
+    collected: list[RewriteTask] = []
+
+    class Collecting:
+        def run(self, tasks: Iterable[RewriteTask], **given: Any) -> Iterator[RewriteOutcome]:
+            collected.extend(tasks)
+            return LocalExecutor().run(collected, **given)
+
+    compacted(folder, Collecting())
+    outcomes = ObjectsExecutor(Watching(), store).run([attrs.evolve(task, name=f"{number}") for number in range(3)
+                                                       for task in collected[:1]])
+    assert isinstance(next(outcomes), RewriteResult | RewriteFailure)
+    outcomes.close()
+    assert there_at_the_end[0] > 0
+    assert list(store.list()) == []
+
+
+def test_an_executor_that_lost_the_store_is_told(tmp_path: Path) -> None:
+    """A result that names plain files did not go through the store."""
+    (folder,) = build_logs(tmp_path / "logs", 1)
+
+    class Forgetting:
+        def run(self, tasks: Iterable[Any], **given: Any) -> Iterator[RewriteOutcome]:
+            return LocalExecutor().run([attrs.evolve(task.task, name=task.name) for task in tasks], **given)
+
+    outcome = compacted(folder, ObjectsExecutor(Forgetting(), Noting()))
+    assert isinstance(outcome, Failed)
+    assert "names no file in an object store" in str(outcome.error)
+
+
+def test_a_carried_file_survives_being_a_path() -> None:
+    from compactlib.spark.carried_files import CarriedFile
+
+    store = MemoryObjects()
+    carried = CarriedFile('00 1.segment"x', (store.create("a/0", b"1"), store.create("a/1", b"")))
+    assert CarriedFile.from_path(carried.to_path()) == carried
+    assert json.loads(carried.to_path().removeprefix("object://"))[0] == carried.name
+
+
+def test_one_job_of_many_stores_goes_through_one_bucket(bucket: OpenBucket, tmp_path: Path) -> None:
+    folders = build_logs(tmp_path / "logs", 3)
+    told = [entries(folder) for folder in folders]
+    executor = through(bucket, LocalExecutor(workers=2), part_bytes=1000)
+    for folder, before in zip(folders, told, strict=True):
+        assert isinstance(job(folder).compact(executor, Budget()), Done)
+        after = {entry.index: entry for entry in entries(folder)}
+        assert after
+        assert all(entry in before for entry in after.values())
+    assert keys(bucket) == []
