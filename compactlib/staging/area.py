@@ -68,12 +68,14 @@ class StagingArea:
     def create_branch(self, name: str, source: str | None = None) -> Branch:
         """Make a branch at the HEAD of another one, or at a commit; without a source it is empty.
 
-        What is uncommitted on the source stays there. Costs two writes, and a read of the source.
+        What is uncommitted on the source stays there. Costs two writes, a read of the source, and three requests to
+        the object store, whatever the size.
 
         Raises:
             BranchExists: there is a branch of this name.
             BranchNotFound, CommitNotFound: there is no such source.
             MetaRangeNotFound: no branch has reached the commit for long, and its records were collected.
+            BeingCollected: they are being collected at this moment.
             InvalidInput: it is no name of a branch.
         """
         branch = self.branch(name)

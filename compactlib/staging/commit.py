@@ -21,6 +21,7 @@ from compactlib.budget import Budget
 from compactlib.outcome import Done
 from compactlib.staging.branch_store import BranchUpdate
 from compactlib.staging.context import StagingContext
+from compactlib.staging.metrics import report_commit
 from compactlib.staging.model import Applied, MetaRangeId
 from compactlib.staging.names import CommitId
 from compactlib.staging.record import BranchRecord
@@ -78,6 +79,17 @@ def commit(context: StagingContext, branch: str, request: CommitRequest) -> Comm
         BranchNotFound, TooManyTries, OutcomeUnknown: see `BranchStore.update`.
         BudgetSpent: the budget ran out; HEAD stays, and the next commit has everything.
     """
+    began = context.clock.monotonic()
+    name = "error"
+    try:
+        outcome = _commit(context, branch, request)
+        name = {Done: "committed", NoChanges: "no_changes", AlreadyCommitted: "already_committed"}[type(outcome)]
+    finally:
+        report_commit(context.observer, context.repository, name, context.clock.monotonic() - began)
+    return outcome
+
+
+def _commit(context: StagingContext, branch: str, request: CommitRequest) -> CommitOutcome:
     before = context.branches.read(branch).record
     if (not request.allow_empty and _is_clean(context, before)
             # A token may look empty because a compaction took its entries away, and a cleanup came after it.

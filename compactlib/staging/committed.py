@@ -95,6 +95,16 @@ class Committed(Protocol):
     def ranges_of(self, metarange_id: MetaRangeId | None) -> Sequence[RangeEntry]:
         """The ranges of a metarange, in order of their keys. Opens none of them."""
 
+    def claim(self, metarange_id: MetaRangeId) -> None:
+        """Keep a metarange that perhaps nothing names from `collect`, until what names it is written.
+
+        For whoever brings one back: the claim counts for the collections' grace period.
+
+        Raises:
+            MetaRangeNotFound: it was collected.
+            BeingCollected: it is being collected at this moment.
+        """
+
     def list_ranges(self) -> Iterator[StoredFile]:
         """Every range file of the store, reachable or not."""
 

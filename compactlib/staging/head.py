@@ -192,7 +192,7 @@ class HeadBuilder:
         def next_head(head: CommitId | None) -> CommitId | None:
             if head is not None and self._context.commits.metarange_of(head) == metarange_id:
                 return head
-            self._context.committed.ranges_of(metarange_id)  # It must be there before anything names it.
+            self._context.committed.claim(metarange_id)  # It must be there before anything names it, and stay.
             return self._commit(head, (), metarange_id)
 
         return next_head

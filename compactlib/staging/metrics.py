@@ -4,6 +4,8 @@
 |---|---|---|
 | `staging_compactions` | `repository`, `outcome` | compactions |
 | `staging_compaction_milliseconds` | `repository`, `outcome` | time they took |
+| `staging_commits` | `repository`, `outcome` | commits: `committed`, `no_changes`, `already_committed`, `error` |
+| `staging_commit_milliseconds` | `repository`, `outcome` | time they took |
 | `staging_ranges_read`, `_reused`, `_written` | `repository` | ranges that compactions touched |
 | `staging_tombstones_written`, `staging_tombstones_listed` | `repository` | tombstones |
 | `staging_write_retries` | `repository`, `operation` | writes done anew because a branch changed under them |
@@ -11,7 +13,8 @@
 | `staging_ranges_collected`, `staging_metaranges_collected`, `staging_bytes_collected` | `repository` | garbage |
 
 Levels come as events with a `value`, each time they change: `staging_sealed_tokens` (of one branch) and
-`staging_cleanup_backlog` (marks that still wait).
+`staging_cleanup_backlog` (marks that still wait). Each garbage collection tells `staging_garbage`, with how
+many files are `live`, and how many nobody needs that are still too `young` to go.
 """
 
 from __future__ import annotations
@@ -92,6 +95,13 @@ class StagingMetrics(StagingEvents):
             self._sealed.pop(branch, None)
         for other in self._others:
             other.branch_deleted(branch)
+
+
+def report_commit(observer: Observer, repository: str, outcome: str, seconds: float) -> None:
+    """Tell how a commit went."""
+    labels = {"repository": repository, "outcome": outcome}
+    observer.count("staging_commits", 1, labels)
+    observer.count("staging_commit_milliseconds", round(seconds * 1000), labels)
 
 
 def report_compaction(observer: Observer, repository: str, branch: str, outcome: CompactionOutcome,

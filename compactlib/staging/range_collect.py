@@ -8,6 +8,8 @@ needs it. Files are never rewritten, so the age of one that is used AGAIN does n
   the doom marks away;
 - a writer leaves a mark of reuse for each file that it found there; and when all its files are there, lists the doom
   marks, and last looks whether the reused files are still there.
+- whoever brings back a metarange that nothing names any more does the same with it alone (`claim`): a mark of
+  reuse of a metarange stands for its ranges too, and a collection deletes metaranges before ranges.
 
 If the writer's mark came before the collection's listing, that sees it. If it came later, the writer sees the doom
 mark, and gives way with `BeingCollected`; or, if the doom mark is gone already, sees that the file is gone. The same
@@ -22,12 +24,13 @@ Source: `notes/staging.md` 2.2 (GC: reachable = commits, compacted metaranges, y
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from compactlib.clock import Clock
 from compactlib.errors import InvalidInput
 from compactlib.objects import ObjectNotFound
+from compactlib.staging.errors import MetaRangeNotFound
 from compactlib.staging.model import Collected, MetaRangeId, StoredFile
 from compactlib.staging.range_files import DOOMED, INCOMING, METARANGES, RANGES, REUSED, RangeFiles
 from compactlib.staging.split import SplitRule
@@ -87,9 +90,10 @@ class RangeCollector:
     def _delete(self, doomed: list[tuple[str, StoredFile]]) -> list[tuple[str, StoredFile]]:
         if not doomed:
             return []
-        needed = self._reused()
+        reused = self._reused()
         again, files = self._look()
-        needed |= again
+        needed = reused | again
+        needed.update(self._ranges_of_claimed({file.id for folder, file in files if folder == METARANGES} & reused))
         needed.update(file.id for _, file in files if self._is_young(file))
         deleted = [(folder, file) for folder, file in doomed if file.id not in needed]
         for folder, file in deleted:
@@ -108,6 +112,13 @@ class RangeCollector:
             needed.add(root)
             needed.update(entry.range_id for entry in self._files.read_metarange(root, SplitRule()).entries)
         return needed, files
+
+    def _ranges_of_claimed(self, metaranges: set[str]) -> Iterator[str]:
+        for metarange_id in metaranges:
+            # Another collection may have deleted it by now; then whoever claims it finds that out.
+            with contextlib.suppress(MetaRangeNotFound):
+                found = self._files.read_metarange(MetaRangeId(metarange_id), SplitRule())
+                yield from (entry.range_id for entry in found.entries)
 
     def _reused(self) -> set[str]:
         found = set()

@@ -157,6 +157,24 @@ class RangeFiles:
             if id_ in doomed or (was_there and not self._is_there(path)):
                 raise BeingCollected(id=id_)
 
+    def claim(self, metarange_id: MetaRangeId) -> None:
+        """Keep a metarange and its ranges from garbage collections for their grace period. Three requests.
+
+        One mark stands for all of it: whoever finds it spares the ranges too. The metarange is what a collection dooms
+        and deletes first, so if it is neither doomed nor gone, its ranges are not.
+
+        Raises:
+            MetaRangeNotFound: its file is missing.
+            BeingCollected: it is about to be deleted, or has just been.
+            InvalidInput: this is no id.
+        """
+        check_id(metarange_id)
+        path = self.path_of_metarange(metarange_id)
+        self.mark_reuse(metarange_id)
+        self.confirm({path: False})
+        if not self._is_there(path):
+            raise MetaRangeNotFound(metarange_id=metarange_id, path=path)
+
     def _is_there(self, path: str) -> bool:
         try:
             self.objects.info(path)

@@ -24,15 +24,19 @@ def resolve(context: StagingContext, ref: str) -> CommitId | None:
 
 
 def resolve_present(context: StagingContext, ref: str) -> CommitId | None:
-    """As `resolve`, for a branch that is to begin at that commit: its records must still be there.
+    """As `resolve`, for a branch that is to begin at that commit: its records are there, and are kept until it does.
 
     A commit that no branch reaches is garbage after a while: its ranges are collected, and the commit itself stays.
+    A branch's HEAD may be one a moment later, so it is claimed too.
 
     Raises:
         MetaRangeNotFound: the records of the commit were collected.
+        BeingCollected: they are being collected at this moment.
     """
     commit_id = resolve(context, ref)
-    context.committed.ranges_of(context.commits.metarange_of(commit_id))
+    metarange_id = context.commits.metarange_of(commit_id)
+    if metarange_id is not None:
+        context.committed.claim(metarange_id)
     return commit_id
 
 

@@ -143,6 +143,41 @@ def test_a_collection_at_every_step_of_a_writer_loses_nothing() -> None:
     assert step > 10
 
 
+def claimed(world: World, hook: Callable[[str, str], None] | None = None) -> bool:
+    """Bring the orphan back, if it is not collected just now; what is in memory of it does not help."""
+    layer = world.layer(hook)
+    try:
+        layer.claim(world.orphan)
+    except (BeingCollected, MetaRangeNotFound):
+        return False
+    world.branch = world.orphan
+    return True
+
+
+def test_a_claim_at_every_step_of_a_collection_keeps_everything_or_is_refused() -> None:
+    outcomes = set()
+    for step in itertools.count():
+        world = World()
+        hook, seen = at_step(step, lambda world=world: outcomes.add(claimed(world)))  # type: ignore[misc]
+        world.collect(hook)
+        if seen[0] <= step:
+            break
+        check_readable(world, OLD)
+    assert step > 10
+    assert outcomes == {False, True}
+
+
+def test_a_collection_at_every_step_of_a_claim_takes_nothing_that_was_claimed() -> None:
+    for step in itertools.count():
+        world = World()
+        hook, seen = at_step(step, lambda world=world: world.collect())  # type: ignore[misc]
+        claimed(world, hook)
+        if seen[0] <= step:
+            break
+        check_readable(world, OLD)
+    assert step >= 3
+
+
 def write_or_again(world: World, hook: Callable[[str, str], None]) -> None:
     try:
         world.write(NEW, hook)
@@ -225,11 +260,11 @@ def test_a_collection_that_died_at_any_step_keeps_writers_away_until_it_is_old()
         check_readable(world)
 
 
-def check_readable(world: World) -> None:
+def check_readable(world: World, content: RecordSet = NEW) -> None:
     """Whatever the branch has is all there, now and after the next collections."""
     for _ in range(2):
         if world.branch is not None:
-            assert dict(world.layer().scan(world.branch)) == NEW
+            assert dict(world.layer().scan(world.branch)) == content
         world.clock.advance(3 * GRACE)
         world.collect()
     if world.branch is None:
@@ -248,6 +283,11 @@ def breaks_reuse_marks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HookedObjects, "create", without_marks)
 
 
+def breaks_marks_of_metaranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The collection spares what was claimed, and not what that consists of."""
+    monkeypatch.setattr(RangeCollector, "_ranges_of_claimed", lambda self, metaranges: ())
+
+
 def breaks_confirmation(monkeypatch: pytest.MonkeyPatch) -> None:
     """The writer does not look at the doom marks."""
     monkeypatch.setattr(RangeFiles, "confirm", lambda self, written: None)
@@ -264,7 +304,8 @@ def breaks_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RangeCollector, "_look", without_ages)
 
 
-@pytest.mark.parametrize("broken", [breaks_reuse_marks, breaks_confirmation, breaks_second_look])
+@pytest.mark.parametrize("broken", [breaks_reuse_marks, breaks_marks_of_metaranges, breaks_confirmation,
+                                    breaks_second_look])
 def test_the_tests_above_find_who_breaks_the_protocol(broken: Callable[[pytest.MonkeyPatch], None],
                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
@@ -275,6 +316,8 @@ def test_the_tests_above_find_who_breaks_the_protocol(broken: Callable[[pytest.M
 def all_of_them() -> None:
     test_a_writer_at_every_step_of_a_collection_loses_nothing()
     test_a_collection_at_every_step_of_a_writer_loses_nothing()
+    test_a_claim_at_every_step_of_a_collection_keeps_everything_or_is_refused()
+    test_a_collection_at_every_step_of_a_claim_takes_nothing_that_was_claimed()
     test_two_collections_and_a_writer_at_every_step_of_each_other()
     test_a_file_that_was_old_when_a_collection_first_looked_and_is_young_when_it_deletes()
 

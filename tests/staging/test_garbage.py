@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+
 import attrs
 import pytest
 
 from compactlib.errors import InvalidInput
 from compactlib.kv import MemoryStore
+from compactlib.objects import MemoryObjects
 from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.staging import Branch, CommitId, MetaRangeNotFound
+from compactlib.staging.errors import BeingCollected
 from compactlib.staging.garbage import collect_garbage, live_metaranges
 from compactlib.testing import FaultyStore, KVFault, KVOperation
+from tests.staging.hooked_objects import HookedObjects
 from tests.staging.world import World
 
 
@@ -79,3 +86,116 @@ def test_an_error_is_an_outcome_and_nothing_is_deleted_for_it() -> None:
     assert world.area.branch("main").get(b"a").data == b"1"
     with pytest.raises(InvalidInput, match="0 or more"):
         collect_garbage(world.context, grace_seconds=-1)
+
+
+class Forgotten:
+    """A repository with a commit that no branch reaches any more, and two processes: one collects, one uses it again.
+
+    Args:
+        step: before which request, of both stores together, something else happens.
+    """
+
+    def __init__(self, step: int) -> None:
+        self.base = World()
+        self.base.branch({"a": "1"})
+        side = self.base.area.create_branch("side", "main")
+        side.put(b"s", b"1")
+        side.commit("side")
+        record = side.record()
+        assert record.commit_id is not None
+        self.commit_id: CommitId = record.commit_id
+        self.base.area.delete_branch("side")
+        self.base.clock.advance(1000)
+        self.step = step
+        self.seen = 0
+        self.interfere: Callable[[], object] = lambda: None
+
+    def collect(self) -> object:
+        return collect_garbage(self.base.context, grace_seconds=100)
+
+    def hooked(self) -> World:
+        """The repository as a process sees it whose requests are counted; it has nothing in memory."""
+        assert isinstance(self.base.objects, MemoryObjects)
+        world = World(FaultyStore(self.base.store, lambda operation: self.request()),
+                      HookedObjects(self.base.objects, lambda operation, key: self.request()), seed=2)
+        world.clock.advance(1000)
+        return world
+
+    def request(self) -> None:
+        self.seen += 1
+        if self.seen == self.step + 1:
+            self.interfere()
+
+    def check(self, branch: Branch | None) -> None:
+        """What was acknowledged can be read, now and later."""
+        for _ in range(2):
+            if branch is not None:
+                assert World(self.base.store, self.base.objects, seed=3).area.branch(branch.name).get(b"s").data == b"1"
+            self.base.clock.advance(1000)
+            self.collect()
+
+
+def again(world: World, commit_id: CommitId) -> Branch:
+    return world.area.create_branch("again", commit_id)
+
+
+def reset_to(world: World, commit_id: CommitId) -> Branch:
+    main = world.area.branch("main")
+    main.hard_reset(commit_id)
+    return main
+
+
+def import_it(world: World, commit_id: CommitId) -> Branch:
+    main = world.area.branch("main")
+    main.commit_metarange(world.area.commit(commit_id).metarange_id, "import")
+    return main
+
+
+USES = [again, reset_to, import_it]
+
+
+def used(world: World, use: Callable[[World, CommitId], Branch], commit_id: CommitId) -> Branch | None:
+    """The branch that begins at the commit again; `None` if its records were collected, or just are."""
+    try:
+        return use(world, commit_id)
+    except (BeingCollected, MetaRangeNotFound):
+        return None
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_commit_that_comes_back_at_any_step_of_a_collection_is_whole_or_refused(
+        use: Callable[[World, CommitId], Branch]) -> None:
+    outcomes = set()
+    for step in itertools.count():
+        story = Forgotten(step)
+        found: list[Branch | None] = []
+        world = World(story.base.store, story.base.objects, seed=2)
+        story.interfere = lambda story=story, world=world, found=found: (  # type: ignore[misc]
+            found.append(used(world, use, story.commit_id)))
+        collect_garbage(story.hooked().context, grace_seconds=100)
+        if not found:
+            break
+        outcomes.add(found[0] is None)
+        story.check(found[0])
+    assert step > 10
+    assert outcomes == {False, True}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_collection_at_any_step_of_using_a_commit_again_takes_nothing_from_it(
+        use: Callable[[World, CommitId], Branch]) -> None:
+    for step in itertools.count():
+        story = Forgotten(step)
+        story.interfere = story.collect
+        story.check(used(story.hooked(), use, story.commit_id))
+        if story.seen <= step:
+            break
+    assert step > 5
+
+
+def test_who_only_looks_whether_the_records_are_there_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests above can fail."""
+    monkeypatch.setattr("compactlib.staging.committed_ranges.CommittedRanges.claim",
+                        lambda self, metarange_id: self.ranges_of(metarange_id))
+    with pytest.raises(MetaRangeNotFound):
+        test_a_collection_at_any_step_of_using_a_commit_again_takes_nothing_from_it(again)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 
 import pytest
@@ -10,7 +11,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import Closed, InvalidInput
 from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed
-from compactlib.staging import Compactor
+from compactlib.staging import BranchNotFound, Compactor, StagingArea
 from compactlib.staging.cleanup import TokenCleaner
 from compactlib.staging.compaction_outcome import NothingToDo, Throttled
 from compactlib.staging.metrics import StagingMetrics
@@ -18,6 +19,7 @@ from compactlib.staging.plan import CostPolicy
 from compactlib.staging.policy import AnyOf, DeletesPolicy, ListingCostPolicy, SealedTokensPolicy
 from compactlib.staging.sensor import CompactionSensor
 from compactlib.staging.worker import BranchesAtWork, CompactionWorker
+from compactlib.testing import FaultyStore, KVOperation
 from tests.staging.world import World
 
 
@@ -232,3 +234,26 @@ def test_metrics_and_the_sensor_hear_the_same_events() -> None:
     sealed = [fields["value"] for name, fields in observer.events if name == "staging_sealed_tokens"]
     assert sealed == [1, 0]
     world.area.delete_branch("main")
+
+
+def test_commits_are_counted_and_timed_by_how_they_ended() -> None:
+    observer = RecordingObserver()
+    world = World()
+
+    def slowly(operation: KVOperation) -> None:
+        if operation.name == "set_if":
+            world.clock.advance(0.25)
+
+    area = StagingArea(FaultyStore(world.store, slowly), world.committed, clock=world.clock, random=random.Random(5),
+                       observer=observer)
+    main = area.create_branch("main")
+    main.put(b"a", b"1")
+    main.commit("one")  # two compare-and-sets
+    main.commit("nothing")
+    with pytest.raises(BranchNotFound):
+        area.branch("nowhere").commit("x")
+    told = {(name.removeprefix("staging_"), dict(labels)["outcome"]): value
+            for (name, labels), value in observer.counters.items()}
+    assert told == {("commits", "committed"): 1, ("commit_milliseconds", "committed"): 500,
+                    ("commits", "no_changes"): 1, ("commit_milliseconds", "no_changes"): 0,
+                    ("commits", "error"): 1, ("commit_milliseconds", "error"): 0}
