@@ -10,20 +10,23 @@
 
 from compactlib.lab.blob_log import BlobLog, Compacted
 from compactlib.lab.blob_replay import BlobReplay, replay_blobs
-from compactlib.lab.blob_report import ReplayReport
 from compactlib.lab.blob_settings import BlobSettings
 from compactlib.lab.closed_forms import (
     fifo_write_amplification,
     greedy_write_amplification,
     random_write_amplification,
 )
-from compactlib.lab.experiments import Comparison, Experiment, ReplayTask, compare, run_experiments, sweep
+from compactlib.lab.experiments import Comparison, Experiment, ReplayTask, compare, grid, run_experiments, sweep
 from compactlib.lab.fifo import OldestFirst
 from compactlib.lab.measures import AMPLIFICATIONS, Measures, together
 from compactlib.lab.operations import DELETE, FOREVER, PUT, READ, Operations, OperationsBuilder
 from compactlib.lab.raftlog_replay import RaftLogReplay, RaftLogSettings, replay_raftlog
-from compactlib.lab.scheduler_replay import SchedulerLoad, SchedulerReport, replay_scheduler
-from compactlib.lab.sensor_replay import SensorReport, replay_sensor
+from compactlib.lab.reports import MeasuredReport, ReplayReport, Report
+from compactlib.lab.scheduler_replay import SchedulerLoad, SchedulerSettings, replay_scheduler
+from compactlib.lab.scheduler_report import SchedulerMeasures, SchedulerReport
+from compactlib.lab.sensor_replay import SensorReplay, SensorSettings, replay_sensor
+from compactlib.lab.sensor_report import SensorMeasures, SensorReport
+from compactlib.lab.setup import Setup
 from compactlib.lab.traces import CloudPhysicsTrace, CsvTrace
 from compactlib.lab.workloads import AppendMostly, Bursts, HotCold, Synthetic, TtlMix, Uniform, Workload, Zipf
 
@@ -44,6 +47,7 @@ __all__ = [
     "CsvTrace",
     "Experiment",
     "HotCold",
+    "MeasuredReport",
     "Measures",
     "OldestFirst",
     "Operations",
@@ -52,9 +56,16 @@ __all__ = [
     "RaftLogSettings",
     "ReplayReport",
     "ReplayTask",
+    "Report",
     "SchedulerLoad",
+    "SchedulerMeasures",
     "SchedulerReport",
+    "SchedulerSettings",
+    "SensorMeasures",
+    "SensorReplay",
     "SensorReport",
+    "SensorSettings",
+    "Setup",
     "Synthetic",
     "TtlMix",
     "Uniform",
@@ -63,6 +74,7 @@ __all__ = [
     "compare",
     "fifo_write_amplification",
     "greedy_write_amplification",
+    "grid",
     "random_write_amplification",
     "replay_blobs",
     "replay_raftlog",

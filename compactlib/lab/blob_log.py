@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -19,7 +20,9 @@ from compactlib.blobstore.plan_history import PlanHistory
 from compactlib.blobstore.policy import Dying, SegmentView, StoreView
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.lab.blob_records import DEAD, NEVER, Records
-from compactlib.lab.blob_settings import BlobSettings
+
+if TYPE_CHECKING:
+    from compactlib.lab.blob_settings import BlobSettings
 
 
 @attrs.frozen(kw_only=True)

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import copy
 from array import array
+from typing import TYPE_CHECKING
 
 from compactlib.blobstore.plan import CompactionPlan
 from compactlib.blobstore.policy import CompactionPolicy
 from compactlib.lab.blob_log import BlobLog
 from compactlib.lab.blob_records import NEVER, put_plainly
-from compactlib.lab.blob_report import ReplayReport
-from compactlib.lab.blob_settings import BlobSettings
 from compactlib.lab.measures import Measures
 from compactlib.lab.operations import DELETE, FOREVER, PUT, Operations
+from compactlib.lab.reports import ReplayReport
 from compactlib.lab.workloads import Workload
 from compactlib.observe import Observer, Progress
 from compactlib.report import PolicyRecord
+
+if TYPE_CHECKING:
+    from compactlib.lab.blob_settings import BlobSettings
 
 MAX_ROUNDS = 10_000
 """The most plans that one question may lead to."""

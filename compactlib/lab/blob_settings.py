@@ -8,9 +8,14 @@ import attrs
 
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.policies.choose import bucket_count_of
+from compactlib.blobstore.policy import CompactionPolicy
 from compactlib.blobstore.records import record_size
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
 from compactlib.errors import InvalidInput
+from compactlib.lab.blob_replay import replay_blobs
+from compactlib.lab.reports import ReplayReport
+from compactlib.lab.workloads import Workload
+from compactlib.observe import Observer
 
 MAX_SEGMENTS = 1 << 24
 
@@ -75,6 +80,19 @@ class BlobSettings:
     def room_bytes(self) -> int:
         """What a segment holds beside its header."""
         return self.segment_bytes - self.header_bytes
+
+    def replay(self, workload: Workload, policy: CompactionPolicy, *, seed: int,
+               observer: Observer | None = None) -> ReplayReport:
+        """See `replay_blobs`, and `Setup.replay`."""
+        return replay_blobs(workload, policy, self, seed=seed, observer=observer)
+
+    def read_report(self, text: str) -> ReplayReport:
+        """See `Setup.read_report`."""
+        return ReplayReport.from_json(text)
+
+    def name_of(self, policy: CompactionPolicy) -> str:
+        """See `Setup.name_of`."""
+        return policy.name
 
     @classmethod
     def of_slots(cls, segments: int, records_per_segment: int, record_bytes: int = 1, **more: Any

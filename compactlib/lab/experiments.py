@@ -7,7 +7,6 @@ DataFrame job. A task writes its report as a file into a folder that all of them
 from __future__ import annotations
 
 import itertools
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,17 +14,13 @@ from typing import Any
 
 import attrs
 
-from compactlib.blobstore.policy import CompactionPolicy
 from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files import LocalFiles, write_durably
-from compactlib.lab.blob_replay import replay_blobs
-from compactlib.lab.blob_report import ReplayReport
-from compactlib.lab.blob_settings import BlobSettings
-from compactlib.lab.measures import AMPLIFICATIONS
-from compactlib.lab.workloads import Workload
+from compactlib.lab.reports import Report
+from compactlib.lab.setup import PolicyT, Setup, WorkloadT
 from compactlib.observe import Observer, Progress
-from compactlib.report import PolicyRecord, Printed
+from compactlib.report import Printed, Setting
 from compactlib.rewrite import (
     Attempt,
     Executor,
@@ -41,25 +36,25 @@ MAX_EXPERIMENTS = 10_000
 
 @attrs.frozen(kw_only=True)
 class Experiment:
-    """One policy, one workload, one store, one seed. Picklable, if policy and workload are.
+    """One policy, one workload, one setup, one seed. Picklable, if these are.
 
     Attributes:
         policy: who decides.
         workload: what is asked.
-        settings: the store.
+        settings: the setup: what is replayed, and how it is laid out.
         seed: of the workload.
         labels: what tells it apart in a table, such as the parameter that was swept.
     """
 
-    policy: CompactionPolicy
-    workload: Workload
-    settings: BlobSettings
+    policy: Any
+    workload: Any
+    settings: Setup[Any, Any]
     seed: int = 0
-    labels: Mapping[str, int | float | str] = attrs.field(factory=dict)
+    labels: Mapping[str, Setting] = attrs.field(factory=dict)
 
-    def run(self, observer: Observer | None = None) -> ReplayReport:
-        """Replay it, here and now."""
-        return replay_blobs(self.workload, self.policy, self.settings, seed=self.seed, observer=observer)
+    def run(self, observer: Observer | None = None) -> Report:
+        """Replay; the same report each time. Raises what the replay raises."""
+        return self.settings.replay(self.workload, self.policy, seed=self.seed, observer=observer)
 
 
 @attrs.frozen
@@ -99,61 +94,89 @@ class Comparison(Printed):
     """
 
     experiments: tuple[Experiment, ...]
-    reports: tuple[ReplayReport, ...]
+    reports: tuple[Report, ...]
     skip: float = 0.5
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One dictionary an experiment: what was run, and the figures of its steady part; NaN as `None`."""
+        """One dictionary an experiment: what was run, and the figures of its steady part; what is unknown as `None`."""
         rows = []
         for experiment, report in zip(self.experiments, self.reports, strict=True):
             steady = report.steady(self.skip)
-            figures = {name: getattr(steady, name) for name in AMPLIFICATIONS}
-            rows.append({"policy": experiment.policy.name, "workload": experiment.workload.name,
-                         **experiment.labels, "seed": experiment.seed,
-                         **{name: None if math.isnan(value) else value for name, value in figures.items()},
-                         "compactions": steady.compactions, "refused": steady.refused,
-                         "settings": str(PolicyRecord.of(experiment.policy)), "of": str(experiment.workload)})
+            rows.append({"policy": experiment.settings.name_of(experiment.policy),
+                         "workload": experiment.workload.name, **experiment.labels, "seed": experiment.seed,
+                         **steady.figures(), "compactions": steady.compactions, "refused": steady.refused,
+                         "settings": report.policy, "of": report.workload})
         return rows
+
+    @property
+    def figures(self) -> Mapping[str, str]:
+        """The figures that its reports have, and what each says."""
+        return {name: title for report in self.reports for name, title in report.intervals[0].FIGURES.items()}
 
     def best(self, figure: str = "write_amplification") -> Experiment:
         """The experiment with the least of a figure.
 
         Raises:
-            InvalidInput: there is no such figure, or no experiment.
+            InvalidInput: there is no such figure, no experiment knows it, or there is none.
         """
-        if figure not in AMPLIFICATIONS or not self.reports:
+        values = {place: value for place, report in enumerate(self.reports)
+                  if (value := report.steady(self.skip).figures().get(figure)) is not None}
+        if not values:
             raise InvalidInput(f"no best {figure!r} of {len(self.reports)} experiments; figures are "
-                               f"{', '.join(AMPLIFICATIONS)}")
-        values = [getattr(report.steady(self.skip), figure) for report in self.reports]
-        known = [place for place, value in enumerate(values) if not math.isnan(value)] or [0]
-        return self.experiments[min(known, key=values.__getitem__)]
+                               f"{', '.join(self.figures)}")
+        return self.experiments[min(values, key=values.__getitem__)]
 
     def _summary(self) -> str:
         return f"{len(self.experiments)} experiments, the first {self.skip:.0%} of each left out"
 
 
-def compare(policies: Iterable[CompactionPolicy], workloads: Iterable[Workload], settings: BlobSettings, *,
+def compare(policies: Iterable[PolicyT], workloads: Iterable[WorkloadT],
+            settings: Setup[PolicyT, WorkloadT] | Mapping[str, Setup[PolicyT, WorkloadT]], *,
             seeds: Sequence[int] = (0,)) -> tuple[Experiment, ...]:
-    """Every policy with every workload and seed; hand them to `run_experiments`."""
-    return tuple(Experiment(policy=policy, workload=workload, settings=settings, seed=seed)
-                 for workload, policy, seed in itertools.product(tuple(workloads), tuple(policies), seeds))
+    """Every policy with every workload, setup and seed; hand them to `run_experiments`.
+
+    Args:
+        policies: who decides; of a scheduler its configurations, of a staging area what its sensor asks.
+        workloads: what is asked.
+        settings: what is replayed; several setups as a mapping, whose keys become the column `setup`.
+        seeds: of the workloads.
+    """
+    setups: Mapping[str, Setup[PolicyT, WorkloadT]]
+    setups = settings if isinstance(settings, Mapping) else {"": settings}
+    return tuple(Experiment(policy=policy, workload=workload, settings=setup, seed=seed,
+                            labels={"setup": name} if name else {})
+                 for workload, (name, setup), policy, seed
+                 in itertools.product(tuple(workloads), setups.items(), tuple(policies), seeds))
 
 
-def sweep(make: Callable[..., CompactionPolicy], parameters: Mapping[str, Sequence[int | float | str]],
-          workload: Workload, settings: BlobSettings, *, seeds: Sequence[int] = (0,)) -> tuple[Experiment, ...]:
+def sweep(make: Callable[..., PolicyT], parameters: Mapping[str, Sequence[Setting]], workload: WorkloadT,
+          settings: Setup[PolicyT, WorkloadT], *, seeds: Sequence[int] = (0,)) -> tuple[Experiment, ...]:
     """A policy with every combination of some settings; hand them to `run_experiments`.
 
     Args:
         make: makes the policy of the settings as keyword arguments, such as its class.
         parameters: the values of each setting.
         workload: what is asked.
-        settings: the store.
+        settings: what is replayed.
+        seeds: of the workload.
+    """
+    return grid(lambda **values: Experiment(policy=make(**values), workload=workload, settings=settings),
+                parameters, seeds=seeds)
+
+
+def grid(make: Callable[..., Experiment], parameters: Mapping[str, Sequence[Setting]], *,
+         seeds: Sequence[int] = (0,)) -> tuple[Experiment, ...]:
+    """An experiment for every combination of parameters of any kind: of the policy, the workload or the setup.
+
+    Args:
+        make: makes the experiment of the parameters as keyword arguments; its seed and labels are set here.
+        parameters: the values of each; they become columns.
         seeds: of the workload.
     """
     names = tuple(parameters)
-    return tuple(Experiment(policy=make(**dict(zip(names, values, strict=True))), workload=workload, settings=settings,
-                            seed=seed, labels=dict(zip(names, values, strict=True)))
-                 for values in itertools.product(*(parameters[name] for name in names)) for seed in seeds)
+    combinations = [dict(zip(names, values, strict=True))
+                    for values in itertools.product(*(parameters[name] for name in names))]
+    return tuple(attrs.evolve(make(**values), seed=seed, labels=values) for values in combinations for seed in seeds)
 
 
 def run_experiments(experiments: Iterable[Experiment], folder: str | os.PathLike[str], *,
@@ -177,19 +200,20 @@ def run_experiments(experiments: Iterable[Experiment], folder: str | os.PathLike
     if len(listed) > MAX_EXPERIMENTS:
         raise InvalidInput(f"{len(listed)} experiments; run at most {MAX_EXPERIMENTS} at once")
     tasks = [ReplayTask(f"experiment {number:05d}", each, os.fspath(folder)) for number, each in enumerate(listed)]
+    setups = {task.name: task.experiment.settings for task in tasks}
     told = Observer() if observer is None else observer
-    found: dict[str, ReplayReport] = {}
+    found: dict[str, Report] = {}
     for outcome in (LocalExecutor() if executor is None else executor).run(tasks, observer=observer):
         if isinstance(outcome, RewriteFailure):
             raise outcome.error
-        found[outcome.task] = _read(outcome.files[0])
+        found[outcome.task] = _read(outcome.files[0], setups[outcome.task])
         told.progress(Progress("experiments", len(found), len(tasks), "experiments"))
     return Comparison(listed, tuple(found[task.name] for task in tasks), skip)
 
 
-def _read(file: RewrittenFile) -> ReplayReport:
+def _read(file: RewrittenFile, setup: Setup[Any, Any]) -> Report:
     content = Path(file.path).read_bytes()
     if crc32(content) != file.crc32:
         raise CorruptData(path=file.path, offset=0, expected=f"CRC {file.crc32}", found=f"CRC {crc32(content)}")
     LocalFiles().unlink(file.path)
-    return ReplayReport.from_json(content.decode())
+    return setup.read_report(content.decode())

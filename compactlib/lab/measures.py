@@ -1,14 +1,30 @@
-"""What a stretch of a replay came to: counts that add up, and the amplifications that follow from them."""
+"""What a stretch of a replay came to: counts that add up, and the figures that follow from them.
+
+Each kind of replay counts what all have in common, and may add counts and figures of its own: `FIGURES` names them,
+with their units. How the counts of two stretches become one is said at each field: most add up.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final, TypeVar
 
 import attrs
 
 from compactlib.errors import InvalidInput
+
+LAST: Final = {"joined": "last"}
+"""Metadata of a count that says how things stand at the end of a stretch."""
+MOST: Final = {"joined": "most"}
+"""Metadata of a count that is the largest of its stretch."""
+ADDED: Final = {"joined": "sum"}
+"""Metadata of a count that adds up, as do those without any; tuples are put one behind the other."""
+HIDDEN: Final = {"hidden": True}
+"""Metadata of what figures are reckoned from, and tables leave out."""
+
+WRITE_AMPLIFICATION: Final = "bytes written for each byte of the user"
+SPACE_AMPLIFICATION: Final = "bytes used for each live byte"
 
 
 @attrs.frozen(kw_only=True)
@@ -18,6 +34,7 @@ class Measures:
     Attributes:
         start: when it begins, seconds since the epoch.
         end: when it ends.
+        capacity_bytes: of the store; 0: it has no limit, and `peak_fill` is unknown.
         operations: how many operations were made, reads and refused ones included.
         reads: how many of them were reads.
         refused: writes for which the log had no room.
@@ -27,10 +44,9 @@ class Measures:
         asked: how often the policy was asked.
         compactions: how often it gave a plan.
         victims: segments that the plans took.
-        freed_segments: by how many segments the log got shorter.
+        freed_segments: by how many segments the log got shorter; ranges, blocks, where a store has none.
         reclaimed_bytes: bytes of dead records that went.
         waited_byte_seconds: the sum of size and time from death to reclaim over what was reclaimed.
-        capacity_bytes: of the log.
         used_bytes: used at the end.
         live_bytes: bytes at the end that a reader can still ask for.
         used_sum: the sum of used bytes over samples, one with each question to the policy and one at the end.
@@ -39,8 +55,19 @@ class Measures:
         peak_used_bytes: the most that was used.
     """
 
-    start: float = 0.0
-    end: float = 0.0
+    FIGURES: ClassVar[Mapping[str, str]] = {
+        "write_amplification": WRITE_AMPLIFICATION,
+        "space_amplification": SPACE_AMPLIFICATION,
+        "copied_per_reclaimed": "bytes copied for each byte reclaimed",
+        "read_cost": "bytes read by compactions for each byte of the user",
+        "seconds_to_reclaim": "seconds from death to reclaim",
+        "peak_fill": "the most that was used, as a part of the capacity",
+    }
+    """The figures that such a replay is judged by: names of properties, and what they say, with the unit."""
+
+    start: float = attrs.field(default=0.0, metadata={"joined": "first"})
+    end: float = attrs.field(default=0.0, metadata=LAST)
+    capacity_bytes: int = attrs.field(default=0, metadata=LAST | HIDDEN)
     operations: int = 0
     reads: int = 0
     refused: int = 0
@@ -52,87 +79,93 @@ class Measures:
     victims: int = 0
     freed_segments: int = 0
     reclaimed_bytes: int = 0
-    waited_byte_seconds: float = 0.0
-    capacity_bytes: int = 0
-    used_bytes: int = 0
-    live_bytes: int = 0
-    used_sum: int = 0
-    live_sum: int = 0
-    record_sum: int = 0
-    peak_used_bytes: int = 0
+    waited_byte_seconds: float = attrs.field(default=0.0, metadata=ADDED | HIDDEN)
+    used_bytes: int = attrs.field(default=0, metadata=LAST)
+    live_bytes: int = attrs.field(default=0, metadata=LAST)
+    used_sum: int = attrs.field(default=0, metadata=ADDED | HIDDEN)
+    live_sum: int = attrs.field(default=0, metadata=ADDED | HIDDEN)
+    record_sum: int = attrs.field(default=0, metadata=ADDED | HIDDEN)
+    peak_used_bytes: int = attrs.field(default=0, metadata=MOST)
 
     @property
     def write_amplification(self) -> float:
         """Bytes written for each byte that a user wrote, 1 without compactions; NaN if nothing was written."""
-        return _part(self.user_bytes + self.copied_bytes, self.user_bytes)
+        return part(self.user_bytes + self.copied_bytes, self.user_bytes)
 
     @property
     def space_amplification(self) -> float:
         """Bytes used for each live one, on average over the samples."""
-        return _part(self.used_sum, self.live_sum)
+        return part(self.used_sum, self.live_sum)
 
     @property
     def utilisation(self) -> float:
         """Which part of what the log holds is live, on average over the samples; what the closed forms ask for."""
-        return _part(self.live_sum, self.record_sum)
+        return part(self.live_sum, self.record_sum)
 
     @property
     def copied_per_reclaimed(self) -> float:
         """Bytes copied for each byte of dead records that went."""
-        return _part(self.copied_bytes, self.reclaimed_bytes)
+        return part(self.copied_bytes, self.reclaimed_bytes)
 
     @property
     def read_cost(self) -> float:
         """Bytes that compactions read for each byte that a user wrote."""
-        return _part(self.read_bytes, self.user_bytes)
+        return part(self.read_bytes, self.user_bytes)
 
     @property
     def seconds_to_reclaim(self) -> float:
         """How long a byte stayed after its death, on average over those that went."""
-        return _part(self.waited_byte_seconds, self.reclaimed_bytes)
+        return part(self.waited_byte_seconds, self.reclaimed_bytes)
 
     @property
     def peak_fill(self) -> float:
         """The most that was used, as a part of the capacity."""
-        return _part(self.peak_used_bytes, self.capacity_bytes)
+        return part(self.peak_used_bytes, self.capacity_bytes)
+
+    def figures(self) -> dict[str, float | None]:
+        """The figures of `FIGURES`; what is unknown as `None`."""
+        values = {name: getattr(self, name) for name in self.FIGURES}
+        return {name: None if math.isnan(value) else value for name, value in values.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """The counts that a reader wants, and the amplifications; NaN as `None`."""
-        shown: dict[str, Any] = {
-            "start": self.start, "end": self.end, "operations": self.operations, "reads": self.reads,
-            "refused": self.refused, "user_bytes": self.user_bytes, "copied_bytes": self.copied_bytes,
-            "read_bytes": self.read_bytes, "asked": self.asked, "compactions": self.compactions,
-            "victims": self.victims, "freed_segments": self.freed_segments, "reclaimed_bytes": self.reclaimed_bytes,
-            "used_bytes": self.used_bytes, "live_bytes": self.live_bytes}
-        for name in AMPLIFICATIONS:
-            value = getattr(self, name)
-            shown[name] = None if math.isnan(value) else value
-        return shown
+        """The counts that a reader wants, and the figures; what is unknown as `None`."""
+        shown = {field.name: getattr(self, field.name) for field in attrs.fields(type(self))
+                 if not field.metadata.get("hidden")}
+        return {**shown, **self.figures()}
 
 
-AMPLIFICATIONS = ("write_amplification", "space_amplification", "copied_per_reclaimed", "read_cost",
-                  "seconds_to_reclaim", "peak_fill")
-"""The figures that a replay is judged by: names of properties of `Measures`, and of columns."""
+AMPLIFICATIONS: Final = tuple(Measures.FIGURES)
+"""The figures that every replay is judged by: names of properties of `Measures`, and of columns."""
 
-_SUMS = ("operations", "reads", "refused", "user_bytes", "copied_bytes", "read_bytes", "asked", "compactions",
-         "victims", "freed_segments", "reclaimed_bytes", "waited_byte_seconds", "used_sum", "live_sum",
-         "record_sum")
+MeasuresT = TypeVar("MeasuresT", bound=Measures)
 
 
-def together(stretches: Sequence[Measures]) -> Measures:
-    """Stretches that follow one another as one.
+def together(stretches: Sequence[MeasuresT]) -> MeasuresT:
+    """Stretches of one kind that follow one another as one.
 
     Raises:
         InvalidInput: there is none.
     """
     if not stretches:
         raise InvalidInput("no stretch of a replay is left to add up; take more intervals, or skip less")
-    sums = {name: sum(getattr(each, name) for each in stretches) for name in _SUMS}
-    last = stretches[-1]
-    return Measures(start=stretches[0].start, end=last.end, capacity_bytes=last.capacity_bytes,
-                    used_bytes=last.used_bytes, live_bytes=last.live_bytes,
-                    peak_used_bytes=max(each.peak_used_bytes for each in stretches), **sums)
+    kind = type(stretches[0])
+    return kind(**{field.name: _joined(field.metadata.get("joined", "sum"),
+                                       [getattr(each, field.name) for each in stretches])
+                   for field in attrs.fields(kind)})
 
 
-def _part(part: float, whole: float) -> float:
+def _joined(how: str, values: Sequence[Any]) -> Any:
+    match how:
+        case "first":
+            return values[0]
+        case "last":
+            return values[-1]
+        case "most":
+            return max(values)
+        case _:
+            return sum(values[1:], start=values[0])
+
+
+def part(part: float, whole: float) -> float:
+    """A part of a whole; NaN if there is no whole."""
     return part / whole if whole else math.nan

@@ -7,15 +7,15 @@ Each function gives a `matplotlib.figure.Figure`, which a notebook shows after `
 from __future__ import annotations
 
 import io
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.files import Files, LocalFiles, write_durably
-from compactlib.lab.blob_report import ReplayReport
 from compactlib.lab.experiments import Comparison
-from compactlib.lab.measures import AMPLIFICATIONS
+from compactlib.lab.reports import Report
 
 try:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -23,26 +23,19 @@ try:
 except ImportError:
     raise MissingDependency(package="matplotlib", extra="lab", purpose="a plot") from None
 
-TITLES: Mapping[str, str] = {
-    "write_amplification": "bytes written for each byte of the user",
-    "space_amplification": "bytes used for each live byte",
-    "copied_per_reclaimed": "bytes copied for each byte reclaimed",
-    "read_cost": "bytes read by compactions for each byte of the user",
-    "seconds_to_reclaim": "seconds from death to reclaim",
-    "peak_fill": "the most that was used, as a part of the capacity",
-}
-"""What each figure of `AMPLIFICATIONS` says."""
 _FORMATS = ("png", "svg")
 
 
-def over_time(reports: Sequence[ReplayReport], figure: str = "write_amplification") -> Figure:
+def over_time(reports: Sequence[Report], figure: str = "write_amplification") -> Figure:
     """How a figure went, interval by interval: one line a report.
 
     Raises:
-        InvalidInput: there is no such figure.
+        InvalidInput: one of the reports has no such figure, or there is no report.
     """
-    _check(figure)
-    drawn, axes = _empty(TITLES[figure])
+    if not reports:
+        raise InvalidInput("no report is given; there is nothing to draw")
+    titles = [_title(figure, report.intervals[0].FIGURES) for report in reports]
+    drawn, axes = _empty(titles[0])
     for report in reports:
         points = [(each.end - report.intervals[0].start, getattr(each, figure)) for each in report.intervals]
         axes.plot(*zip(*points, strict=True), label=report.policy.split("(")[0])
@@ -57,8 +50,7 @@ def side_by_side(comparison: Comparison, figure: str = "write_amplification") ->
     Raises:
         InvalidInput: there is no such figure.
     """
-    _check(figure)
-    drawn, axes = _empty(TITLES[figure])
+    drawn, axes = _empty(_title(figure, comparison.figures))
     rows = comparison.to_dicts()
     policies = list(dict.fromkeys(row["policy"] for row in rows))
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
@@ -67,8 +59,7 @@ def side_by_side(comparison: Comparison, figure: str = "write_amplification") ->
         heights = []
         for workload in workloads:
             found = [row[figure] for row in rows if (row["policy"], row["workload"]) == (policy, workload)]
-            known = [each for each in found if each is not None]
-            heights.append(sum(known) / len(known) if known else 0.0)
+            heights.append(_mean(found))
         axes.bar([at + place * width for at in range(len(workloads))], heights, width, label=policy)
     axes.set_xticks([at + 0.4 - width / 2 for at in range(len(workloads))], workloads)
     axes.legend()
@@ -81,11 +72,9 @@ def along(comparison: Comparison, parameter: str, figure: str = "write_amplifica
     Raises:
         InvalidInput: there is no such figure, or an experiment without that setting.
     """
-    _check(figure)
-    drawn, axes = _empty(TITLES[figure])
+    drawn, axes = _empty(_title(figure, comparison.figures))
     rows = comparison.to_dicts()
-    if any(parameter not in row for row in rows):
-        raise InvalidInput(f"an experiment has no setting {parameter!r}; make them with sweep()")
+    _has(rows, parameter)
     for workload in dict.fromkeys(row["workload"] for row in rows):
         points = sorted((row[parameter], row[figure]) for row in rows
                         if row["workload"] == workload and row[figure] is not None)
@@ -101,16 +90,39 @@ def trade_off(comparison: Comparison, x: str = "space_amplification", y: str = "
     Raises:
         InvalidInput: there is no such figure.
     """
-    _check(x)
-    _check(y)
-    drawn, axes = _empty(TITLES[y])
+    drawn, axes = _empty(_title(y, comparison.figures))
     for policy in dict.fromkeys(row["policy"] for row in comparison.to_dicts()):
         points = [(row[x], row[y]) for row in comparison.to_dicts()
                   if row["policy"] == policy and None not in (row[x], row[y])]
         if points:
             axes.scatter(*zip(*points, strict=True), label=policy)
-    axes.set_xlabel(TITLES[x])
+    axes.set_xlabel(_title(x, comparison.figures))
     axes.legend()
+    return drawn
+
+
+def heat_map(comparison: Comparison, x: str, y: str, figure: str = "write_amplification") -> Figure:
+    """How a figure depends on two settings that were swept together: a field for each pair, the mean of its seeds.
+
+    Raises:
+        InvalidInput: there is no such figure, or an experiment without one of the settings.
+    """
+    drawn, axes = _empty(y)
+    rows = comparison.to_dicts()
+    title = _title(figure, comparison.figures)
+    for parameter in (x, y):
+        _has(rows, parameter)
+    columns, lines = (sorted({row[name] for row in rows}) for name in (x, y))
+    fields = [[_mean([row[figure] for row in rows if (row[x], row[y]) == (column, line)]) for column in columns]
+              for line in lines]
+    image = axes.imshow(fields, aspect="auto", origin="lower")
+    axes.set_xticks(range(len(columns)), [str(each) for each in columns])
+    axes.set_yticks(range(len(lines)), [str(each) for each in lines])
+    for at, line in enumerate(fields):
+        for place, value in enumerate(line):
+            axes.text(place, at, f"{value:.3g}", ha="center", va="center", color="white")
+    axes.set_xlabel(x)
+    drawn.colorbar(image, ax=axes, label=title)
     return drawn
 
 
@@ -139,6 +151,19 @@ def _empty(title: str) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def _check(figure: str) -> None:
-    if figure not in AMPLIFICATIONS:
-        raise InvalidInput(f"there is no figure {figure!r}; take one of {', '.join(AMPLIFICATIONS)}")
+def _title(figure: str, known: Mapping[str, str]) -> str:
+    """What a figure says, with its unit."""
+    if figure not in known:
+        raise InvalidInput(f"there is no figure {figure!r}; take one of {', '.join(known)}")
+    return known[figure]
+
+
+def _has(rows: Sequence[Mapping[str, Any]], parameter: str) -> None:
+    if any(parameter not in row for row in rows):
+        raise InvalidInput(f"an experiment has no setting {parameter!r}; make them with sweep()")
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    """The mean of those that are known; NaN of none, which leaves a gap."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else math.nan

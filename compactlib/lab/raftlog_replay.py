@@ -12,15 +12,18 @@ from array import array
 
 import attrs
 
+from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.lab.blob_report import ReplayReport
 from compactlib.lab.measures import Measures
 from compactlib.lab.operations import DELETE, READ, Operations
+from compactlib.lab.reports import ReplayReport
 from compactlib.lab.workloads import Workload
 from compactlib.observe import Observer, Progress
+from compactlib.raftlog.cadence import MajorCadence
 from compactlib.raftlog.model import SegmentLimits, SegmentRef, SegmentStats
 from compactlib.raftlog.plan import CompactionPlan, CompactionView, PlannedGroup, plan_major, plan_minor
 from compactlib.raftlog.policy import INDEX_RECORD_BYTES, CompactionPolicy
+from compactlib.raftlog.trigger import Trigger
 from compactlib.report import PolicyRecord
 
 _NO_KEY = -1
@@ -34,8 +37,10 @@ class RaftLogSettings:
         limits: how large a segment may become.
         snapshot_every: entries from one snapshot to the next, at least 1.
         major_every: snapshots from one major compaction to the next, at least 1; the others are minor.
+        trigger: says instead, as in a real log, when a compaction is a major one; `None`: `major_every` does.
         delete_bytes: payload of the entry that a delete appends.
         intervals: into about how many parts the report is cut, if the length of the workload is known, at least 1.
+        capacity_bytes: of the disk, for `peak_fill`; nothing is refused above it. 0: unknown.
 
     Raises:
         InvalidInput: a number is out of its range.
@@ -44,13 +49,29 @@ class RaftLogSettings:
     limits: SegmentLimits = attrs.Factory(SegmentLimits)
     snapshot_every: int = 10_000
     major_every: int = 4
+    trigger: Trigger | None = None
     delete_bytes: int = 16
     intervals: int = 20
+    capacity_bytes: int = 0
 
     def __attrs_post_init__(self) -> None:
-        for name, least in (("snapshot_every", 1), ("major_every", 1), ("delete_bytes", 0), ("intervals", 1)):
+        for name, least in (("snapshot_every", 1), ("major_every", 1), ("delete_bytes", 0), ("intervals", 1),
+                            ("capacity_bytes", 0)):
             if getattr(self, name) < least:
                 raise InvalidInput(f"{name} is {getattr(self, name)}; give at least {least}")
+
+    def replay(self, workload: Workload, policy: CompactionPolicy, *, seed: int,
+               observer: Observer | None = None) -> ReplayReport:
+        """See `replay_raftlog`, and `Setup.replay`."""
+        return replay_raftlog(workload, policy, self, seed=seed, observer=observer)
+
+    def read_report(self, text: str) -> ReplayReport:
+        """See `Setup.read_report`."""
+        return ReplayReport.from_json(text)
+
+    def name_of(self, policy: CompactionPolicy) -> str:
+        """See `Setup.name_of`."""
+        return policy.name
 
 
 def replay_raftlog(workload: Workload, policy: CompactionPolicy, settings: RaftLogSettings | None = None, *,
@@ -133,6 +154,8 @@ class RaftLogReplay:
         self._size_of: dict[int, int] = {}
         self._dying: list[tuple[int, int, int]] = []
         self._snapshots = 0
+        self._clock = ManualClock()
+        self._cadence: MajorCadence | None = None
         self._interval = max(expected_operations // settings.intervals, 1) if expected_operations else 0
         self._intervals: list[Measures] = []
         self._now_ms = self._started_ms = 0
@@ -151,6 +174,9 @@ class RaftLogReplay:
         """Append these operations; takes snapshots and compacts as it is time."""
         if len(piece) and not self.operations:
             self._started_ms = piece.times_ms[0]
+            if self._settings.trigger is not None:
+                self._clock.set_now(self._started_ms / 1000)
+                self._cadence = MajorCadence(self._settings.trigger, self._clock)
         for kind, key, size, _, at in piece.rows():
             self._now_ms = at
             self._counts["operations"] += 1
@@ -162,8 +188,7 @@ class RaftLogReplay:
             self._append(_NO_KEY if deleted else key, key, self._settings.delete_bytes if deleted else size)
             if self.last_index % self._settings.snapshot_every == 0:
                 self.snapshot()
-                self._snapshots += 1
-                self.compact(major=self._snapshots % self._settings.major_every == 0)
+                self.compact_when_due()
         if not self._interval or self._counts["operations"] >= self._interval:
             self._close_interval()
 
@@ -203,6 +228,24 @@ class RaftLogReplay:
         return CompactionView(segments=tuple(each.stats for each in self._segments.values() if each.indexes),
                               snapshot_index=self.snapshot_index, limits=self._settings.limits)
 
+    def compact_when_due(self) -> CompactionPlan:
+        """A minor compaction, or a major one if the trigger or `major_every` says so; right after a snapshot.
+
+        Raises:
+            CompactlibError: something was appended since the snapshot.
+            InvalidInput: the policy's choice breaks a rule.
+        """
+        cadence = self._cadence
+        if cadence is None:
+            self._snapshots += 1
+            return self.compact(major=self._snapshots % self._settings.major_every == 0)
+        self._clock.set_now(self._now_ms / 1000)
+        view = self.view()
+        plan = self.compact(major=bool(cadence.reason_for_major(view)))
+        cadence.planned(plan, view)
+        cadence.ended(plan, ())
+        return plan
+
     def compact(self, *, major: bool) -> CompactionPlan:
         """Plan as the real log does, and carry it out; only right after a snapshot, before anything else is appended.
 
@@ -215,7 +258,8 @@ class RaftLogReplay:
         view = self.view()
         self._sample()
         self._counts["asked"] += 1
-        plan = plan_major(view, self._policy) if major else plan_minor(view)
+        # As the real log does: with nothing alive a major compaction would only do what a minor one does.
+        plan = plan_major(view, self._policy) if major and self._index_of else plan_minor(view)
         if plan.is_empty:
             return plan
         self._counts["compactions"] += 1
@@ -269,7 +313,8 @@ class RaftLogReplay:
         used = sum(each.stored_bytes for each in self._segments.values())
         self._intervals.append(Measures(
             start=self._started_ms / 1000, end=self._now_ms / 1000, waited_byte_seconds=self._waited_ms / 1000,
-            used_bytes=used, live_bytes=self._live_bytes(), **self._counts))
+            capacity_bytes=self._settings.capacity_bytes, used_bytes=used, live_bytes=self._live_bytes(),
+            **self._counts))
         self._fresh_counts()
 
     def report(self, workload: str) -> ReplayReport:

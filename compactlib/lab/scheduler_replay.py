@@ -1,25 +1,25 @@
 """Replays arriving blocks against a scheduler's configuration: the real `SchedulerService`, without data.
 
-A seed draws when blocks arrive, how large they are, and which jobs hang. Workers poll at a fixed pace, hold a job for
-as long as its bytes take, and report; one that hangs reports late, after its lease, and is refused by its token.
+A seed draws when blocks arrive, how large they are, and which jobs hang or fail. Workers poll at a fixed pace, hold a
+job for as long as its bytes take, report, and delete what the scheduler says nobody reads any more. One that hangs
+reports late, after its lease, and is refused by its token; a job that fails is reported as failed, and tried again.
 """
 
 from __future__ import annotations
 
 import heapq
-import math
 from random import Random
 from typing import Any
 
 import attrs
 
 from compactlib.errors import InvalidInput
-from compactlib.report import Printed
+from compactlib.lab.scheduler_report import SchedulerMeasures, SchedulerReport
+from compactlib.lab.scheduler_world import SchedulerWorld, WorldNumbers
+from compactlib.observe import Observer, Progress
 from compactlib.scheduler.config import SchedulerConfig
-from compactlib.scheduler.model import BlockMeta, Command, CompactedBlocks, JobPlan, JobStatus
-from compactlib.scheduler.poll import PollRequest, StatusUpdate, Verdict
-from compactlib.scheduler.service import SchedulerService
-from compactlib.scheduler.update import AddBlocks, Tick
+
+_DEFAULT = SchedulerConfig()
 
 
 @attrs.frozen(kw_only=True)
@@ -27,214 +27,187 @@ class SchedulerLoad:
     """What arrives, and who works. Times are seconds.
 
     Attributes:
+        name: a short name for tables.
         blocks: blocks of level 0 that arrive.
         blocks_per_second: how many arrive in a second, on average.
+        burst_blocks: how many arrive at once; the bursts come as much more rarely.
         tenants: tenants; the k-th has a share in proportion to 1/k.
         block_bytes: size of a block, on average.
+        kept_part: which part of its sources' bytes a job writes, above 0: what is left of duplicates.
         workers: workers, one job each.
         bytes_per_second: how fast a worker is.
         poll_seconds: time between two polls of a worker.
         tick_seconds: how often the host lets time pass in the log, so that old batches are flushed.
         hang_rate: which part of the jobs takes twice the lease.
+        failure_rate: which part of the jobs is reported as failed once their time is over.
 
     Raises:
         InvalidInput: a number is out of its range.
     """
 
+    name: str = "arrivals"
     blocks: int = 1_000
     blocks_per_second: float = 2.0
+    burst_blocks: int = 1
     tenants: int = 4
     block_bytes: int = 1 << 20
+    kept_part: float = 1.0
     workers: int = 2
     bytes_per_second: float = float(1 << 23)
     poll_seconds: float = 5.0
     tick_seconds: float = 10.0
     hang_rate: float = 0.0
+    failure_rate: float = 0.0
 
     def __attrs_post_init__(self) -> None:
-        for name in ("blocks", "blocks_per_second", "tenants", "block_bytes", "workers", "bytes_per_second",
-                     "poll_seconds", "tick_seconds"):
+        for name in ("blocks", "blocks_per_second", "burst_blocks", "tenants", "block_bytes", "kept_part", "workers",
+                     "bytes_per_second", "poll_seconds", "tick_seconds"):
             if getattr(self, name) <= 0:
                 raise InvalidInput(f"{name} is {getattr(self, name)}; give a number above 0")
-        if not 0 <= self.hang_rate < 1:
-            raise InvalidInput(f"hang_rate is {self.hang_rate}; a part of the jobs hangs, 0 to less than 1")
+        if self.hang_rate < 0 or self.failure_rate < 0 or self.hang_rate + self.failure_rate >= 1:
+            raise InvalidInput(f"hang_rate is {self.hang_rate} and failure_rate {self.failure_rate}; a part of the "
+                               f"jobs hangs, another fails, and together they are less than 1")
+
+    def __str__(self) -> str:
+        return f"{self.name}({_changes(self, SchedulerLoad())})"
 
 
-@attrs.frozen(kw_only=True, repr=False)
-class SchedulerReport(Printed):
-    """What a configuration made of a load.
+@attrs.frozen(kw_only=True)
+class SchedulerSettings:
+    """How a scheduler is replayed.
 
     Attributes:
-        blocks: blocks that arrived.
-        jobs: jobs that were completed.
-        assigned: assignments; more than `jobs` if leases ran out.
-        refused: reports that came too late and were refused.
-        written_bytes: bytes of the outputs.
-        arrived_bytes: bytes of the blocks that arrived.
-        left_blocks: blocks that no job has taken in the end.
-        peak_jobs: the most jobs that were queued or running.
-        wait_seconds: from a block's arrival to the end of its first job, one a block that got there, ascending.
-        seconds: how long everything took.
+        patience_seconds: how long after the last arrival workers go on polling, at most, >= 0.
+        intervals: into about how many parts the report is cut, by time, at least 1.
+        capacity_bytes: of the store that holds the blocks, for `peak_fill`; nothing is refused above it. 0: unknown.
+
+    Raises:
+        InvalidInput: a number is out of its range.
     """
 
-    blocks: int
-    jobs: int
-    assigned: int
-    refused: int
-    written_bytes: int
-    arrived_bytes: int
-    left_blocks: int
-    peak_jobs: int
-    wait_seconds: tuple[float, ...]
-    seconds: float
+    patience_seconds: float = 86_400.0
+    intervals: int = 20
+    capacity_bytes: int = 0
 
-    @property
-    def write_amplification(self) -> float:
-        """Bytes written, arrivals included, for each byte that arrived."""
-        return (self.arrived_bytes + self.written_bytes) / self.arrived_bytes
+    def __attrs_post_init__(self) -> None:
+        if self.patience_seconds < 0 or self.intervals < 1 or self.capacity_bytes < 0:
+            raise InvalidInput(f"patience_seconds {self.patience_seconds}, intervals {self.intervals}, capacity_bytes "
+                               f"{self.capacity_bytes}: none may be negative, and there is at least 1 interval")
 
-    def wait_quantile(self, part: float) -> float:
-        """The wait that this part of the blocks does not exceed; NaN if none got there."""
-        waits = self.wait_seconds
-        return waits[min(int(part * len(waits)), len(waits) - 1)] if waits else math.nan
+    def replay(self, workload: SchedulerLoad, policy: SchedulerConfig, *, seed: int,
+               observer: Observer | None = None) -> SchedulerReport:
+        """See `replay_scheduler`, and `Setup.replay`."""
+        return replay_scheduler(policy, workload, self, seed=seed, observer=observer)
 
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One row."""
-        return [{"blocks": self.blocks, "jobs": self.jobs, "assigned": self.assigned, "refused": self.refused,
-                 "write_amplification": self.write_amplification, "left_blocks": self.left_blocks,
-                 "peak_jobs": self.peak_jobs, "median_wait_seconds": self.wait_quantile(0.5),
-                 "wait_99_seconds": self.wait_quantile(0.99), "seconds": self.seconds}]
+    def read_report(self, text: str) -> SchedulerReport:
+        """See `Setup.read_report`."""
+        return SchedulerReport.from_json(text)
 
-    def _summary(self) -> str:
-        return (f"{self.blocks:,} blocks in {self.jobs:,} jobs, {self.assigned - self.jobs:,} assigned in vain; half "
-                f"waited at most {self.wait_quantile(0.5):,.1f} s")
+    def name_of(self, policy: SchedulerConfig) -> str:
+        """See `Setup.name_of`: the settings that are not the default ones."""
+        return _changes(policy, _DEFAULT) or "default"
 
 
-def replay_scheduler(config: SchedulerConfig, load: SchedulerLoad, *, seed: int = 0,
-                     patience_seconds: float = 86_400.0) -> SchedulerReport:
+def replay_scheduler(config: SchedulerConfig, load: SchedulerLoad, settings: SchedulerSettings | None = None, *,
+                     seed: int = 0, observer: Observer | None = None) -> SchedulerReport:
     """What `config` makes of `load`. Equal arguments give equal reports.
+
+    The replay ends once every block that can be compacted has been, nobody works, and what is dead is deleted; or when
+    patience runs out.
 
     Args:
         config: the scheduler's.
         load: what arrives, and who works.
-        seed: of arrivals, sizes and hangs.
-        patience_seconds: how long after the last arrival workers go on polling, at most.
+        settings: how long it goes on, and how the report is cut.
+        seed: of arrivals, sizes, hangs and failures.
+        observer: told of progress, in blocks that arrived.
     """
-    return _World(config, load, Random(seed)).run(patience_seconds)
+    chosen = SchedulerSettings() if settings is None else settings
+    return _Replay(config, load, chosen, seed, Observer() if observer is None else observer).run()
 
 
-@attrs.define
-class _Held:
-    plan: JobPlan
-    sources: tuple[BlockMeta, ...]
-    token: int
-    done_at: float
-    hangs: bool
+class _Replay:
+    """The events in order of time, and the stretches that the report consists of."""
 
+    def __init__(self, config: SchedulerConfig, load: SchedulerLoad, settings: SchedulerSettings, seed: int,
+                 observer: Observer) -> None:
+        self.random = Random(seed)
+        self.world = SchedulerWorld(config, load, self.random, Random(f"{seed} fates"))
+        self.load, self.settings, self.observer = load, settings, observer
+        self.policy = f"scheduler({_changes(config, _DEFAULT)})"
+        self.intervals: list[SchedulerMeasures] = []
+        self.started = 0.0
+        self.samples: list[tuple[int, int]] = []
 
-class _World:
-    def __init__(self, config: SchedulerConfig, load: SchedulerLoad, random: Random) -> None:
-        self.service = SchedulerService(config)
-        self.load, self.random = load, random
-        self.index = 0
-        self.arrived: dict[str, float] = {}
-        self.waits: list[float] = []
-        self.sizes: dict[str, BlockMeta] = {}
-        self.held: list[_Held | None] = [None] * load.workers
-        self.jobs = self.assigned = self.refused = self.written = self.peak = 0
-
-    def command(self, now: float) -> Command:
-        self.index += 1
-        return Command(self.index, 1, now)
-
-    def run(self, patience: float) -> SchedulerReport:
-        load = self.load
-        events: list[tuple[float, int, int]] = []
-        at = 0.0
-        for number in range(load.blocks):
-            at += self.random.expovariate(load.blocks_per_second)
-            events.append((at, 0, number))
-        end = at + patience
+    def run(self) -> SchedulerReport:
+        load, world = self.load, self.world
+        arrivals = self._arrivals()
+        last = arrivals[-1]
+        step = max(last / self.settings.intervals, load.poll_seconds)
+        events = [(at, 0, number) for number, at in enumerate(arrivals)]
         events += [(worker * load.poll_seconds / load.workers, 1, worker) for worker in range(load.workers)]
         events.append((load.tick_seconds, 2, 0))
         heapq.heapify(events)
         now = 0.0
-        arrived_bytes, left = 0, load.blocks
         while events:
             now, kind, number = heapq.heappop(events)
+            while now > self.started + step and self.started + step < last:
+                self._close_interval(self.started + step)
             if kind == 0:
-                arrived_bytes += self.arrive(number, now)
-                left = load.blocks - number - 1
-            elif now <= end and not (left == 0 and self.is_quiet()):
+                world.arrive(number, now)
+                self._tell(number + 1)
+            elif now <= last + self.settings.patience_seconds and not (now > last and world.is_quiet()):
                 if kind == 1:
-                    self.work(number, now)
+                    world.work(number, now)
                 else:
-                    self.service.apply(self.command(now), Tick())
+                    world.tick(now)
+                    self._sample()
                 heapq.heappush(events, (now + (load.poll_seconds if kind == 1 else load.tick_seconds), kind, number))
-        return SchedulerReport(blocks=load.blocks, jobs=self.jobs, assigned=self.assigned, refused=self.refused,
-                               written_bytes=self.written, arrived_bytes=arrived_bytes,
-                               left_blocks=len(self.arrived), peak_jobs=self.peak,
-                               wait_seconds=tuple(sorted(self.waits)), seconds=now)
+        self._close_interval(now)
+        return SchedulerReport(policy=self.policy, workload=str(load), intervals=tuple(self.intervals))
 
-    def is_quiet(self) -> bool:
-        """Whether nothing is left that a poll could bring: no block that waits for its first job, nobody at work."""
-        return not self.arrived and not any(self.held)
+    def _arrivals(self) -> list[float]:
+        load, at, times = self.load, 0.0, []
+        for number in range(load.blocks):
+            if number % load.burst_blocks == 0:
+                at += self.random.expovariate(load.blocks_per_second / load.burst_blocks)
+            times.append(at)
+        return times
 
-    def arrive(self, number: int, now: float) -> int:
-        load = self.load
-        tenants = range(1, load.tenants + 1)
-        tenant = self.random.choices(tenants, weights=[1 / each for each in tenants])[0]
-        size = max(round(self.random.uniform(0.5, 1.5) * load.block_bytes), 1)
-        block = BlockMeta(id=f"block-{number:08d}", tenant=f"tenant-{tenant}", shard=0, level=0, min_time=now,
-                          max_time=now, size_bytes=size)
-        self.arrived[block.id], self.sizes[block.id] = now, block
-        self.service.apply(self.command(now), AddBlocks((block,)))
-        return size
+    def _tell(self, arrived: int) -> None:
+        if arrived % 100 == 0 or arrived == self.load.blocks:
+            self.observer.progress(Progress(f"replay {self.load.name} against a scheduler", arrived, self.load.blocks,
+                                            "blocks"))
 
-    def work(self, worker: int, now: float) -> None:
-        job = self.held[worker]
-        updates: tuple[StatusUpdate, ...] = ()
-        finished = job is not None and now >= job.done_at
-        if job is not None and finished:
-            updates = (StatusUpdate(job.plan.name, job.token, JobStatus.SUCCESS, self.results(job)),)
-        elif job is not None and not job.hangs:
-            updates = (StatusUpdate(job.plan.name, job.token, JobStatus.IN_PROGRESS),)
-        answer = self.service.poll(self.command(now), PollRequest(updates, int(job is None or finished)))
-        if job is not None and updates:
-            if answer.answers[0].verdict is not Verdict.ACCEPTED:
-                self.refused += 1
-                self.held[worker] = None
-            elif finished:
-                self.completed(job, now)
-                self.held[worker] = None
-        for plan in answer.compaction_jobs:
-            token = next(each.token for each in answer.assignments if each.name == plan.name)
-            self.held[worker] = self.begun(plan, token, now)
-        self.peak = max(self.peak, len(self.service.state.jobs))
+    def _sample(self) -> None:
+        self.samples.append((self.world.numbers.used_bytes, self.world.numbers.live_bytes))
 
-    def begun(self, plan: JobPlan, token: int, now: float) -> _Held:
-        self.assigned += 1
-        hangs = self.random.random() < self.load.hang_rate
-        sources = tuple(self.sizes[each] for each in plan.source_blocks)
-        seconds = sum(each.size_bytes for each in sources) / self.load.bytes_per_second
-        return _Held(plan, sources, token, now + (2 * self.service.config.lease_seconds if hangs else seconds), hangs)
+    def _close_interval(self, now: float) -> None:
+        self._sample()
+        numbers = self.world.numbers
+        used = sum(used for used, _ in self.samples)
+        self.intervals.append(SchedulerMeasures(
+            start=self.started, end=now, capacity_bytes=self.settings.capacity_bytes, used_sum=used, record_sum=used,
+            live_sum=sum(live for _, live in self.samples), given_up=self.world.given_up,
+            left_blocks=self.world.left_blocks, **attrs.asdict(numbers)))
+        self.world.numbers = WorldNumbers(used_bytes=numbers.used_bytes, live_bytes=numbers.live_bytes,
+                                          peak_used_bytes=numbers.used_bytes)
+        self.samples.clear()
+        self.started = now
 
-    def results(self, job: _Held) -> CompactedBlocks:
-        plan, sources = job.plan, job.sources
-        output = BlockMeta(id=f"{plan.name}-{job.token}", tenant=plan.tenant, shard=plan.shard,
-                           level=plan.compaction_level + 1, min_time=min(each.min_time for each in sources),
-                           max_time=max(each.max_time for each in sources),
-                           size_bytes=sum(each.size_bytes for each in sources))
-        return CompactedBlocks(tenant=plan.tenant, shard=plan.shard, source_blocks=plan.source_blocks,
-                               new_blocks=(output,))
 
-    def completed(self, job: _Held, now: float) -> None:
-        self.jobs += 1
-        [output] = self.results(job).new_blocks
-        self.sizes[output.id] = output
-        self.written += output.size_bytes
-        for block in job.plan.source_blocks:
-            arrived = self.arrived.pop(block, None)
-            if arrived is not None:
-                self.waits.append(now - arrived)
-            del self.sizes[block]
+def _changes(value: Any, usual: Any) -> str:
+    """The settings of `value` that differ from the usual ones."""
+    names = [field.name for field in attrs.fields(type(value))]
+    changed = [name for name in names if name != "name" and getattr(value, name) != getattr(usual, name)]
+    return ", ".join(f"{name}={_shown(getattr(value, name))}" for name in changed)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_shown, value))}]"
+    if attrs.has(type(value)):
+        usual = [f"{field.name}={getattr(value, field.name)}" for field in attrs.fields(type(value))
+                 if getattr(value, field.name) != field.default]
+        return f"({', '.join(usual)})"
+    return str(value)

@@ -8,8 +8,10 @@ from random import Random
 import pytest
 
 from compactlib.errors import InvalidInput
-from compactlib.lab import CsvTrace, replay_sensor
+from compactlib.lab import CsvTrace, SensorSettings, replay_sensor
 from compactlib.staging.policy import AnyOf, DeletesPolicy, ListingCostPolicy
+
+BASE = SensorSettings(base_keys=300)
 
 
 @pytest.fixture
@@ -31,23 +33,23 @@ def test_a_branch_whose_base_is_empty_has_no_tombstones(trace: CsvTrace) -> None
 
 @pytest.mark.parametrize("threshold", [1, 10, 100])
 def test_the_sooner_a_branch_is_compacted_the_less_listings_pass_over(trace: CsvTrace, threshold: int) -> None:
-    eager = replay_sensor(trace, DeletesPolicy(threshold), base_keys=300)
-    lazy = replay_sensor(trace, DeletesPolicy(threshold * 2), base_keys=300)
+    eager = replay_sensor(trace, DeletesPolicy(threshold), BASE)
+    lazy = replay_sensor(trace, DeletesPolicy(threshold * 2), BASE)
     assert eager.deletes == lazy.deletes == 250
     assert eager.compactions == 250 // threshold
     assert eager.peak_tombstones == threshold
     assert eager.passed_tombstones < lazy.passed_tombstones
-    assert replay_sensor(trace, DeletesPolicy(threshold), base_keys=300) == eager
+    assert replay_sensor(trace, DeletesPolicy(threshold), BASE) == eager
 
 
 def test_the_policys_reason_is_kept(trace: CsvTrace) -> None:
-    report = replay_sensor(trace, AnyOf((ListingCostPolicy(500),)), base_keys=300)
+    report = replay_sensor(trace, AnyOf((ListingCostPolicy(500),)), BASE)
     assert report.compactions == len(report.reasons) > 1
     assert "listings passed over" in report.reasons[0]
     assert report.read_amplification > 1
     assert "compactions" in repr(report)
 
 
-def test_a_page_has_a_key(trace: CsvTrace) -> None:
-    with pytest.raises(InvalidInput, match="at least 1 key"):
-        replay_sensor(trace, DeletesPolicy(1), page_keys=0)
+def test_a_page_has_a_key() -> None:
+    with pytest.raises(InvalidInput, match="page_keys is 0"):
+        SensorSettings(page_keys=0)

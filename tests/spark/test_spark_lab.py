@@ -1,4 +1,4 @@
-"""A comparison of policies as a DataFrame job gives what it gives in one process."""
+"""A comparison as a DataFrame job gives what it gives in one process, whatever is replayed."""
 
 from __future__ import annotations
 
@@ -7,14 +7,33 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from compactlib.blobstore import Greedy, StatsBased
-from compactlib.lab import BlobSettings, HotCold, Uniform, compare, run_experiments
+from compactlib.lab import (
+    BlobSettings,
+    HotCold,
+    RaftLogSettings,
+    SchedulerLoad,
+    SchedulerSettings,
+    SensorSettings,
+    Uniform,
+    compare,
+    run_experiments,
+    sweep,
+)
+from compactlib.raftlog import DeadRatio, SeedPolicy
+from compactlib.scheduler import SchedulerConfig
 from compactlib.spark import SparkExecutor
+from compactlib.staging.policy import DeletesPolicy
 
 
 def test_a_data_frame_job_gives_the_same_results(spark: SparkSession, tmp_path: Path) -> None:
-    experiments = compare([Greedy(min_used_fraction=0.5), StatsBased(min_used_fraction=0.5)],
-                          [Uniform(keys=300, writes=900), HotCold(keys=300, writes=900)],
-                          BlobSettings.of_slots(40, 16), seeds=(1, 2))
+    workloads = [Uniform(keys=300, writes=900), HotCold(keys=300, writes=900)]
+    experiments = [
+        *compare([Greedy(min_used_fraction=0.5), StatsBased(min_used_fraction=0.5)], workloads,
+                 BlobSettings.of_slots(40, 16), seeds=(1, 2)),
+        *compare([SeedPolicy()], workloads, RaftLogSettings(snapshot_every=200, trigger=DeadRatio(1.0))),
+        *compare([DeletesPolicy(10)], workloads, SensorSettings(base_keys=300)),
+        *sweep(SchedulerConfig, {"lease_seconds": [10.0, 20.0]}, SchedulerLoad(blocks=50, hang_rate=0.3),
+               SchedulerSettings())]
     here = run_experiments(experiments, tmp_path)
     there = run_experiments(experiments, tmp_path, executor=SparkExecutor(spark))
     assert there.reports == here.reports

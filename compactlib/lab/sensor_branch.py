@@ -1,0 +1,207 @@
+"""A branch without values: which keys are committed, staged and deleted, how large they are, and the real sensor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+from sortedcontainers import SortedSet
+
+from compactlib.errors import CompactlibError
+from compactlib.lab.sensor_report import SensorMeasures
+from compactlib.staging.names import StagingToken
+from compactlib.staging.policy import SensePolicy
+from compactlib.staging.record import BranchRecord
+from compactlib.staging.sensor import CompactionSensor
+
+if TYPE_CHECKING:
+    from compactlib.lab.sensor_replay import SensorSettings
+
+_REPOSITORY, _BRANCH = "lab", "main"
+
+
+class SensorBranch:
+    """One branch and what is counted of it. Memory follows the keys.
+
+    Args:
+        policy: says when it is compacted.
+        settings: how it is laid out.
+    """
+
+    def __init__(self, policy: SensePolicy, settings: SensorSettings) -> None:
+        self.now_ms: int = 0
+        self.sensor: CompactionSensor = CompactionSensor(policy)
+        self._events = self.sensor.events(_REPOSITORY)
+        self._settings = settings
+        self._record = BranchRecord(staging_token=StagingToken("token-0"))
+        self._compactions = 0
+        self._base: dict[int, int] = dict.fromkeys(range(settings.base_keys), settings.base_bytes)
+        self._in_range: dict[int, set[int]] = {}
+        for key in self._base:
+            self._in_range.setdefault(key // settings.range_keys, set()).add(key)
+        # Of each staged key its size, `None` for a tombstone; and since when it hides what the base has.
+        self._staged: dict[int, int | None] = {}
+        self._hidden_since: dict[int, int] = {}
+        self._live: SortedSet[int] = SortedSet(self._base)
+        self._tombstones: SortedSet[int] = SortedSet()
+        self._base_bytes = sum(self._base.values())
+        self._staged_bytes = self._hidden_bytes = 0
+        self._fresh_counts()
+
+    def begin(self) -> None:
+        """The first operation comes now."""
+        self._started_ms = self.now_ms
+
+    def _fresh_counts(self) -> None:
+        self._counts: dict[str, int] = dict.fromkeys(
+            ("reads", "user_bytes", "copied_bytes", "read_bytes", "asked", "compactions", "victims", "freed_segments",
+             "reclaimed_bytes", "used_sum", "live_sum", "record_sum", "deletes", "listed_keys", "passed_tombstones",
+             "moved_entries"), 0)
+        self._waited_ms = 0
+        self._reasons: list[str] = []
+        self._peak_used = self._used_bytes
+        self._peak_tombstones = len(self._tombstones)
+        self._started_ms = self.now_ms
+
+    @property
+    def _used_bytes(self) -> int:
+        return self._base_bytes + self._staged_bytes
+
+    @property
+    def _live_bytes(self) -> int:
+        return self._used_bytes - self._hidden_bytes - len(self._tombstones) * self._settings.tombstone_bytes
+
+    # ---------------------------------------------------------------------------------------------------- operations
+
+    def put(self, key: int, size: int) -> None:
+        """Stage a value."""
+        self._stage(key, size)
+        self._live.add(key)
+        self._tombstones.discard(key)
+
+    def delete(self, key: int) -> None:
+        """Stage a tombstone if the base has the key; else only forget what is staged."""
+        if key not in self._live:
+            return
+        self._live.discard(key)
+        if key not in self._base:
+            self._staged_bytes -= self._staged.pop(key) or 0
+            return
+        self._tombstones.add(key)
+        self._stage(key, None)
+        self._counts["deletes"] += 1
+        self._peak_tombstones = max(self._peak_tombstones, len(self._tombstones))
+        self._events.tombstones_written(_BRANCH, self._record, 1)
+
+    def _stage(self, key: int, size: int | None) -> None:
+        tombstone = self._settings.tombstone_bytes
+        taken = tombstone if size is None else size
+        if key in self._staged:
+            before = self._staged[key]
+            self._staged_bytes -= tombstone if before is None else before
+        elif key in self._base:
+            self._hidden_bytes += self._base[key]
+            self._hidden_since[key] = self.now_ms
+        self._staged[key] = size
+        self._staged_bytes += taken
+        self._counts["user_bytes"] += taken
+        self._peak_used = max(self._peak_used, self._used_bytes)
+
+    def list_from(self, key: int) -> None:
+        """List one page from `key` on."""
+        first = self._live.bisect_left(key)
+        page = self._live[first:first + self._settings.page_keys]
+        # A listing that comes to the end has passed over everything up to there.
+        full = len(page) == self._settings.page_keys
+        end = self._tombstones.bisect_left(page[-1]) if full else len(self._tombstones)
+        passed = end - self._tombstones.bisect_left(key)
+        self._counts["reads"] += 1
+        self._counts["listed_keys"] += len(page)
+        self._counts["passed_tombstones"] += passed
+        if passed:
+            self._events.tombstones_listed(_BRANCH, self._record, passed)
+
+    # --------------------------------------------------------------------------------------------------- compactions
+
+    def compact_when_due(self) -> str | None:
+        """Compact if the sensor has a trigger; gives its reason."""
+        trigger = self.sensor.take()
+        if trigger is None:
+            return None
+        self._counts["asked"] += 1
+        self._sample()
+        self._reasons.append(trigger.why)
+        self._compact()
+        return trigger.why
+
+    def _compact(self) -> None:
+        counts = self._counts
+        touched = {key // self._settings.range_keys for key in self._staged}
+        ranges = [self._in_range[number] for number in touched if number in self._in_range]
+        before = sum(self._base[key] for keys in ranges for key in keys)
+        counts["read_bytes"] += before + self._staged_bytes
+        counts["reclaimed_bytes"] += self._hidden_bytes + len(self._tombstones) * self._settings.tombstone_bytes
+        self._waited_ms += sum((self.now_ms - since) * self._dead_with(key)
+                               for key, since in self._hidden_since.items())
+        for key, size in self._staged.items():
+            keys = self._in_range.setdefault(key // self._settings.range_keys, set())
+            self._base_bytes += (size or 0) - self._base.pop(key, 0)
+            keys.discard(key)
+            if size is not None:
+                keys.add(key)
+                self._base[key] = size
+        written = [self._in_range[number] for number in touched]
+        counts["copied_bytes"] += sum(self._base[key] for keys in written for key in keys)
+        counts["victims"] += len(ranges)
+        counts["freed_segments"] += len(ranges) - sum(map(bool, written))
+        counts["compactions"] += 1
+        counts["moved_entries"] += len(self._staged)
+        for column in (self._staged, self._hidden_since, self._tombstones):
+            column.clear()
+        self._staged_bytes = self._hidden_bytes = 0
+        self._compactions += 1
+        token = StagingToken(f"token-{self._compactions}")
+        self._record = attrs.evolve(self._record, version=self._record.version + 1, staging_token=token)
+        self.sensor.compacted(_REPOSITORY, _BRANCH, self._record)
+
+    def _dead_with(self, key: int) -> int:
+        """Bytes that died when this key of the base was hidden."""
+        return self._base[key] + (self._settings.tombstone_bytes if self._staged[key] is None else 0)
+
+    # ----------------------------------------------------------------------------------------------------- reporting
+
+    def _sample(self) -> None:
+        self._counts["used_sum"] += self._used_bytes
+        self._counts["record_sum"] += self._used_bytes
+        self._counts["live_sum"] += self._live_bytes
+
+    def stretch(self, operations: int) -> SensorMeasures:
+        """What has come since the last stretch, of so many operations; begins anew."""
+        self._sample()
+        made = SensorMeasures(
+            start=self._started_ms / 1000, end=self.now_ms / 1000, operations=operations,
+            waited_byte_seconds=self._waited_ms / 1000, capacity_bytes=self._settings.capacity_bytes,
+            used_bytes=self._used_bytes, live_bytes=self._live_bytes, peak_used_bytes=self._peak_used,
+            peak_tombstones=self._peak_tombstones, reasons=tuple(self._reasons), **self._counts)
+        self._fresh_counts()
+        return made
+
+    def audit(self) -> None:
+        """Check the counts against the keys. O(keys).
+
+        Raises:
+            CompactlibError: a number is not what its parts come to.
+        """
+        self.sensor.audit()
+        tombstones = {key for key, size in self._staged.items() if size is None}
+        hidden = sum(self._base.get(key, 0) for key in self._staged)
+        staged = sum(self._settings.tombstone_bytes if size is None else size for size in self._staged.values())
+        live = sum(size for key, size in self._base.items() if key not in self._staged)
+        live += sum(size or 0 for size in self._staged.values())
+        found = (self._hidden_bytes, self._staged_bytes, self._live_bytes, set(self._tombstones))
+        if found != (hidden, staged, live, tombstones):
+            raise CompactlibError(f"hidden, staged and live bytes and tombstones are counted as {found[:3]} and "
+                                  f"{len(found[3])}; the keys come to {(hidden, staged, live)} and {len(tombstones)}")
+        held = {key for keys in self._in_range.values() for key in keys}
+        if held != set(self._base) or self._base_bytes != sum(self._base.values()):
+            raise CompactlibError(f"ranges hold {len(held)} keys, the base has {len(self._base)}")
