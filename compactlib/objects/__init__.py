@@ -13,6 +13,7 @@ Traceback (most recent call last):
 compactlib.objects.errors.ObjectExists: the object 'ranges/2026/first' exists; objects are never overwritten: ...
 """
 
+from compactlib.objects.audit import audit_listing
 from compactlib.objects.digest import Digest, read_checked
 from compactlib.objects.errors import (
     AccessDenied,
@@ -44,5 +45,6 @@ __all__ = [
     "ObjectStore",
     "RemoteObjects",
     "StoreFailed",
+    "audit_listing",
     "read_checked",
 ]

@@ -12,6 +12,7 @@ from typing import Self
 
 from compactlib.errors import Closed, InvalidInput, StorageError
 from compactlib.files import Files, LocalFiles, StrPath, read_exactly
+from compactlib.objects.audit import audit_listing
 from compactlib.objects.digest import Digest
 from compactlib.objects.errors import BadKey, ObjectExists, ObjectNotFound
 from compactlib.objects.keys import check_key, check_prefix
@@ -219,6 +220,10 @@ class LocalObjects:
     def _require_open(self) -> None:
         if self._closed:
             raise Closed(f"{self!r} was closed; open it again")
+
+    def audit(self) -> None:
+        """See `ObjectStore.audit`. Looks at every file; those of writers at work, in `.incoming`, do not count."""
+        audit_listing(repr(self), self.list())
 
     def close(self) -> None:
         """See `ObjectStore.close`."""

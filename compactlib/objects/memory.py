@@ -11,6 +11,7 @@ from sortedcontainers import SortedDict
 
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Closed, InvalidInput
+from compactlib.objects.audit import audit_listing
 from compactlib.objects.digest import Digest
 from compactlib.objects.errors import ObjectExists, ObjectNotFound
 from compactlib.objects.keys import check_key, check_prefix
@@ -82,6 +83,10 @@ class MemoryObjects:
     def _require_open(self) -> None:
         if self._closed:
             raise Closed("this store in memory was closed; what it held is gone")
+
+    def audit(self) -> None:
+        """See `ObjectStore.audit`. Lists everything."""
+        audit_listing(repr(self), self.list())
 
     def close(self) -> None:
         """See `ObjectStore.close`; forgets everything."""

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 from compactlib.errors import Closed, InvalidInput, MissingDependency
+from compactlib.objects.audit import audit_listing
 from compactlib.objects.digest import Digest
 from compactlib.objects.errors import AccessDenied, ConditionsIgnored, ObjectExists, ObjectNotFound, StoreFailed
 from compactlib.objects.keys import check_key, check_prefix
@@ -173,6 +174,10 @@ class RemoteObjects:
     def _require_open(self) -> None:
         if self._closed:
             raise Closed(f"{self!r} was closed; open it again")
+
+    def audit(self) -> None:
+        """See `ObjectStore.audit`. Lists everything."""
+        audit_listing(repr(self), self.list())
 
     def close(self) -> None:
         """See `ObjectStore.close`."""

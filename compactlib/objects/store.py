@@ -92,6 +92,13 @@ class ObjectStore(Protocol):
     def delete(self, key: str) -> None:
         """Remove an object; no error if there is none."""
 
+    def audit(self) -> None:
+        """Check the store's own invariants: `audit.audit_listing` does what any store can. May list everything.
+
+        Raises:
+            CompactlibError: something is wrong; the message has the key and the numbers.
+        """
+
     def close(self) -> None:
         """Let go of connections and files; closing again does nothing."""
 

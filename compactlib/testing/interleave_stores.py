@@ -154,6 +154,10 @@ class SteppedObjects:
         """See `ObjectStore.delete`."""
         self._step("delete", key, lambda: self._store.delete(key), writes=True)
 
+    def audit(self) -> None:
+        """See `ObjectStore.audit`; no step."""
+        self._store.audit()
+
     def close(self) -> None:
         """The store behind stays open."""
 

@@ -174,6 +174,7 @@ class ObjectStoreConformance(ConformanceKit):
                 for after in ("", "a", "a-b", "a/", "a/b", "a/b.d", "a/zz", "b", "zz"):
                     expected = [key for key in _SORTED if key.startswith(prefix) and key > after]
                     same([info.key for info in store.list(prefix, after=after)], expected, case=(prefix, after))
+            store.audit()
 
     def test_age_is_told_alike_by_listing_and_by_key(self, tmp_path: Path) -> None:
         """One clock, the store's own.
@@ -243,7 +244,8 @@ class ObjectStoreConformance(ConformanceKit):
         store.create("a", b"data")
         store.close()
         store.close()
-        for ask in (store.get, store.info, store.delete, store.list, lambda key: store.create(key, b"")):
+        for ask in (store.get, store.info, store.delete, store.list, lambda key: store.create(key, b""),
+                    lambda key: store.audit()):
             error_from(Closed, lambda ask=ask: ask("a"))  # type: ignore[misc]
 
 

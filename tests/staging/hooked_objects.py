@@ -46,6 +46,9 @@ class HookedObjects:
         self._call("delete", key)
         self.inner.delete(key)
 
+    def audit(self) -> None:
+        self.inner.audit()
+
     def close(self) -> None:
         self.inner.close()
 
