@@ -124,6 +124,15 @@ class Budget:
         lent._cancelled = False
         return lent
 
+    def beside(self, limits: BudgetLimits) -> Budget:
+        """A budget of its own limits and its own count, which ends when this one is cancelled.
+
+        For work of another kind in the same turn: at another rate, say. Pausing this one does not pause it.
+        """
+        other = Budget.from_limits(limits, clock=self._account.clock)
+        other._lender = self
+        return other
+
     @property
     def spent_bytes(self) -> int:
         """Bytes granted and charged so far, less what was granted to work that ended before it could use it."""

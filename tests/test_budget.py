@@ -311,6 +311,23 @@ def test_a_lent_budget_ends_alone_and_with_its_lender() -> None:
             lent.check()
 
 
+def test_a_budget_beside_another_has_its_own_limits_and_ends_with_it() -> None:
+    clock = ManualClock(0.0)
+    first = Budget(bytes_per_second=1_000_000, total_bytes=10, clock=clock)
+    beside = first.beside(BudgetLimits(bytes_per_second=10.0))
+    beside.spend(100)
+    assert (clock.now(), first.spent_bytes, beside.spent_bytes) == (10.0, 0, 100)
+    first.spend(10)
+    first.pause()
+    beside.check()
+    first.cancel()
+    with pytest.raises(BudgetSpent, match="cancelled"):
+        beside.spend(1)
+    alone = Budget()
+    alone.beside(BudgetLimits()).cancel()
+    alone.check()
+
+
 def test_cancelling_a_lent_budget_wakes_it_while_its_lender_stays_paused() -> None:
     budget = Budget()
     lent = budget.lend()

@@ -73,7 +73,7 @@ class BlobStoreConfig:
         container_retention_seconds: how long after its deletion a container counts as gone.
         close_active_segment: a full compaction may close the active segment, so that it becomes eligible.
 
-        hard_delete: overwrite the content of deleted blobs.
+        hard_delete: the manager overwrites the content of deleted blobs, after each check of the store.
         hard_delete_bytes_per_second: rate of that, `None` for no limit.
 
     Raises:

@@ -25,7 +25,9 @@ DELETED_GONE = "blobstore_deleted_gone"
 TOMBSTONES_GONE = "blobstore_tombstones_gone"
 """So many deletes were removed: a get that answered `Deleted` answers `Missing`."""
 HARD_DELETE_RESET = "blobstore_hard_delete_reset"
-"""The segment in which the hard delete stood is gone: it begins anew."""
+"""The file that says how far the hard delete has come is damaged: it begins anew."""
+CONTENTS_ERASED = "blobstore_contents_erased"
+"""A hard delete has overwritten the content of so many deleted blobs."""
 DAMAGE_FOUND = "blobstore_damage_found"
 """A record could not be copied because it is damaged; its segment was left alone."""
 COMPACTION_FAILED = "blobstore_compaction_failed"
@@ -56,9 +58,13 @@ class StoreEvents:
             if verdicts.get(verdict):
                 self._tell(name, number=number, records=verdicts[verdict])
 
-    def hard_delete_reset(self, segment: str) -> None:
+    def hard_delete_reset(self, error: CompactlibError) -> None:
         """See `HARD_DELETE_RESET`."""
-        self._tell(HARD_DELETE_RESET, segment=segment)
+        self._tell(HARD_DELETE_RESET, error=str(error))
+
+    def contents_erased(self, records: int, bytes_written: int) -> None:
+        """See `CONTENTS_ERASED`."""
+        self._tell(CONTENTS_ERASED, records=records, bytes_written=bytes_written)
 
     def damage_found(self, segment: str, error: CompactlibError) -> None:
         """See `DAMAGE_FOUND`."""

@@ -28,12 +28,11 @@ from compactlib.blobstore.erasure import (
 )
 from compactlib.blobstore.index_file import write_index
 from compactlib.blobstore.index_segment import IndexSegment
-from compactlib.blobstore.log_state import LogSnapshot
 from compactlib.blobstore.model import IndexEntry, RecordFlag, RecordKind, milliseconds
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.records import content_range, encode_head
 from compactlib.blobstore.segment import salt_of
-from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.swap import CompactableStore, Snapshot
 from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, CorruptData
 from compactlib.outcome import Done, Failed, Outcome
@@ -65,7 +64,7 @@ class HardDeleter:
         compactor: its compactor, to which it gives way.
     """
 
-    def __init__(self, store: BlobStore, compactor: BlobCompactor) -> None:
+    def __init__(self, store: CompactableStore, compactor: BlobCompactor) -> None:
         self._store = store
         self._compactor = compactor
         self._state = self._read()
@@ -99,6 +98,9 @@ class HardDeleter:
                         records += len(erasures)
         except CompactlibError as error:
             return Failed(error)
+        finally:
+            if records:
+                self._compactor.events.contents_erased(records, written)
         return Done(HardDeleteReport(records, written, self._state.sequence))
 
     def audit(self) -> None:
@@ -115,7 +117,7 @@ class HardDeleter:
         try:
             state = read_state(self._store.folder)
         except CorruptData as error:
-            self._compactor.events.hard_delete_reset(str(error))
+            self._compactor.events.hard_delete_reset(error)
             state = None
         if state is None or state.incarnation != self._store.incarnation:
             return HardDeleteState(self._store.incarnation)
@@ -142,7 +144,7 @@ class HardDeleter:
                 break
         return (found, reached) if reached > self._state.sequence else None
 
-    def _doomed(self, snapshot: LogSnapshot, delete: IndexEntry, in_effect_ms: int) -> list[IndexEntry]:
+    def _doomed(self, snapshot: Snapshot, delete: IndexEntry, in_effect_ms: int) -> list[IndexEntry]:
         """The PUTs whose content goes: none if the blob lives again, or was deleted again and that may be undone."""
         history = snapshot.history(delete.id)
         states = [entry for entry in history if entry.kind != RecordKind.TTL_UPDATE]
@@ -186,7 +188,7 @@ class HardDeleter:
         store.reload_index(segment)
 
 
-def _deletes_after(snapshot: LogSnapshot, sequence: int) -> Iterator[IndexEntry]:
+def _deletes_after(snapshot: Snapshot, sequence: int) -> Iterator[IndexEntry]:
     """The DELETE entries behind a sequence, in order. Segments that are older are not looked at."""
     def of_segment(name: SegmentName) -> list[IndexEntry]:
         return sorted((entry for entry in snapshot.entries_of(name)

@@ -7,13 +7,15 @@ from random import Random
 from compactlib.blobstore.compaction_report import BlobCompactionOutcome
 from compactlib.blobstore.compaction_work import Questions
 from compactlib.blobstore.compactor import BlobCompactor
+from compactlib.blobstore.hard_delete import HardDeleter
 from compactlib.blobstore.lifetimes import PurgeRules
 from compactlib.blobstore.policies import CompactAll, Hybrid, policy_of
 from compactlib.blobstore.policy import CompactionPolicy, StoreView, why_no_plan
 from compactlib.blobstore.sense import Sensor
 from compactlib.blobstore.swap import CompactableStore
-from compactlib.budget import Budget
-from compactlib.outcome import Done, Skipped
+from compactlib.blobstore.validity import nobody
+from compactlib.budget import Budget, BudgetLimits
+from compactlib.outcome import Done, Failed, Skipped
 from compactlib.rewrite import Executor
 
 
@@ -40,9 +42,12 @@ class ManagedBlobStore:
         self._store = store
         self._policy = policy_of(store.config, random=random) if policy is None else policy
         self._compactor = BlobCompactor(store, asked) if compactor is None else compactor
+        # What the compaction will not drop, the statistics must not call dead: plans would free nothing, for ever.
+        is_container_gone = asked.is_container_gone if store.config.drop_dead_containers else nobody
         self._sensor = Sensor(store, PurgeRules(purge_tombstones=store.config.purge_tombstones,
                                                 seen_by_all_peers=asked.seen_by_all_peers,
-                                                is_container_gone=asked.is_container_gone))
+                                                is_container_gone=is_container_gone))
+        self._eraser = HardDeleter(store, self._compactor) if store.config.hard_delete else None
         self._executor = executor
 
     @property
@@ -77,13 +82,29 @@ class ManagedBlobStore:
         return outcome
 
     def check(self, budget: Budget) -> BlobCompactionOutcome:
-        """See `ManagedStore.check`.
+        """See `ManagedStore.check`; then overwrites the content of deleted blobs, if the store is configured so.
+
+        The hard delete has the configured rate of its own, and ends when `budget` is cancelled. Its error is the
+        outcome; what it did is told to the observer, and in the reason if nothing was compacted.
 
         Raises:
             CompactionInProgress: somebody else is compacting the store.
             PlanDoesNotFit: the store changed between plan and compaction; the next check plans again.
             StorageError: the disk refused.
         """
+        outcome = self._compact(budget)
+        if self._eraser is None or isinstance(outcome, Failed):
+            return outcome
+        rate = self._store.config.hard_delete_bytes_per_second
+        erased = self._eraser.run(budget=budget.beside(BudgetLimits(bytes_per_second=rate)))
+        match outcome, erased:
+            case _, Failed():
+                return erased
+            case Skipped(reason), Done(stats) if stats.records:
+                return Skipped(f"{reason}; overwrote the content of {stats.records} deleted blobs")
+        return outcome
+
+    def _compact(self, budget: Budget) -> BlobCompactionOutcome:
         now = self._store.clock.now()
         view = self._sensor.view(now)
         if self._store.config.close_active_segment and self._is_full_round(view, now):

@@ -21,7 +21,7 @@ from compactlib.blobstore.cycle_plan import Picked
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.pace import Pace, PaceKeeper
 from compactlib.blobstore.page_cache import READ_AHEAD_BYTES, PageCache, forget_written
-from compactlib.blobstore.records import HEADER_BYTES, OVERHEAD_BYTES, TRAILER_BYTES
+from compactlib.blobstore.records import TRAILER_BYTES, check_head, check_whole
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader, encode_header
 from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, InvalidInput, StorageError
@@ -31,10 +31,6 @@ from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
 
 TEMPORARY_SUFFIX = ".temp"
 _CRC = struct.Struct("<I")
-_HEAD = struct.Struct("<8xH10xQ")
-"""The length of the id and the sequence, within the header of a record."""
-_CONTENT = struct.Struct("<44xQ")
-"""The length of the content, likewise."""
 _LEAST_BUFFER_BYTES = 4096
 _NAP_SECONDS = 0.1
 
@@ -299,7 +295,7 @@ class _Writing:
         salt, at, breather = self.task.header.salt, 0, Breather(self.attempt.clock)
         for size, sequence in zip(span.sizes, span.sequences, strict=True):
             breather.breathe()
-            found = _check_record(view[at:at + size], salt, sequence)
+            found = check_whole(view[at:at + size], salt, sequence)
             if found is not None:
                 raise CorruptData(path=source.path, offset=source.offset + at,
                                   expected=f"record {sequence} of {size} bytes", found=found)
@@ -316,7 +312,7 @@ class _Writing:
             self._read(source, view, at)
             body = view
             if at == 0:
-                start, running, found = _check_head(view, span.length, salt, span.sequences[0])
+                start, running, found = check_head(view, span.length, salt, span.sequences[0])
                 if found is not None:
                     raise CorruptData(path=source.path, offset=source.offset, found=found,
                                       expected=f"record {span.sequences[0]} of {span.length} bytes")
@@ -343,29 +339,3 @@ class _Input:
     descriptor: int
     path: str
     offset: int
-
-
-def _check_head(record: memoryview, size: int, salt: int, sequence: int) -> tuple[int, int, str | None]:
-    """Where the content of a record begins, its header's CRC, and what is wrong, if anything is."""
-    id_length, number = _HEAD.unpack_from(record)
-    start = HEADER_BYTES + id_length
-    (stored,) = _CRC.unpack_from(record, HEADER_BYTES - 4)
-    crc = crc32(record[HEADER_BYTES:start], crc32(record[:HEADER_BYTES - 4], salt))
-    if crc != stored:
-        return start, crc, f"header CRC {crc:#010x} instead of {stored:#010x}"
-    (content,) = _CONTENT.unpack_from(record)
-    if number != sequence or OVERHEAD_BYTES + id_length + content != size:
-        return start, crc, f"record {number} of {OVERHEAD_BYTES + id_length + content} bytes"
-    return start, crc, None
-
-
-def _check_record(record: memoryview, salt: int, sequence: int) -> str | None:
-    """What is wrong with a record that has to be whole and to have this number; `None` if nothing is."""
-    if len(record) < OVERHEAD_BYTES:
-        return "fewer bytes than any record has"
-    start, crc, found = _check_head(record, len(record), salt, sequence)
-    if found is not None:
-        return found
-    crc = crc32(record[start:-TRAILER_BYTES], crc)
-    (stored,) = _CRC.unpack_from(record, len(record) - TRAILER_BYTES)
-    return None if crc == stored else f"record CRC {crc:#010x} instead of {stored:#010x}"

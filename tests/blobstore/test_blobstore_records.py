@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from compactlib.blobstore.model import MAX_ID_BYTES, MAX_LIFE_VERSION, MAX_TAG, MAX_TIME_MS, IndexEntry, RecordKind
 from compactlib.blobstore.names import FIRST_SEGMENT
 from compactlib.blobstore.records import (
+    HEADER_BYTES,
     OVERHEAD_BYTES,
     RecordHeader,
+    check_head,
     check_record,
+    check_whole,
     content_range,
     decode_head,
     encode_record,
@@ -62,7 +65,23 @@ def test_every_flipped_bit_and_every_cut_is_noticed() -> None:
             damaged = bytearray(record)
             damaged[place] ^= 1 << bit
             assert check_record(entry, bytes(damaged), SALT) is not None
+            assert check_whole(memoryview(damaged), SALT, entry.sequence) is not None
         assert check_record(entry, record[:place], SALT) is not None
+        assert check_whole(memoryview(record)[:place], SALT, entry.sequence) is not None
+
+
+@given(entries)
+def test_size_and_number_are_enough_to_know_a_record(given: tuple[IndexEntry, bytes]) -> None:
+    entry, content = given
+    record = memoryview(encode_record(entry, content, SALT))
+    start, length = content_range(entry)
+    assert check_whole(record, SALT, entry.sequence) is None
+    assert check_head(record[:HEADER_BYTES + len(entry.id)], entry.size, SALT, entry.sequence)[::2] == (
+        start - entry.offset, None)
+    assert length == len(content)
+    assert check_whole(record, SALT + 1, entry.sequence) is not None
+    assert f"record {entry.sequence} of" in str(check_whole(record, SALT, entry.sequence ^ 1))
+    assert f"record {entry.sequence} of" in str(check_head(record, entry.size + 1, SALT, entry.sequence)[2])
 
 
 def test_a_record_of_another_store_is_not_taken_for_one() -> None:

@@ -1,0 +1,388 @@
+"""The manager with real stores: policies, disks that refuse, restarts, statistics, hard deletes, containers."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from compactlib.blobstore.compaction_work import Questions
+from compactlib.blobstore.compactor import BlobCompactor
+from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore.events import CONTENTS_ERASED
+from compactlib.blobstore.managed_store import ManagedBlobStore
+from compactlib.blobstore.manager import STORE_FAILING, CompactionManager
+from compactlib.blobstore.manager_model import ManagerSettings
+from compactlib.blobstore.model import Blob, Deleted, Missing
+from compactlib.blobstore.plan_history import read_history
+from compactlib.blobstore.policies import CompactAll, Hybrid, StatsBased
+from compactlib.blobstore.sense import Sensor
+from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.triggers import Trigger
+from compactlib.budget import Budget
+from compactlib.clock import ManualClock
+from compactlib.files import Files
+from compactlib.observe import Observer, Progress, RecordingObserver
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.testing import FailingFiles
+
+BOTH = ManagerSettings(triggers=frozenset(Trigger), check_seconds=100.0, retry_seconds=10.0, max_retry_seconds=40.0)
+CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, journal_max_entries=0, min_used_fraction=0.0,
+                         max_blob_bytes=0, deleted_retention_seconds=10.0, ttl_update_buffer_seconds=0.0,
+                         compaction_bytes_per_second=None)
+
+
+def filled(folder: Path, clock: ManualClock, **changed: Any) -> BlobStore:
+    """Twelve blobs of 1000 bytes, three in a segment; every other one expires after an hour."""
+    store = BlobStore(folder, attrs.evolve(CONFIG, **changed), clock=clock)
+    for number in range(12):
+        store.put(f"blob {number}", bytes([number]) * 1000, ttl_seconds=3600 if number % 2 else None)
+    return store
+
+
+def check_content(store: BlobStore) -> None:
+    for number in range(0, 12, 2):
+        answer = store.get(f"blob {number}")
+        assert isinstance(answer, Blob)
+        assert answer.content == bytes([number]) * 1000
+
+
+def test_real_stores_are_compacted_when_it_is_worth_it(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    manager = CompactionManager(BOTH, clock=clock)
+    with filled(tmp_path / "one", clock) as one, filled(tmp_path / "two", clock, stats_bucket_count=200) as two:
+        for store in (one, two):
+            manager.add(ManagedBlobStore(store), enabled=True)
+        manager.run_due()
+        for report in manager.report().stores:
+            assert (report.last_outcome, report.compactions) == ("skipped", 0)
+            assert "is sure to free 1" in report.last_told
+        clock.advance(2 * 3600.0)
+        manager.run_due()
+        assert [report.compactions for report in manager.report().stores] == [1, 1]
+        for store in (one, two):
+            check_content(store)
+            store.audit()
+        manager.audit()
+
+
+def test_c10_a_segment_without_valid_bytes_is_exactly_what_is_taken(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    config = attrs.evolve(CONFIG, max_blob_bytes=1067)
+    with BlobStore(tmp_path / "one", config, clock=clock) as store:
+        for number in range(30):
+            store.put(f"blob {number:02}", b"x" * 1000, ttl_seconds=5.0 if number in (12, 13, 14) else None)
+        clock.advance(6.0)
+        assert len(store.snapshot().segments) == 10
+        plan = StatsBased(min_used_fraction=0.0).plan(Sensor(store).view(clock.now()), clock.now())
+        assert plan is not None
+        assert ([str(name) for name in plan.names], plan.cost_bytes, plan.benefit_segments) == (["4_0"], 0, 1)
+        outcome = BlobCompactor(store).compact(plan)
+        assert isinstance(outcome, Done)
+        assert len(store.snapshot().segments) == 9
+
+
+def test_property_4_the_segments_that_are_freed_are_at_least_the_plans_benefit(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    with filled(tmp_path / "one", clock) as store:
+        clock.advance(3601.0)
+        plan = StatsBased(min_used_fraction=0.0).plan(Sensor(store).view(clock.now()), clock.now())
+        assert plan is not None
+        before = len(store.snapshot().segments)
+        outcome = BlobCompactor(store).compact(plan)
+        assert isinstance(outcome, Done)
+        assert before - len(store.snapshot().segments) >= plan.benefit_segments
+        assert outcome.stats.copied_bytes == plan.cost_bytes
+
+
+def test_property_5_what_the_statistics_say_is_what_is_copied(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    with filled(tmp_path / "one", clock) as store:
+        store.delete("blob 4")
+        store.ttl_update("blob 11")
+        clock.advance(3601.0)
+        store.delete("blob 6")
+        view = Sensor(store).view(clock.now())
+        plan = CompactAll(min_used_fraction=0.0).plan(view, clock.now())
+        assert plan is not None
+        outcome = BlobCompactor(store).compact(plan)
+        assert isinstance(outcome, Done)
+        assert outcome.stats.copied_bytes == plan.cost_bytes == sum(each.valid_bytes for each in view.eligible)
+
+
+def test_a_disk_that_refuses_any_one_step_is_tried_again_and_nothing_is_lost(tmp_path: Path) -> None:
+    failures = 0
+    for step in range(1, 40, 5):
+        clock, observer, folder = ManualClock(1_000_000.0), RecordingObserver(), tmp_path / str(step)
+        filled(folder, clock).close()
+        # Files are counted from the first change of the opened store on: opening one makes the same ones each time.
+        counted = FailingFiles()
+        BlobStore(folder, CONFIG, clock=clock, files=counted).close()
+        files = FailingFiles(fail_at=counted.count + step, errno=errno.EIO)
+        with BlobStore(folder, CONFIG, clock=clock, files=files) as store:
+            manager = CompactionManager(BOTH, clock=clock, observer=observer)
+            manager.add(ManagedBlobStore(store), enabled=True)
+            clock.advance(3601.0)
+            manager.run_due()
+            failures += len(manager.report().failing)
+            check_content(store)
+            clock.advance(10.0)
+            manager.run_due()
+            report = manager.report().stores[0]
+            assert (report.failures, report.compactions) == (0, 1)
+            check_content(store)
+            store.audit()
+    assert failures > 3
+
+
+def test_a_compaction_that_is_stopped_half_way_is_resumed(tmp_path: Path) -> None:
+    """The store is disabled while its first record is copied: at that record it stops, and goes on when enabled."""
+    clock = ManualClock(1_000_000.0)
+
+    class Disabling(RecordingObserver):
+        def progress(self, progress: Progress) -> None:
+            super().progress(progress)
+            if len(self.progresses) == 1:
+                manager.disable("one")
+
+    observer = Disabling()
+    manager = CompactionManager(BOTH, clock=clock, observer=observer)
+    filled(tmp_path / "one", clock).close()
+    with BlobStore(tmp_path / "one", CONFIG, clock=clock, observer=observer) as store:
+        manager.add(ManagedBlobStore(store, policy=CompactAll(min_used_fraction=0.0)), enabled=True)
+        clock.advance(3601.0)
+        manager.run_due()
+        report = manager.report().stores[0]
+        assert (report.last_outcome, report.failures, report.compactions) == ("stopped", 0, 0)
+        check_content(store)
+        manager.enable("one")
+        manager.run_due()
+        assert manager.report().stores[0].compactions >= 1
+        check_content(store)
+        store.audit()
+
+
+def test_a_full_round_is_remembered_over_a_restart(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    policy = Hybrid(usual=StatsBased(min_used_fraction=0.0), thorough=CompactAll(min_used_fraction=0.0),
+                    every_seconds=7200.0)
+    for hours, expected in ((1, None), (2, 1_007_200.0), (3, 1_007_200.0), (4, 1_014_400.0)):
+        clock.set_now(1_000_000.0 + hours * 3600.0)
+        fresh = not (tmp_path / "one").exists()
+        opened = filled(tmp_path / "one", ManualClock(1_000_000.0)) if fresh else None
+        if opened is not None:
+            Sensor(opened).view(1_000_000.0)
+            opened.close()
+        with BlobStore(tmp_path / "one", CONFIG, clock=clock) as store:
+            manager = CompactionManager(BOTH, clock=clock)
+            manager.add(ManagedBlobStore(store, policy=policy), enabled=True)
+            manager.run_due()
+            history = read_history(tmp_path / "one")
+            assert history is not None
+            assert (history.since, history.last_full_at) == (1_000_000.0, expected)
+
+
+def test_a_full_round_that_a_restart_has_interrupted_is_remembered_when_it_is_resumed(tmp_path: Path) -> None:
+    clock, budget = ManualClock(1_000_000.0), Budget()
+
+    class Cancelling(RecordingObserver):
+        def progress(self, progress: Progress) -> None:
+            budget.cancel()
+
+    filled(tmp_path / "one", clock).close()
+    clock.advance(3601.0)
+    everything = CompactAll(min_used_fraction=0.0)
+    with BlobStore(tmp_path / "one", CONFIG, clock=clock, observer=Cancelling()) as store:
+        assert isinstance(ManagedBlobStore(store, policy=everything).check(budget), Failed)
+    clock.advance(60.0)
+    with BlobStore(tmp_path / "one", CONFIG, clock=clock) as store:
+        assert isinstance(ManagedBlobStore(store, policy=everything).resume(Budget()), Done)
+        check_content(store)
+    history = read_history(tmp_path / "one")
+    assert history is not None
+    assert history.last_full_at == clock.now()
+
+
+def test_w16_a_full_round_may_close_the_segment_that_is_written_to(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    with filled(tmp_path / "one", clock, close_active_segment=True, compaction_policy="compact_all") as store:
+        clock.advance(3601.0)
+        before = len(store.snapshot().segments)
+        assert isinstance(ManagedBlobStore(store).check(Budget()), Done)
+        assert len(store.snapshot().segments) < before
+        assert store.snapshot().segments[-1].records == 0
+        check_content(store)
+
+
+def test_a_damaged_plan_history_starts_anew_and_says_so(tmp_path: Path) -> None:
+    clock, observer = ManualClock(1_000_000.0), RecordingObserver()
+    with BlobStore(tmp_path / "one", CONFIG, clock=clock, observer=observer) as store:
+        (tmp_path / "one" / "plan_history.json").write_text("{")
+        assert Sensor(store).view(clock.now()).history.since == 1_000_000.0
+        assert [name for name, _ in observer.events if "history" in name] == ["blobstore_plan_history_damaged"]
+        assert read_history(tmp_path / "one") is not None
+
+
+def test_the_reserve_is_the_largest_record_where_the_configured_one_leaves_no_room(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    with filled(tmp_path / "one", clock, max_blob_bytes=4 << 20) as store:
+        largest = max(entry.size for info in store.snapshot().segments
+                      for entry in store.snapshot().entries_of(info.name))
+        assert Sensor(store).view(clock.now()).max_blob_bytes == largest
+    with BlobStore(tmp_path / "empty", attrs.evolve(CONFIG, max_blob_bytes=4 << 20), clock=clock) as store:
+        assert Sensor(store).view(clock.now()).max_blob_bytes == 0
+
+
+def test_kept_statistics_of_a_real_store_are_those_of_a_full_count(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    with filled(tmp_path / "one", clock, stats_bucket_count=500, stats_bucket_seconds=1.0) as store:
+        kept, exact = Sensor(store), Sensor(without_buckets(store))
+        for step in range(12):
+            if step % 3 == 0:
+                store.delete(f"blob {step}")
+            clock.advance(7.0)
+            expected = exact.view(clock.now())
+            assert [each.valid_bytes for each in kept.view(clock.now()).segments] == [
+                each.valid_bytes for each in expected.segments]
+            plan = CompactAll(min_used_fraction=0.0, skip_valid="all").plan(expected, clock.now())
+            if plan is not None and step % 4 == 3:
+                assert isinstance(BlobCompactor(store).compact(plan), Done)
+
+
+def test_a_clock_that_was_set_back_never_makes_deletes_count_too_early(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    with filled(tmp_path / "one", clock, stats_bucket_count=500, stats_bucket_seconds=1.0) as store:
+        sensor = Sensor(store)
+        clock.advance(3700.0)
+        assert sensor.view(clock.now()).reference_time == clock.now() - 10.0
+        clock.set_now(1_003_650.0)
+        assert sensor.view(clock.now()).reference_time == clock.now() - 10.0
+        plan = CompactAll(min_used_fraction=0.0).plan(sensor.view(clock.now()), clock.now())
+        assert plan is not None
+        assert isinstance(BlobCompactor(store).compact(plan), Done)
+
+
+def without_buckets(store: BlobStore) -> Any:
+    """The same store, configured without buckets."""
+
+    class Without:
+        config = attrs.evolve(store.config, stats_bucket_count=0)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+    return Without()
+
+
+# ------------------------------------------------------------------------------------- hard deletes, and containers
+
+LAZY = CompactAll(min_used_fraction=1.0)
+"""Compacts nothing here."""
+
+
+def with_secrets(folder: Path, clock: ManualClock, *, files: Files | None = None, observer: Observer | None = None,
+                 **changed: Any) -> BlobStore:
+    """Ten blobs of 1000 bytes, each behind a secret; the odd ones are deleted, and their deletes are in effect."""
+    store = BlobStore(folder, attrs.evolve(CONFIG, **changed), clock=clock, files=files, observer=observer)
+    if store.info("blob 0") == Missing(b"blob 0"):
+        for number in range(10):
+            store.put(f"blob {number}", SECRET + bytes(1000))
+        for number in range(1, 10, 2):
+            store.delete(f"blob {number}")
+        store.close_active_segment()
+        clock.advance(11.0)
+    return store
+
+
+SECRET = b"a secret of forty bytes, and nobody's....."
+
+
+def secrets_on_disk(folder: Path) -> int:
+    return sum(path.read_bytes().count(SECRET) for path in folder.glob("*.log"))
+
+
+@pytest.mark.parametrize("hard_delete", [False, True])
+def test_the_content_of_deleted_blobs_is_overwritten_after_a_check_if_that_is_configured(
+        hard_delete: bool, tmp_path: Path) -> None:
+    clock, observer = ManualClock(1_000_000.0), RecordingObserver()
+    with with_secrets(tmp_path / "one", clock, observer=observer, hard_delete=hard_delete) as store:
+        manager = CompactionManager(BOTH, clock=clock)
+        manager.add(ManagedBlobStore(store, policy=LAZY), enabled=True)
+        manager.run_due()
+        report = manager.report().stores[0]
+        assert (report.last_outcome, report.compactions) == ("skipped", 0)
+        assert ("overwrote the content of 5 deleted blobs" in report.last_told) is hard_delete
+        assert secrets_on_disk(tmp_path / "one") == (5 if hard_delete else 10)
+        erased = [fields for name, fields in observer.events if name == CONTENTS_ERASED]
+        assert [fields["records"] for fields in erased] == [5] * hard_delete
+        # Nothing is deleted since, so the next check does nothing and says so.
+        clock.advance(100.0)
+        manager.run_due()
+        assert "overwrote" not in manager.report().stores[0].last_told
+        store.audit()
+
+
+def test_a_compaction_comes_first_and_leaves_less_to_overwrite(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    with with_secrets(tmp_path / "one", clock, hard_delete=True) as store:
+        outcome = ManagedBlobStore(store, policy=CompactAll(min_used_fraction=0.0)).check(Budget(clock=clock))
+        assert isinstance(outcome, Done)
+        assert secrets_on_disk(tmp_path / "one") == 5
+        assert isinstance(store.get("blob 1"), Deleted)
+
+
+def test_the_hard_delete_has_a_rate_of_its_own(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    with with_secrets(tmp_path / "one", clock, hard_delete=True, hard_delete_bytes_per_second=100.0) as store:
+        before = clock.now()
+        assert isinstance(ManagedBlobStore(store, policy=LAZY).check(Budget(clock=clock)), Skipped)
+        assert clock.now() - before > 30.0
+        assert secrets_on_disk(tmp_path / "one") == 5
+
+
+def test_a_store_that_is_disabled_stops_its_hard_delete(tmp_path: Path) -> None:
+    class Disabling(ManualClock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            manager.disable("one")
+
+    clock = Disabling(1_000_000.0)
+    manager = CompactionManager(BOTH, clock=clock)
+    with with_secrets(tmp_path / "one", clock, hard_delete=True, hard_delete_bytes_per_second=100.0) as store:
+        manager.add(ManagedBlobStore(store, policy=LAZY), enabled=True)
+        manager.run_due()
+        report = manager.report().stores[0]
+        assert (report.last_outcome, report.failures) == ("stopped", 0)
+        assert secrets_on_disk(tmp_path / "one") == 10
+
+
+def test_a_hard_delete_that_the_disk_refuses_is_a_failing_store(tmp_path: Path) -> None:
+    clock, observer = ManualClock(1_000_000.0), RecordingObserver()
+    with_secrets(tmp_path / "one", clock).close()
+    counted = FailingFiles()
+    with_secrets(tmp_path / "one", clock, files=counted, hard_delete=True).close()
+    files = FailingFiles(fail_at=counted.count + 4, errno=errno.EIO)
+    with with_secrets(tmp_path / "one", clock, files=files, hard_delete=True) as store:
+        manager = CompactionManager(BOTH, clock=clock, observer=observer)
+        manager.add(ManagedBlobStore(store, policy=LAZY), enabled=True)
+        manager.run_due()
+        assert [name for name, _ in observer.events] == [STORE_FAILING]
+        clock.advance(10.0)
+        manager.run_due()
+        assert manager.report().stores[0].failures == 0
+        assert secrets_on_disk(tmp_path / "one") == 5
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_what_a_compaction_may_not_drop_is_not_dead_to_the_policy(drop: bool, tmp_path: Path) -> None:
+    """A plan would copy everything and free nothing, at each check anew."""
+    clock = ManualClock(1_000_000.0)
+    with filled(tmp_path / "one", clock, drop_dead_containers=drop) as store:
+        managed = ManagedBlobStore(store, questions=Questions(is_container_gone=lambda entry: True))
+        outcome = managed.check(Budget())
+        assert isinstance(outcome, Done if drop else Skipped), outcome
+        for number in range(12):
+            assert isinstance(store.get(f"blob {number}"), Blob) or (drop and number < 9)
