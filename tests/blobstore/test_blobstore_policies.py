@@ -1,15 +1,12 @@
-"""The gate, `CompactAll`, `Hybrid` and the policies beyond the notes: vectors of 3.3 by number, and each promise."""
+"""The gate, CompactAll and Hybrid (notes 3.3), and what holds for every policy."""
 
 from __future__ import annotations
 
-from itertools import combinations
 from random import Random
 from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import PlanDoesNotFit, UnknownPolicy
@@ -28,7 +25,7 @@ from compactlib.blobstore.policies import (
     policy_named,
     policy_of,
 )
-from compactlib.blobstore.policy import CompactionPolicy, Dying, StoreView, why_no_plan
+from compactlib.blobstore.policy import CompactionPolicy, StoreView, why_no_plan
 from compactlib.errors import InvalidInput
 from tests.blobstore.policy_views import DAY, FILL, NOW, SEGMENT, SHARES_A, a_view, places, shares, toy
 
@@ -181,160 +178,6 @@ def test_h6_a_plan_compares_by_what_a_freed_segment_costs() -> None:
     plan = planned(StatsBased(), toy([300, 300, 300, 900]))
     assert (plan.cost_bytes, plan.benefit_segments, plan.ratio) == (900, 2, 450.0)
     assert planned(CompactAll(), toy([950, 950])).ratio == float("inf")
-
-
-# ------------------------------------------------------------------------------------------------- beyond the notes
-
-def cheapest_subset(view: StoreView, at_least: int) -> int | None:
-    """The fewest bytes that free so many segments, over all subsets."""
-    valid = [segment.valid_bytes for segment in view.eligible]
-    return min((sum(subset) for size in range(len(valid) + 1) for subset in combinations(valid, size)
-                if view.benefit(size, sum(subset)) >= at_least), default=None)
-
-
-few_segments = st.lists(st.sampled_from([0, 100, 450, 899, 900, 980]) | st.integers(0, 980), max_size=8)
-
-
-@given(few_segments, st.integers(1, 3))
-def test_greedy_copies_no_more_than_the_best_of_all_subsets(valid: list[int], least: int) -> None:
-    view = toy(valid)
-    plan = Greedy(min_reclaimed_segments=least).plan(view, NOW)
-    cheapest = cheapest_subset(view, least)
-    assert (plan is None) == (cheapest is None)
-    if plan is not None:
-        assert plan.cost_bytes == cheapest
-        assert plan.benefit_segments >= least
-        assert set(plan.names) >= {segment.name for segment in view.eligible if not segment.valid_bytes}
-
-
-def test_w1_greedy_takes_victims_that_are_no_neighbours() -> None:
-    view = toy([100, 900, 100, 900, 900, 100])
-    assert planned(StatsBased(min_reclaimed_segments=2), view).cost_bytes == 3_000
-    plan = planned(Greedy(min_reclaimed_segments=2), view)
-    assert (places(plan), plan.cost_bytes, plan.benefit_segments) == ([0, 2, 5], 300, 2)
-
-
-@given(few_segments, st.integers(1, 3))
-def test_w3_outputs_are_filled_for_one_segment_more_each(valid: list[int], least: int) -> None:
-    view = toy(valid)
-    plan = Greedy(min_reclaimed_segments=least).plan(view, NOW)
-    filled = Greedy(min_reclaimed_segments=least, fill_outputs=True).plan(view, NOW)
-    assert (plan is None) == (filled is None)
-    if plan is None or filled is None:
-        return
-    more = len(filled.victims) - len(plan.victims)
-    assert more >= 0
-    assert filled.benefit_segments == plan.benefit_segments + more
-    left_out = [each.valid_bytes for each in view.eligible if each.name not in filled.names]
-    assert all(each > -filled.cost_bytes % view.fill_bytes for each in left_out)
-
-
-def test_w3_a_half_empty_output_takes_the_next_ones() -> None:
-    view = toy([200, 250, 400, 600])
-    assert places(Greedy().plan(view, NOW)) == [0, 1]
-    assert places(Greedy(fill_outputs=True).plan(view, NOW)) == [0, 1, 2]
-
-
-def test_the_same_seed_gives_the_same_plans_ten_times() -> None:
-    def plans() -> list[list[int] | None]:
-        policy = DChoices(choices=2, random=Random(5))
-        return [places(policy.plan(shares(SHARES_A), NOW + hour)) for hour in range(10)]
-
-    first = plans()
-    assert all(plans() == first for _ in range(10))
-    assert len({tuple(each or ()) for each in first}) > 1
-
-
-@given(few_segments, st.integers(0, 4000))
-def test_the_copy_budget_frees_as_much_as_the_best_of_all_subsets(valid: list[int], allowance: int) -> None:
-    view = toy(valid)
-    plan = CopyBudget(max_copied_bytes=allowance).plan(view, NOW)
-    best = max(view.benefit(size, sum(subset)) for size in range(len(valid) + 1)
-               for subset in combinations(valid, size) if sum(subset) <= allowance)
-    assert (plan.benefit_segments if plan is not None else 0) == best
-    if plan is not None:
-        assert plan.cost_bytes == cheapest_subset(view, best)
-        assert plan.cost_bytes <= allowance
-
-
-def test_the_copy_budget_may_be_nothing() -> None:
-    assert places(CopyBudget(max_copied_bytes=0).plan(toy([10, 0, 10, 0]), NOW)) == [1, 3]
-    assert CopyBudget(max_copied_bytes=0).plan(toy([10, 10]), NOW) is None
-    with pytest.raises(InvalidInput, match="max_copied_bytes is -1"):
-        CopyBudget(max_copied_bytes=-1)
-
-
-def test_w4_cost_benefit_gives_hot_segments_time() -> None:
-    """Segments 0 and 1 are cold and half full; 2 and 3 are emptier, but were written to an hour ago."""
-    view = toy([450, 450, 400, 400], used=[980] * 4, last_modified=[NOW - 30 * DAY] * 2 + [NOW - 3600] * 2)
-    assert places(CostBenefit().plan(view, NOW)) == [0, 1]
-    assert places(Greedy().plan(view, NOW)) == [2, 3]
-
-
-def test_the_score_is_that_of_the_paper() -> None:
-    view = toy([490], used=[980], last_modified=[NOW - 300])
-    assert CostBenefit().score(view.segments[0], view, NOW) == pytest.approx(0.5 * 300 / 1.5)
-    assert CostBenefit().score(view.segments[0], view, NOW - 1000) == 0.0
-
-
-def test_w4_what_is_about_to_die_is_not_copied() -> None:
-    """Segments 0 and 1 hold the fewest bytes, all of which expire within the hour."""
-    soon = [Dying(NOW + 3600, 100)]
-    view = toy([100, 100, 300, 300, 900], dying=[soon, soon, [], [], []])
-    assert places(Greedy().plan(view, NOW)) == [0, 1]
-    policy = ExpiryForecast(horizon_seconds=DAY)
-    plan = planned(policy, view)
-    assert places(plan) == [2, 3]
-    assert "2 wait for what dies within 86,400 seconds" in plan.reason
-    assert places(ExpiryForecast(horizon_seconds=60.0).plan(view, NOW)) == [0, 1]
-
-
-def test_exactly_the_part_that_may_die_does_not_wait() -> None:
-    for dying, waits in ((20, False), (21, True)):
-        view = toy([100], dying=[[Dying(NOW + 3600, dying)]])
-        assert ExpiryForecast(max_dying_fraction=0.2).waits(view.segments[0], NOW) == waits
-
-
-def test_what_died_whole_is_dropped_without_a_copy() -> None:
-    view = toy([0, 500, 0, 200, 0, 200])
-    plan = planned(ExpiryForecast(), view)
-    assert (places(plan), plan.cost_bytes, plan.benefit_segments, len(plan.drops)) == ([0, 2, 4], 0, 3, 3)
-    assert places(ExpiryForecast(min_reclaimed_segments=4).plan(view, NOW)) == [0, 2, 3, 4, 5]
-
-
-def test_a_nearly_full_store_waits_for_nothing() -> None:
-    soon = [Dying(NOW + 3600, 100)]
-    view = toy([100, 100, 300, 300], dying=[soon, soon, [], []], used_bytes=9_500)
-    plan = planned(ExpiryForecast(), view)
-    assert places(plan) == [0, 1]
-    assert "nothing waits, as 95.0% of the log is used" in plan.reason
-
-
-def test_a_store_in_which_everything_waits_says_so() -> None:
-    soon = [Dying(NOW + 3600, 100)]
-    view = toy([100, 100], dying=[soon, soon])
-    assert ExpiryForecast().plan(view, NOW) is None
-    assert "2 of them wait" in why_no_plan(ExpiryForecast(), view, NOW)
-
-
-@given(few_segments, st.integers(1, 12), st.integers(1, 3), st.integers(0, 99))
-def test_d_choices_takes_the_emptiest_of_each_draw_and_no_more_than_needed(valid: list[int], choices: int, least: int,
-                                                                         seed: int) -> None:
-    view = toy(valid)
-    plan = DChoices(choices=choices, min_reclaimed_segments=least, random=Random(seed)).plan(view, NOW)
-    assert (plan is None) == (cheapest_subset(view, least) is None)
-    if plan is None:
-        return
-    assert plan == DChoices(choices=choices, min_reclaimed_segments=least, random=Random(seed)).plan(view, NOW)
-    assert plan.benefit_segments >= least
-    if choices >= len(valid):
-        greedy = sorted(segment.valid_bytes for segment in view.eligible)[:len(plan.victims)]
-        assert sorted(victim.valid_bytes for victim in plan.victims) == greedy
-
-
-def test_d_choices_needs_one_choice() -> None:
-    with pytest.raises(InvalidInput, match="choices is 0"):
-        DChoices(choices=0, random=Random(1))
 
 
 # ------------------------------------------------------------------------------------------------------ all of them

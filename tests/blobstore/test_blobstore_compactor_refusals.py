@@ -1,0 +1,176 @@
+"""Damage that a compaction meets, and a disk that refuses: reported, nothing lost, and the store stays usable."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from compactlib.blobstore.compaction_log import Phase
+from compactlib.blobstore.compactor import BlobCompactor
+from compactlib.blobstore.errors import (
+    CompactionOutOfOrder,
+)
+from compactlib.blobstore.verify import StorePicture
+from compactlib.clock import ManualClock
+from compactlib.errors import CorruptData, DiskFull
+from compactlib.observe import RecordingObserver
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.testing import FailingFiles
+from tests.blobstore.compaction_stores import (
+    START,
+    answers,
+    check_against,
+    compact_all,
+    done,
+    flip,
+    garbage_store,
+    names,
+    open_store,
+    plan_of,
+    segment_names,
+    strays,
+)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(START)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+# -------------------------------------------------------------------------------------------------------- damage
+
+
+def test_a_damaged_record_is_reported_and_its_segment_left_alone(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock, dead=lambda number: False) as store:
+        plain = answers(store, 60)
+        first = store.snapshot().segments[2].name
+        entry = next(iter(store.snapshot().entries_of(first)))
+        flip(folder / first.log_file, entry.end - 5)
+        observer = RecordingObserver()
+    with open_store(folder, clock, observer=observer) as store:
+        report = compact_all(store)
+        assert report.left_out == (first,)
+        assert report.damage[0].path.endswith(first.log_file)
+        assert report.damage[0].offset == entry.offset
+        assert [name for name, _ in observer.events].count("blobstore_damage_found") == 1
+        assert str(first) in segment_names(store)
+        damaged = int(entry.id[1:])
+        with pytest.raises(CorruptData):
+            store.get(entry.id)
+        others = [number for number in range(60) if number != damaged]
+        assert [store.get(f"b{number}").content for number in others] == [  # type: ignore[union-attr]
+            plain[number] for number in others]
+
+
+def test_damage_in_a_dead_record_does_not_matter(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock) as store:
+        before = StorePicture.of(store)
+        entry = next(entry for entry in store.snapshot().entries_of(names("0_0")[0]) if entry.id == b"b1")
+        flip(folder / "0_0.log", entry.offset + 3)
+        assert not compact_all(store).left_out
+        check_against(store, before)
+
+
+def test_every_flipped_byte_of_a_segment_is_reported_or_dead(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock, count=14) as store:
+        pass
+    original = (folder / "0_0.log").read_bytes()
+    saved = {name: (folder / name).read_bytes() for name in os.listdir(folder) if name != "LOCK"}
+    with open_store(folder, clock) as store:
+        plain = answers(store, 14)
+    for offset in range(0, len(original), 83):
+        for name in set(os.listdir(folder)) - {"LOCK"}:
+            (folder / name).unlink()
+        for name, data in saved.items():
+            (folder / name).write_bytes(data)
+        flip(folder / "0_0.log", offset)
+        with open_store(folder, clock) as store:
+            outcome = BlobCompactor(store).compact(plan_of(store))
+            damaged = isinstance(outcome, Failed) or done(outcome).left_out or store.recovery.damage
+            for number, answer in enumerate(plain):
+                try:
+                    found = store.get(f"b{number}")
+                except CorruptData:
+                    assert damaged, offset
+                    continue
+                content = getattr(found, "content", type(found).__name__)
+                assert content == answer or damaged, (offset, number)
+                if isinstance(answer, bytes) and isinstance(content, bytes):
+                    assert content == answer
+
+
+# ----------------------------------------------------------------------------------------------- the disk refuses
+
+
+@pytest.mark.parametrize("fail_at", range(1, 42, 2))
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_refuses_leaves_a_usable_store_and_the_attempt_goes_on(fail_at: int, error: int, tmp_path: Path,
+                                                                          clock: ManualClock) -> None:
+    folder = tmp_path / "store"
+    with garbage_store(folder, clock, count=24) as store:
+        before, plain = StorePicture.of(store), answers(store, 24)
+    files = FailingFiles(fail_at=10_000)
+    with open_store(folder, clock, files=files) as store:
+        compactor = BlobCompactor(store)
+        files._fail_at = files.count + fail_at  # noqa: SLF001
+        files._errno = error  # noqa: SLF001
+        try:
+            outcome = compactor.compact(plan_of(store))
+        except (DiskFull, OSError):
+            outcome = Skipped("it did not begin")
+        assert answers(store, 24) == plain
+        if compactor.log is not None:
+            outcome = compactor.resume()
+        if not isinstance(outcome, Done):
+            outcome = compactor.compact(plan_of(store))
+        done(outcome)
+        check_against(store, before)
+    assert strays(folder) == []
+
+
+def test_a_full_disk_while_copying_and_then_dropped(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock) as store:
+        before = StorePicture.of(store)
+    files = FailingFiles(fail_at=10_000, sticky=True)
+    with open_store(folder, clock, files=files) as store:
+        compactor = BlobCompactor(store)
+        files._fail_at = files.count + 8  # noqa: SLF001
+        outcome = compactor.compact(plan_of(store))
+        assert isinstance(outcome, Failed)
+        assert isinstance(outcome.error, DiskFull)
+        assert compactor.log is not None
+        assert compactor.log.phase is Phase.COPY
+        check = answers(store, 60)
+        files._fail_at = None  # noqa: SLF001
+        compactor.drop()
+        assert answers(store, 60) == check
+        check_against(store, before)
+    assert strays(folder) == []
+
+
+def test_a_commit_under_way_cannot_be_dropped(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock) as store:
+        pass
+    refused: list[object] = []
+
+    class RefusingRename(FailingFiles):
+        def rename(self, source: object, target: object) -> None:
+            if str(target).endswith("_1.log") and not refused:
+                refused.append(target)
+                raise DiskFull(operation="rename", path=str(source), errno=errno.ENOSPC)
+            super().rename(source, target)  # type: ignore[arg-type]
+
+    with open_store(folder, clock, files=RefusingRename()) as store:
+        compactor = BlobCompactor(store)
+        assert isinstance(compactor.compact(plan_of(store)), Failed)
+        with pytest.raises(CompactionOutOfOrder, match="cannot be dropped"):
+            compactor.drop()
+        done(compactor.resume())
