@@ -7,7 +7,6 @@ Text and HTML are for reading: they shorten long values and leave out rows beyon
 from __future__ import annotations
 
 import abc
-import html
 import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
@@ -81,14 +80,17 @@ class Table:
         return f"Table({self.title!r}, {len(self.rows)} rows of {', '.join(self.columns) or 'no columns'})"
 
     def _repr_html_(self) -> str:
+        # Only notebooks need it, and it brings a table of all entities.
+        from html import escape
+
         shown = self.rows[:MAX_ROWS]
         styles = [' style="text-align: right"' if right else ' style="text-align: left"' for right in self._numeric()]
-        head = "".join(f"<th{style}>{html.escape(name)}</th>" for name, style in zip(self.columns, styles, strict=True))
+        head = "".join(f"<th{style}>{escape(name)}</th>" for name, style in zip(self.columns, styles, strict=True))
         body = "".join(
-            "<tr>" + "".join(f"<td{style}>{html.escape(_shown(value))}</td>"
+            "<tr>" + "".join(f"<td{style}>{escape(_shown(value))}</td>"
                              for value, style in zip(row, styles, strict=True)) + "</tr>" for row in shown
         )
-        caption = f"<caption>{html.escape(self.title)}</caption>" if self.title else ""
+        caption = f"<caption>{escape(self.title)}</caption>" if self.title else ""
         remark = "".join(f"<p>{line}</p>" for line in self._remark(len(shown)))
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{remark}"
 

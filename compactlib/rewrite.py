@@ -8,13 +8,12 @@ task's outcome exactly once; publishing the files is the caller's business, afte
 from __future__ import annotations
 
 import itertools
+import os
 import pickle
 import queue
 import traceback
-import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import attrs
 
@@ -23,6 +22,9 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CompactlibError, InvalidInput, TaskFailed
 from compactlib.observe import Observer
 from compactlib.report import Table
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 MAX_NAME_CHARS = 1000
 """The longest name a task may have."""
@@ -156,7 +158,7 @@ class Executor(Protocol):
 
 def new_attempt_id() -> str:
     """A fresh id: 32 hexadecimal digits, unique without coordination."""
-    return uuid.uuid4().hex
+    return os.urandom(16).hex()
 
 
 def attempt_task(task: RewriteTask, attempt: Attempt) -> RewriteOutcome:
@@ -267,6 +269,9 @@ class LocalExecutor:
 
     def _run_threads(self, tasks: Sequence[RewriteTask], run_one: Callable[[RewriteTask], RewriteOutcome],
                      lent: Budget) -> Generator[RewriteOutcome, None, None]:
+        # Imported by those who use threads: it takes as long as all the rest of this module.
+        from concurrent.futures import ThreadPoolExecutor
+
         waiting = iter(tasks)
         finished: queue.SimpleQueue[Future[RewriteOutcome]] = queue.SimpleQueue()
         pool = ThreadPoolExecutor(self._workers, thread_name_prefix="compactlib-rewrite")

@@ -5,6 +5,7 @@ A policy chooses segments, a compaction copies their valid records into new ones
 on; the segments it took are freed.
 
 >>> import tempfile
+>>> from compactlib.blobstore import BlobCompactor, BlobStore, BlobStoreConfig, Sensor, policy_of
 >>> from compactlib.clock import ManualClock
 >>> clock = ManualClock(1_000_000)
 >>> config = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, journal_max_entries=0,
@@ -19,99 +20,104 @@ on; the segments it took are freed.
 [Missing(id=b'blob 1'), 1000, 1]
 """
 
-from compactlib.blobstore.best_range import SegmentRange, best_range
-from compactlib.blobstore.buckets import BucketStatistics
-from compactlib.blobstore.compact_many import CommitGuard, compact_many
-from compactlib.blobstore.compaction_log import CompactionLog, Phase
-from compactlib.blobstore.compaction_report import BlobCompactionOutcome, BlobCompactionReport
-from compactlib.blobstore.compaction_work import Questions
-from compactlib.blobstore.compactor import BlobCompactor
-from compactlib.blobstore.config import BlobStoreConfig, Durability
-from compactlib.blobstore.errors import (
-    AlreadyUndeleted,
-    BlobConflict,
-    BlobDeleted,
-    BlobExists,
-    BlobExpired,
-    BlobMissing,
-    BlobTooLarge,
-    CompactionInProgress,
-    CompactionOutOfOrder,
-    DeletedForGood,
-    HistoryLost,
-    NotAStore,
-    NotDeleted,
-    PlanDoesNotFit,
-    StoreFull,
-    TtlAlreadyUpdated,
-    TtlUpdateTooLate,
-    UnknownPolicy,
-    UnknownTrigger,
-    WritesStopped,
-)
-from compactlib.blobstore.hard_delete import HardDeleter, HardDeleteReport
-from compactlib.blobstore.history import CompactionHistory
-from compactlib.blobstore.kept_statistics import BucketSettings, KeptStatistics
-from compactlib.blobstore.lifetimes import PurgeRules
-from compactlib.blobstore.load_log import RecoveryReport
-from compactlib.blobstore.log_state import LogSnapshot
-from compactlib.blobstore.managed_store import ManagedBlobStore
-from compactlib.blobstore.manager import CompactionManager, ManagedStore
-from compactlib.blobstore.manager_model import Accepted, ManagerSettings, Refused, Removed, Run
-from compactlib.blobstore.manager_report import ManagerReport, StoreReport
-from compactlib.blobstore.manager_state import ManagerState
-from compactlib.blobstore.model import (
-    Answer,
-    Blob,
-    BlobId,
-    BlobInfo,
-    Deleted,
-    Expired,
-    GetOptions,
-    IndexEntry,
-    Missing,
-    RecordFlag,
-    RecordKind,
-)
-from compactlib.blobstore.names import LogPosition, SegmentName
-from compactlib.blobstore.peers import ContainerStates, PeerTokens
-from compactlib.blobstore.plan import CompactionPlan, PlannedSegment, check_plan, forecast, plan_for
-from compactlib.blobstore.plan_history import PlanHistory
-from compactlib.blobstore.policies import (
-    POLICY_NAMES,
-    CompactAll,
-    CopyBudget,
-    CostBenefit,
-    DChoices,
-    ExpiryForecast,
-    Greedy,
-    Hybrid,
-    StatsBased,
-    policy_named,
-    policy_of,
-)
-from compactlib.blobstore.policy import (
-    CompactionPolicy,
-    Dying,
-    Explains,
-    GatedPolicy,
-    ReclaimingPolicy,
-    SegmentView,
-    StoreView,
-    why_no_plan,
-)
-from compactlib.blobstore.recover import CompactionRecovery
-from compactlib.blobstore.replication import FoundEntries, ReplicaEntry, ReplicationToken
-from compactlib.blobstore.rewrite import CopyRecords
-from compactlib.blobstore.sense import Sensor
-from compactlib.blobstore.statistics import LogStatistics, container_statistics, log_statistics
-from compactlib.blobstore.status import StoreStatus
-from compactlib.blobstore.store import BlobStore
-from compactlib.blobstore.swap import CompactableStore, SegmentInfo, Snapshot
-from compactlib.blobstore.triggers import Trigger, parse_triggers
-from compactlib.blobstore.validity import Rules, Verdict, judge
-from compactlib.blobstore.verify import Finding, StorePicture, VerifyReport, compare, verify
-from compactlib.report import PolicyRecord
+from typing import TYPE_CHECKING
+
+from compactlib._lazy import load_lazily
+
+if TYPE_CHECKING:
+    from compactlib.blobstore.best_range import SegmentRange, best_range
+    from compactlib.blobstore.buckets import BucketStatistics
+    from compactlib.blobstore.compact_many import CommitGuard, compact_many
+    from compactlib.blobstore.compaction_log import CompactionLog, Phase
+    from compactlib.blobstore.compaction_report import BlobCompactionOutcome, BlobCompactionReport
+    from compactlib.blobstore.compaction_work import Questions
+    from compactlib.blobstore.compactor import BlobCompactor
+    from compactlib.blobstore.config import BlobStoreConfig, Durability
+    from compactlib.blobstore.errors import (
+        AlreadyUndeleted,
+        BlobConflict,
+        BlobDeleted,
+        BlobExists,
+        BlobExpired,
+        BlobMissing,
+        BlobTooLarge,
+        CompactionInProgress,
+        CompactionOutOfOrder,
+        DeletedForGood,
+        HistoryLost,
+        NotAStore,
+        NotDeleted,
+        PlanDoesNotFit,
+        StoreFull,
+        TtlAlreadyUpdated,
+        TtlUpdateTooLate,
+        UnknownPolicy,
+        UnknownTrigger,
+        WritesStopped,
+    )
+    from compactlib.blobstore.hard_delete import HardDeleter, HardDeleteReport
+    from compactlib.blobstore.history import CompactionHistory
+    from compactlib.blobstore.kept_statistics import BucketSettings, KeptStatistics
+    from compactlib.blobstore.lifetimes import PurgeRules
+    from compactlib.blobstore.load_log import RecoveryReport
+    from compactlib.blobstore.log_state import LogSnapshot
+    from compactlib.blobstore.managed_store import ManagedBlobStore
+    from compactlib.blobstore.manager import CompactionManager, ManagedStore
+    from compactlib.blobstore.manager_model import Accepted, ManagerSettings, Refused, Removed, Run
+    from compactlib.blobstore.manager_report import ManagerReport, StoreReport
+    from compactlib.blobstore.manager_state import ManagerState
+    from compactlib.blobstore.model import (
+        Answer,
+        Blob,
+        BlobId,
+        BlobInfo,
+        Deleted,
+        Expired,
+        GetOptions,
+        IndexEntry,
+        Missing,
+        RecordFlag,
+        RecordKind,
+    )
+    from compactlib.blobstore.names import LogPosition, SegmentName
+    from compactlib.blobstore.peers import ContainerStates, PeerTokens
+    from compactlib.blobstore.plan import CompactionPlan, PlannedSegment, check_plan, forecast, plan_for
+    from compactlib.blobstore.plan_history import PlanHistory
+    from compactlib.blobstore.policies import (
+        POLICY_NAMES,
+        CompactAll,
+        CopyBudget,
+        CostBenefit,
+        DChoices,
+        ExpiryForecast,
+        Greedy,
+        Hybrid,
+        StatsBased,
+        policy_named,
+        policy_of,
+    )
+    from compactlib.blobstore.policy import (
+        CompactionPolicy,
+        Dying,
+        Explains,
+        GatedPolicy,
+        ReclaimingPolicy,
+        SegmentView,
+        StoreView,
+        why_no_plan,
+    )
+    from compactlib.blobstore.recover import CompactionRecovery
+    from compactlib.blobstore.replication import FoundEntries, ReplicaEntry, ReplicationToken
+    from compactlib.blobstore.rewrite import CopyRecords
+    from compactlib.blobstore.sense import Sensor
+    from compactlib.blobstore.statistics import LogStatistics, container_statistics, log_statistics
+    from compactlib.blobstore.status import StoreStatus
+    from compactlib.blobstore.store import BlobStore
+    from compactlib.blobstore.swap import CompactableStore, SegmentInfo, Snapshot
+    from compactlib.blobstore.triggers import Trigger, parse_triggers
+    from compactlib.blobstore.validity import Rules, Verdict, judge
+    from compactlib.blobstore.verify import Finding, StorePicture, VerifyReport, compare, verify
+    from compactlib.report import PolicyRecord
 
 __all__ = [
     "POLICY_NAMES",
@@ -232,3 +238,51 @@ __all__ = [
     "verify",
     "why_no_plan",
 ]
+
+load_lazily(__name__, {
+    ".best_range": ("SegmentRange", "best_range"),
+    ".buckets": ("BucketStatistics",),
+    ".compact_many": ("CommitGuard", "compact_many"),
+    ".compaction_log": ("CompactionLog", "Phase"),
+    ".compaction_report": ("BlobCompactionOutcome", "BlobCompactionReport"),
+    ".compaction_work": ("Questions",),
+    ".compactor": ("BlobCompactor",),
+    ".config": ("BlobStoreConfig", "Durability"),
+    ".errors": ("AlreadyUndeleted", "BlobConflict", "BlobDeleted", "BlobExists", "BlobExpired", "BlobMissing",
+                "BlobTooLarge", "CompactionInProgress", "CompactionOutOfOrder", "DeletedForGood", "HistoryLost",
+                "NotAStore", "NotDeleted", "PlanDoesNotFit", "StoreFull", "TtlAlreadyUpdated", "TtlUpdateTooLate",
+                "UnknownPolicy", "UnknownTrigger", "WritesStopped"),
+    ".hard_delete": ("HardDeleter", "HardDeleteReport"),
+    ".history": ("CompactionHistory",),
+    ".kept_statistics": ("BucketSettings", "KeptStatistics"),
+    ".lifetimes": ("PurgeRules",),
+    ".load_log": ("RecoveryReport",),
+    ".log_state": ("LogSnapshot",),
+    ".managed_store": ("ManagedBlobStore",),
+    ".manager": ("CompactionManager", "ManagedStore"),
+    ".manager_model": ("Accepted", "ManagerSettings", "Refused", "Removed", "Run"),
+    ".manager_report": ("ManagerReport", "StoreReport"),
+    ".manager_state": ("ManagerState",),
+    ".model": ("Answer", "Blob", "BlobId", "BlobInfo", "Deleted", "Expired", "GetOptions", "IndexEntry", "Missing",
+               "RecordFlag", "RecordKind"),
+    ".names": ("LogPosition", "SegmentName"),
+    ".peers": ("ContainerStates", "PeerTokens"),
+    ".plan": ("CompactionPlan", "PlannedSegment", "check_plan", "forecast", "plan_for"),
+    ".plan_history": ("PlanHistory",),
+    ".policies": ("POLICY_NAMES", "CompactAll", "CopyBudget", "CostBenefit", "DChoices", "ExpiryForecast", "Greedy",
+                  "Hybrid", "StatsBased", "policy_named", "policy_of"),
+    ".policy": ("CompactionPolicy", "Dying", "Explains", "GatedPolicy", "ReclaimingPolicy", "SegmentView",
+                "StoreView", "why_no_plan"),
+    ".recover": ("CompactionRecovery",),
+    ".replication": ("FoundEntries", "ReplicaEntry", "ReplicationToken"),
+    ".rewrite": ("CopyRecords",),
+    ".sense": ("Sensor",),
+    ".statistics": ("LogStatistics", "container_statistics", "log_statistics"),
+    ".status": ("StoreStatus",),
+    ".store": ("BlobStore",),
+    ".swap": ("CompactableStore", "SegmentInfo", "Snapshot"),
+    ".triggers": ("Trigger", "parse_triggers"),
+    ".validity": ("Rules", "Verdict", "judge"),
+    ".verify": ("Finding", "StorePicture", "VerifyReport", "compare", "verify"),
+    "compactlib.report": ("PolicyRecord",),
+})

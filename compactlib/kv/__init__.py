@@ -1,5 +1,6 @@
 """Key-value stores with ordered scans and compare-and-set: one protocol, and backends for it (`notes/staging.md` 1.2).
 
+>>> from compactlib.kv import MemoryStore
 >>> store = MemoryStore()
 >>> store.set(b"accounts", b"ann", b"10")
 >>> found = store.get(b"accounts", b"ann")
@@ -12,40 +13,45 @@ compactlib.kv.errors.PredicateFailed: key b'ann' in partition b'accounts' is not
 [(b'ann', b'11')]
 """
 
-from compactlib.kv.dynamodb import DynamoStore
-from compactlib.kv.errors import (
-    BatchSizeTooBig,
-    ClosedEntries,
-    ConnectFailed,
-    DamagedStore,
-    KeyNotFound,
-    MissingKey,
-    MissingPartitionKey,
-    MissingValue,
-    NotAStore,
-    OutcomeUnknown,
-    PredicateFailed,
-    SlowDown,
-    StoreFailed,
-    TooLarge,
-)
-from compactlib.kv.etcd import EtcdStore
-from compactlib.kv.memory import MemoryStore
-from compactlib.kv.postgres import PostgresStore
-from compactlib.kv.sqlite import SqliteStore, Synchronous
-from compactlib.kv.store import (
-    EXISTS,
-    Condition,
-    Delete,
-    Entries,
-    Entry,
-    Exists,
-    KVLimits,
-    KVStore,
-    Predicate,
-    Put,
-    Versioned,
-)
+from typing import TYPE_CHECKING
+
+from compactlib._lazy import load_lazily
+
+if TYPE_CHECKING:
+    from compactlib.kv.dynamodb import DynamoStore
+    from compactlib.kv.errors import (
+        BatchSizeTooBig,
+        ClosedEntries,
+        ConnectFailed,
+        DamagedStore,
+        KeyNotFound,
+        MissingKey,
+        MissingPartitionKey,
+        MissingValue,
+        NotAStore,
+        OutcomeUnknown,
+        PredicateFailed,
+        SlowDown,
+        StoreFailed,
+        TooLarge,
+    )
+    from compactlib.kv.etcd import EtcdStore
+    from compactlib.kv.memory import MemoryStore
+    from compactlib.kv.postgres import PostgresStore
+    from compactlib.kv.sqlite import SqliteStore, Synchronous
+    from compactlib.kv.store import (
+        EXISTS,
+        Condition,
+        Delete,
+        Entries,
+        Entry,
+        Exists,
+        KVLimits,
+        KVStore,
+        Predicate,
+        Put,
+        Versioned,
+    )
 
 __all__ = [
     "EXISTS",
@@ -80,3 +86,16 @@ __all__ = [
     "TooLarge",
     "Versioned",
 ]
+
+load_lazily(__name__, {
+    ".dynamodb": ("DynamoStore",),
+    ".errors": ("BatchSizeTooBig", "ClosedEntries", "ConnectFailed", "DamagedStore", "KeyNotFound", "MissingKey",
+                "MissingPartitionKey", "MissingValue", "NotAStore", "OutcomeUnknown", "PredicateFailed", "SlowDown",
+                "StoreFailed", "TooLarge"),
+    ".etcd": ("EtcdStore",),
+    ".memory": ("MemoryStore",),
+    ".postgres": ("PostgresStore",),
+    ".sqlite": ("SqliteStore", "Synchronous"),
+    ".store": ("EXISTS", "Condition", "Delete", "Entries", "Entry", "Exists", "KVLimits", "KVStore", "Predicate",
+               "Put", "Versioned"),
+})

@@ -1,5 +1,6 @@
 """Where immutable files live: a local folder, S3, GCS, Azure, or memory, behind one small protocol.
 
+>>> from compactlib.objects import MemoryObjects, read_checked
 >>> store = MemoryObjects()
 >>> ref = store.create("ranges/2026/first", b"some bytes")
 >>> store.get_range(ref.key, 5, 5)
@@ -13,21 +14,26 @@ Traceback (most recent call last):
 compactlib.objects.errors.ObjectExists: the object 'ranges/2026/first' exists; objects are never overwritten: ...
 """
 
-from compactlib.objects.audit import audit_listing
-from compactlib.objects.digest import Digest, read_checked
-from compactlib.objects.errors import (
-    AccessDenied,
-    BadDigest,
-    BadKey,
-    ConditionsIgnored,
-    ObjectExists,
-    ObjectNotFound,
-    StoreFailed,
-)
-from compactlib.objects.local import LocalObjects
-from compactlib.objects.memory import MemoryObjects
-from compactlib.objects.remote import Conditions, RemoteObjects
-from compactlib.objects.store import ObjectInfo, ObjectRef, ObjectStore
+from typing import TYPE_CHECKING
+
+from compactlib._lazy import load_lazily
+
+if TYPE_CHECKING:
+    from compactlib.objects.audit import audit_listing
+    from compactlib.objects.digest import Digest, read_checked
+    from compactlib.objects.errors import (
+        AccessDenied,
+        BadDigest,
+        BadKey,
+        ConditionsIgnored,
+        ObjectExists,
+        ObjectNotFound,
+        StoreFailed,
+    )
+    from compactlib.objects.local import LocalObjects
+    from compactlib.objects.memory import MemoryObjects
+    from compactlib.objects.remote import Conditions, RemoteObjects
+    from compactlib.objects.store import ObjectInfo, ObjectRef, ObjectStore
 
 __all__ = [
     "AccessDenied",
@@ -48,3 +54,14 @@ __all__ = [
     "audit_listing",
     "read_checked",
 ]
+
+load_lazily(__name__, {
+    ".audit": ("audit_listing",),
+    ".digest": ("Digest", "read_checked"),
+    ".errors": ("AccessDenied", "BadDigest", "BadKey", "ConditionsIgnored", "ObjectExists", "ObjectNotFound",
+                "StoreFailed"),
+    ".local": ("LocalObjects",),
+    ".memory": ("MemoryObjects",),
+    ".remote": ("Conditions", "RemoteObjects"),
+    ".store": ("ObjectInfo", "ObjectRef", "ObjectStore"),
+})

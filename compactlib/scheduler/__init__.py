@@ -3,6 +3,8 @@
 Blocks are queued per tenant, shard and level; full or old batches become jobs; workers poll, get jobs with a lease and
 a fencing token, and report. The log's index is the only identity and its time the only clock.
 
+>>> from compactlib.scheduler import (AddBlocks, BlockMeta, Command, JobStatus, LevelConfig, PollRequest,
+...                                   SchedulerConfig, SchedulerService, StatusUpdate)
 >>> service = SchedulerService(SchedulerConfig(levels=(LevelConfig(max_blocks=2),)))
 >>> log = iter(Command(index, 1, 1000.0 + index) for index in range(1, 99))
 >>> blocks = [BlockMeta(id=f"block-{n}", tenant="acme", shard=7, level=0) for n in range(4)]
@@ -17,70 +19,75 @@ a fencing token, and report. The log's index is the only identity and its time t
 <Verdict.STALE_TOKEN: 'stale token'>
 """
 
-from compactlib.scheduler.codec import decode_command, decode_message, encode_command, encode_message
-from compactlib.scheduler.config import FairShare, LevelConfig, SchedulerConfig
-from compactlib.scheduler.errors import (
-    BadConfig,
-    CommandOutOfOrder,
-    CommittedOtherwise,
-    FencedOff,
-    JobLost,
-    JobNotFound,
-    JournalConflict,
-    ReleaseJob,
-)
-from compactlib.scheduler.fence import Admission, Commitment, Fence, LockingFence, MemoryFence
-from compactlib.scheduler.fence_file import FileFence
-from compactlib.scheduler.fence_kv import KVFence
-from compactlib.scheduler.metadata_index import MetadataIndex
-from compactlib.scheduler.model import (
-    ANONYMOUS_TENANT,
-    BlockEntry,
-    BlockMeta,
-    BlockTombstones,
-    Command,
-    CompactedBlocks,
-    JobPhase,
-    JobPlan,
-    JobState,
-    JobStatus,
-    NoOutput,
-    ShardTombstone,
-    Tombstone,
-)
-from compactlib.scheduler.output_id import output_block_id
-from compactlib.scheduler.poll import Assignment, PollRequest, PollResponse, StatusAnswer, StatusUpdate, Verdict
-from compactlib.scheduler.service import SchedulerService
-from compactlib.scheduler.state import QuarantinedJob, SchedulerState
-from compactlib.scheduler.store import StoredScheduler
-from compactlib.scheduler.token import TokenSealer, owns
-from compactlib.scheduler.tombstones import Tombstones
-from compactlib.scheduler.transport import SealedPolls, Transport
-from compactlib.scheduler.update import (
-    AddBlocks,
-    AlreadyApplied,
-    Applied,
-    ApplyResult,
-    AssignedJob,
-    BlocksAdded,
-    CompletedJob,
-    EvictedJob,
-    NewJob,
-    Operation,
-    PlanUpdate,
-    RefusedOutputs,
-    Requeue,
-    Requeued,
-    Retain,
-    Retained,
-    ReturnedJob,
-    TermChanged,
-    Tick,
-    Ticked,
-    TombstoneLease,
-    UpdatedJob,
-)
-from compactlib.scheduler.worker import Cleanup, Execute, RunningJob, Worker, WorkerOptions
+from typing import TYPE_CHECKING
+
+from compactlib._lazy import load_lazily
+
+if TYPE_CHECKING:
+    from compactlib.scheduler.codec import decode_command, decode_message, encode_command, encode_message
+    from compactlib.scheduler.config import FairShare, LevelConfig, SchedulerConfig
+    from compactlib.scheduler.errors import (
+        BadConfig,
+        CommandOutOfOrder,
+        CommittedOtherwise,
+        FencedOff,
+        JobLost,
+        JobNotFound,
+        JournalConflict,
+        ReleaseJob,
+    )
+    from compactlib.scheduler.fence import Admission, Commitment, Fence, LockingFence, MemoryFence
+    from compactlib.scheduler.fence_file import FileFence
+    from compactlib.scheduler.fence_kv import KVFence
+    from compactlib.scheduler.metadata_index import MetadataIndex
+    from compactlib.scheduler.model import (
+        ANONYMOUS_TENANT,
+        BlockEntry,
+        BlockMeta,
+        BlockTombstones,
+        Command,
+        CompactedBlocks,
+        JobPhase,
+        JobPlan,
+        JobState,
+        JobStatus,
+        NoOutput,
+        ShardTombstone,
+        Tombstone,
+    )
+    from compactlib.scheduler.output_id import output_block_id
+    from compactlib.scheduler.poll import Assignment, PollRequest, PollResponse, StatusAnswer, StatusUpdate, Verdict
+    from compactlib.scheduler.service import SchedulerService
+    from compactlib.scheduler.state import QuarantinedJob, SchedulerState
+    from compactlib.scheduler.store import StoredScheduler
+    from compactlib.scheduler.token import TokenSealer, owns
+    from compactlib.scheduler.tombstones import Tombstones
+    from compactlib.scheduler.transport import SealedPolls, Transport
+    from compactlib.scheduler.update import (
+        AddBlocks,
+        AlreadyApplied,
+        Applied,
+        ApplyResult,
+        AssignedJob,
+        BlocksAdded,
+        CompletedJob,
+        EvictedJob,
+        NewJob,
+        Operation,
+        PlanUpdate,
+        RefusedOutputs,
+        Requeue,
+        Requeued,
+        Retain,
+        Retained,
+        ReturnedJob,
+        TermChanged,
+        Tick,
+        Ticked,
+        TombstoneLease,
+        UpdatedJob,
+    )
+    from compactlib.scheduler.worker import Cleanup, Execute, RunningJob, Worker, WorkerOptions
 
 __all__ = [
     "ANONYMOUS_TENANT",
@@ -163,3 +170,29 @@ __all__ = [
     "output_block_id",
     "owns",
 ]
+
+load_lazily(__name__, {
+    ".codec": ("decode_command", "decode_message", "encode_command", "encode_message"),
+    ".config": ("FairShare", "LevelConfig", "SchedulerConfig"),
+    ".errors": ("BadConfig", "CommandOutOfOrder", "CommittedOtherwise", "FencedOff", "JobLost", "JobNotFound",
+                "JournalConflict", "ReleaseJob"),
+    ".fence": ("Admission", "Commitment", "Fence", "LockingFence", "MemoryFence"),
+    ".fence_file": ("FileFence",),
+    ".fence_kv": ("KVFence",),
+    ".metadata_index": ("MetadataIndex",),
+    ".model": ("ANONYMOUS_TENANT", "BlockEntry", "BlockMeta", "BlockTombstones", "Command", "CompactedBlocks",
+               "JobPhase", "JobPlan", "JobState", "JobStatus", "NoOutput", "ShardTombstone", "Tombstone"),
+    ".output_id": ("output_block_id",),
+    ".poll": ("Assignment", "PollRequest", "PollResponse", "StatusAnswer", "StatusUpdate", "Verdict"),
+    ".service": ("SchedulerService",),
+    ".state": ("QuarantinedJob", "SchedulerState"),
+    ".store": ("StoredScheduler",),
+    ".token": ("TokenSealer", "owns"),
+    ".tombstones": ("Tombstones",),
+    ".transport": ("SealedPolls", "Transport"),
+    ".update": ("AddBlocks", "AlreadyApplied", "Applied", "ApplyResult", "AssignedJob", "BlocksAdded",
+                "CompletedJob", "EvictedJob", "NewJob", "Operation", "PlanUpdate", "RefusedOutputs", "Requeue",
+                "Requeued", "Retain", "Retained", "ReturnedJob", "TermChanged", "Tick", "Ticked", "TombstoneLease",
+                "UpdatedJob"),
+    ".worker": ("Cleanup", "Execute", "RunningJob", "Worker", "WorkerOptions"),
+})

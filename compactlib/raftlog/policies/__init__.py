@@ -7,10 +7,19 @@
 | `CostPolicy` | neighbours whose rewrite pays: bytes copied per byte freed | writing costs you more than space |
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from compactlib.raftlog.policies.cost import CostPolicy
-from compactlib.raftlog.policies.ra import RaPolicy
-from compactlib.raftlog.policies.seed import SeedPolicy
+from compactlib._lazy import load_lazily
+
+if TYPE_CHECKING:
+    from compactlib.raftlog.policies.cost import CostPolicy
+    from compactlib.raftlog.policies.ra import RaPolicy
+    from compactlib.raftlog.policies.seed import SeedPolicy
 
 __all__ = ["CostPolicy", "RaPolicy", "SeedPolicy"]
+
+load_lazily(__name__, {
+    ".cost": ("CostPolicy",),
+    ".ra": ("RaPolicy",),
+    ".seed": ("SeedPolicy",),
+})

@@ -1,0 +1,97 @@
+"""Packages that load their names when they are asked for: three lists that agree, and a host pays for what it uses."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import compactlib
+from compactlib._lazy import LazyPackage
+from tests.test_import_cost import loaded_by
+
+
+def lazy_packages() -> list[str]:
+    top = Path(compactlib.__path__[0])
+    names = [".".join(init.parent.relative_to(top.parent).parts) for init in sorted(top.rglob("__init__.py"))]
+    return [name for name in names if isinstance(importlib.import_module(name), LazyPackage)]
+
+
+def for_type_checkers(package: ModuleType) -> dict[str, str]:
+    """The names imported below `if TYPE_CHECKING:`, with the module that each comes from."""
+    [guarded] = [statement for statement in ast.parse(inspect.getsource(package)).body if isinstance(statement, ast.If)]
+    return {alias.name: statement.module or "" for statement in guarded.body if isinstance(statement, ast.ImportFrom)
+            for alias in statement.names}
+
+
+@pytest.mark.parametrize("name", lazy_packages())
+def test_what_is_listed_imported_for_type_checkers_and_loaded_is_the_same(name: str) -> None:
+    package = importlib.import_module(name)
+    homes = vars(package)["_homes"]
+    loaded = {each: importlib.util.resolve_name(home, name) for each, home in homes.items()}
+    assert for_type_checkers(package) == loaded
+    assert sorted(package.__all__) == sorted(homes)
+
+
+@pytest.mark.parametrize("name", lazy_packages())
+def test_each_name_is_that_of_its_module_whatever_was_imported_before(name: str) -> None:
+    package = importlib.import_module(name)
+    for each in pkgutil.iter_modules(package.__path__):
+        # This binds the module to its package: a function of the same name must not be hidden by it.
+        importlib.import_module(f"{name}.{each.name}")
+    for public, home in vars(package)["_homes"].items():
+        value = getattr(package, public)
+        assert value is getattr(importlib.import_module(home, name), public)
+        assert not isinstance(value, ModuleType)
+        assert public in dir(package)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    package = importlib.import_module("compactlib.raftlog")
+    with pytest.raises(AttributeError, match=r"module 'compactlib\.raftlog' has no attribute 'SegmentLgo'"):
+        package.SegmentLgo  # noqa: B018
+    with pytest.raises(ImportError, match="cannot import name 'SegmentLgo'"):
+        exec("from compactlib.raftlog import SegmentLgo")
+    assert "_homes" not in dir(package)
+
+
+def test_all_names_come_with_a_star() -> None:
+    found: dict[str, object] = {}
+    exec("from compactlib.kv import *", found)
+    assert found.keys() - {"__builtins__"} == set(importlib.import_module("compactlib.kv").__all__)
+
+
+def test_importing_a_package_loads_nothing_of_it() -> None:
+    for name in ("raftlog", "scheduler", "staging", "catalog", "blobstore", "kv", "objects"):
+        ours = {each for each in loaded_by(f"import compactlib.{name}") if each.startswith("compactlib")}
+        assert ours == {"compactlib", "compactlib.errors", "compactlib._lazy", f"compactlib.{name}"}
+
+
+UNUSED = {
+    # A worker that rewrites a group knows nothing of the log, nor of how it is replicated.
+    "from compactlib.raftlog.rewrite import CompactSegments":
+        {"compactlib.raftlog.log", "compactlib.raftlog.wal", "compactlib.raftlog.replication",
+         "compactlib.raftlog.snapshots", "compactlib.raftlog.policies"},
+    "from compactlib.raftlog import SegmentLog": {"compactlib.raftlog.wal", "compactlib.raftlog.memtable", "fractions"},
+    "from compactlib.raftlog import RaftLogStore": {"compactlib.raftlog.replication"},
+    "from compactlib.kv import MemoryStore": {"sqlite3", "compactlib.kv.postgres", "compactlib.kv.dynamodb"},
+    "from compactlib.blobstore import BlobStore": {"compactlib.blobstore.manager", "compactlib.blobstore.policies"},
+    "from compactlib.scheduler import SchedulerService": {"compactlib.scheduler.worker", "compactlib.kv.store"},
+    "from compactlib.staging import StagingArea": {"compactlib.staging.compactor"},
+    "from compactlib.catalog import CatalogService": {"compactlib.catalog.node_service", "ssl"},
+}
+HEAVY = {"asyncio", "concurrent", "email", "html", "http", "importlib.metadata", "multiprocessing", "sqlite3", "ssl",
+         "unittest", "xml"}
+"""Modules of the standard library that take long, and that nobody needs who does not ask for what uses them."""
+
+
+@pytest.mark.parametrize("statement", UNUSED)
+def test_a_host_pays_for_what_it_uses(statement: str) -> None:
+    loaded = loaded_by(statement)
+    assert not loaded & (UNUSED[statement] | HEAVY)
