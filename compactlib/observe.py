@@ -10,6 +10,7 @@ import logging
 import pickle
 import re
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -216,7 +217,10 @@ class TqdmObserver(Observer):
 
     def __init__(self, **options: Any) -> None:
         try:
-            from tqdm.auto import tqdm
+            with warnings.catch_warnings():
+                # In a notebook without ipywidgets the bars are lines of text; tqdm would warn of it there, in red.
+                warnings.simplefilter("ignore")
+                from tqdm.auto import tqdm
         except ImportError:
             raise MissingDependency(package="tqdm", extra="progress", purpose="a progress bar") from None
         self._tqdm = tqdm
@@ -230,7 +234,7 @@ class TqdmObserver(Observer):
             bar = self._bars.get(progress.work)
             if bar is None:
                 bar = self._opened(progress)
-            bar.total = progress.total
+            _set_total(bar, progress.total)
             bar.update(progress.done - bar.n)
             if progress.done >= progress.total:
                 self._bars.pop(progress.work).close()
@@ -256,6 +260,15 @@ class TqdmObserver(Observer):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         self.close()
+
+
+def _set_total(bar: Any, total: int) -> None:
+    if bar.total != total:
+        bar.total = total
+        container = getattr(bar, "container", None)
+        if container is not None:
+            # A notebook's bar keeps the total that it was made with in a widget of its own.
+            container.children[1].max = total
 
 
 class PrometheusObserver(Observer):
