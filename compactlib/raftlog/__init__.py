@@ -4,6 +4,7 @@ A snapshot leaves a list of live indexes in the log; everything else below it is
 are wholly dead and merges those that are mostly dead, while appends and reads go on.
 
 >>> import tempfile
+>>> from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
 >>> folder = tempfile.mkdtemp()
 >>> with SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=4))) as log:
 ...     log.extend((index, 1, b"command %d" % index) for index in range(1, 14))
@@ -16,66 +17,71 @@ are wholly dead and merges those that are mostly dead, while appends and reads g
 before it, and its `RaftLog` is what the host of a replicated state machine uses (`docs/raftlog-log.md`).
 """
 
-from compactlib.raftlog.clump import ClumpPlan, plan_clump
-from compactlib.raftlog.commit import commit_group
-from compactlib.raftlog.errors import GapDetected, LogStopped, MemtableFull, Overwriting
-from compactlib.raftlog.flush import FlushPlan, plan_flush
-from compactlib.raftlog.holes import HoleReport
-from compactlib.raftlog.log import CompactionKind, SegmentLog
-from compactlib.raftlog.log_reader import LogReader
-from compactlib.raftlog.log_segments import LogSegments
-from compactlib.raftlog.log_state import LogState, LogStates
-from compactlib.raftlog.memtable import Memtable
-from compactlib.raftlog.model import (
-    Answer,
-    Damaged,
-    Dead,
-    Entry,
-    Missing,
-    SegmentLimits,
-    SegmentRef,
-    SegmentStats,
-)
-from compactlib.raftlog.options import LogOptions
-from compactlib.raftlog.pins import Pin
-from compactlib.raftlog.plan import CompactionPlan, CompactionView, PlannedGroup, plan_major, plan_minor
-from compactlib.raftlog.policies import CostPolicy, RaPolicy, SeedPolicy
-from compactlib.raftlog.policy import Choice, CompactionPolicy, LeftOut
-from compactlib.raftlog.protocols import (
-    LogWorker,
-    PinnedEntries,
-    ReplicatedLog,
-    SnapshotMeta,
-    SnapshotStore,
-    WorkerFactory,
-)
-from compactlib.raftlog.raft_log import RaftLog
-from compactlib.raftlog.read_plan import ReadPlan
-from compactlib.raftlog.recover import RecoveryReport, recover_folder
-from compactlib.raftlog.refs import MergedRefs, find_ref, merge_refs
-from compactlib.raftlog.result import CompactionReport, GroupFailed, GroupStats
-from compactlib.raftlog.rewrite import CompactSegments, SegmentSource
-from compactlib.raftlog.segment import SegmentReader
-from compactlib.raftlog.segment_set import Lease, SegmentSet
-from compactlib.raftlog.snapshot_state import SnapshotState, read_snapshot_state, write_snapshot_state
-from compactlib.raftlog.snapshots import LiveSetLost, LiveTracker, SnapshotFolder, SnapshotManifest, StateMachine
-from compactlib.raftlog.status import LogStatus, StoreStatus
-from compactlib.raftlog.store import RaftLogStore, StoreOptions, open_log
-from compactlib.raftlog.trigger import (
-    AllOf,
-    AnyOf,
-    CompactionState,
-    DeadBytes,
-    DeadRatio,
-    Elapsed,
-    EveryNMinors,
-    Manual,
-    Trigger,
-)
-from compactlib.raftlog.wal import Confirmed, Wal, WalOptions
-from compactlib.raftlog.worker import CompactionWorker
-from compactlib.raftlog.worker_core import SegmentChanges
-from compactlib.raftlog.writer import SegmentWriter
+from typing import TYPE_CHECKING
+
+from compactlib._lazy import load_lazily
+
+if TYPE_CHECKING:
+    from compactlib.raftlog.clump import ClumpPlan, plan_clump
+    from compactlib.raftlog.commit import commit_group
+    from compactlib.raftlog.errors import GapDetected, LogStopped, MemtableFull, Overwriting
+    from compactlib.raftlog.flush import FlushPlan, plan_flush
+    from compactlib.raftlog.holes import HoleReport
+    from compactlib.raftlog.log import CompactionKind, SegmentLog
+    from compactlib.raftlog.log_reader import LogReader
+    from compactlib.raftlog.log_segments import LogSegments
+    from compactlib.raftlog.log_state import LogState, LogStates
+    from compactlib.raftlog.memtable import Memtable
+    from compactlib.raftlog.model import (
+        Answer,
+        Damaged,
+        Dead,
+        Entry,
+        Missing,
+        SegmentLimits,
+        SegmentRef,
+        SegmentStats,
+    )
+    from compactlib.raftlog.options import LogOptions
+    from compactlib.raftlog.pins import Pin
+    from compactlib.raftlog.plan import CompactionPlan, CompactionView, PlannedGroup, plan_major, plan_minor
+    from compactlib.raftlog.policies import CostPolicy, RaPolicy, SeedPolicy
+    from compactlib.raftlog.policy import Choice, CompactionPolicy, LeftOut
+    from compactlib.raftlog.protocols import (
+        LogWorker,
+        PinnedEntries,
+        ReplicatedLog,
+        SnapshotMeta,
+        SnapshotStore,
+        WorkerFactory,
+    )
+    from compactlib.raftlog.raft_log import RaftLog
+    from compactlib.raftlog.read_plan import ReadPlan
+    from compactlib.raftlog.recover import RecoveryReport, recover_folder
+    from compactlib.raftlog.refs import MergedRefs, find_ref, merge_refs
+    from compactlib.raftlog.result import CompactionReport, GroupFailed, GroupStats
+    from compactlib.raftlog.rewrite import CompactSegments, SegmentSource
+    from compactlib.raftlog.segment import SegmentReader
+    from compactlib.raftlog.segment_set import Lease, SegmentSet
+    from compactlib.raftlog.snapshot_state import SnapshotState, read_snapshot_state, write_snapshot_state
+    from compactlib.raftlog.snapshots import LiveSetLost, LiveTracker, SnapshotFolder, SnapshotManifest, StateMachine
+    from compactlib.raftlog.status import LogStatus, StoreStatus
+    from compactlib.raftlog.store import RaftLogStore, StoreOptions, open_log
+    from compactlib.raftlog.trigger import (
+        AllOf,
+        AnyOf,
+        CompactionState,
+        DeadBytes,
+        DeadRatio,
+        Elapsed,
+        EveryNMinors,
+        Manual,
+        Trigger,
+    )
+    from compactlib.raftlog.wal import Confirmed, Wal, WalOptions
+    from compactlib.raftlog.worker import CompactionWorker
+    from compactlib.raftlog.worker_core import SegmentChanges
+    from compactlib.raftlog.writer import SegmentWriter
 
 __all__ = [
     "AllOf",
@@ -166,3 +172,41 @@ __all__ = [
     "recover_folder",
     "write_snapshot_state",
 ]
+
+load_lazily(__name__, {
+    ".clump": ("ClumpPlan", "plan_clump"),
+    ".commit": ("commit_group",),
+    ".errors": ("GapDetected", "LogStopped", "MemtableFull", "Overwriting"),
+    ".flush": ("FlushPlan", "plan_flush"),
+    ".holes": ("HoleReport",),
+    ".log": ("CompactionKind", "SegmentLog"),
+    ".log_reader": ("LogReader",),
+    ".log_segments": ("LogSegments",),
+    ".log_state": ("LogState", "LogStates"),
+    ".memtable": ("Memtable",),
+    ".model": ("Answer", "Damaged", "Dead", "Entry", "Missing", "SegmentLimits", "SegmentRef", "SegmentStats"),
+    ".options": ("LogOptions",),
+    ".pins": ("Pin",),
+    ".plan": ("CompactionPlan", "CompactionView", "PlannedGroup", "plan_major", "plan_minor"),
+    ".policies": ("CostPolicy", "RaPolicy", "SeedPolicy"),
+    ".policy": ("Choice", "CompactionPolicy", "LeftOut"),
+    ".protocols": ("LogWorker", "PinnedEntries", "ReplicatedLog", "SnapshotMeta", "SnapshotStore", "WorkerFactory"),
+    ".raft_log": ("RaftLog",),
+    ".read_plan": ("ReadPlan",),
+    ".recover": ("RecoveryReport", "recover_folder"),
+    ".refs": ("MergedRefs", "find_ref", "merge_refs"),
+    ".result": ("CompactionReport", "GroupFailed", "GroupStats"),
+    ".rewrite": ("CompactSegments", "SegmentSource"),
+    ".segment": ("SegmentReader",),
+    ".segment_set": ("Lease", "SegmentSet"),
+    ".snapshot_state": ("SnapshotState", "read_snapshot_state", "write_snapshot_state"),
+    ".snapshots": ("LiveSetLost", "LiveTracker", "SnapshotFolder", "SnapshotManifest", "StateMachine"),
+    ".status": ("LogStatus", "StoreStatus"),
+    ".store": ("RaftLogStore", "StoreOptions", "open_log"),
+    ".trigger": ("AllOf", "AnyOf", "CompactionState", "DeadBytes", "DeadRatio", "Elapsed", "EveryNMinors", "Manual",
+                 "Trigger"),
+    ".wal": ("Confirmed", "Wal", "WalOptions"),
+    ".worker": ("CompactionWorker",),
+    ".worker_core": ("SegmentChanges",),
+    ".writer": ("SegmentWriter",),
+})
