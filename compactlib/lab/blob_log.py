@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from itertools import compress
+from operator import not_
 from typing import TYPE_CHECKING
 
 import attrs
@@ -19,7 +21,7 @@ from compactlib.blobstore.plan import CompactionPlan
 from compactlib.blobstore.plan_history import PlanHistory
 from compactlib.blobstore.policy import Dying, SegmentView, StoreView
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.lab.blob_records import DEAD, NEVER, Records
+from compactlib.lab.blob_records import DEAD, NEVER, Records, put_plainly
 
 if TYPE_CHECKING:
     from compactlib.lab.blob_settings import BlobSettings
@@ -43,7 +45,7 @@ class Compacted:
     copied_bytes: int
     read_bytes: int
     reclaimed_bytes: int
-    waited: int
+    waited: float
 
 
 class BlobLog:
@@ -64,9 +66,9 @@ class BlobLog:
         self._names: list[SegmentName] = []
         self._members: list[array[int]] = []
         self._used: list[int] = []
-        self._valid: list[int] = []
+        self._valid: array[int] = array("q")
         self._newest: list[int] = []
-        self._moments: list[int] = []
+        self._moments: array[float] = array("d")
         self._views: list[SegmentView | None] = []
         self._free_rows: list[int] = []
         self._order: list[int] = [self._new_row(FIRST_SEGMENT)]
@@ -77,13 +79,15 @@ class BlobLog:
         if self._free_rows:
             row = self._free_rows.pop()
             self._names[row], self._members[row] = name, array("i")
-            self._used[row] = self._valid[row] = self._newest[row] = self._moments[row] = 0
+            self._used[row] = self._valid[row] = self._newest[row] = 0
+            self._moments[row] = 0.0
             self._views[row] = None
             return row
         self._names.append(name)
         self._members.append(array("i"))
-        for column in (self._used, self._valid, self._newest, self._moments):
+        for column in (self._used, self._valid, self._newest):
             column.append(0)
+        self._moments.append(0.0)
         self._views.append(None)
         return len(self._names) - 1
 
@@ -106,12 +110,12 @@ class BlobLog:
     @property
     def record_bytes(self) -> int:
         """Bytes of all records that the log holds, dead ones included."""
-        return sum(self._used[row] for row in self._order)
+        return sum(map(self._used.__getitem__, self._order))
 
     @property
     def valid_bytes(self) -> int:
         """Bytes of the records that compactions would copy."""
-        return sum(self._valid[row] for row in self._order)
+        return sum(map(self._valid.__getitem__, self._order))
 
     @property
     def live_bytes(self) -> int:
@@ -140,17 +144,31 @@ class BlobLog:
         self._order.append(self._new_row(self._names[self.active].next_position))
         return True
 
-    def grew(self, given: array[int], total_bytes: int, newest_ms: int) -> None:
-        """These records were placed in the active segment."""
-        row = self.active
+    def put_plainly(self, keys: array[int], times: array[int], size: int) -> None:
+        """Write records of one size that live until they are replaced; the active segment has room for them.
+
+        Only in a log in which every record does so, and what is replaced is dead at once. O(records).
+
+        Args:
+            keys: whose, known to the records.
+            times: when, ascending, milliseconds.
+            size: of each.
+        """
+        records, row, count = self.records, self.active, len(keys)
+        records.sized(size)
+        records.reserve(count)
+        given = records.free[-count:]
+        del records.free[-count:]
+        put_plainly(keys, times, given, row, size, records, self._valid, self._moments)
         self._members[row].extend(given)
-        self._used[row] += total_bytes
-        self._valid[row] += total_bytes
-        self._newest[row] = max(self._newest[row], newest_ms)
+        self._used[row] += count * size
+        self._valid[row] += count * size
+        self._newest[row] = max(self._newest[row], times[-1])
 
     def append(self, size: int, at_ms: int, until_ms: int = NEVER, key: int = -1) -> int:
         """Write one record; the active segment has room for it. O(1)."""
         records = self.records
+        records.sized(size)
         records.reserve(1)
         record = records.free.pop()
         row = self._order[-1]
@@ -302,7 +320,8 @@ class _Copy:
         self._outputs: list[int] = []
         self._in_cycle: list[int] = []
         self._sources: list[SegmentName] = []
-        self.copied_bytes = self.read_bytes = self.reclaimed_bytes = self.waited = 0
+        self.copied_bytes = self.read_bytes = self.reclaimed_bytes = 0
+        self.waited = 0.0
 
     def take(self, row: int) -> None:
         """Copy what is valid of one victim; the numbers of the dead are free again."""
@@ -312,7 +331,7 @@ class _Copy:
         self.copied_bytes += valid
         self.read_bytes += log._used[row] if valid else 0
         self.reclaimed_bytes += dead_bytes
-        self.waited += self._now_ms * dead_bytes - log._moments[row]
+        self.waited += (self._now_ms - records.since) * dead_bytes - log._moments[row]
         kept = _sorted_out(log._members[row], row, records.place, records.free)
         done = 0
         while done < len(kept):
@@ -352,19 +371,19 @@ class _Copy:
 
 def _sorted_out(members: array[int], row: int, place: array[int], free: array[int]) -> array[int]:
     """The members that are valid; the others' numbers go to `free`."""
-    kept = array("i")
-    keep, drop = kept.append, free.append
-    for record in members:
-        if place[record] == row:
-            keep(record)
-        else:
-            drop(record)
-    return kept
+    alive = [place[record] == row for record in members]
+    free.extend(array("i", compress(members, map(not_, alive))))
+    return array("i", compress(members, alive))
 
 
 def _fill(kept: array[int], start: int, room: int, row: int, records: Records) -> tuple[int, int, int]:
     """Place records from `start` on in `row` until one does not fit: how many, their bytes, the newest's time."""
     place, size, written = records.place, records.size, records.written
+    if records.one_size > 0:
+        part = kept[start:start + room // records.one_size]
+        for record in part:
+            place[record] = row
+        return len(part), len(part) * records.one_size, max(map(written.__getitem__, part), default=0)
     total = newest = taken = 0
     for record in kept[start:]:
         bytes_ = size[record]

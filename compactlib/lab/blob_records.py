@@ -16,6 +16,8 @@ NEVER = (1 << 62) - 1
 """When a record dies that does not."""
 DEAD = -1
 """Where a record lies that is dead."""
+NO_SIZE = 0
+MIXED = -1
 _GROWTH = 4096
 _BUCKET_MS = 60_000
 
@@ -32,6 +34,8 @@ class Records:
         free: numbers that can be given again.
         current: the record of each key, -1 for none.
         has_lives: whether any record was given a time to live.
+        one_size: the size of all records, `NO_SIZE` before the first and `MIXED` once there are two sizes.
+        since: what moments of death count from, milliseconds.
     """
 
     def __init__(self) -> None:
@@ -43,6 +47,8 @@ class Records:
         self.free: array[int] = array("i")
         self.current: array[int] = array("i")
         self.has_lives: bool = False
+        self.one_size: int = NO_SIZE
+        self.since: int = 0
         self._due: array[int] = array("q")
         self._leaving: array[int] = array("i")
         self._expiring: dict[int, array[int]] = {}
@@ -57,7 +63,7 @@ class Records:
         self.free.extend(range(start + count - 1, start - 1, -1))
         self.place.extend(array("i", (DEAD,)) * count)
         self.key.extend(array("i", (-1,)) * count)
-        self.size.frombytes(bytes(4 * count))
+        self.size.extend(array("I", (max(self.one_size, 0),)) * count)
         self.until.extend(array("q", (NEVER,)) * count)
         self.written.frombytes(bytes(8 * count))
 
@@ -66,6 +72,13 @@ class Records:
         if keys > len(self.current):
             more = max(keys, len(self.current) * 5 // 4) - len(self.current)
             self.current.extend(array("i", (-1,)) * more)
+
+    def sized(self, size: int) -> None:
+        """Note that a record of this size comes. O(1), O(records) once."""
+        if size != self.one_size:
+            if self.one_size == NO_SIZE:
+                self.size = array("I", (size,)) * len(self.size)
+            self.one_size = size if self.one_size == NO_SIZE else MIXED
 
     def expires(self, record: int, until: int) -> None:
         """Note that a record has a time to live. O(1)."""
@@ -81,25 +94,20 @@ class Records:
         self._due.append(due)
         self._leaving.append(record)
 
-    def leave(self, records: array[int], due: array[int]) -> None:
-        """Note that these records are deleted, at ascending times."""
-        self._due.extend(due)
-        self._leaving.extend(records)
-
-    def bury(self, horizon: int, valid: list[int], moments: list[int]) -> None:
+    def bury(self, horizon: int, valid: array[int], moments: array[float]) -> None:
         """Take off what dies before `horizon` (milliseconds): strictly, as a compaction's reference time does.
 
         Args:
             horizon: does not go back.
             valid: valid bytes of each row, lowered by what dies.
-            moments: for each row the sum over what has died of time of death and size, raised.
+            moments: for each row the sum over what has died of time of death (from `since`) and size, raised.
         """
         if horizon <= self._horizon:
             return
         self._horizon = horizon
         count = bisect_left(self._due, horizon)
         if count:
-            _take_off(self._due[:count], self._leaving[:count], self.place, self.size, valid, moments)
+            self._take_off(self._due[:count], self._leaving[:count], valid, moments)
             del self._due[:count]
             del self._leaving[:count]
         for bucket in sorted(bucket for bucket in self._expiring if bucket * _BUCKET_MS < horizon):
@@ -107,9 +115,19 @@ class Records:
             if rest:
                 self._expiring[bucket] = rest
 
-    def _expire(self, held: array[int], bucket: int, horizon: int, valid: list[int],
-                moments: list[int]) -> array[int]:
-        place, until = self.place, self.until
+    def _take_off(self, due: array[int], leaving: array[int], valid: array[int], moments: array[float]) -> None:
+        place, size, since = self.place, self.size, self.since
+        for at, record in zip(due, leaving, strict=True):
+            row = place[record]
+            if row >= 0:
+                dead = size[record]
+                valid[row] -= dead
+                moments[row] += (at - since) * dead
+                place[record] = DEAD
+
+    def _expire(self, held: array[int], bucket: int, horizon: int, valid: array[int],
+                moments: array[float]) -> array[int]:
+        place, until, since = self.place, self.until, self.since
         rest = array("i")
         for record in held:
             row = place[record]
@@ -121,7 +139,7 @@ class Records:
                 rest.append(record)
                 continue
             valid[row] -= self.size[record]
-            moments[row] += at * self.size[record]
+            moments[row] += (at - since) * self.size[record]
             place[record] = DEAD
             owner = self.key[record]
             if owner >= 0 and self.current[owner] == record:
@@ -155,39 +173,49 @@ class Records:
             raise CompactlibError("a key leads to a record that is free")
 
 
-def _take_off(due: array[int], leaving: array[int], place: array[int], size: array[int], valid: list[int],
-              moments: list[int]) -> None:
-    for at, record in zip(due, leaving, strict=True):
-        row = place[record]
-        if row >= 0:
-            dead = size[record]
-            valid[row] -= dead
-            moments[row] += at * dead
-            place[record] = DEAD
+def put_plainly(keys: array[int], times: array[int], given: array[int], row: int, size: int, records: Records,
+                valid: array[int], moments: array[float]) -> None:
+    """Put records of one size without a time to live, where what is replaced is dead at once.
 
-
-def put_plainly(keys: array[int], times: array[int], given: array[int], row: int, size: int,
-                records: Records) -> tuple[array[int], array[int]]:
-    """Put records of one size without a time to live; gives the records they replace, and when.
+    What is replaced at the last of these times is noted as dying then, as nothing that looks at that time may miss it;
+    all else is taken off here.
 
     Args:
         keys: whose.
-        times: when.
+        times: when, ascending.
         given: their numbers.
         row: the segment that has room for them.
         size: of each.
-        records: the columns.
+        records: the columns; all of one size, or of several.
+        valid: see `Records.bury`.
+        moments: see `Records.bury`.
     """
-    place, sizes, written, current = records.place, records.size, records.written, records.current
-    replaced, due = array("i"), array("q")
-    leave, at_time = replaced.append, due.append
-    for key, at, record in zip(keys, times, given, strict=True):
-        old = current[key]
-        if old >= 0:
-            leave(old)
-            at_time(at)
-        current[key] = record
-        place[record] = row
-        sizes[record] = size
-        written[record] = at
-    return replaced, due
+    place, sizes, written, current, since = records.place, records.size, records.written, records.current, records.since
+    at_once = bisect_left(times, times[-1])
+    if records.one_size == size:
+        for key, at, record in zip(keys[:at_once], times, given, strict=False):
+            old = current[key]
+            if old >= 0:
+                there = place[old]
+                valid[there] -= size
+                moments[there] += (at - since) * size
+                place[old] = DEAD
+            current[key] = record
+            place[record] = row
+            written[record] = at
+    else:
+        for key, at, record in zip(keys[:at_once], times, given, strict=False):
+            old = current[key]
+            if old >= 0:
+                there, dead = place[old], sizes[old]
+                valid[there] -= dead
+                moments[there] += (at - since) * dead
+                place[old] = DEAD
+            current[key] = record
+            place[record] = row
+            sizes[record] = size
+            written[record] = at
+    for key, at, record in zip(keys[at_once:], times[at_once:], given[at_once:], strict=True):
+        if current[key] >= 0:
+            records.leaves(current[key], at)
+        current[key], place[record], sizes[record], written[record] = record, row, size, at

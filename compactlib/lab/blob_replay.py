@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from compactlib.blobstore.plan import CompactionPlan
 from compactlib.blobstore.policy import CompactionPolicy
 from compactlib.lab.blob_log import BlobLog
-from compactlib.lab.blob_records import NEVER, put_plainly
+from compactlib.lab.blob_records import NEVER
 from compactlib.lab.measures import Measures
 from compactlib.lab.operations import DELETE, FOREVER, PUT, Operations
 from compactlib.lab.reports import ReplayReport
@@ -89,7 +89,7 @@ class BlobReplay:
             ("operations", "reads", "refused", "user_bytes", "copied_bytes", "read_bytes", "asked", "compactions",
              "victims", "freed_segments", "reclaimed_bytes", "used_sum", "live_sum", "record_sum",
              "peak_used_bytes"), 0)
-        self._waited_ms = 0
+        self._waited_ms = 0.0
         self._started_ms = self._now_ms
 
     # ------------------------------------------------------------------------------------------------------- feeding
@@ -104,7 +104,7 @@ class BlobReplay:
             return
         if not self._begun:
             self._begun = True
-            self._now_ms = self._started_ms = piece.times_ms[0]
+            self._now_ms = self._started_ms = self.log.records.since = piece.times_ms[0]
         self.log.records.know_keys(max(piece.keys) + 1)
         plain = (piece.are_plain_puts and not self._settings.tombstone_bytes and not self.log.records.has_lives
                  and not self._settings.forecast_seconds and not self._retention_ms)
@@ -117,7 +117,7 @@ class BlobReplay:
             self._close_interval()
 
     def _feed_plain(self, piece: Operations) -> None:
-        log, records = self.log, self.log.records
+        log = self.log
         assert isinstance(piece.sizes, int)
         size = piece.sizes + self._settings.record_overhead_bytes
         keys, times = array("i", piece.keys), array("q", piece.times_ms)
@@ -131,15 +131,9 @@ class BlobReplay:
                     done += 1
                 continue
             step = min(room, count - done, self._until_check or count)
-            records.reserve(step)
-            given = records.free[-step:]
-            del records.free[-step:]
-            replaced, due = put_plainly(keys[done:done + step], times[done:done + step], given, log.active, size,
-                                        records)
+            log.put_plainly(keys[done:done + step], times[done:done + step], size)
             done += step
             self._now_ms = times[done - 1]
-            log.grew(given, step * size, self._now_ms)
-            records.leave(replaced, due)
             self._counts["user_bytes"] += step * size
             self._made(step)
 
