@@ -66,6 +66,18 @@ def recover_folder(files: Files, folder: StrPath) -> RecoveryReport:
     return RecoveryReport(tuple(finished), tuple(undone), tuple(removed))
 
 
+def leftovers(folder: StrPath) -> list[str]:
+    """Names of what a crash may have left in a log's folder, and of what a compaction that runs now is making; sorted.
+
+    Empty means that `recover_folder` would find nothing to do. Reads the folder and changes nothing.
+
+    Raises:
+        StorageError: the folder cannot be read.
+    """
+    return sorted(name for name in list_folder(folder)
+                  if is_leftover(name) or is_private_folder(name) or compacting_members(name) is not None)
+
+
 def remove_private_folder(files: Files, folder: StrPath) -> None:
     """Remove the private folder of a compaction run with whatever attempts have left in it."""
     for name in list_folder(folder):

@@ -21,6 +21,7 @@ from compactlib.raftlog import (
     SegmentReader,
     SegmentRef,
     SegmentWriter,
+    leftovers,
     recover_folder,
 )
 from compactlib.raftlog.names import compacting_name, segment_name
@@ -120,12 +121,15 @@ UNDONE: dict[str, Stage] = {
 def test_vector_49_before_the_commit_the_originals_stay(stage: Stage, tmp_path: Path) -> None:
     expected = vector_45(tmp_path)
     before = picture(tmp_path)
+    assert leftovers(tmp_path) == []
     stage(tmp_path, output(tmp_path, [1, 2, 3], LIVE))
+    assert GROUP in leftovers(tmp_path)
     with LogReader(tmp_path) as reader:
         expected.check(reader)
     with SegmentLog(tmp_path, options()) as log:
         assert log.recovery.undone == ((1, 2, 3),)
         assert log.recovery.finished == ()
+        assert leftovers(tmp_path) == []
         assert picture(tmp_path) == before
         # All of 1 to 48 can still be read, the dead ones too.
         assert [held(tmp_path, number) for number in (1, 2, 3)] == [entries_of(1, 16), entries_of(17, 32),
