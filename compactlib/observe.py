@@ -1,4 +1,4 @@
-"""Hooks through which a host watches work: progress, counters and events; every method is optional.
+"""Hooks through which a host watches work: progress, counters, measurements and events; every method is optional.
 
 The library tells an `Observer` what it does and never asks it anything. Adapters for tqdm, Prometheus and
 `logging` are here; each imports its package only when it is made.
@@ -53,6 +53,9 @@ class Observer:
     def count(self, name: str, value: int = 1, labels: Mapping[str, str] | None = None) -> None:
         """Called to add `value` (>= 0) to a counter, such as `raftlog_bytes_freed`; a name has one set of labels."""
 
+    def measure(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Called with one measurement, such as `kv_request_seconds`, for a distribution; labels as in `count`."""
+
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
         """Called when something happened that an operator may want to know, with its (picklable) numbers."""
 
@@ -73,6 +76,11 @@ class Observers(Observer):
         for observer in self._observers:
             observer.count(name, value, labels)
 
+    def measure(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Passed on to each."""
+        for observer in self._observers:
+            observer.measure(name, value, labels)
+
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
         """Passed on to each."""
         for observer in self._observers:
@@ -83,11 +91,13 @@ class RecordingObserver(Observer):
     """Keeps what it is told: for tests and notebooks, and to carry it home from another process.
 
     Args:
-        limit: how many progresses, counters and events it keeps of each; what comes later is only counted.
+        limit: how many progresses, counters, measurements and events it keeps of each; what comes later is only
+            counted.
 
     Attributes:
         progresses: every progress, in order.
         counters: (name, sorted labels) to sum.
+        measured: (name, sorted labels) to all values, in order.
         events: (name, fields), in order.
         dropped: how many calls found their list full.
     """
@@ -95,9 +105,11 @@ class RecordingObserver(Observer):
     def __init__(self, *, limit: int = 100_000) -> None:
         self.progresses: list[Progress] = []
         self.counters: dict[tuple[str, tuple[tuple[str, str], ...]], int] = {}
+        self.measured: dict[tuple[str, tuple[tuple[str, str], ...]], list[float]] = {}
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.dropped: int = 0
         self._limit = limit
+        self._measurements = 0
         self._lock = threading.Lock()
 
     def progress(self, progress: Progress) -> None:
@@ -113,6 +125,14 @@ class RecordingObserver(Observer):
             if key in self.counters or self._has_room(len(self.counters)):
                 self.counters[key] = self.counters.get(key, 0) + value
 
+    def measure(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Keep it."""
+        key = name, tuple(sorted((labels or {}).items()))
+        with self._lock:
+            if self._has_room(self._measurements):
+                self._measurements += 1
+                self.measured.setdefault(key, []).append(value)
+
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
         """Keep it, with a copy of its fields."""
         with self._lock:
@@ -120,13 +140,16 @@ class RecordingObserver(Observer):
                 self.events.append((name, dict(fields)))
 
     def replay(self, observer: Observer) -> None:
-        """Tell `observer` the progresses, then the events, then the counters' sums."""
+        """Tell `observer` the progresses, then the events, then the counters' sums, then the measurements."""
         for progress in self.progresses:
             observer.progress(progress)
         for event, fields in self.events:
             observer.event(event, fields)
         for (name, labels), value in self.counters.items():
             observer.count(name, value, dict(labels))
+        for (name, labels), values in self.measured.items():
+            for each in values:
+                observer.measure(name, each, dict(labels))
 
     def _has_room(self, kept: int) -> bool:
         if kept < self._limit:
@@ -144,7 +167,7 @@ class RecordingObserver(Observer):
 
 
 class CarriedObserver(RecordingObserver):
-    """Carries counters and events home from another process; for those who write executors.
+    """Carries counters, measurements and events home from another process; for those who write executors.
 
     Progress is left out: it would come after the fact. An event that cannot travel is an error of the task that tells
     it, there and then.
@@ -168,10 +191,11 @@ class CarriedObserver(RecordingObserver):
 
 
 class LoggingObserver(Observer):
-    """Writes events to a logger at INFO and counters at DEBUG.
+    """Writes events to a logger at INFO, counters and measurements at DEBUG.
 
     The message shows each value in at most 200 characters; the log record carries the values themselves, as
-    `record.event` and `record.fields`, or `record.counter`, `record.value` and `record.labels`.
+    `record.event` and `record.fields`, or `record.counter` (or `record.measurement`), `record.value` and
+    `record.labels`.
 
     Args:
         logger: default the logger `compactlib`.
@@ -182,11 +206,17 @@ class LoggingObserver(Observer):
 
     def count(self, name: str, value: int = 1, labels: Mapping[str, str] | None = None) -> None:
         """Logged at DEBUG."""
+        self._debug("%s%s += %d", "counter", name, value, labels)
+
+    def measure(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Logged at DEBUG."""
+        self._debug("%s%s = %g", "measurement", name, value, labels)
+
+    def _debug(self, form: str, kind: str, name: str, value: float, labels: Mapping[str, str] | None) -> None:
         if self._logger.isEnabledFor(logging.DEBUG):
             told = dict(labels or {})
             shown = f"{{{_listed(told)}}}" if told else ""
-            extra = {"counter": name, "value": value, "labels": told}
-            self._logger.debug("%s%s += %d", name, shown, value, extra=extra)
+            self._logger.debug(form, name, shown, value, extra={kind: name, "value": value, "labels": told})
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
         """Logged at INFO."""
@@ -272,53 +302,84 @@ def _set_total(bar: Any, total: int) -> None:
 
 
 class PrometheusObserver(Observer):
-    """Turns counters into Prometheus counters and events into `<prefix>_events_total{event=...}`.
+    """Turns counters into Prometheus counters, measurements into histograms, events into `<prefix>_events_total`.
 
     One observer serves a whole process: share it between logs and threads. Characters that Prometheus does not
-    allow in names become underscores. A counter's labels are those of its first use: later, a label that is
+    allow in names become underscores. The labels of a name are those of its first use: later, a label that is
     missing is exported as `""`, and one that is new is left out, so that sums stay right.
 
     Args:
         registry: a `prometheus_client.CollectorRegistry`; default the package's own global one.
         prefix: put before every name.
+        max_series: how many sets of label values each name has at most; what comes under more of them is added to the
+            set in which every label is `OTHER_LABELS`, so that no name (of a store, a branch) can fill the memory.
 
     Raises:
         MissingDependency: prometheus_client is not installed.
-        InvalidInput: the registry already has an observer with this prefix.
+        InvalidInput: the registry already has an observer with this prefix, or `max_series` is less than 1.
     """
 
-    def __init__(self, registry: Any = None, *, prefix: str = "compactlib") -> None:
+    def __init__(self, registry: Any = None, *, prefix: str = "compactlib", max_series: int = 1_000) -> None:
         try:
             import prometheus_client
         except ImportError:
             raise MissingDependency(package="prometheus_client", extra="prometheus", purpose="metrics") from None
-        self._counter = prometheus_client.Counter
+        if max_series < 1:
+            raise InvalidInput(f"max_series is {max_series}; a name has at least 1 set of label values")
+        self._kinds = {"count": prometheus_client.Counter, "measure": prometheus_client.Histogram}
         self._registry = prometheus_client.REGISTRY if registry is None else registry
         self._prefix = prefix
-        self._counters: dict[str, tuple[Any, tuple[str, ...]]] = {}
+        self._max_series = max_series
+        self._metrics: dict[str, _Metric] = {}
         self._lock = threading.Lock()
         try:
-            self._open(_metric_name(f"{prefix}_events"), ("event",))
+            self._open("count", _metric_name(f"{prefix}_events"), ("event",))
         except ValueError as error:
             raise InvalidInput(f"the registry refuses counters named {prefix}_… ({error}); share one observer, or "
                                f"give this one another prefix") from error
 
     def count(self, name: str, value: int = 1, labels: Mapping[str, str] | None = None) -> None:
         """Add to the counter, made at the first call."""
-        told = {_metric_name(label): text for label, text in (labels or {}).items()}
-        allowed = _metric_name(f"{self._prefix}_{name}")
-        with self._lock:
-            counter, known = self._counters.get(allowed) or self._open(allowed, tuple(sorted(told)))
-        (counter.labels(*(told.get(label, "") for label in known)) if known else counter).inc(value)
+        self._child("count", name, labels).inc(value)
+
+    def measure(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Add to the histogram, made at the first call; its buckets are those of the package, for seconds."""
+        self._child("measure", name, labels).observe(value)
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
         """Count the event; its fields are not exported."""
         self.count("events", 1, {"event": name})
 
-    def _open(self, name: str, labels: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
-        counter = self._counter(name, f"counted by {self._prefix}", labels, registry=self._registry)
-        self._counters[name] = counter, labels
-        return self._counters[name]
+    def _child(self, kind: str, name: str, labels: Mapping[str, str] | None) -> Any:
+        told = {_metric_name(label): text for label, text in (labels or {}).items()}
+        allowed = _metric_name(f"{self._prefix}_{name}")
+        with self._lock:
+            metric = self._metrics.get(allowed) or self._open(kind, allowed, tuple(sorted(told)))
+            if not metric.labels:
+                return metric.made
+            values = tuple(told.get(label, "") for label in metric.labels)
+            if values not in metric.seen:
+                if len(metric.seen) >= self._max_series:
+                    values = (OTHER_LABELS,) * len(metric.labels)
+                else:
+                    metric.seen.add(values)
+        return metric.made.labels(*values)
+
+    def _open(self, kind: str, name: str, labels: tuple[str, ...]) -> _Metric:
+        made = self._kinds[kind](name, f"told by {self._prefix}", labels, registry=self._registry)
+        self._metrics[name] = _Metric(made, labels)
+        return self._metrics[name]
+
+
+OTHER_LABELS = "(other)"
+"""What labels say of whatever came after a name had all the sets of label values that it may have."""
+
+
+@attrs.frozen
+class _Metric:
+    made: Any
+    labels: tuple[str, ...]
+    seen: set[tuple[str, ...]] = attrs.field(factory=set)
 
 
 def _metric_name(name: str) -> str:

@@ -313,3 +313,45 @@ class TestCarriedObserver:
         with pytest.raises(TypeError, match="pickle"):
             carried.event("seen", {"lock": threading.Lock()})
         assert carried.events == []
+
+
+# -------------------------------------------------------------------------------------------------------- measurements
+
+
+class TestMeasurements:
+    def test_they_are_kept_passed_on_and_carried(self) -> None:
+        carried = CarriedObserver(limit=3)
+        for value in (0.5, 0.25, 2.0, 9.0):
+            carried.measure("kv_request_seconds", value, {"store": "a"})
+        assert carried.dropped == 1
+        told = RecordingObserver()
+        pickle.loads(pickle.dumps(carried)).replay(Observers(told, Observer()))
+        assert told.measured == {("kv_request_seconds", (("store", "a"),)): [0.5, 0.25, 2.0]}
+
+    def test_they_become_a_histogram(self, registry: prometheus_client.CollectorRegistry) -> None:
+        observer = PrometheusObserver(registry)
+        for value in (0.004, 0.2, 99.0):
+            observer.measure("kv_request_seconds", value, {"store": "a"})
+        name = "compactlib_kv_request_seconds"
+        assert registry.get_sample_value(f"{name}_count", {"store": "a"}) == 3
+        assert registry.get_sample_value(f"{name}_sum", {"store": "a"}) == pytest.approx(99.204)
+        assert registry.get_sample_value(f"{name}_bucket", {"store": "a", "le": "0.005"}) == 1
+
+    def test_they_are_logged_at_debug_with_their_values(self, caplog: pytest.LogCaptureFixture) -> None:
+        with caplog.at_level(logging.DEBUG, logger="compactlib"):
+            LoggingObserver().measure("kv_request_seconds", 0.25, {"store": "a"})
+        [record] = caplog.records
+        assert record.getMessage() == "kv_request_seconds{store=a} = 0.25"
+        assert (record.measurement, record.value) == ("kv_request_seconds", 0.25)  # type: ignore[attr-defined]
+
+
+def test_labels_are_bounded_and_sums_stay_right(registry: prometheus_client.CollectorRegistry) -> None:
+    observer = PrometheusObserver(registry, max_series=3)
+    for number in range(10):
+        observer.count("bytes", 1, {"store": f"store {number}", "disk": "x"})
+    observer.count("bytes", 1, {"store": "store 0", "disk": "x"})
+    samples = {sample.labels["store"]: sample.value for family in registry.collect()
+               for sample in family.samples if sample.name == "compactlib_bytes_total"}
+    assert samples == {"store 0": 2, "store 1": 1, "store 2": 1, "(other)": 7}
+    with pytest.raises(InvalidInput, match="max_series is 0"):
+        PrometheusObserver(registry, prefix="other", max_series=0)
