@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tempfile  # noqa: TID251 - scratch for Spark, no data of the library
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from compactlib.errors import InvalidInput, Unsupported
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 4
 _LOOPBACK = "127.0.0.1"
+_STDERR = 2
+_CHUNK_BYTES = 1 << 16
+_LAUNCH_WARNING = b"WARNING: Using incubator modules"
 
 # Spark replaces a configuration without an appender by its own, which is loud; without a level for its own loggers
 # it takes this for a shell, changes the level, and says so.
@@ -75,7 +80,8 @@ def local_session(app_name: str = "compactlib", *, cores: int = 2, log_level: st
         for name, value in settings.items():
             builder = builder.config(name, value)
         try:
-            session = builder.getOrCreate()
+            with _without_launch_warning():
+                session = builder.getOrCreate()
         except PySparkRuntimeError as error:
             if error.getCondition() != "JAVA_GATEWAY_EXITED":
                 raise
@@ -86,9 +92,47 @@ def local_session(app_name: str = "compactlib", *, cores: int = 2, log_level: st
     return session
 
 
+@contextlib.contextmanager
+def _without_launch_warning() -> Iterator[None]:
+    """Leave out the line in which Java says, whatever its options are, that Spark uses an incubator module.
+
+    Java inherits standard error as it is in this block, and keeps it: a pipe, of which a thread passes on the rest
+    until Java ends.
+    """
+    sys.stderr.flush()
+    try:
+        own = os.dup(_STDERR)
+    except OSError:
+        # There is no standard error to be quiet on.
+        yield
+        return
+    reading, writing = os.pipe()
+    threading.Thread(target=_pass_on, args=(reading, own), name="compactlib-java-stderr", daemon=True).start()
+    os.dup2(writing, _STDERR)
+    os.close(writing)
+    try:
+        yield
+    finally:
+        os.dup2(own, _STDERR)
+
+
+def _pass_on(reading: int, writing: int) -> None:
+    with open(reading, "rb", buffering=0) as lines, open(writing, "wb", buffering=0) as out:
+        left = b""
+        while chunk := lines.read(_CHUNK_BYTES):
+            *whole, left = (left + chunk).split(b"\n")
+            for line in whole:
+                if not line.startswith(_LAUNCH_WARNING):
+                    out.write(line + b"\n")
+        out.write(left)
+
+
 def notebook_session(app_name: str = "notebook", *, cores: int = 2, options: Mapping[str, str] | None = None
                      ) -> SparkSession:
     """`local_session` for a notebook, in one line: quiet also in its warnings, and with this library's data sources.
+
+    A DataFrame that ends a cell is run and shown as a table, its first 20 rows. A session that runs already keeps its
+    settings.
 
     >>> spark = notebook_session()                                        # doctest: +SKIP
     >>> spark.read.format("compactlib.raftlog").load("/data/log")         # doctest: +SKIP
@@ -108,7 +152,8 @@ def notebook_session(app_name: str = "notebook", *, cores: int = 2, options: Map
     # PySpark warns of what it does with other packages, at every session and many calls.
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     warnings.filterwarnings("ignore", category=UserWarning, module="pyspark")
-    session = local_session(app_name, cores=cores, options=options)
+    shown = {"spark.sql.repl.eagerEval.enabled": "true"}
+    session = local_session(app_name, cores=cores, options={**shown, **(options or {})})
     register(session)
     return session
 
