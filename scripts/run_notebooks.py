@@ -1,0 +1,78 @@
+"""Run the notebooks of docs/ from top to bottom, and write what comes out into them: `python -m scripts.run_notebooks`.
+
+They are kept with their outputs, so that whoever reads them on a code host sees tables and plots without running
+anything; tests/notebooks holds that a run gives the same tables and texts. Commit what this writes after a change of a
+notebook, or of what it shows. The notebook about Spark needs a Java.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import nbclient
+import nbformat
+
+NOTEBOOKS = Path(__file__).parents[1] / "docs" / "notebooks"
+_SECONDS_FOR_A_CELL = 280
+# Java comes up in half the time, and says nothing of these options.
+_QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_SAID_AT_EVERY_START = ("WARNING: Using incubator modules",)
+
+
+def run(path: Path, folder: Path) -> Any:
+    """Run a notebook in a process of its own; gives it with its outputs, in the form in which it is kept.
+
+    Args:
+        path: the notebook, which is not changed.
+        folder: an empty folder: what the notebook writes, and what it leaves in `folder / "tmp"`, lands there.
+
+    Raises:
+        nbclient.exceptions.CellExecutionError: a cell raised; the message shows the cell and its traceback.
+    """
+    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    scratch = folder / "tmp"
+    scratch.mkdir()
+    env = {**os.environ, "TMPDIR": str(scratch), "IPYTHONDIR": str(folder / "ipython"),
+           "SPARK_SUBMIT_OPTS": _QUICK_JAVA}
+    client = nbclient.NotebookClient(notebook, timeout=_SECONDS_FOR_A_CELL, kernel_name="python3", record_timing=False,
+                                     resources={"metadata": {"path": str(folder)}})
+    client.execute(env=env)
+    notebook.metadata["language_info"] = {"name": "python"}
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if not _is_said_at_every_start(output)]
+    return notebook
+
+
+def told(notebook: Any) -> list[list[dict[str, Any]]]:
+    """The outputs of every code cell, as far as they must not differ between two runs: all but the plots' pixels."""
+    return [[_without_pixels(output) for output in cell.outputs] for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def _without_pixels(output: Any) -> dict[str, Any]:
+    if output.output_type in ("execute_result", "display_data"):
+        return {kind: "" if kind.startswith("image/") else content for kind, content in output.data.items()}
+    return dict(output)
+
+
+def _is_said_at_every_start(output: Any) -> bool:
+    return (output.output_type == "stream" and output.name == "stderr"
+            and all(line.startswith(_SAID_AT_EVERY_START) for line in output.text.splitlines() if line))
+
+
+def main() -> None:
+    """Run those that are named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("notebooks", nargs="*", type=Path, help="default: all of docs/notebooks")
+    for path in parser.parse_args().notebooks or sorted(NOTEBOOKS.glob("*.ipynb")):
+        with tempfile.TemporaryDirectory() as folder:
+            nbformat.write(run(path, Path(folder)), path)  # type: ignore[no-untyped-call]
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""The notebooks of the docs: one for each package, each runs from top to bottom and gives what it shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.notebooks.reading import check_kept, check_run, notebooks
+
+WITHOUT_SPARK, WITH_SPARK = notebooks(with_spark=False), notebooks(with_spark=True)
+
+
+@pytest.mark.parametrize("path", WITHOUT_SPARK, ids=lambda path: path.stem)
+def test_a_run_from_top_to_bottom_gives_what_is_kept(path: Path, tmp_path: Path) -> None:
+    check_run(path, tmp_path)
+
+
+@pytest.mark.parametrize("path", WITHOUT_SPARK + WITH_SPARK, ids=lambda path: path.stem)
+def test_a_reader_sees_tables_and_plots_and_what_to_try(path: Path) -> None:
+    check_kept(path)
+
+
+@pytest.mark.parametrize("package", ["blobstore", "catalog", "raftlog", "scheduler", "staging"])
+def test_every_package_has_a_notebook(package: str) -> None:
+    assert [path for path in WITHOUT_SPARK + WITH_SPARK if path.name.startswith(f"{package}-")]
