@@ -1,47 +1,45 @@
 """The records of a blob store as Arrow batches: which segments are read, and what each gives.
 
 Planning happens once, in one process, and says of each record whether a compaction would keep it, since that takes the
-index of the whole store; a segment is then read in any process that sees the folder. Bytes go from the file into the
-batch's buffers without work per row but the check of the CRC.
+index of the whole store; a segment is then read in any process that sees the folder. Bytes go from the file right into
+the batch's buffers.
 """
 
 from __future__ import annotations
 
 import os
-from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from compactlib.blobstore.descriptor import Descriptor
 from compactlib.blobstore.entry_columns import EntryColumns
 from compactlib.blobstore.model import RecordFlag, RecordKind
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.records import HEADER_BYTES, OVERHEAD_BYTES, TRAILER_BYTES
-from compactlib.blobstore.rewrite import _check_record
+from compactlib.blobstore.records import OVERHEAD_BYTES
 from compactlib.blobstore.segment import SegmentFile
 from compactlib.blobstore.store_reader import kept_offsets, look_at_segment, look_at_store
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import CorruptData, InvalidInput, NotFound, Stale, StorageError, Unsupported
+from compactlib.errors import InvalidInput, NotFound, Stale
+from compactlib.spark.arrow_arrays import binaries, chosen, flags, numbers, schema_of
+from compactlib.spark.blob_contents import read_contents
 from compactlib.spark.source_options import folder_of, given_options, one_of, seconds_of
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 MAX_BATCH_ROWS = 16_384
-MAX_BATCH_BYTES = 1 << 20
+MAX_BATCH_BYTES = 2 << 20
 """A batch ends at so many rows, or bytes of records if they are read; one larger record is a batch of its own."""
 
-_PUT = int(RecordKind.PUT)
-_TTL_UPDATED, _ERASED = int(RecordFlag.TTL_UPDATED), int(RecordFlag.ERASED)
-_LARGEST_BINARY = (1 << 31) - 1
 _OPTIONS = frozenset({"path", "payload", "damaged", "now", "reference_time", "segments"})
-_KINDS = {int(kind): kind.name.lower() for kind in RecordKind}
+_NAMES = {int(kind): kind.name.lower() for kind in RecordKind}
+_KINDS = [_NAMES.get(number, "") for number in range(max(_NAMES) + 1)]
 _DIGITS = bytes(b"01"[value & 1] for value in range(256))
 _BYTES = bytes(value & 1 for value in range(256))
+_IS_TTL_UPDATED = bytes(bool(value & RecordFlag.TTL_UPDATED) for value in range(256))
+_IS_ERASED = bytes(bool(value & RecordFlag.ERASED) for value in range(256))
 _COLUMNS = (
     ("segment", "string"), ("offset", "bigint"), ("size", "bigint"), ("length", "bigint"), ("id", "binary"),
     ("kind", "string"), ("sequence", "bigint"), ("op_time_ms", "bigint"), ("expires_ms", "bigint"),
@@ -155,7 +153,7 @@ def read_slice(part: BlobSlice, options: BlobOptions) -> Iterator[pa.RecordBatch
     except NotFound as error:
         raise Stale(f"segment {part.name} of {part.folder} was compacted away after this read was planned; load the "
                     "store again to see it as it is now") from error
-    rows = _Rows(file, part, options)
+    rows = _Rows(file, part, options, schema_of(options.columns))
     start = 0
     for index in loaded.segment.index:
         stop = min(len(index), part.records - start)
@@ -163,106 +161,62 @@ def read_slice(part: BlobSlice, options: BlobOptions) -> Iterator[pa.RecordBatch
         start += stop
 
 
-@attrs.define(eq=False)
+@attrs.frozen(eq=False)
 class _Rows:
     """Turns rows of one segment's index into batches."""
 
     file: SegmentFile
     part: BlobSlice
     options: BlobOptions
-    scratch: bytearray = attrs.field(factory=bytearray)
+    schema: pa.Schema
 
     def batches(self, columns: EntryColumns, count: int, before: int) -> Iterator[pa.RecordBatch]:
         """The first `count` rows, of which the segment has `before` in front of them."""
         kept = _unpacked(self.part.kept, before, count)
-        reads = self.options.payload or self.options.errors
-        start = 0
-        while start < count:
-            stop = min(start + MAX_BATCH_ROWS, count)
-            if reads:
-                stop = _within_bytes(columns, start, stop)
-            contents, errors = self._read(columns, start, stop) if reads else ([], {})
-            yield self._batch(columns, range(start, stop), kept[start:stop], contents, errors)
-            start = stop
+        for first in range(0, count, MAX_BATCH_ROWS):
+            end = min(first + MAX_BATCH_ROWS, count)
+            # Once for many batches: making a column costs more than a batch's few values.
+            made = self._of_the_index(columns, range(first, end), kept[first:end])
+            start = first
+            while start < end:
+                stop = _within_bytes(columns, start, end) if self._reads else end
+                batch = {name: column.slice(start - first, stop - start) for name, column in made.items()}
+                if self._reads:
+                    batch.update(self._checked(columns, range(start, stop)))
+                yield pa.RecordBatch.from_arrays([batch[name] for name in self.schema.names], schema=self.schema)
+                start = stop
 
-    def _read(self, columns: EntryColumns, start: int, stop: int) -> tuple[list[memoryview | None], dict[int, str]]:
-        """The contents of the rows, which are good until the next call, and what is wrong with them."""
-        first = columns.offsets[start]
-        data = self._bytes(first, columns.offsets[stop - 1] + columns.sizes[stop - 1] - first)
-        salt = self.file.header.salt
-        contents: list[memoryview | None] = []
-        errors: dict[int, str] = {}
-        part = slice(start, stop)
-        for row, offset, size, sequence, kind in zip(range(start, stop), columns.offsets[part], columns.sizes[part],
-                                                     columns.sequences[part], columns.kinds[part], strict=True):
-            record = data[offset - first:offset - first + size]
-            found = _check_record(record, salt, sequence) if len(record) == size else f"{len(record)} bytes of it"
-            if found is None:
-                contents.append(self._content(row, columns, record) if kind == _PUT else None)
-                continue
-            error = CorruptData(path=self.file.path, offset=offset, index=sequence, found=found,
-                                expected=f"record {sequence} of {size} bytes")
-            if not self.options.errors:
-                raise error
-            errors[row] = str(error)
-            contents.append(None)
-        return contents, errors
+    @property
+    def _reads(self) -> bool:
+        return self.options.payload or self.options.errors
 
-    def _bytes(self, offset: int, length: int) -> memoryview:
-        """Bytes of the file; fewer only where it ends. Fresh memory for each read would cost more than the reading."""
-        if length > len(self.scratch):
-            self.scratch = bytearray(length)
-        view, got = memoryview(self.scratch)[:length], 0
-        try:
-            while got < length and (step := os.preadv(self.file.fileno(), [view[got:]], offset + got)):
-                got += step
-        except OSError as error:
-            raise StorageError.from_os(error, "read", self.file.path) from error
-        return view[:got]
-
-    def _content(self, row: int, columns: EntryColumns, record: memoryview) -> memoryview:
-        content = record[HEADER_BYTES + len(columns.ids[row]):-TRAILER_BYTES]
-        if len(content) > _LARGEST_BINARY and self.options.payload:
-            raise Unsupported(f"{self.file.path}: record {columns.sequences[row]} has {len(content)} bytes, "
-                              f"more than Spark holds ({_LARGEST_BINARY}); read it with compactlib.blobstore, or "
-                              "the others with payload=false")
-        return content
-
-    def _batch(self, columns: EntryColumns, rows: range, kept: bytes, contents: Sequence[memoryview | None],
-               errors: Mapping[int, str]) -> pa.RecordBatch:
-        import pyarrow as pa
-
+    def _of_the_index(self, columns: EntryColumns, rows: range, kept: bytes) -> dict[str, pa.Array[Any]]:
         part = slice(rows.start, rows.stop)
         ids = [columns.ids[row] for row in rows]
-        kinds, flags, sizes = columns.kinds[part], columns.flags[part], columns.sizes[part]
-        values: dict[str, Sequence[object]] = {
-            "id": ids, "kind": [_KINDS[kind] for kind in kinds],
-            "segment": [str(self.part.name)] * len(rows),
-            "length": [size - OVERHEAD_BYTES - len(name) for size, name in zip(sizes, ids, strict=True)],
-            "expires_ms": [None if expires < 0 else expires for expires in columns.expiries[part]],
-            "permanent": [bool(flag & _TTL_UPDATED) for flag in flags],
-            "erased": [bool(flag & _ERASED) for flag in flags],
-            "valid": list(map(bool, kept)),
-            "error": [errors.get(row) for row in rows],
-            "offset": columns.offsets[part], "size": sizes, "sequence": columns.sequences[part],
-            "op_time_ms": columns.op_times[part], "account": columns.accounts[part],
-            "container": columns.containers[part], "life_version": columns.life_versions[part],
+        marks = columns.flags[part].tobytes()
+        expiries: Any = numbers(columns.expiries[part], pa.int64())
+        return {
+            "segment": pa.repeat(pa.scalar(str(self.part.name)), len(rows)),
+            "length": pa.array([size - OVERHEAD_BYTES - len(name)
+                                for size, name in zip(columns.sizes[part], ids, strict=True)], pa.int64()),
+            "id": binaries(map(len, ids), b"".join(ids)),
+            "kind": chosen(_KINDS, columns.kinds[part].tobytes()),
+            "expires_ms": pc.if_else(pc.less(expiries, pa.scalar(0)), pa.scalar(None, pa.int64()), expiries),
+            "permanent": flags(marks.translate(_IS_TTL_UPDATED)), "erased": flags(marks.translate(_IS_ERASED)),
+            "valid": flags(kept),
+            **{name: numbers(column[part], self.schema.field(name).type) for name, column in (
+                ("offset", columns.offsets), ("size", columns.sizes), ("sequence", columns.sequences),
+                ("op_time_ms", columns.op_times), ("account", columns.accounts), ("container", columns.containers),
+                ("life_version", columns.life_versions))},
         }
-        schema = arrow_schema(self.options)
-        arrays: list[pa.Array[Any]] = [
-            _binaries(contents) if field.name == "payload" else pa.array(values[field.name], field.type)
-            for field in schema]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-
-def arrow_schema(options: BlobOptions) -> pa.Schema:
-    """The one schema of all batches."""
-    import pyarrow as pa
-
-    types: dict[str, pa.DataType] = {
-        "bigint": pa.int64(), "int": pa.int32(), "boolean": pa.bool_(), "binary": pa.binary(), "string": pa.string(),
-    }
-    return pa.schema([pa.field(name, types[kind]) for name, kind in options.columns])
+    def _checked(self, columns: EntryColumns, rows: range) -> dict[str, pa.Array[Any]]:
+        contents = read_contents(self.file, columns, rows)
+        if contents.damage and not self.options.errors:
+            raise next(iter(contents.damage.values()))
+        errors = [str(contents.damage[row]) if row in contents.damage else None for row in rows]
+        return {"payload": binaries(contents.lengths, contents.values, contents.are_there),
+                "error": pa.array(errors, pa.string())}
 
 
 def _within_bytes(columns: EntryColumns, start: int, stop: int) -> int:
@@ -270,17 +224,6 @@ def _within_bytes(columns: EntryColumns, start: int, stop: int) -> int:
     limit = columns.offsets[start] + MAX_BATCH_BYTES
     return max(bisect_right(columns.offsets, limit, start, stop) - 1, start + 1) if (
         columns.offsets[stop - 1] + columns.sizes[stop - 1] > limit) else stop
-
-
-def _binaries(contents: Sequence[memoryview | None]) -> pa.Array[Any]:
-    import pyarrow as pa
-
-    # Never pa.array() of memoryviews: it keeps their buffers for good (notes, 8.2).
-    there = bytearray(content is not None for content in contents)
-    pieces = [b"" if content is None else content for content in contents]
-    offsets = array("i", accumulate(map(len, pieces), initial=0))
-    return pa.Array.from_buffers(pa.binary(), len(pieces), [
-        pa.py_buffer(_packed(there)), pa.py_buffer(offsets), pa.py_buffer(b"".join(pieces))])
 
 
 def _packed(mask: bytearray) -> bytes:

@@ -7,12 +7,11 @@ from the file into the batch's buffer with one copy and no work per row but the 
 from __future__ import annotations
 
 import os
-from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import attrs
+import pyarrow as pa
 
 from compactlib.errors import InvalidInput, LiveIndexMissing, NotFound, Stale, Unsupported
 from compactlib.indexset import IndexSet
@@ -21,14 +20,12 @@ from compactlib.raftlog.log_reader import LogReader
 from compactlib.raftlog.model import MAX_INDEX, SegmentRef
 from compactlib.raftlog.names import segment_name
 from compactlib.raftlog.refs import overlapping_refs
-from compactlib.raftlog.segment import PickedPayloads, SegmentReader, read_payloads
+from compactlib.raftlog.segment import PickedPayloads, SegmentReader, Span, read_payloads
 from compactlib.raftlog.segment_index import SegmentIndex, picked
 from compactlib.raftlog.segment_set import open_segment
 from compactlib.raftlog.snapshot_state import SnapshotState, read_snapshot_state
+from compactlib.spark.arrow_arrays import binaries, flags, numbers, schema_of
 from compactlib.spark.source_options import folder_of, given_options, one_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 MAX_BATCH_ROWS = 16_384
 """Rows in one batch. A batch also ends where a read does, which is after 1 MiB of payload or one larger entry."""
@@ -154,7 +151,8 @@ def read_slice(part: SegmentSlice, options: SourceOptions) -> Iterator[pa.Record
             raise _stale(part)
         positions = reader.index.positions_between(part.ref.first, part.ref.last)
         _require_representable(reader, positions, options)
-        rows = _Rows(reader, part.ref.number, positions, _live_mask(reader.index, part, positions), options)
+        rows = _Rows(reader, part.ref.number, positions, _live_mask(reader.index, part, positions), options,
+                     schema_of(options.columns))
         for start in range(0, len(positions), MAX_BATCH_ROWS):
             yield from rows.batches(positions[start:start + MAX_BATCH_ROWS])
 
@@ -203,68 +201,39 @@ class _Rows:
     positions: range
     live: bytearray
     options: SourceOptions
+    schema: pa.Schema
 
     def batches(self, positions: range) -> Iterator[pa.RecordBatch]:
+        # Once for all batches: making a column costs more than a batch's few values.
+        made = self._of_the_index(positions)
         if not (self.options.payload or self.options.errors):
-            yield self._batch(positions, [], {})
+            yield self._batch(made)
             return
         for span in read_payloads(self.reader.fileno(), PickedPayloads.of(self.reader.index, positions)):
             if span.damaged and not self.options.errors:
                 raise self.reader.damage_at(span.damaged[0])
-            errors = {position: str(self.reader.damage_at(position)) for position in span.damaged}
-            here = range(span.positions[0], span.positions[-1] + 1)
-            yield self._batch(here, span.payloads, errors)
+            start = span.positions[0] - positions.start
+            here = {name: column.slice(start, len(span.positions)) for name, column in made.items()}
+            yield self._batch({**here, **self._of(span)})
 
-    def _batch(self, positions: range, payloads: Sequence[memoryview], errors: Mapping[int, str]) -> pa.RecordBatch:
-        import pyarrow as pa
-
+    def _of_the_index(self, positions: range) -> dict[str, pa.Array[Any]]:
         columns = self.reader.index.columns
         mask = self.live[positions.start - self.positions.start:positions.stop - self.positions.start]
-        arrays: list[pa.Array[Any]] = [
-            pa.repeat(pa.scalar(self.number, pa.int64()), len(positions)),
-            *(_longs(column[positions.start:positions.stop])
-              for column in (columns.indexes, columns.terms, columns.offsets, columns.lengths)),
-            _flags(mask),
-        ]
-        if self.options.payload:
-            arrays.append(_binaries(positions, payloads, errors))
-        if self.options.errors:
-            arrays.append(pa.array([errors.get(position) for position in positions], pa.string()))
-        return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(self.options))
+        part = slice(positions.start, positions.stop)
+        # Checked before: no value needs the 64th bit.
+        return {"segment": pa.repeat(pa.scalar(self.number, pa.int64()), len(positions)), "live": flags(mask),
+                **{name: numbers(column[part], pa.int64()) for name, column in (
+                    ("index", columns.indexes), ("term", columns.terms), ("offset", columns.offsets),
+                    ("length", columns.lengths))}}
 
+    def _of(self, span: Span) -> dict[str, pa.Array[Any]]:
+        damaged = set(span.damaged)
+        errors = [str(self.reader.damage_at(position)) if position in damaged else None for position in span.positions
+                  ] if damaged else [None] * len(span.positions)
+        # The span's memory is used again. Payloads mostly lie without gaps: then they need not be picked.
+        values = bytes(span.buffer) if span.live_bytes == len(span.buffer) else b"".join(span.payloads)
+        there = bytes(position not in damaged for position in span.positions) if damaged else None
+        return {"payload": binaries(map(len, span.payloads), values, there), "error": pa.array(errors, pa.string())}
 
-def arrow_schema(options: SourceOptions) -> pa.Schema:
-    """The one schema of all batches."""
-    import pyarrow as pa
-
-    types: dict[str, pa.DataType] = {
-        "bigint": pa.int64(), "boolean": pa.bool_(), "binary": pa.binary(), "string": pa.string(),
-    }
-    return pa.schema([pa.field(name, types[kind]) for name, kind in options.columns])
-
-
-def _longs(column: array[int]) -> pa.Array[Any]:
-    import pyarrow as pa
-
-    # Checked before: no value needs the 64th bit.
-    unsigned: pa.DataType = pa.uint64() if column.itemsize == 8 else pa.uint32()
-    return pa.Array.from_buffers(unsigned, len(column), [None, pa.py_buffer(column)]).cast(pa.int64())
-
-
-def _flags(mask: bytearray) -> pa.Array[Any]:
-    import pyarrow as pa
-
-    return pa.Array.from_buffers(pa.uint8(), len(mask), [None, pa.py_buffer(bytes(mask))]).cast(pa.bool_())
-
-
-def _binaries(positions: range, payloads: Sequence[memoryview], errors: Mapping[int, str]) -> pa.Array[Any]:
-    import pyarrow as pa
-
-    if errors:
-        values = [None if position in errors else bytes(payload)
-                  for position, payload in zip(positions, payloads, strict=True)]
-        return pa.array(values, pa.binary())
-    # Never pa.array() of memoryviews: it keeps their buffers for good (notes, 8.2).
-    offsets = array("i", accumulate(map(len, payloads), initial=0))
-    return pa.Array.from_buffers(pa.binary(), len(payloads), [None, pa.py_buffer(offsets),
-                                                              pa.py_buffer(b"".join(payloads))])
+    def _batch(self, made: Mapping[str, pa.Array[Any]]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([made[name] for name in self.schema.names], schema=self.schema)

@@ -12,13 +12,13 @@ from compactlib.errors import InvalidInput
 _T = TypeVar("_T")
 
 
-def given_options(options: Mapping[str, str], known: Collection[str], what: str) -> dict[str, str]:
+def given_options(options: Mapping[str, str], known: Collection[str], what: str | None) -> dict[str, str]:
     """The options by their names in lower case.
 
     Args:
         options: as Spark gives them.
         known: the names there are; `path` among them.
-        what: what is opened, for the message: "log", "store".
+        what: what is opened, for the message: "log", "store"; `None` if it may come without a path.
 
     Raises:
         InvalidInput: one is unknown, or `path` is missing.
@@ -27,7 +27,7 @@ def given_options(options: Mapping[str, str], known: Collection[str], what: str)
     unknown = sorted(given.keys() - set(known))
     if unknown:
         raise InvalidInput(f"unknown option {unknown[0]!r}; this source has {', '.join(sorted(known))}")
-    if not given.get("path"):
+    if what is not None and not given.get("path"):
         raise InvalidInput(f"which {what}? Give its folder: spark.read.format(...).load(folder)")
     return given
 

@@ -1,0 +1,52 @@
+"""Arrow arrays over memory that is there already: no work is done value by value.
+
+Never give views to `pa.array`: it keeps their buffers for good (`notes/spark.md` 8.2).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any, Final
+
+import pyarrow as pa
+
+_TYPES: Final[dict[str, pa.DataType]] = {
+    "bigint": pa.int64(), "int": pa.int32(), "boolean": pa.bool_(), "binary": pa.binary(), "string": pa.string(),
+}
+_STORED: Final[dict[str, pa.DataType]] = {
+    "Q": pa.uint64(), "q": pa.int64(), "I": pa.uint32(), "i": pa.int32(), "H": pa.uint16(), "B": pa.uint8(),
+}
+
+
+def schema_of(columns: Iterable[tuple[str, str]]) -> pa.Schema:
+    """The Arrow schema of columns that are told by names and Spark SQL types."""
+    return pa.schema([pa.field(name, _TYPES[kind]) for name, kind in columns])
+
+
+def numbers(column: array[int], kind: pa.DataType) -> pa.Array[Any]:
+    """Numbers as another type.
+
+    Raises:
+        pyarrow.ArrowInvalid: one does not fit into it.
+    """
+    return pa.Array.from_buffers(_STORED[column.typecode], len(column), [None, pa.py_buffer(column)]).cast(kind)
+
+
+def flags(values: bytes | bytearray) -> pa.Array[Any]:
+    """A boolean for each byte, true where it is not 0."""
+    return pa.Array.from_buffers(pa.uint8(), len(values), [None, pa.py_buffer(bytes(values))]).cast(pa.bool_())
+
+
+def binaries(lengths: Iterable[int], values: Any, there: bytes | bytearray | None = None) -> pa.Array[Any]:
+    """Values that lie one behind the other in a buffer; null where `there` has a 0."""
+    offsets = array("i", accumulate(lengths, initial=0))
+    mask = None if there is None else flags(there).buffers()[1]
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [mask, pa.py_buffer(offsets), pa.py_buffer(values)])
+
+
+def chosen(names: Sequence[str], places: bytes) -> pa.Array[Any]:
+    """For each byte the name at that place; for columns of a few words."""
+    dictionary = pa.array(names, pa.string())
+    return dictionary.take(pa.Array.from_buffers(pa.uint8(), len(places), [None, pa.py_buffer(places)]))

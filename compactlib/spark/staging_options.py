@@ -1,0 +1,176 @@
+"""The options of the data source `compactlib.staging`, and how a worker comes by the stores that they name."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
+from typing import TypeAlias
+
+import attrs
+
+from compactlib.errors import InvalidInput, NotFound
+from compactlib.kv import KVStore, MemoryStore, SqliteStore
+from compactlib.objects import LocalObjects
+from compactlib.spark.source_options import folder_of, given_options, one_of
+from compactlib.staging import CommittedRanges, MetaRangeId, StagingArea
+from compactlib.staging.listing import upper_bound
+from compactlib.staging.names import branch_key, repository_partition
+from compactlib.staging.rows import check_id
+
+AreaOpener: TypeAlias = Callable[[str], AbstractContextManager[StagingArea]]
+"""What the option `area` names: is given what `load` was given, `""` if nothing, and opens the area where it is called;
+the end of the `with` statement closes it. Decorate it with `contextlib.contextmanager`."""
+
+_OPTIONS = frozenset({"path", "kv", "area", "repository", "branch", "at", "metarange", "payload", "tombstones", "keys",
+                      "prefix", "first", "last"})
+_WHAT = ("branch", "at", "metarange")
+
+
+@attrs.frozen(kw_only=True)
+class KeyRange:
+    """Some neighbouring keys.
+
+    Attributes:
+        first: the lowest that counts.
+        behind: the lowest above `first` that no longer counts; `None` if all do.
+    """
+
+    first: bytes = b""
+    behind: bytes | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no key lies in it."""
+        return self.behind is not None and self.behind <= self.first
+
+    @classmethod
+    def of(cls, prefix: bytes, first: bytes | None, last: bytes | None) -> KeyRange:
+        """The keys that begin with `prefix` and lie between `first` and `last` (inclusive)."""
+        ends = [end for end in (upper_bound(prefix), None if last is None else last + b"\0") if end is not None]
+        return cls(first=max(prefix, first or b""), behind=min(ends, default=None))
+
+
+@attrs.frozen(kw_only=True)
+class StagingSourceOptions:
+    """What a reader of the source may ask for.
+
+    Attributes:
+        path: the folder of the ranges, absolute; with `area` whatever was given, for that function.
+        kv: the SQLite file of the branches; `None` with `area`, or where a metarange alone is read.
+        area: `module:function`: gives the area where this is read; `None` if `path` and `kv` do.
+        repository: which of the store's repositories.
+        branch: the branch to read with all that is staged.
+        at: the commit, or the branch whose HEAD to read.
+        metarange: the metarange to read.
+        payload: give the values.
+        tombstones: give the keys whose newest staged entry is a tombstone, too.
+        keys: which keys.
+    """
+
+    path: str
+    kv: str | None = None
+    area: str | None = None
+    repository: str = "main"
+    branch: str | None = None
+    at: str | None = None
+    metarange: MetaRangeId | None = None
+    payload: bool = True
+    tombstones: bool = False
+    keys: KeyRange = KeyRange()
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> StagingSourceOptions:
+        """The options of `spark.read`, checked.
+
+        Raises:
+            InvalidInput: one is unknown, has a value that it cannot have, or they do not go together.
+        """
+        given = given_options(options, _OPTIONS, None if "area" in {name.lower() for name in options} else "branch")
+        named = [name for name in _WHAT if given.get(name)]
+        if len(named) != 1:
+            raise InvalidInput(f"say what to read by one of {', '.join(_WHAT)}; given: {' and '.join(named) or 'none'}")
+        parsed = cls(
+            path=given.get("path", "") if "area" in given else folder_of(given),
+            kv=os.path.abspath(given["kv"].removeprefix("file://")) if given.get("kv") else None,
+            area=given.get("area"), repository=given.get("repository", "main"), branch=given.get("branch"),
+            at=given.get("at"), metarange=MetaRangeId(given["metarange"]) if "metarange" in given else None,
+            payload=one_of(given, "payload", {"true": True, "false": False}),
+            tombstones=one_of(given, "tombstones", {"false": False, "true": True}), keys=_keys(given))
+        parsed._check()
+        return parsed
+
+    def _check(self) -> None:
+        repository_partition(self.repository)
+        if self.branch is not None:
+            branch_key(self.branch)
+        if self.metarange is not None:
+            check_id(self.metarange)
+        if self.area is not None:
+            module, _, function = self.area.partition(":")
+            if not (all(map(str.isidentifier, module.split("."))) and function.isidentifier()):
+                raise InvalidInput(f"option 'area' is {self.area!r}; it takes package.module:function, the name of a "
+                                   "function that the workers can import")
+        if self.area is not None and self.kv is not None:
+            raise InvalidInput("options 'area' and 'kv' were both given; what 'area' names opens the key-value store")
+        if self.area is None and self.kv is None and self.metarange is None:
+            raise InvalidInput("where are the branches? Give option 'kv', the SQLite file, or 'area', a function that "
+                               "opens other stores; a metarange alone needs neither")
+        if self.tombstones and self.branch is None:
+            raise InvalidInput("option 'tombstones' needs option 'branch'; what is committed has no tombstones")
+
+    @property
+    def columns(self) -> tuple[tuple[str, str], ...]:
+        """Names and Spark SQL types of the columns, in order."""
+        deleted = (("deleted", "boolean"),) if self.tombstones else ()
+        value = (("value", "binary"),) if self.payload else ()
+        return (("key", "binary"), ("identity", "binary"), ("length", "bigint"), ("state", "string"), *deleted, *value)
+
+    def open(self) -> AbstractContextManager[StagingArea]:
+        """The area, in this process, for a `with` statement.
+
+        Raises:
+            NotFound: there is no such folder.
+            NotAStore: the file of the branches holds no store.
+            InvalidInput: the function that `area` names cannot be imported.
+        """
+        return _local_area(self) if self.area is None else _imported(self.area)(self.path)
+
+
+@contextmanager
+def _local_area(options: StagingSourceOptions) -> Iterator[StagingArea]:
+    from compactlib.staging.parquet import ParquetFormat
+
+    if not os.path.isdir(options.path):
+        raise NotFound(f"there is no folder {options.path}; give the one that the ranges are in, under the path "
+                       "that it has on every worker")
+    # Ranges of either format are read; rows in memory are to be Arrow columns.
+    committed = CommittedRanges(LocalObjects(options.path), range_format=ParquetFormat(), cache_bytes=0)
+    store: KVStore = MemoryStore() if options.kv is None else SqliteStore(options.kv, create=False)
+    with closing(store):
+        yield StagingArea(store, committed, repository=options.repository)
+
+
+def _imported(name: str) -> AreaOpener:
+    module, _, function = name.partition(":")
+    try:
+        found: AreaOpener = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise InvalidInput(f"option 'area' is {name!r}, which cannot be imported here ({error}); ship the module to "
+                           "the workers: spark.addArtifacts('module.py', pyfile=True)") from error
+    return found
+
+
+def _keys(given: Mapping[str, str]) -> KeyRange:
+    decode = one_of(given, "keys", {"text": str.encode, "hex": bytes.fromhex})
+    values: dict[str, bytes | None] = {}
+    for name in ("prefix", "first", "last"):
+        try:
+            values[name] = None if name not in given else decode(given[name])
+        except ValueError as error:
+            raise InvalidInput(f"option {name!r} is {given[name]!r}, which is no key: {error}") from error
+    keys = KeyRange.of(values["prefix"] or b"", values["first"], values["last"])
+    if values["first"] is not None and values["last"] is not None and values["first"] > values["last"]:
+        raise InvalidInput(f"first is {given['first']!r}, which lies above last, {given['last']!r}")
+    return keys

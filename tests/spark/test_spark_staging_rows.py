@@ -1,0 +1,390 @@
+"""What the data source compactlib.staging plans and reads, without a session."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compactlib.errors import InvalidInput, NotFound, Stale
+from compactlib.kv import MemoryStore, NotAStore, SqliteStore
+from compactlib.objects import LocalObjects, MemoryObjects
+from compactlib.outcome import Done
+from compactlib.spark.staging_options import KeyRange, StagingSourceOptions
+from compactlib.spark.staging_rows import (
+    MAX_BATCH_ROWS,
+    PART_BYTES,
+    BranchPart,
+    plan_parts,
+    plan_slices,
+    read_part,
+    read_slice,
+)
+from compactlib.staging import (
+    BranchNotFound,
+    CommitNotFound,
+    CommittedRanges,
+    Compactor,
+    DamagedRange,
+    MetaRangeNotFound,
+    PlainFormat,
+    SplitRule,
+    StagingArea,
+)
+from compactlib.staging.parquet import ParquetFormat
+from compactlib.staging.rows import RangeFormat
+from tests.spark.branches import expected_rows, row_of, seal
+
+SMALL_RANGES = SplitRule(raggedness=4)
+
+
+def memory_area(range_format: RangeFormat | None = None, rule: SplitRule = SMALL_RANGES) -> StagingArea:
+    area = StagingArea(MemoryStore(), CommittedRanges(MemoryObjects(), rule=rule, range_format=range_format))
+    area.create_branch("main")
+    return area
+
+
+def options(**asked: Any) -> StagingSourceOptions:
+    given: dict[str, Any] = {"branch": "main", "tombstones": True, **asked}
+    return StagingSourceOptions(path="unused", **given)
+
+
+def rows(area: StagingArea, wanted: StagingSourceOptions, parts: list[BranchPart] | None = None,
+         part_bytes: int = 1) -> list[dict[str, Any]]:
+    planned = plan_parts(area, wanted, part_bytes=part_bytes) if parts is None else parts
+    return [row for part in planned for batch in read_part(area, part, wanted) for row in batch.to_pylist()]
+
+
+def without(found: list[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name not in names} for row in found]
+
+
+def fill(area: StagingArea, low: int, high: int, value: bytes = b"value") -> None:
+    area.branch("main").put_many({key(number): value + b" %d" % number for number in range(low, high)})
+
+
+def key(number: int) -> bytes:
+    return b"path/%05d" % number
+
+
+@pytest.fixture(params=["plain", "parquet"])
+def area(request: pytest.FixtureRequest) -> StagingArea:
+    """A commit, a compaction above it that changed, added and removed, a sealed token and a staging token."""
+    area = memory_area(PlainFormat() if request.param == "plain" else ParquetFormat())
+    main = area.branch("main")
+    fill(area, 0, 60)
+    main.commit("first")
+    fill(area, 10, 14, b"compacted")
+    main.delete_many([key(number) for number in range(20, 24)])
+    main.put(b"path/00020x", b"only compacted")
+    assert isinstance(Compactor(area.context).compact("main"), Done)
+    fill(area, 30, 33, b"sealed")
+    main.delete_many([key(number) for number in (33, 34, 35)])
+    seal(area, "main")
+    fill(area, 32, 35, b"staged")
+    main.delete(key(0))
+    main.delete(key(30))
+    main.put(b"zz/behind", b"")
+    return area
+
+
+class TestRows:
+    def test_they_are_what_the_branch_answers(self, area: StagingArea) -> None:
+        found = rows(area, options())
+        assert found == expected_rows(area, "main")
+        assert {row["state"] for row in found} == {"committed", "compacted", "sealed", "staged"}
+        assert [row["key"] for row in found if row["deleted"]] == list(map(key, (0, 30, 35)))
+
+    def test_without_tombstones_they_are_the_listing(self, area: StagingArea) -> None:
+        found = rows(area, options(tombstones=False))
+        assert [(row["key"], row["identity"], row["value"]) for row in found] == [
+            (entry.key, entry.record.identity, entry.record.data) for entry in area.branch("main").entries()
+            if entry.record is not None]
+        assert found == without([row for row in expected_rows(area, "main") if not row["deleted"]], "deleted")
+
+    def test_without_values(self, area: StagingArea) -> None:
+        assert rows(area, options(payload=False)) == without(expected_rows(area, "main"), "value")
+
+    def test_head_and_a_commit_are_committed(self, area: StagingArea) -> None:
+        commit = area.branch("main").status().commit_id
+        assert commit is not None
+        wanted = without([row_of(name, record, "committed") for name, record in area.at(commit).records()], "deleted")
+        for ref in ("main", commit):
+            assert rows(area, options(branch=None, at=ref, tombstones=False)) == wanted
+        metarange = area.at(commit).metarange_id
+        assert rows(area, options(branch=None, metarange=metarange, tombstones=False)) == wanted
+
+    def test_a_branch_without_a_commit(self) -> None:
+        area = memory_area()
+        assert rows(area, options()) == []
+        area.branch("main").put(b"a", b"1")
+        assert [(row["key"], row["state"]) for row in rows(area, options())] == [(b"a", "staged")]
+        assert plan_parts(area, options(branch=None, at="main", tombstones=False)) == []
+
+    def test_many_staged_entries_are_laid_over_some_at_a_time(self) -> None:
+        area = memory_area(ParquetFormat(), SplitRule())
+        main = area.branch("main")
+        for at in range(0, 4000, 1000):
+            main.put_many({key(number): b"old" for number in range(5 * at, 5 * (at + 1000), 5)})
+        main.commit("every fifth")
+        for at in range(0, 20_000, 1000):
+            main.put_many({key(number): b"new" for number in range(at, at + 1000) if number % 2})
+        wanted = options()
+        batches = [batch for part in plan_parts(area, wanted) for batch in read_part(area, part, wanted)]
+        assert max(batch.num_rows for batch in batches) == MAX_BATCH_ROWS
+        found = [row for batch in batches for row in batch.to_pylist()]
+        assert [row["key"] for row in found] == [key(number) for number in range(20_000)
+                                                 if number % 2 or number % 5 == 0]
+        assert all(row["value"] == (b"new" if int(row["key"][5:]) % 2 else b"old") for row in found)
+
+    def test_large_staged_values_come_a_few_at_a_time(self) -> None:
+        area = memory_area()
+        main = area.branch("main")
+        for number in range(10):
+            main.put(key(number), bytes(1 << 20))
+        sizes = [batch.num_rows for part in plan_parts(area, options()) for batch in read_part(area, part, options())]
+        assert sum(sizes) == 10
+        assert max(sizes) <= 4
+
+
+class TestParts:
+    def test_one_for_each_range_or_for_several_small_ones(self, area: StagingArea) -> None:
+        base = area.branch("main").status().compacted_metarange_id
+        ranges = area.context.committed.ranges_of(base)
+        parts = plan_parts(area, options(), part_bytes=1)
+        assert [part.ranges[0].entry for part in parts] == list(ranges)
+        assert {each.of_head for part in parts for each in part.ranges} == {True, False}
+        assert len(plan_parts(area, options())) == 1
+
+    def test_they_cover_every_key_once(self, area: StagingArea) -> None:
+        parts = plan_parts(area, options(), part_bytes=1)
+        assert [part.keys.first for part in parts] == [b"", *(part.keys.behind for part in parts[:-1])]
+        assert parts[-1].keys.behind is None
+
+    def test_large_ranges_have_their_own(self) -> None:
+        area = memory_area(rule=SplitRule(raggedness=1))
+        for number in range(6):
+            area.branch("main").put(key(number), bytes(PART_BYTES // 2 - 100))
+        area.branch("main").commit("large")
+        assert [len(part.ranges) for part in plan_parts(area, options())] == [2, 2, 2]
+
+    @pytest.mark.parametrize(("asked", "keys"), [
+        ({"prefix": "path/0002"}, KeyRange(first=b"path/0002", behind=b"path/0003")),
+        ({"first": "path/00013", "last": "path/00031"}, KeyRange(first=b"path/00013", behind=b"path/00031\0")),
+        ({"keys": "hex", "prefix": "ff"}, KeyRange(first=b"\xff")),
+        ({"prefix": "path/", "first": "a", "last": "path/00003"}, KeyRange(first=b"path/", behind=b"path/00003\0")),
+        ({"prefix": "zz"}, KeyRange(first=b"zz", behind=b"z{")),
+        ({"prefix": "path/0002", "first": "zz"}, KeyRange(first=b"zz", behind=b"path/0003")),
+        ({}, KeyRange()),
+    ])
+    def test_a_part_of_the_keys_reads_their_ranges_only(self, area: StagingArea, asked: dict[str, str],
+                                                       keys: KeyRange) -> None:
+        given = StagingSourceOptions.parse({"path": "p", "kv": "k", "branch": "main", **asked})
+        assert given.keys == keys
+        wanted = options(keys=keys)
+        assert rows(area, wanted) == [row for row in expected_rows(area, "main") if row["key"] >= keys.first
+                                      and (keys.behind is None or row["key"] < keys.behind)]
+        for part in plan_parts(area, wanted, part_bytes=1):
+            for planned in part.ranges:
+                assert planned.entry.max_key >= keys.first
+                assert keys.behind is None or planned.entry.min_key < keys.behind
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> list[tuple[str, int]]:
+    kinds = st.sampled_from(["put", "put", "put", "delete", "delete", "commit", "compact", "seal", "reset"])
+    return draw(st.lists(st.tuples(kinds, st.integers(0, 25)), max_size=40))
+
+
+@given(steps(), st.integers(0, 25), st.integers(0, 25), st.sampled_from([1, 200, PART_BYTES]), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_any_branch_reads_as_its_own_listing(done: list[tuple[str, int]], low: int, high: int, part_bytes: int,
+                                             parquet: bool) -> None:
+    area = memory_area(ParquetFormat() if parquet else None)
+    main, compactor = area.branch("main"), Compactor(area.context, window_seconds=0)
+    for place, (kind, number) in enumerate(done):
+        if kind == "put":
+            main.put(key(number), b"%d" % (place % 3))
+        elif kind == "delete":
+            main.delete(key(number))
+        elif kind == "commit":
+            main.commit("some")
+        elif kind == "compact":
+            compactor.compact("main")
+        elif kind == "seal":
+            seal(area, "main")
+        else:
+            main.reset_prefix(key(number)[:-1])
+    wanted = expected_rows(area, "main")
+    assert rows(area, options(), part_bytes=part_bytes) == wanted
+    listed = [(entry.key, entry.record) for entry in main.entries()]
+    assert [(row["key"], row["value"]) for row in wanted if not row["deleted"]] == [
+        (name, record.data) for name, record in listed if record is not None]
+    keys = KeyRange(first=key(low), behind=key(high))
+    assert rows(area, options(keys=keys), part_bytes=part_bytes) == [
+        row for row in wanted if key(low) <= row["key"] < key(high)]
+    assert compactor.plan("main").view.tombstones == sum(row["deleted"] for row in wanted)
+
+
+class TestWhileTheBranchIsUsed:
+    def test_what_is_staged_later_may_be_seen(self, area: StagingArea) -> None:
+        planned = plan_parts(area, options(), part_bytes=1)
+        area.branch("main").put(b"path/00001", b"later")
+        assert rows(area, options(), planned) == expected_rows(area, "main")
+
+    def test_a_seal_does_not_matter(self, area: StagingArea) -> None:
+        planned, before = plan_parts(area, options(), part_bytes=1), expected_rows(area, "main")
+        seal(area, "main")
+        area.branch("main").put(b"path/00001", b"later")
+        assert rows(area, options(), planned) == before
+
+    @pytest.mark.parametrize("what", ["commit", "reset", "compact"])
+    def test_new_layers_make_the_plan_stale(self, area: StagingArea, what: str) -> None:
+        planned = plan_parts(area, options(), part_bytes=1)
+        if what == "compact":
+            assert isinstance(Compactor(area.context, window_seconds=0).compact("main"), Done)
+        else:
+            assert isinstance(getattr(area.branch("main"), what)(*["more"] * (what == "commit")), Done)
+        with pytest.raises(Stale, match="load the branch again"):
+            rows(area, options(), planned)
+        assert rows(area, options()) == expected_rows(area, "main")
+
+    def test_ranges_collected_meanwhile_are_stale_too(self, area: StagingArea) -> None:
+        planned = plan_parts(area, options(), part_bytes=1)
+        area.branch("main").reset()
+        committed = area.context.committed
+        assert isinstance(committed, CommittedRanges)
+        kept = {entry.range_id for entry in committed.ranges_of(area.at("main").metarange_id)}
+        for stored in [stored for stored in committed.list_ranges() if stored.id not in kept]:
+            committed.files.objects.delete(f"ranges/{stored.id}")
+        fresh = StagingArea(area.context.store, CommittedRanges(committed.files.objects))
+        with pytest.raises(Stale):
+            rows(fresh, options(), planned)
+
+    def test_a_lost_range_is_not(self, area: StagingArea) -> None:
+        committed = area.context.committed
+        assert isinstance(committed, CommittedRanges)
+        planned = plan_parts(area, options(), part_bytes=1)
+        lost = planned[1].ranges[0].entry.range_id
+        committed.files.objects.delete(f"ranges/{lost}")
+        fresh = StagingArea(area.context.store, CommittedRanges(committed.files.objects))
+        with pytest.raises(NotFound, match=lost):
+            rows(fresh, options(), planned)
+
+
+class TestStoresInFiles:
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        with self.opened(tmp_path) as area:
+            main = area.create_branch("main")
+            main.put_many({key(number): random.Random(number).randbytes(30) for number in range(50)})
+            main.commit("first")
+            main.put(b"path/00003", b"staged")
+        return tmp_path
+
+    def opened(self, folder: Path) -> _Opened:
+        return _Opened(folder)
+
+    def given(self, folder: Path, **asked: str) -> StagingSourceOptions:
+        return StagingSourceOptions.parse({"path": str(folder / "ranges"), "kv": str(folder / "kv.sqlite"), **asked})
+
+    def read(self, wanted: StagingSourceOptions) -> list[dict[str, Any]]:
+        return [row for part in plan_slices(wanted) for batch in read_slice(part, wanted)
+                for row in batch.to_pylist()]
+
+    def test_a_branch(self, folder: Path) -> None:
+        with self.opened(folder) as area:
+            wanted = expected_rows(area, "main")
+        assert self.read(self.given(folder, branch="main", tombstones="true")) == wanted
+
+    def test_a_metarange_needs_no_key_value_store(self, folder: Path) -> None:
+        with self.opened(folder) as area:
+            head = area.at("main")
+            wanted = without([row_of(name, record, "committed") for name, record in head.records()], "deleted")
+        assert head.metarange_id is not None
+        (folder / "kv.sqlite").unlink()
+        wanted_options = StagingSourceOptions.parse({"path": str(folder / "ranges"), "metarange": head.metarange_id})
+        assert self.read(wanted_options) == wanted
+
+    def test_nothing_is_written(self, folder: Path) -> None:
+        before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+        self.read(self.given(folder, branch="main"))
+        assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()} == before
+
+    def test_damage_is_an_error(self, folder: Path) -> None:
+        for path in (folder / "ranges" / "ranges").iterdir():
+            path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+        with pytest.raises(DamagedRange):
+            self.read(self.given(folder, branch="main"))
+
+    def test_what_is_not_there_is_named(self, folder: Path, tmp_path: Path) -> None:
+        with pytest.raises(BranchNotFound):
+            self.read(self.given(folder, branch="other"))
+        with pytest.raises(CommitNotFound):
+            self.read(self.given(folder, at="0" * 64))
+        with pytest.raises(MetaRangeNotFound):
+            self.read(self.given(folder, metarange="0" * 40))
+        with pytest.raises(NotFound, match="there is no folder"):
+            self.read(StagingSourceOptions.parse({"path": str(tmp_path / "absent"), "metarange": "0" * 40}))
+        with pytest.raises(NotAStore):
+            self.read(self.given(folder, branch="main", kv=str(tmp_path / "absent.sqlite")))
+        assert not (tmp_path / "absent.sqlite").exists()
+
+    def test_an_area_of_ones_own(self, folder: Path) -> None:
+        with self.opened(folder) as area:
+            wanted = expected_rows(area, "main")
+        name = f"{__name__}:_Opened"
+        given = StagingSourceOptions.parse({"path": str(folder), "area": name, "branch": "main", "tombstones": "true"})
+        assert self.read(given) == wanted
+        missing = StagingSourceOptions.parse({"area": f"{__name__}:absent", "branch": "main"})
+        with pytest.raises(InvalidInput, match="cannot be imported here"):
+            self.read(missing)
+
+
+class _Opened:
+    """Opens the stores of a folder for a `with` statement; also what the option `area` names in a test."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self._folder = Path(folder)
+
+    def __enter__(self) -> StagingArea:
+        self._store = SqliteStore(self._folder / "kv.sqlite", synchronous="normal")
+        objects = LocalObjects(self._folder / "ranges")
+        return StagingArea(self._store, CommittedRanges(objects, rule=SMALL_RANGES))
+
+    def __exit__(self, *_: object) -> None:
+        self._store.close()
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(("given", "told"), [
+        ({"brunch": "main"}, "unknown option 'brunch'"),
+        ({"path": "", "branch": "main"}, "which branch"),
+        ({"kv": "k"}, "by one of branch, at, metarange; given: none"),
+        ({"kv": "k", "branch": "main", "at": "main"}, "given: branch and at"),
+        ({"branch": "main"}, "where are the branches"),
+        ({"at": "main"}, "where are the branches"),
+        ({"kv": "k", "branch": "\0"}, "without control"),
+        ({"kv": "k", "branch": "main", "repository": "a b"}, "repository name"),
+        ({"metarange": "12"}, "no id of 40"),
+        ({"branch": "main", "area": "no function"}, "package.module:function"),
+        ({"branch": "main", "area": "m:f", "kv": "k"}, "both given"),
+        ({"kv": "k", "at": "main", "tombstones": "true"}, "needs option 'branch'"),
+        ({"kv": "k", "branch": "main", "tombstones": "yes"}, "false or true"),
+        ({"kv": "k", "branch": "main", "keys": "base64"}, "text or hex"),
+        ({"kv": "k", "branch": "main", "keys": "hex", "prefix": "zz"}, "which is no key"),
+        ({"kv": "k", "branch": "main", "prefix": "\ud800"}, "which is no key"),
+        ({"kv": "k", "branch": "main", "first": "b", "last": "a"}, "first is 'b'"),
+    ])
+    def test_options(self, given: dict[str, str], told: str) -> None:
+        with pytest.raises(InvalidInput, match=told):
+            StagingSourceOptions.parse({"path": "ranges", **given})
+
+    def test_no_keys_no_parts(self) -> None:
+        area = memory_area()
+        area.branch("main").put(b"a", b"1")
+        assert plan_parts(area, options(keys=KeyRange(first=b"b", behind=b"a"))) == []
