@@ -1,0 +1,331 @@
+"""The four heavy rewrites, each by this process, by processes, by Spark, and plainly; a part of `spark.py`.
+
+All ways of one rewrite take turns, A B C D A B C D …, so that what slows the machine down slows them all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+import pyarrow as pa
+from measure import Figure
+from pyarrow import parquet
+from raftlog_compaction import PAYLOAD_BYTES, SEGMENT_ENTRIES, build_log, compact_copy, local, plain_copy
+from staging_merge import Bench, spread_changes
+
+from compactlib.blobstore import BlobCompactor, BlobStore, BlobStoreConfig, policy_named
+from compactlib.blobstore.sense import Sensor
+from compactlib.budget import Budget
+from compactlib.clock import SystemClock
+from compactlib.kv import Put, SqliteStore
+from compactlib.objects import LocalObjects
+from compactlib.outcome import Done
+from compactlib.process_executor import ProcessExecutor
+from compactlib.rewrite import Executor, LocalExecutor
+from compactlib.scheduler import JobPlan, MemoryFence, RunningJob
+from compactlib.scheduler.worker_core import Start
+from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions, SparkExecutor, StagingMerge
+from compactlib.staging import CommittedRanges, CompactTokens, StagingToken
+from compactlib.staging.committed import Committed
+from compactlib.staging.names import repository_partition, token_partition
+from compactlib.staging.parquet import ParquetFormat
+from compactlib.staging.staged import Staged, encode_staged
+from compactlib.staging.tokens import StagingTokens
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MIB = 1 << 20
+RAFTLOG_SEGMENT = 16 * SEGMENT_ENTRIES
+CORES = 2
+
+Way = Callable[[], float]
+"""Runs the rewrite once; gives its rate."""
+
+
+@attrs.frozen
+class Rewrite:
+    """One rewrite and the ways of doing it.
+
+    Attributes:
+        name: part of the figures' names.
+        unit: of the rates.
+        amount: how much of it one run does.
+        spark: on Spark, session up.
+        others: what Spark is compared with, by name; the first is this library in this process, where there is that.
+        told: what each of the others is, in words.
+        limits: which of the others do less than a compaction has to.
+    """
+
+    name: str
+    unit: str
+    amount: float
+    spark: Way
+    others: Mapping[str, Way]
+    told: Mapping[str, str]
+    limits: tuple[str, ...]
+
+    def figures(self, runs: int) -> Iterator[Figure]:
+        """Spark over each of the others, and each of ours over each limit."""
+        ways = {"spark": self.spark, **self.others}
+        for way in ways.values():
+            way()
+        rounds = [{name: way() for name, way in ways.items()} for _ in range(runs)]
+        pairs = [("spark", name) for name in self.others]
+        pairs += [(name, limit) for limit in self.limits for name in self.others if name not in self.limits]
+        for ours, reference in pairs:
+            yield Figure(figure=f"rewrite.{self.name}.{ours}_over_{reference}", unit=self.unit,
+                         values=tuple(each[ours] for each in rounds), reference=self.told[reference],
+                         reference_values=tuple(each[reference] for each in rounds),
+                         goal=">= 0.8" if (ours, reference) == ("spark", "local") else "")
+
+
+@contextlib.contextmanager
+def all_rewrites(spark: SparkSession, scratch: Path, quick: bool) -> Iterator[Iterator[Rewrite]]:
+    """The four, one after the other, each with data of its own; worker processes are started once."""
+    with ProcessExecutor(CORES) as processes:
+        yield _one_by_one(spark, processes, scratch, quick)
+
+
+def _one_by_one(spark: SparkSession, processes: Executor, scratch: Path, quick: bool) -> Iterator[Rewrite]:
+    yield raftlog_rewrite(spark, processes, scratch / "raftlog", 384 if quick else 1024)
+    shutil.rmtree(scratch / "raftlog")
+    yield blobstore_rewrite(spark, processes, scratch / "blobstore", 64 if quick else 512)
+    shutil.rmtree(scratch / "blobstore")
+    yield staging_rewrite(spark, processes, scratch / "staging", 100_000 if quick else 1_000_000)
+    shutil.rmtree(scratch / "staging")
+    yield blocks_rewrite(spark, scratch / "blocks", 80_000 if quick else 2_000_000)
+
+
+# ------------------------------------------------------------------------------------------------- bytes are copied
+
+
+LOCAL = "LocalExecutor(workers=3)"
+PROCESSES = f"ProcessExecutor({CORES}), workers running"
+PLAIN = "plain copy of the live bytes, one fsync a file"
+
+
+def raftlog_rewrite(spark: SparkSession, processes: Executor, scratch: Path, megabytes: int) -> Rewrite:
+    """A whole major of a log of which 30 % is live, in segments of 64 MiB."""
+    source = scratch / "log"
+    scratch.mkdir()
+    build_log(source, max(megabytes * 1024 // RAFTLOG_SEGMENT, 6), 0.3, 1, RAFTLOG_SEGMENT)
+    _, sample = compact_copy(source, scratch, local(), RAFTLOG_SEGMENT)
+    sizes = [group.entries_after * PAYLOAD_BYTES for group in sample.done]
+    moved = sum(sizes) / 1e6
+
+    def rate(executor: Executor) -> float:
+        return moved / compact_copy(source, scratch, executor, RAFTLOG_SEGMENT)[0]
+
+    return _copying("raftlog", moved, rate, spark, processes, _plain(scratch, sizes))
+
+
+def blobstore_rewrite(spark: SparkSession, processes: Executor, scratch: Path, megabytes: int) -> Rewrite:
+    """A compaction of every segment of a store of which 40 % is dead."""
+    source, work = scratch / "store", scratch / "work"
+    scratch.mkdir()
+    config = blob_config(megabytes)
+    build_blobs(source, megabytes, config)
+    live = 0
+
+    def rate(executor: Executor) -> float:
+        nonlocal live
+        shutil.rmtree(work, ignore_errors=True)
+        shutil.copytree(source, work)
+        os.sync()
+        with BlobStore(work, config) as store:
+            now = store.clock.now()
+            plan = policy_named("compact_all", min_used_fraction=0.0).plan(Sensor(store).view(now), now)
+            assert plan is not None
+            began = time.perf_counter()
+            outcome = BlobCompactor(store).compact(plan, executor=executor, budget=Budget())
+            seconds = time.perf_counter() - began
+        assert isinstance(outcome, Done), outcome
+        live = outcome.stats.copied_bytes
+        return live / 1e6 / seconds
+
+    rate(local())
+    sizes = [min(64 * MIB, live - start) for start in range(0, live, 64 * MIB)]
+    return _copying("blobstore", live / 1e6, rate, spark, processes, _plain(scratch, sizes))
+
+
+def _copying(name: str, megabytes: float, rate: Callable[[Executor], float], spark: SparkSession, processes: Executor,
+             plain: Way) -> Rewrite:
+    return Rewrite(name, "MB/s of live bytes", megabytes, partial(rate, SparkExecutor(spark)),
+                   {"local": partial(rate, local()), "processes": partial(rate, processes), "copy": plain},
+                   {"local": LOCAL, "processes": PROCESSES, "copy": PLAIN}, ("copy",))
+
+
+def _plain(scratch: Path, sizes: Sequence[int]) -> Way:
+    flat = scratch / "live-bytes"
+    flat.write_bytes(random.Random(2).randbytes(sum(sizes)))
+    return lambda: sum(sizes) / 1e6 / plain_copy(flat, scratch, list(sizes))
+
+
+def blob_config(megabytes: int) -> BlobStoreConfig:
+    segment = 64 * MIB if megabytes >= 256 else 4 * MIB
+    return BlobStoreConfig(
+        capacity_bytes=(4 * megabytes * MIB // segment + 8) * segment, segment_bytes=segment, durability="interval",
+        sync_interval_seconds=3600.0, deleted_retention_seconds=0.0, journal_max_entries=0,
+        compaction_bytes_per_second=None, min_used_fraction=0.0, stats_entries_per_second=None, swap_segments=64)
+
+
+def build_blobs(folder: Path, megabytes: int, config: BlobStoreConfig) -> None:
+    """Blobs of 4 to 64 KiB, 40 % of them deleted."""
+    rng = random.Random(5)
+    noise = rng.randbytes(2 * 65536)
+    with BlobStore(folder, config) as store:
+        left, number = megabytes * MIB, 0
+        while left > 0:
+            size = rng.randrange(4096, 65536)
+            start = rng.randrange(65536)
+            store.put(f"blob {number}", noise[start:start + size])
+            left -= size
+            number += 1
+        for each in range(number):
+            if rng.random() < 0.4:
+                store.delete(f"blob {each}")
+
+
+# --------------------------------------------------------------------------------------------------- rows are merged
+
+
+TOKEN = StagingToken(f"stg-{1:032x}")
+
+
+@attrs.frozen
+class StoresInFolder:
+    """Opens the staging area's stores in the process that rewrites."""
+
+    folder: str
+
+    @property
+    def tokens_path(self) -> str:
+        return f"{self.folder}/tokens.sqlite"
+
+    def open(self) -> tuple[StagingTokens, Committed]:
+        store = SqliteStore(self.tokens_path)
+        tokens = StagingTokens(store, repository_partition("main"), random.Random(), SystemClock())
+        return tokens, self.committed()
+
+    @property
+    def open_objects(self) -> Callable[[], LocalObjects]:
+        """Not a method of this class: Spark's workers cannot import this module."""
+        return partial(LocalObjects, f"{self.folder}/objects")
+
+    def committed(self) -> CommittedRanges:
+        return CommittedRanges(self.open_objects(), range_format=ParquetFormat(), cache_bytes=0)
+
+
+def staging_rewrite(spark: SparkSession, processes: Executor, scratch: Path, count: int) -> Rewrite:
+    """A token of changes, a fifth of the records and spread all over, applied to committed records."""
+    scratch.mkdir()
+    bench, changes = Bench(scratch, count), spread_changes(count)
+    stores = StoresInFolder(str(scratch))
+    with contextlib.closing(SqliteStore(stores.tokens_path)) as store:
+        for start in range(0, len(changes), 1000):
+            store.transact(puts=[Put(token_partition(TOKEN), key, encode_staged(Staged(change)))
+                                 for key, change in changes[start:start + 1000]])
+    before = {str(path) for path in (scratch / "objects").rglob("*")}
+    rows = count + len(changes)
+
+    def rate(executor: Executor) -> float:
+        task = CompactTokens("merge", stores, bench.base, (TOKEN,))
+        began = time.perf_counter()
+        outcome, = executor.run([task])
+        seconds = time.perf_counter() - began
+        assert not hasattr(outcome, "error"), outcome
+        for path in (scratch / "objects").rglob("*"):
+            if path.is_file() and str(path) not in before:
+                path.unlink()
+        return rows / seconds
+
+    def plainly(tool: Way) -> float:
+        return rows / tool()
+
+    merge = StagingMerge(spark, stores.committed(), stores.open_objects, partitions=2 * CORES)
+    plain = {name: partial(plainly, tool) for name, tool in bench.plain(changes).items() if name != "pyarrow"}
+    return Rewrite("staging", "rows/s", rows, partial(rate, merge),
+                   {"local": partial(rate, LocalExecutor()), "processes": partial(rate, processes), **plain},
+                   {"local": "LocalExecutor()", "processes": f"{PROCESSES}; it is one task",
+                    "duckdb": "DuckDB: anti-join, sort, write, fsync", "polars": "Polars: the same"}, tuple(plain))
+
+
+def blocks_rewrite(spark: SparkSession, scratch: Path, rows: int) -> Rewrite:
+    """Eight Parquet blocks merged into one, sorted."""
+    scratch.mkdir()
+    blocks = BlockFolder(scratch / "blocks")
+    rng = random.Random(3)
+    names = tuple(f"b{number}" for number in range(8))
+    paths = [blocks.path_of("t", 1, name) for name in names]
+    blocks.make_folder(os.path.dirname(paths[0]))
+    for path in paths:
+        keys = [rng.randrange(1 << 40) for _ in range(rows // 8)]
+        table = pa.table({"key": pa.array(keys, pa.int64()), "value": pa.array([rng.randbytes(64) for _ in keys])})
+        parquet.write_table(table, path)
+    token = iter(range(1, 1_000_000))
+
+    def on_spark() -> float:
+        merge = MergeBlocks(spark, blocks, MemoryFence(), MergeOptions(sort_by=("key",)))
+        plan = JobPlan(name="job", tenant="t", shard=1, compaction_level=0, source_blocks=names)
+        job = RunningJob(Start(1, plan, token=next(token), deadline=2e9), Budget(), SystemClock())
+        began = time.perf_counter()
+        (block,) = merge(job).new_blocks
+        seconds = time.perf_counter() - began
+        blocks.delete("t", 1, block.id)
+        return rows / seconds
+
+    plain = _block_tools(paths)
+    return Rewrite("blocks", "rows/s", rows, on_spark,
+                   {name: partial(_timed, tool, scratch / "plain.parquet", rows) for name, tool in plain.items()},
+                   {"pyarrow": "PyArrow in this process: read, sort, write, fsync", "duckdb": "DuckDB: the same",
+                    "polars": "Polars: the same"}, tuple(name for name in plain if name != "pyarrow"))
+
+
+def _timed(tool: Callable[[Path], None], out: Path, rows: int) -> float:
+    began = time.perf_counter()
+    tool(out)
+    with out.open("rb") as file:
+        os.fsync(file.fileno())
+    seconds = time.perf_counter() - began
+    out.unlink()
+    return rows / seconds
+
+
+def _block_tools(paths: list[str]) -> dict[str, Callable[[Path], None]]:
+    """Read, sort by key, write; with those tools that are installed. All compress with zstd, as ours does."""
+    def with_pyarrow(out: Path) -> None:
+        table = pa.concat_tables([parquet.read_table(path) for path in paths]).sort_by("key")
+        parquet.write_table(table, out, compression="zstd")
+
+    def with_duckdb(out: Path) -> None:
+        import duckdb
+
+        with duckdb.connect() as connection:
+            connection.execute(f"SET threads={CORES}")
+            connection.execute(f"COPY (SELECT * FROM read_parquet({paths!r}) ORDER BY key) TO '{out}' "
+                               f"(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)")
+
+    def with_polars(out: Path) -> None:
+        import polars as pl
+
+        pl.scan_parquet(paths).sort("key").sink_parquet(out, compression="zstd", compression_level=1)
+
+    found: dict[str, Callable[[Path], None]] = {"pyarrow": with_pyarrow}
+    for name, tool in (("duckdb", with_duckdb), ("polars", with_polars)):
+        try:
+            __import__(name)
+        except ImportError:
+            print(f"{name} is not installed: left out")
+        else:
+            found[name] = tool
+    return found
