@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
     from compactlib.kv.etcd import EtcdStore
     from compactlib.kv.memory import MemoryStore
+    from compactlib.kv.metered import MeteredStore
     from compactlib.kv.postgres import PostgresStore
     from compactlib.kv.sqlite import SqliteStore, Synchronous
     from compactlib.kv.store import (
@@ -70,6 +71,7 @@ __all__ = [
     "KVStore",
     "KeyNotFound",
     "MemoryStore",
+    "MeteredStore",
     "MissingKey",
     "MissingPartitionKey",
     "MissingValue",
@@ -94,6 +96,7 @@ load_lazily(__name__, {
                 "StoreFailed", "TooLarge"),
     ".etcd": ("EtcdStore",),
     ".memory": ("MemoryStore",),
+    ".metered": ("MeteredStore",),
     ".postgres": ("PostgresStore",),
     ".sqlite": ("SqliteStore", "Synchronous"),
     ".store": ("EXISTS", "Condition", "Delete", "Entries", "Entry", "Exists", "KVLimits", "KVStore", "Predicate",

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from compactlib.objects.local import LocalObjects
     from compactlib.objects.memory import MemoryObjects
+    from compactlib.objects.metered import MeteredObjects
     from compactlib.objects.remote import Conditions, RemoteObjects
     from compactlib.objects.store import ObjectInfo, ObjectRef, ObjectStore
 
@@ -44,6 +45,7 @@ __all__ = [
     "Digest",
     "LocalObjects",
     "MemoryObjects",
+    "MeteredObjects",
     "ObjectExists",
     "ObjectInfo",
     "ObjectNotFound",
@@ -62,6 +64,7 @@ load_lazily(__name__, {
                 "StoreFailed"),
     ".local": ("LocalObjects",),
     ".memory": ("MemoryObjects",),
+    ".metered": ("MeteredObjects",),
     ".remote": ("Conditions", "RemoteObjects"),
     ".store": ("ObjectInfo", "ObjectRef", "ObjectStore"),
 })

@@ -1,0 +1,118 @@
+"""`MeteredObjects`: an object store that tells an observer of its requests.
+
+>>> from compactlib.objects import MemoryObjects
+>>> from compactlib.observe import RecordingObserver
+>>> seen = RecordingObserver()
+>>> with MeteredObjects(MemoryObjects(), seen, name="ranges") as store:
+...     ref = store.create("a", b"1234")
+>>> seen.counters["objects_written_bytes", (("operation", "create"), ("store", "ranges"))]
+4
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from compactlib._meter import Meter
+from compactlib.clock import Clock, SystemClock
+from compactlib.objects.store import ObjectInfo, ObjectRef, ObjectStore
+from compactlib.observe import Observer
+
+
+class MeteredObjects:
+    """An `ObjectStore` in front of another one; put it where the other one was. Raises what the other one raises.
+
+    Told with each request: `objects_requests` with its outcome, `objects_request_seconds`, and the bytes read or
+    written (`objects_read_bytes`, `objects_written_bytes`). A listing is one request, told when it ends or is left;
+    its time is what the store took, not what was done between its entries.
+
+    Args:
+        store: carries everything out; closed with this one.
+        observer: is told.
+        name: the label `store`; give each store of a process its own.
+        clock: times the requests.
+    """
+
+    def __init__(self, store: ObjectStore, observer: Observer, *, name: str, clock: Clock | None = None) -> None:
+        self._store = store
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._meter = Meter(observer, "objects", name, self._clock)
+
+    def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
+        """See `ObjectStore.create`."""
+        with self._meter.request("create"):
+            ref = self._store.create(key, data)
+        self._meter.written("create", ref.size_bytes)
+        return ref
+
+    def get(self, key: str) -> bytes:
+        """See `ObjectStore.get`."""
+        with self._meter.request("get"):
+            data = self._store.get(key)
+        self._meter.read("get", len(data))
+        return data
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See `ObjectStore.get_range`."""
+        with self._meter.request("get_range"):
+            data = self._store.get_range(key, start, length)
+        self._meter.read("get_range", len(data))
+        return data
+
+    def info(self, key: str) -> ObjectInfo:
+        """See `ObjectStore.info`."""
+        with self._meter.request("info"):
+            return self._store.info(key)
+
+    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+        """See `ObjectStore.list`."""
+        began = self._meter.began()
+        try:
+            listing = iter(self._store.list(prefix, after=after))
+        except BaseException as error:
+            self._meter.ended("list", began, error)
+            raise
+        return self._listed(listing, self._clock.monotonic() - began)
+
+    def _listed(self, listing: Iterator[ObjectInfo], waited: float) -> Iterator[ObjectInfo]:
+        failed: BaseException | None = None
+        try:
+            while True:
+                began = self._clock.monotonic()
+                try:
+                    info = next(listing)
+                except StopIteration:
+                    return
+                except BaseException as error:
+                    failed = error
+                    raise
+                finally:
+                    waited += self._clock.monotonic() - began
+                yield info
+        finally:
+            self._meter.ended("list", self._clock.monotonic() - waited, failed)
+
+    def delete(self, key: str) -> None:
+        """See `ObjectStore.delete`."""
+        with self._meter.request("delete"):
+            self._store.delete(key)
+
+    def audit(self) -> None:
+        """See `ObjectStore.audit`."""
+        self._store.audit()
+
+    def close(self) -> None:
+        """See `ObjectStore.close`."""
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"MeteredObjects({self._store!r})"
