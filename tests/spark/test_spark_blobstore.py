@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from compactlib.blobstore import BlobCompactor, BlobStore, compact_many, verify
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
+from compactlib.errors import CompactlibError
 from compactlib.outcome import Done, Failed
 from compactlib.rewrite import Executor, LocalExecutor
 from compactlib.spark import SparkExecutor
@@ -81,3 +87,66 @@ def test_what_spark_could_not_finish_is_finished_here(spark: SparkSession, tmp_p
         assert isinstance(BlobCompactor(again).resume(budget=Budget()), Done)
         assert answers(again, 30) == plain
     assert strays(folder) == []
+
+
+Step = tuple[str, int, int]
+"""What is done, to which blob, and how large it is."""
+STEPS = st.tuples(st.sampled_from(["put", "put", "put", "delete", "undelete", "ttl_update"]), st.integers(0, 40),
+                  st.integers(0, 400))
+BLOBS = 41
+HUGE: list[Step] = [*(("put", number, 30_000) for number in range(6)), *(("delete", number, 0) for number in (1, 2, 5))]
+TINY: list[Step] = [*(("put", number, 1) for number in range(41)), *(("delete", number, 0) for number in range(40))]
+ALL_DEAD: list[Step] = [(what, number, 200) for what in ("put", "delete") for number in range(20)]
+ALL_LIVE: list[Step] = [("put", number, 200) for number in range(20)]
+_folders = itertools.count()
+
+
+def told(store: BlobStore, steps: Sequence[Step]) -> None:
+    """Do what can be done of these steps, and let deletes come into effect."""
+    for what, number, size in steps:
+        try:
+            if what == "put":
+                store.put(f"b{number}", bytes([number]) * size, ttl_seconds=500.0 + 100 * number)
+            else:
+                getattr(store, what)(f"b{number}")
+        except CompactlibError:
+            continue
+    assert isinstance(store.clock, ManualClock)
+    store.clock.advance(1000.0)
+
+
+def outcome_of(outcome: Any) -> Any:
+    """What an outcome says, without times."""
+    return (outcome.stats.copied_bytes, outcome.stats.left_out) if isinstance(outcome, Done) else outcome
+
+
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(stores=st.lists(st.lists(STEPS, min_size=10, max_size=80), min_size=2, max_size=5), together=st.integers(1, 8))
+@example(stores=[HUGE, TINY, TINY, TINY, ALL_DEAD, ALL_LIVE], together=4)
+def test_any_stores_in_common_jobs_of_shared_tasks_come_out_the_same(
+        spark: SparkSession, tmp_path: Path, stores: list[list[Step]], together: int) -> None:
+    """One huge rewrite beside tiny ones, stores of which all or nothing is dead, and what Hypothesis finds."""
+    base = tmp_path / str(next(_folders))
+    found: list[list[BlobStore]] = []
+    outcomes = []
+    for place, executor in (("local", LocalExecutor()),
+                            ("spark", SparkExecutor(spark, tasks_per_partition=together, max_tasks_per_job=16))):
+        (base / place).mkdir(parents=True)
+        opened = []
+        for number, steps in enumerate(stores):
+            segment = 2048 if max(size for _, _, size in steps) < 1000 else 1 << 16
+            store = open_store(base / place / str(number), ManualClock(START), swap_segments=8, segment_bytes=segment,
+                               capacity_bytes=40 * segment)
+            told(store, steps)
+            opened.append(store)
+        planned = [(BlobCompactor(store), plan_of(store)) for store in opened if store.snapshot().eligible()]
+        done = compact_many(planned, executor=executor, budget=Budget())
+        outcomes.append([outcome_of(done.get(store.folder)) for store in opened])
+        found.append(opened)
+    assert outcomes[0] == outcomes[1]
+    for here, there in zip(*found, strict=True):
+        assert contents(here) == contents(there)
+        assert answers(here, BLOBS) == answers(there, BLOBS)
+        assert strays(Path(there.folder)) == []
+        here.close()
+        there.close()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import os
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyarrow import parquet
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from pyarrow import compute, parquet
 from pyspark.sql import SparkSession
 
 from compactlib.budget import Budget
@@ -36,6 +40,7 @@ from compactlib.scheduler import (
 )
 from compactlib.scheduler.worker_core import Start
 from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions
+from compactlib.spark.block_writer import BlockWriter
 
 pytestmark = pytest.mark.spark
 
@@ -242,3 +247,73 @@ def test_from_scheduler_to_block(spark: SparkSession, tmp_path: Path) -> None:
         blocks = host.look(lambda service: [] if service.state.index is None else list(service.state.index.blocks()))
         assert sum(block.level == 1 for block in blocks) >= 1
         assert sum(read_block(folder, block.id).num_rows for block in blocks) == 40
+
+
+Rows = list[tuple[str | None, int, bytes]]
+"""Service, count and payload; the time is the row's place, which no other row has."""
+ROWS = st.lists(st.tuples(st.sampled_from([None, "", "a", "b\0", "größe"]), st.integers(0, 65535),
+                          st.binary(max_size=30)), min_size=1, max_size=60)
+HUGE: Rows = [("a", 1, bytes(range(256)) * 4096), *[("a", n, b"") for n in range(9)]]
+_folders = itertools.count()
+
+
+def dealt(content: Rows, blocks: Sequence[int]) -> list[list[dict[str, Any]]]:
+    """The rows in blocks: each goes to one that `blocks` names, in turn; the others stay empty."""
+    found: list[list[dict[str, Any]]] = [[] for _ in range(1 + max(blocks))]
+    for place, (service, count, payload) in enumerate(content):
+        found[blocks[place % len(blocks)]].append({"service": service, "at": EPOCH + datetime.timedelta(seconds=place),
+                                                   "count": count, "payload": payload})
+    return found
+
+
+def merged_here(base: Path, content: Rows, keys: tuple[str, ...], row_group_rows: int) -> bytes:
+    """The bytes of the block that a plain sort on this machine gives, written as the workers write."""
+    table = pa.Table.from_pylist(dealt(content, [0])[0], schema=SCHEMA)
+    places = compute.sort_indices(table, sort_keys=[(key, "ascending") for key in (*keys, "at")],
+                                  null_placement="at_start")
+    ordered = table.take(places)
+    bucket = pa.array([0] * table.num_rows, pa.int32())
+    base.mkdir()
+    writer = BlockWriter(folder=str(base), prefix="here", schema=SCHEMA.serialize().to_pybytes(), bucket="bucket",
+                         time_column="at", row_group_rows=row_group_rows, compression="zstd", files=LocalFiles())
+    list(writer.write(ordered.append_column("bucket", bucket).to_batches()))
+    (written,) = base.iterdir()
+    return written.read_bytes()
+
+
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=ROWS, blocks=st.lists(st.integers(0, 5), min_size=1, max_size=8), row_group_rows=st.integers(1, 40))
+@example(content=HUGE, blocks=[2], row_group_rows=4)
+@example(content=[("a", n, b"x") for n in range(40)], blocks=list(range(40)), row_group_rows=100)
+def test_a_merge_gives_the_bytes_of_a_plain_sort_here(spark: SparkSession, tmp_path: Path, content: Rows,
+                                                      blocks: list[int], row_group_rows: int) -> None:
+    """One huge row, many blocks of one row, blocks that are empty, and what Hypothesis finds; no two keys are equal."""
+    base = tmp_path / str(next(_folders))
+    folder = BlockFolder(base)
+    named = dict(enumerate(dealt(content, blocks)))
+    for number, rows_of_block in named.items():
+        write_block(folder, f"b{number}", rows_of_block)
+    options = MergeOptions(sort_by=("service", "at"), time_column="at", row_group_rows=row_group_rows)
+    done = MergeBlocks(spark, folder, MemoryFence(), options)(running([f"b{number}" for number in named]))
+    (block,) = done.new_blocks
+    found = Path(folder.path_of("acme", 3, block.id)).read_bytes()
+    assert found == merged_here(base / "here", content, ("service",), row_group_rows)
+
+
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=ROWS, first=st.lists(st.integers(0, 3), min_size=1, max_size=8),
+       second=st.lists(st.integers(0, 3), min_size=1, max_size=8))
+def test_the_bytes_depend_on_the_rows_and_not_on_the_blocks_they_come_in(
+        spark: SparkSession, tmp_path: Path, content: Rows, first: list[int], second: list[int]) -> None:
+    """Also where keys are equal: what is left of the row puts those in order."""
+    found = []
+    for blocks in (first, second):
+        folder = BlockFolder(tmp_path / str(next(_folders)))
+        parts = dealt(content, blocks)
+        for number, part in enumerate(parts):
+            write_block(folder, f"b{number}", part)
+        done = MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=("service",)))(
+            running([f"b{number}" for number in range(len(parts))]))
+        (block,) = done.new_blocks
+        found.append(Path(folder.path_of("acme", 3, block.id)).read_bytes())
+    assert found[0] == found[1]

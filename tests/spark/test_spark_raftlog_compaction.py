@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Generator, Iterable
+from functools import partial
 from pathlib import Path
 
 import attrs
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from compactlib.budget import Budget
 from compactlib.observe import Observer
-from compactlib.outcome import Done
+from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import CompactionReport, LogOptions, LogReader, SegmentLimits, SegmentLog
 from compactlib.rewrite import Executor, LocalExecutor, RewriteOutcome, RewriteTask
-from compactlib.spark import SparkExecutor
+from compactlib.spark import SparkExecutor, StoreJob, compact_stores
 from tests.spark.raftlogs import build_log
 from tests.spark.rewrite_tasks import DiesFirstTask
 
@@ -71,3 +75,88 @@ def test_also_when_the_worker_of_every_first_attempt_is_killed(spark: SparkSessi
     compacted(log, tmp_path / "local", LocalExecutor())
     assert len(list(marks.iterdir())) == len(report.groups)
     assert contents(tmp_path / "spark") == contents(tmp_path / "local")
+
+
+@attrs.frozen
+class Layout:
+    """A log to build.
+
+    Attributes:
+        sizes: the payloads' sizes, entry by entry.
+        max_entries: how many entries a segment takes.
+        live: which of them are live, by place.
+    """
+
+    sizes: tuple[int, ...]
+    max_entries: int
+    live: frozenset[int]
+
+    def build(self, folder: Path) -> Path:
+        """The log, with a snapshot of all but its last entry."""
+        with SegmentLog(folder, self.options) as log:
+            log.extend((number + 1, 1 + number // 7, bytes([number % 251]) * size)
+                       for number, size in enumerate(self.sizes))
+            if len(self.sizes) > 1:
+                log.record_snapshot(len(self.sizes) - 1, live=sorted(
+                    place + 1 for place in self.live if place + 1 < len(self.sizes)))
+        return folder
+
+    @property
+    def options(self) -> LogOptions:
+        return LogOptions(limits=SegmentLimits(max_entries=self.max_entries), keep_links_seconds=0)
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    sizes = draw(st.lists(st.integers(0, 120), min_size=1, max_size=60))
+    return Layout(tuple(sizes), draw(st.integers(1, 12)), draw(st.frozensets(st.integers(0, len(sizes)))))
+
+
+HUGE = Layout((300_000,) * 12, 4, frozenset(range(0, 12, 2)))
+TINY = Layout((1,) * 21, 10, frozenset({3, 15}))
+ALL_DEAD = Layout((50,) * 30, 5, frozenset())
+ALL_LIVE = Layout((50,) * 30, 5, frozenset(range(30)))
+ONE_ENTRY = Layout((5,), 1, frozenset())
+_folders = itertools.count()
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(logs=st.lists(layouts(), min_size=6, max_size=12), together=st.integers(1, 8), at_once=st.integers(1, 3))
+@example(logs=[HUGE, *[TINY] * 8, ALL_DEAD, ALL_LIVE, ONE_ENTRY], together=5, at_once=1)
+def test_any_logs_in_common_jobs_of_shared_tasks_come_out_the_same(
+        spark: SparkSession, tmp_path: Path, logs: list[Layout], together: int, at_once: int) -> None:
+    """One huge rewrite beside many tiny ones, logs of which all or nothing is dead, and whatever Hypothesis finds."""
+    base = tmp_path / str(next(_folders))
+    base.mkdir()
+    executor = SparkExecutor(spark, jobs_at_once=at_once, tasks_per_partition=together, max_tasks_per_job=16)
+    theirs, jobs = {}, []
+    for number, layout in enumerate(logs):
+        source = layout.build(base / f"log{number}")
+        shutil.copytree(source, base / f"local{number}")
+        theirs[str(source)] = _compact(str(base / f"local{number}"), layout.options, LocalExecutor())
+
+        jobs.append(StoreJob(str(source), partial(_compact_job, str(source), layout.options)))
+    ours = {each.name: each.outcome for each in compact_stores(jobs, executor)}
+    assert {name: _told(outcome) for name, outcome in ours.items()} == {
+        name: _told(outcome) for name, outcome in theirs.items()}
+    for number in range(len(logs)):
+        assert contents(base / f"log{number}") == contents(base / f"local{number}")
+
+
+def _compact_job(folder: str, options: LogOptions, executor: Executor, budget: Budget) -> object:
+    return _compact(folder, options, executor)
+
+
+def _compact(folder: str, options: LogOptions, executor: Executor) -> object:
+    with SegmentLog(folder, options) as log:
+        outcome = log.compact("major", executor=executor)
+        log.reclaim()
+        return outcome
+
+
+def _told(outcome: object) -> object:
+    """What an outcome says, without times and paths."""
+    if isinstance(outcome, Done):
+        return [(group.members, group.entries_after) for group in outcome.stats.groups], outcome.stats.bytes_freed
+    assert isinstance(outcome, Skipped), outcome
+    return outcome.reason

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from compactlib.errors import InvalidInput
@@ -121,3 +124,42 @@ def test_damage_that_a_worker_finds_comes_back_as_it_is(spark: SparkSession, tmp
     assert caught.value.path == f"ranges/{damaged.range_id}"
     assert not list(open_objects().list("incoming/"))
     assert [file.id for file in committed.list_metaranges()] == [base]
+
+
+_folders = itertools.count()
+KEYS = st.binary(min_size=1, max_size=4).map(lambda key: key.translate(bytes([0, 1, 47, 255] * 64)))
+"""Few bytes, the first and the last among them, so that keys of different layers meet."""
+RECORDS = st.builds(Record, st.binary(max_size=2), st.binary(max_size=40))
+LAYERS = st.lists(st.dictionaries(KEYS, st.none() | RECORDS, max_size=60), max_size=4)
+HUGE = Record.of(bytes(range(256)) * 8192)
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(base=st.dictionaries(KEYS, RECORDS, max_size=80),
+       layers=LAYERS, partitions=st.integers(1, 9), most=st.sampled_from([60, 400, 1 << 20]))
+@example(base={key(n): Record.of(b"%d" % n) for n in range(50)}, partitions=4, most=200,
+         layers=[{key(n): None for n in range(50)}])
+@example(base={}, partitions=9, most=200, layers=[{key(3): None}, {}, {key(4): None}])
+@example(base={key(n): Record.of(b"%d" % n) for n in range(50)}, partitions=3, most=1 << 20,
+         layers=[{key(25): HUGE}, {key(25): None}, {key(24): HUGE}])
+@example(base={}, partitions=3, most=100, layers=[{key(n): Record.of(b"")} for n in range(60)])
+def test_whatever_the_layers_the_ids_are_those_of_one_machine(
+        spark: SparkSession, tmp_path: Path, base: dict[bytes, Record], layers: list[dict[bytes, Change]],
+        partitions: int, most: int) -> None:
+    """Everything removed, tombstones for nothing, one huge value, many layers of one key, and what Hypothesis finds."""
+    rule = SplitRule(raggedness=7, min_bytes=min(most, 100), max_bytes=most)
+    newest: dict[bytes, Change] = {name: change for layer in reversed(layers) for name, change in layer.items()}
+    local = CommittedRanges(MemoryObjects(), rule=rule)
+    first = local.apply(None, sorted(base.items())).metarange_id if base else None
+    expected = local.apply(first, sorted(newest.items()))
+    open_objects = functools.partial(LocalObjects, tmp_path / str(next(_folders)))
+    layer = CommittedRanges(open_objects(), rule=rule, range_format=ParquetFormat())
+    if base:
+        layer.apply(None, sorted(base.items()))
+    applied = StagingMerge(spark, layer, open_objects, partitions=partitions).merge(
+        first, [sorted(each.items()) for each in layers])
+    assert applied.metarange_id == expected.metarange_id
+    assert (applied.added, applied.changed, applied.removed) == (expected.added, expected.changed, expected.removed)
+    assert layer.ranges_of(applied.metarange_id) == local.ranges_of(expected.metarange_id)
+    assert list(layer.scan(applied.metarange_id)) == list(local.scan(expected.metarange_id))
+    assert not list(open_objects().list("incoming/"))
