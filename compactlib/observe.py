@@ -51,7 +51,7 @@ class Observer:
         """Called as work advances; a piece of work ends with `done == total` unless it fails."""
 
     def count(self, name: str, value: int = 1, labels: Mapping[str, str] | None = None) -> None:
-        """Called to add `value` (>= 0) to a counter, such as `raftlog_bytes_freed`; a name has one set of labels."""
+        """Called to add `value` (>= 0) to a counter, such as `raftlog_freed_bytes`; a name has one set of labels."""
 
     def measure(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
         """Called with one measurement, such as `kv_request_seconds`, for a distribution; labels as in `count`."""

@@ -244,11 +244,11 @@ def registry() -> prometheus_client.CollectorRegistry:
 
 def test_counters_and_events_are_exported(registry: prometheus_client.CollectorRegistry) -> None:
     observer = PrometheusObserver(registry)
-    observer.count("raftlog_bytes_freed", 5, {"log": "a"})
-    observer.count("raftlog_bytes_freed", 6, {"log": "a"})
+    observer.count("raftlog_freed_bytes", 5, {"log": "a"})
+    observer.count("raftlog_freed_bytes", 6, {"log": "a"})
     observer.count("raftlog_runs")
     observer.event("segment_compacted", {"segment": 1})
-    assert registry.get_sample_value("compactlib_raftlog_bytes_freed_total", {"log": "a"}) == 11
+    assert registry.get_sample_value("compactlib_raftlog_freed_bytes_total", {"log": "a"}) == 11
     assert registry.get_sample_value("compactlib_raftlog_runs_total") == 1
     assert registry.get_sample_value("compactlib_events_total", {"event": "segment_compacted"}) == 1
 

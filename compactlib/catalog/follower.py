@@ -17,7 +17,7 @@ from compactlib.observe import Observer
 class LogFollower:
     """Keeps a service's view up to date; use it in a `with`. `nudge` may be called from any thread.
 
-    A look that fails is told to the observer (`catalog.follow_failed`), kept in `last_error`, and made again at the
+    A look that fails is told to the observer (`catalog_follow_failed`), kept in `last_error`, and made again at the
     next turn: a store that is away for a while, and damage that somebody repairs, end nothing.
 
     Args:
@@ -77,7 +77,7 @@ class LogFollower:
                 self.last_error = None
             except CompactlibError as error:
                 self.last_error = error
-                self._observer.event("catalog.follow_failed", {"error": str(error)})
+                self._observer.event("catalog_follow_failed", {"error": str(error)})
             self._wake.wait(self._interval)
             self._wake.clear()
 

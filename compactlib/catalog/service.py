@@ -58,7 +58,7 @@ class CatalogService:
         log: where versions are kept.
         clock: gives commit times; its skew is the cluster's limit.
         delay_seconds: how long after its commit a version becomes active: the time in which every node must hear of it.
-        observer: told of versions (`catalog.version`) and cuts (`catalog.compacted`).
+        observer: told of versions (`catalog_version`) and cuts (`catalog_compacted`).
 
     Raises:
         InvalidInput: the delay is negative.
@@ -217,9 +217,9 @@ class CatalogService:
                 self._history.register(catalog)
             self._ready.notify_all()
         if is_new:
-            self._observer.event("catalog.version", {"version": catalog.version, "activation": catalog.activation})
+            self._observer.event("catalog_version", {"version": catalog.version, "activation": catalog.activation})
         if cut:
-            self._observer.event("catalog.compacted", {"earliest": catalog.version, "before": before})
+            self._observer.event("catalog_compacted", {"earliest": catalog.version, "before": before})
 
     def wait_ready(self, version: int, timeout_seconds: float) -> Catalog:
         """The catalog of a version, once it is registered here and every listener has heard of it.
@@ -257,7 +257,7 @@ class CatalogService:
             reclaim(self.log)  # also what an attempt that died after its commit left behind
             self.poll()
         except CompactlibError as error:  # the cut stands; the next one deletes what is left
-            self._observer.event("catalog.reclaim_failed", {"version": version, "error": str(error)})
+            self._observer.event("catalog_reclaim_failed", {"version": version, "error": str(error)})
         if isinstance(saved, AlreadyCompacted):
             return Skipped(f"the log begins at version {saved.earliest} already")
         return Done(saved)

@@ -245,8 +245,8 @@ class Compactor:
 
     def _tell(self, report: CompactionReport) -> None:
         kind = {"kind": report.kind}
-        for name, value in (("raftlog_compactions", 1), ("raftlog_bytes_freed", report.bytes_freed),
-                            ("raftlog_bytes_read", report.bytes_read), ("raftlog_bytes_written", report.bytes_written),
+        for name, value in (("raftlog_compactions", 1), ("raftlog_freed_bytes", report.bytes_freed),
+                            ("raftlog_read_bytes", report.bytes_read), ("raftlog_written_bytes", report.bytes_written),
                             ("raftlog_groups_failed", len(report.failed))):
             self._observer.count(name, value, kind)
         for failed in report.failed:

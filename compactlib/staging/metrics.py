@@ -1,11 +1,11 @@
 """What the staging area tells an observer in numbers, for dashboards and alarms (`notes/staging.md` 1.17).
 
-| counter | labels | counts |
+| name | labels | says |
 |---|---|---|
 | `staging_compactions` | `repository`, `outcome` | compactions |
-| `staging_compaction_milliseconds` | `repository`, `outcome` | time they took |
+| `staging_compaction_seconds` | `repository`, `outcome` | time they took |
 | `staging_commits` | `repository`, `outcome` | commits: `committed`, `no_changes`, `already_committed`, `error` |
-| `staging_commit_milliseconds` | `repository`, `outcome` | time they took |
+| `staging_commit_seconds` | `repository`, `outcome` | time they took |
 | `staging_ranges_read`, `_reused`, `_written` | `repository` | ranges that compactions touched |
 | `staging_tombstones_written`, `staging_tombstones_listed` | `repository` | tombstones |
 | `staging_write_retries` | `repository`, `operation` | writes done anew because a branch changed under them |
@@ -14,7 +14,7 @@
 
 Levels come as events with a `value`, each time they change: `staging_sealed_tokens` (of one branch) and
 `staging_cleanup_backlog` (marks that still wait). Each garbage collection tells `staging_garbage`, with how
-many files are `live`, and how many nobody needs that are still too `young` to go.
+many files are `live`, how many nobody needs that are still too `young` to go, and how many of the history are `gone`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def report_commit(observer: Observer, repository: str, outcome: str, seconds: fl
     """Tell how a commit went."""
     labels = {"repository": repository, "outcome": outcome}
     observer.count("staging_commits", 1, labels)
-    observer.count("staging_commit_milliseconds", round(seconds * 1000), labels)
+    observer.measure("staging_commit_seconds", seconds, labels)
 
 
 def report_compaction(observer: Observer, repository: str, branch: str, outcome: CompactionOutcome,
@@ -110,7 +110,7 @@ def report_compaction(observer: Observer, repository: str, branch: str, outcome:
     name = outcome_name(outcome)
     labels = {"repository": repository, "outcome": name}
     observer.count("staging_compactions", 1, labels)
-    observer.count("staging_compaction_milliseconds", round(seconds * 1000), labels)
+    observer.measure("staging_compaction_seconds", seconds, labels)
     fields: dict[str, object] = {"repository": repository, "branch": branch, "outcome": name, "seconds": seconds}
     match outcome:
         case Done(stats):

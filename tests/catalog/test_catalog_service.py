@@ -222,7 +222,7 @@ def test_versions_and_cuts_are_observed() -> None:
     observer = RecordingObserver()
     service = grown(service_in(observer=observer), 4)
     service.compact(3)
-    assert [name for name, _ in observer.events] == ["catalog.version"] * 4 + ["catalog.compacted"]
+    assert [name for name, _ in observer.events] == ["catalog_version"] * 4 + ["catalog_compacted"]
     assert observer.events[-1][1] == {"earliest": 3, "before": 0}
 
 
@@ -324,7 +324,7 @@ def test_a_cut_stands_although_its_garbage_could_not_be_deleted() -> None:
     observer = RecordingObserver()
     outcome = service_in(failing, observer=observer).compact(5)
     assert isinstance(outcome, Done)
-    assert observer.events[-1][0] == "catalog.reclaim_failed"
+    assert observer.events[-1][0] == "catalog_reclaim_failed"
     assert service_in(store).view.earliest == 5
 
 

@@ -197,8 +197,8 @@ def test_counters_and_progress(tmp_path: Path) -> None:
         report = done(log.compact("major"))
     labels = (("kind", "major"),)
     assert observer.counters == {
-        ("raftlog_compactions", labels): 1, ("raftlog_bytes_freed", labels): report.bytes_freed,
-        ("raftlog_bytes_read", labels): report.bytes_read, ("raftlog_bytes_written", labels): report.bytes_written,
+        ("raftlog_compactions", labels): 1, ("raftlog_freed_bytes", labels): report.bytes_freed,
+        ("raftlog_read_bytes", labels): report.bytes_read, ("raftlog_written_bytes", labels): report.bytes_written,
         ("raftlog_groups_failed", labels): 0}
     groups = [progress for progress in observer.progresses if progress.work == "compact"]
     assert groups == [Progress("compact", count, 2, "groups") for count in range(3)]

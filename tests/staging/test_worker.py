@@ -253,7 +253,7 @@ def test_commits_are_counted_and_timed_by_how_they_ended() -> None:
     with pytest.raises(BranchNotFound):
         area.branch("nowhere").commit("x")
     told = {(name.removeprefix("staging_"), dict(labels)["outcome"]): value
-            for (name, labels), value in observer.counters.items()}
-    assert told == {("commits", "committed"): 1, ("commit_milliseconds", "committed"): 500,
-                    ("commits", "no_changes"): 1, ("commit_milliseconds", "no_changes"): 0,
-                    ("commits", "error"): 1, ("commit_milliseconds", "error"): 0}
+            for (name, labels), value in [*observer.counters.items(), *observer.measured.items()]}
+    assert told == {("commits", "committed"): 1, ("commit_seconds", "committed"): [0.5],
+                    ("commits", "no_changes"): 1, ("commit_seconds", "no_changes"): [0.0],
+                    ("commits", "error"): 1, ("commit_seconds", "error"): [0.0]}
