@@ -173,10 +173,11 @@ class TokenCleaner:
 
     def _report(self, stats: CleanupStats) -> None:
         observer, labels = self._context.observer, {"repository": self._context.repository}
-        for name, value in (("tokens_cleaned", stats.tokens_removed), ("entries_cleaned", stats.entries_removed),
-                            ("orphans_found", stats.orphans_found)):
+        for name, value in (("staging_tokens_cleaned", stats.tokens_removed),
+                            ("staging_entries_cleaned", stats.entries_removed),
+                            ("staging_orphans_found", stats.orphans_found)):
             if value:
-                observer.count(f"staging_{name}", value, labels)
+                observer.count(name, value, labels)
         observer.event("staging_cleanup_backlog", {**labels, "value": stats.young})
 
 

@@ -1,42 +1,146 @@
-"""`docs/observability.md` lists every counter and event that the code names, and nothing that it does not."""
+"""`docs/observability.md` lists every name that the code tells an observer, with kind and unit, and nothing else."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
+
+import attrs
+import prometheus_client
+import pytest
+
+from compactlib.observe import PrometheusObserver, RecordingObserver
+from tests.lab.ordinary_work import ordinary_work
 
 _ROOT = Path(__file__).parents[2]
 _NOT_TOLD_TO_HOSTS = {"testing", "app"}
+_PACKAGES = "blobstore|catalog|command_log|kv|objects|raftlog|scheduler|spark|staging"
+_NO_NAMES = {"spark.master", "staging_token"}
+"""Texts of that form that are told to nobody: a setting of Spark's, a field of a record."""
 
 
-def told_by_the_code() -> set[str]:
-    """The literal names in calls of `count` and `event` on an observer."""
-    names = set()
-    for path in (_ROOT / "compactlib").rglob("*.py"):
-        if _NOT_TOLD_TO_HOSTS & set(path.parts) or path.name == "observe.py":
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args
-                    and node.func.attr in ("count", "event") and "observer" in ast.unparse(node.func.value)
-                    and isinstance(node.args[0], ast.Constant)):
-                names.add(str(node.args[0].value))
-    return names
+@attrs.frozen
+class Row:
+    kind: str
+    unit: str
+    labels: tuple[str, ...]
 
 
-def code_text() -> str:
-    return "\n".join(path.read_text() for path in (_ROOT / "compactlib").rglob("*.py"))
-
-
-def listed() -> set[str]:
+def listed() -> dict[str, Row]:
     page = (_ROOT / "docs" / "observability.md").read_text()
-    return set(re.findall(r"^\| `([a-z_.]+)` \| (?:counter|event) \|", page, re.MULTILINE))
+    rows = re.findall(r"^\| `?([^`|]+)`? \| (counter|measurement|event|progress) \| (\w*) ?\| ([^|]*)\|", page,
+                      re.MULTILINE)
+    assert len({name for name, *_ in rows}) == len(rows), "a name is listed twice"
+    return {name: Row(kind, unit, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, unit, labels in rows}
 
 
-def test_every_name_that_the_code_tells_is_on_the_page() -> None:
-    assert told_by_the_code() - listed() == set()
+def _text(node: ast.expr) -> str | None:
+    """A literal text, with `*` where something is put in."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else None
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "*" for part in node.values)
+    return None
 
 
-def test_the_page_names_nothing_that_the_code_does_not() -> None:
-    code = code_text()
-    assert [name for name in sorted(listed()) if f'"{name}"' not in code] == []
+def nodes() -> Iterator[ast.AST]:
+    for path in (_ROOT / "compactlib").rglob("*.py"):
+        if not _NOT_TOLD_TO_HOSTS & set(path.parts) and path.name != "observe.py":
+            yield from ast.walk(ast.parse(path.read_text()))
+
+
+@pytest.fixture(scope="module")
+def texts() -> set[str]:
+    """What may be a name: the first arguments of calls, the first items of tuples, and constants."""
+    found = set()
+    for node in nodes():
+        places = (node.args[:1] if isinstance(node, ast.Call) else node.elts[:1] if isinstance(node, ast.Tuple)
+                  else [node.value] if isinstance(node, ast.Assign) else [])
+        found |= {text for place in places if (text := _text(place)) is not None}
+    return found
+
+
+@pytest.fixture(scope="module")
+def in_the_code(texts: set[str]) -> set[str]:
+    """Names that stand in the code as a whole."""
+    return {text for text in texts if re.fullmatch(rf"({_PACKAGES})[_.][a-z_.]+", text)} - _NO_NAMES
+
+
+def test_every_name_that_stands_in_the_code_is_on_the_page(in_the_code: set[str]) -> None:
+    assert in_the_code - listed().keys() == set()
+    assert len(in_the_code) > 60
+
+
+def test_the_page_names_nothing_that_the_code_does_not(in_the_code: set[str], texts: set[str]) -> None:
+    """Either as a whole, or as what is put together of parts: `staging_ranges_*`."""
+    patterns = {text for text in texts if re.fullmatch(r"[a-z_*]+", text) and re.search(r"[a-z]{4}", text)}
+    forms = [re.compile(text.replace("*", "[a-z]+")) for text in patterns]
+    stray = [name for name, row in listed().items() if row.kind != "progress" and name not in in_the_code
+             and not any(form.fullmatch(name) for form in forms)]
+    assert stray == []
+
+
+def test_progress_in_the_code_is_on_the_page_with_its_unit() -> None:
+    """Units of literal calls, and the names of those works that are literal."""
+    rows = {name: row for name, row in listed().items() if row.kind == "progress"}
+    told: set[tuple[str | None, str]] = set()
+    for node in nodes():
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Progress":
+            if len(node.args) == 4 and isinstance(node.args[3], ast.Constant):
+                told.add((_text(node.args[0]), str(node.args[3].value)))
+            elif len(node.args) == 3:
+                told.add((None, "bytes"))
+    assert {unit for _, unit in told} == {row.unit for row in rows.values()}
+    assert {(work, unit) for work, unit in told if work is not None} <= {(name, row.unit) for name, row in rows.items()}
+
+
+def test_names_are_spelled_alike() -> None:
+    for name, row in listed().items():
+        if row.kind != "progress":
+            assert re.fullmatch(r"[a-z]+(_[a-z]+)+", name), name
+            assert not name.endswith("_total"), "Prometheus adds it"
+        if row.kind in ("counter", "measurement"):
+            assert row.unit, f"{name} has no unit"
+            assert (row.unit == "seconds") == name.endswith("_seconds"), name
+            assert row.kind == "measurement" or row.unit != "seconds", "a counter counts whole numbers"
+            assert row.unit == "bytes" or "bytes" not in name, name
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> RecordingObserver:
+    observer = RecordingObserver()
+    ordinary_work(tmp_path_factory.mktemp("work"), observer)
+    return observer
+
+
+def test_what_ordinary_work_tells_is_on_the_page_with_its_labels(told: RecordingObserver) -> None:
+    rows = listed()
+    for kind, counted in (("counter", told.counters.keys()), ("measurement", told.measured.keys())):
+        for name, labels in counted:
+            assert rows[name].kind == kind
+            assert {label for label, _ in labels} == set(rows[name].labels), name
+    for name, fields in told.events:
+        assert rows[name].kind == "event"
+        assert set(rows[name].labels) <= set(fields), name
+    forms = {re.compile(re.escape(name).replace(r"\*", ".+")): row.unit for name, row in rows.items()
+             if row.kind == "progress"}
+    for progress in told.progresses:
+        assert any(form.fullmatch(progress.work) and unit == progress.unit for form, unit in forms.items()), progress
+
+
+def test_ordinary_work_touches_every_package(told: RecordingObserver) -> None:
+    names = {name for name, _ in [*told.counters, *told.measured, *told.events]}
+    assert {name.split("_")[0] for name in names} == {"blobstore", "catalog", "kv", "objects", "raftlog", "scheduler",
+                                                      "staging"}
+    assert {"compact", "experiments"} <= {each.work for each in told.progresses}
+
+
+def test_prometheus_takes_all_of_it_under_the_same_names(told: RecordingObserver) -> None:
+    registry = prometheus_client.CollectorRegistry()
+    told.replay(PrometheusObserver(registry))
+    families = {family.name: family.type for family in registry.collect()}
+    assert families.pop("compactlib_events") == "counter"
+    expected = {f"compactlib_{name}": "counter" for name, _ in told.counters}
+    assert families == expected | {f"compactlib_{name}": "histogram" for name, _ in told.measured}

@@ -1,0 +1,117 @@
+"""A bit of ordinary work with every package, under one observer: what a host's dashboards would see of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+from compactlib.blobstore import BlobCompactor, BlobStore, BlobStoreConfig, Greedy, Sensor
+from compactlib.catalog import CatalogService, CreateSchema, CreateZone, HybridClock, UpdateLog
+from compactlib.clock import ManualClock
+from compactlib.kv import MemoryStore, MeteredStore
+from compactlib.lab import (
+    BlobSettings,
+    RaftLogSettings,
+    SchedulerLoad,
+    SensorSettings,
+    Uniform,
+    compare,
+    replay_raftlog,
+    replay_scheduler,
+    replay_sensor,
+    run_experiments,
+)
+from compactlib.objects import MemoryObjects, MeteredObjects
+from compactlib.observe import Observer
+from compactlib.outcome import Done
+from compactlib.raftlog import LogOptions, SeedPolicy, SegmentLimits, SegmentLog
+from compactlib.scheduler import (
+    AddBlocks,
+    BlockMeta,
+    Command,
+    CompactedBlocks,
+    JobStatus,
+    LevelConfig,
+    PollRequest,
+    SchedulerConfig,
+    SchedulerService,
+    StatusUpdate,
+)
+from compactlib.staging import CommittedRanges, Compactor, StagingArea, StagingMetrics, TokenCleaner, collect_garbage
+from compactlib.staging.policy import DeletesPolicy
+
+
+def ordinary_work(folder: Path, observer: Observer) -> None:
+    """All of it, one after the other."""
+    for work in (raftlog, blobstore, scheduler, staging, catalog, lab):
+        work(folder / work.__name__, observer)
+
+
+def raftlog(folder: Path, observer: Observer) -> None:
+    limits = SegmentLimits(max_entries=10)
+    with SegmentLog(folder, LogOptions(limits=limits, observer=observer)) as log:
+        log.extend([(index, 1, bytes(100)) for index in range(1, 101)])
+        log.record_snapshot(100, live=range(3, 98, 5))
+        assert isinstance(log.compact("major", policy=SeedPolicy()), Done)
+
+
+def blobstore(folder: Path, observer: Observer) -> None:
+    clock = ManualClock(1_700_000_000.0)
+    config = BlobStoreConfig(capacity_bytes=40 * 4096, segment_bytes=4096, durability="interval", journal_max_entries=0,
+                             max_blob_bytes=0, deleted_retention_seconds=0.0, stats_entries_per_second=None)
+    with BlobStore(folder, config, clock=clock, observer=observer) as store:
+        for number in range(60):
+            store.put(b"%08d" % number, bytes(500), ttl_seconds=1.0 if number % 3 else None)
+        store.delete(b"%08d" % 0)
+        clock.advance(60)
+        plan = Greedy(min_used_fraction=0.0).plan(Sensor(store).view(clock.now()), clock.now())
+        assert plan is not None
+        assert isinstance(BlobCompactor(store).compact(plan), Done)
+
+
+def scheduler(folder: Path, observer: Observer) -> None:
+    """A worker is silent for too long, another one does its job, and the first reports after all."""
+    service = SchedulerService(SchedulerConfig(levels=(LevelConfig(max_blocks=2),)), observer=observer)
+    blocks = tuple(BlockMeta(id=name, tenant="acme", shard=0, level=0) for name in "ab")
+    service.apply(Command(1, 1, 0.0), AddBlocks(blocks))
+    service.poll(Command(2, 1, 1.0), PollRequest(job_capacity=1))
+    [plan] = service.poll(Command(3, 1, 2.0), PollRequest(job_capacity=1)).compaction_jobs
+    service.poll(Command(4, 1, 60.0), PollRequest(job_capacity=1))
+    for index, token in ((5, 3), (6, 4)):
+        output = BlockMeta(id=f"output-{token}", tenant="acme", shard=0, level=1)
+        done = CompactedBlocks(tenant="acme", shard=0, source_blocks=plan.source_blocks, new_blocks=(output,))
+        service.poll(Command(index, 1, 61.0), PollRequest((StatusUpdate(plan.name, token, JobStatus.SUCCESS, done),)))
+
+
+def staging(folder: Path, observer: Observer) -> None:
+    clock = ManualClock(1_700_000_000.0)
+    store = MeteredStore(MemoryStore(), observer, name="branches", clock=clock)
+    objects = MeteredObjects(MemoryObjects(clock=clock), observer, name="ranges", clock=clock)
+    area = StagingArea(store, CommittedRanges(objects), clock=clock, random=Random(1), observer=observer,
+                       events=StagingMetrics(observer, "main"))
+    main = area.create_branch("main")
+    main.put_many({b"%03d" % number: b"v" for number in range(200)})
+    main.commit("everything")
+    main.delete_many([b"%03d" % number for number in range(150)])
+    main.list(limit=1)
+    assert isinstance(Compactor(area.context).compact("main"), Done)
+    clock.advance(1e6)
+    TokenCleaner(area.context).run()
+    collect_garbage(area.context)
+
+
+def catalog(folder: Path, observer: Observer) -> None:
+    service = CatalogService(UpdateLog(MemoryStore()), HybridClock(ManualClock(1000.0)), observer=observer)
+    service.execute([CreateSchema("PUBLIC"), CreateZone("Z", partitions=4)])
+    for number in range(3):
+        service.execute([CreateSchema(f"S{number}")])
+    service.compact(2)
+
+
+def lab(folder: Path, observer: Observer) -> None:
+    folder.mkdir()
+    workload = Uniform(keys=50, writes=200)
+    run_experiments(compare([Greedy()], [workload], BlobSettings.of_slots(10, 16)), folder, observer=observer)
+    replay_raftlog(workload, SeedPolicy(), RaftLogSettings(snapshot_every=50), observer=observer)
+    replay_sensor(workload, DeletesPolicy(5), SensorSettings(base_keys=10), observer=observer)
+    replay_scheduler(SchedulerConfig(), SchedulerLoad(blocks=20), observer=observer)
