@@ -20,6 +20,7 @@ _ATTEMPTS = 4
 _LOOPBACK = "127.0.0.1"
 _STDERR = 2
 _CHUNK_BYTES = 1 << 16
+_LAST_WORDS_SECONDS = 2.0
 _LAUNCH_WARNING = b"WARNING: Using incubator modules"
 
 # Spark replaces a configuration without an appender by its own, which is loud; without a level for its own loggers
@@ -99,7 +100,8 @@ def _without_launch_warning() -> Iterator[None]:
     Java inherits standard error as it is in this block, and keeps it: a pipe, of which a thread passes on the rest
     until Java ends.
     """
-    sys.stderr.flush()
+    if sys.stderr is not None:
+        sys.stderr.flush()
     try:
         own = os.dup(_STDERR)
     except OSError:
@@ -107,13 +109,20 @@ def _without_launch_warning() -> Iterator[None]:
         yield
         return
     reading, writing = os.pipe()
-    threading.Thread(target=_pass_on, args=(reading, own), name="compactlib-java-stderr", daemon=True).start()
+    told = threading.Thread(target=_pass_on, args=(reading, os.dup(own)), name="compactlib-java-stderr", daemon=True)
+    told.start()
     os.dup2(writing, _STDERR)
     os.close(writing)
     try:
         yield
+    except BaseException:
+        # Java has ended, and what it said is worth the wait.
+        os.dup2(own, _STDERR)
+        told.join(_LAST_WORDS_SECONDS)
+        raise
     finally:
         os.dup2(own, _STDERR)
+        os.close(own)
 
 
 def _pass_on(reading: int, writing: int) -> None:

@@ -41,3 +41,10 @@ def test_without_java_it_says_what_to_install() -> None:
     answer = subprocess.run([sys.executable, "-c", script], env={**os.environ, "JAVA_HOME": "/nonexistent"},
                             capture_output=True, text=True, check=True)
     assert "install a Java 17" in answer.stdout
+    # What the launcher said of it is not lost.
+    assert "/nonexistent/bin/java" in answer.stderr
+
+
+@pytest.mark.spark
+def test_java_says_nothing_at_all(startup_stderr: str) -> None:
+    assert startup_stderr == ""

@@ -1,0 +1,123 @@
+"""In a notebook: bars of a running job, tables that render, and nothing else; in a real kernel, but without Java.
+
+That `notebook_session()` says nothing in a kernel is held by `docs/notebooks/raftlog-sql.ipynb` and its test.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import nbclient
+import nbformat
+import pytest
+from pyspark.sql import SparkSession
+
+from compactlib.budget import Budget
+from compactlib.observe import TqdmObserver
+from compactlib.spark import SparkExecutor, StoreJob, compact_stores, notebook_session, outcome_table
+from tests.spark.rewrite_tasks import WaitingTask
+from tests.spark.store_jobs import build_logs, job
+
+BARS = """
+from compactlib.observe import Progress, TqdmObserver
+with TqdmObserver(mininterval=0) as bars:
+    bars.progress(Progress("spark tasks", 1, 2, "tasks"))
+    bars.progress(Progress("spark tasks", 2, 5, "tasks"))   # the next job has begun
+    bars.progress(Progress("spark tasks", 5, 5, "tasks"))
+"""
+TABLE = """
+from compactlib.errors import DiskFull
+from compactlib.outcome import Failed, Skipped
+from compactlib.spark import StoreOutcome, outcome_table
+outcomes = [StoreOutcome("carts", Skipped("nothing is dead")),
+            StoreOutcome("orders", Failed(DiskFull(operation="write", path="/<disk>", errno=28)))]
+outcome_table(outcomes)
+"""
+ONE = "outcomes[0]"
+
+
+def run_cells(folder: Path, *cells: str) -> Any:
+    made: Any = nbformat.v4
+    notebook = made.new_notebook(cells=[made.new_code_cell(cell) for cell in cells])
+    client = nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3",
+                                     resources={"metadata": {"path": str(folder)}})
+    client.execute(env={**os.environ, "IPYTHONDIR": str(folder / "ipython")})
+    return notebook
+
+
+def html_of(cell: Any) -> str:
+    (output,) = cell.outputs
+    return str(output["data"]["text/html"])
+
+
+def test_bars_follow_a_total_that_grows_and_tables_render(tmp_path: Path) -> None:
+    notebook = run_cells(tmp_path, BARS, TABLE, ONE)
+    bars, table, one = notebook.cells
+    if importlib.util.find_spec("ipywidgets") is not None:
+        state = notebook.metadata["widgets"]["application/vnd.jupyter.widget-state+json"]["state"]
+        (widget,) = [each["state"] for each in state.values() if each["model_name"] == "FloatProgressModel"]
+        assert (widget["value"], widget["max"], widget["bar_style"]) == (5, 5, "success")
+        assert [output for output in bars.outputs if output.get("name") == "stderr"] == []
+    else:
+        told = "".join(output["text"] for output in bars.outputs)
+        assert {output["name"] for output in bars.outputs} == {"stderr"}
+        assert "1/2" in told
+        assert "2/5" in told
+        assert told.rstrip().endswith("tasks/s]")
+        assert "Warning" not in told
+    assert "<caption>2 stores, 1 failed</caption>" in html_of(table)
+    # What failed comes first, and is no markup.
+    assert html_of(table).index("orders") < html_of(table).index("carts")
+    assert "/&lt;disk&gt;" in html_of(table)
+    assert "nothing is dead" in html_of(one)
+
+
+@pytest.mark.spark
+def test_the_bars_of_a_running_job_show_spark_tasks_groups_and_stores(spark: SparkSession, tmp_path: Path) -> None:
+    folders = build_logs(tmp_path / "logs", 3)
+    screen = io.StringIO()
+    marker = tmp_path / "go"
+
+    class Bars(TqdmObserver):
+        """Lets the waiting tasks go on once a bar of Spark's tasks is on the screen."""
+
+        def progress(self, progress: Any) -> None:
+            super().progress(progress)
+            if progress.work == "spark tasks":
+                marker.touch()
+
+    def waiting(executor: Any, budget: Budget) -> Any:
+        (outcome,) = executor.run([WaitingTask("wait", str(marker))])
+        return outcome
+
+    jobs = [*map(job, folders), StoreJob("waiting", waiting)]
+    with Bars(file=screen, mininterval=0, ascii=True, ncols=100) as bars:
+        outcomes = list(compact_stores(jobs, SparkExecutor(spark, jobs_at_once=1), observer=bars))
+    shown = screen.getvalue()
+    for bar in ("stores: 100%", "rewrite: 100%", "spark tasks: "):
+        assert bar in shown, shown
+    html = outcome_table(outcomes)._repr_html_()
+    assert html.count("<tr>") >= 4
+    assert "<caption>4 stores, 0 failed</caption>" in html
+
+
+@pytest.mark.spark
+def test_notebook_session_gives_the_session_with_its_sources_and_without_pysparks_warnings(
+        spark: SparkSession, tmp_path: Path) -> None:
+    (folder,) = build_logs(tmp_path / "logs", 1)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert notebook_session() is spark
+        assert notebook_session() is spark
+        for category in (FutureWarning, UserWarning):
+            warnings.warn_explicit("of PySpark", category, "session.py", 1, module="pyspark.sql.session")
+            warnings.warn_explicit("of mine", category, "mine.py", 1, module="mine")
+    assert [str(each.message) for each in told] == ["of mine", "of mine"]
+    for name in ("raftlog", "blobstore", "staging"):
+        assert spark.read.format(f"compactlib.{name}") is not None
+    assert spark.read.format("compactlib.raftlog").load(folder).count() > 0
