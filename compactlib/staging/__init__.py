@@ -67,7 +67,16 @@ if TYPE_CHECKING:
     from compactlib.staging.head import MoveOutcome
     from compactlib.staging.listing import MAX_LIST_LIMIT
     from compactlib.staging.metrics import StagingMetrics
-    from compactlib.staging.model import Applied, Collected, Difference, MetaRangeId, RangeEntry, RangeId, Record
+    from compactlib.staging.model import (
+        Applied,
+        Collected,
+        Difference,
+        LiveMetaRanges,
+        MetaRangeId,
+        RangeEntry,
+        RangeId,
+        Record,
+    )
     from compactlib.staging.names import CommitId, StagingToken
     from compactlib.staging.options import MAX_BATCH_KEYS, StagingOptions
     from compactlib.staging.pages import DiffPage, Listed, ListPage
@@ -152,6 +161,7 @@ __all__ = [
     "CostPolicy",
     "DeletesPolicy",
     "ListingCostPolicy",
+    "LiveMetaRanges",
     "LostRace",
     "NothingToDo",
     "OnNewSealed",
@@ -207,7 +217,8 @@ load_lazily(__name__, {
     ".head": ("MoveOutcome",),
     ".listing": ("MAX_LIST_LIMIT",),
     ".metrics": ("StagingMetrics",),
-    ".model": ("Applied", "Collected", "Difference", "MetaRangeId", "RangeEntry", "RangeId", "Record"),
+    ".model": ("Applied", "Collected", "Difference", "LiveMetaRanges", "MetaRangeId", "RangeEntry", "RangeId",
+               "Record"),
     ".names": ("CommitId", "StagingToken"),
     ".options": ("MAX_BATCH_KEYS", "StagingOptions"),
     ".pages": ("DiffPage", "Listed", "ListPage"),

@@ -18,6 +18,7 @@ from compactlib.staging.model import (
     Changes,
     Collected,
     Difference,
+    LiveMetaRanges,
     MetaRangeId,
     RangeEntry,
     Record,
@@ -111,7 +112,7 @@ class Committed(Protocol):
     def list_metaranges(self) -> Iterator[StoredFile]:
         """Every metarange file of the store, reachable or not."""
 
-    def collect(self, live: Callable[[], Iterable[MetaRangeId]], *, grace_seconds: float) -> Collected:
+    def collect(self, live: Callable[[], LiveMetaRanges], *, grace_seconds: float) -> Collected:
         """Delete the files that no live metarange needs and that are older than the grace period. See `Collected`.
 
         Args:

@@ -13,7 +13,16 @@ from compactlib.observe import Observer
 from compactlib.staging.apply import Apply
 from compactlib.staging.committed import MergeStrategy
 from compactlib.staging.metarange import MetaRange
-from compactlib.staging.model import Applied, Changes, Collected, MetaRangeId, RangeEntry, Record, StoredFile
+from compactlib.staging.model import (
+    Applied,
+    Changes,
+    Collected,
+    LiveMetaRanges,
+    MetaRangeId,
+    RangeEntry,
+    Record,
+    StoredFile,
+)
 from compactlib.staging.plain_format import PlainFormat
 from compactlib.staging.range_cache import CacheStats
 from compactlib.staging.range_collect import RangeCollector
@@ -111,7 +120,7 @@ class CommittedRanges:
         """See `Committed.list_metaranges`."""
         return self._files.list(METARANGES)
 
-    def collect(self, live: Callable[[], Iterable[MetaRangeId]], *, grace_seconds: float) -> Collected:
+    def collect(self, live: Callable[[], LiveMetaRanges], *, grace_seconds: float) -> Collected:
         """See `Committed.collect`; the protocol against racing writers is in `range_collect`."""
         return RangeCollector(self._files, self._clock, live, grace_seconds).run()
 

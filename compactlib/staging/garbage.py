@@ -8,39 +8,40 @@ Source: `notes/staging.md` 2.2.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.staging.context import StagingContext
-from compactlib.staging.model import Collected, MetaRangeId
+from compactlib.staging.model import Collected, LiveMetaRanges, MetaRangeId
+from compactlib.staging.names import CommitId
 
 DEFAULT_GRACE_SECONDS = 86_400.0
 """Must exceed the longest commit, compaction and scan."""
 
 
-def live_metaranges(context: StagingContext) -> Iterator[MetaRangeId]:
-    """Every metarange that a branch needs: those of its commits and all their ancestors, and its compacted one.
+def live_metaranges(context: StagingContext) -> LiveMetaRanges:
+    """Every metarange that a branch needs: that of its HEAD and its compacted one; and those of HEAD's ancestors.
 
-    Each once. Reads all branch records, and every commit that is not in memory.
+    Reads all branch records, and every commit that is not in memory.
     """
-    seen_commits = set()
-    told: set[MetaRangeId] = set()
+    needed: set[MetaRangeId] = set()
+    history: set[MetaRangeId] = set()
+    seen: set[CommitId] = set()
     for found in context.branches.list():
-        needed = [] if found.record.compacted_metarange_id is None else [found.record.compacted_metarange_id]
-        waiting = [] if found.record.commit_id is None else [found.record.commit_id]
+        record = found.record
+        if record.compacted_metarange_id is not None:
+            needed.add(record.compacted_metarange_id)
+        if record.commit_id is None:
+            continue
+        needed.add(context.commits.get(record.commit_id).metarange_id)
+        waiting = [record.commit_id]
         while waiting:
             commit_id = waiting.pop()
-            if commit_id in seen_commits:
-                continue
-            seen_commits.add(commit_id)
-            commit = context.commits.get(commit_id)
-            needed.append(commit.metarange_id)
-            waiting.extend(commit.parents)
-        for metarange_id in needed:
-            if metarange_id not in told:
-                told.add(metarange_id)
-                yield metarange_id
+            if commit_id not in seen:
+                seen.add(commit_id)
+                commit = context.commits.get(commit_id)
+                history.add(commit.metarange_id)
+                waiting.extend(commit.parents)
+    return LiveMetaRanges(needed=frozenset(needed), history=frozenset(history - needed))
 
 
 def collect_garbage(context: StagingContext, *, grace_seconds: float = DEFAULT_GRACE_SECONDS) -> Outcome[Collected]:
@@ -66,7 +67,8 @@ def collect_garbage(context: StagingContext, *, grace_seconds: float = DEFAULT_G
                "bytes": collected.bytes_freed}
     for name, value in counted.items():
         context.observer.count(f"staging_{name}_collected", value, labels)
-    context.observer.event("staging_garbage", {**labels, "live": collected.live, "young": collected.young})
+    context.observer.event("staging_garbage", {**labels, "live": collected.live, "young": collected.young,
+                                                "gone": collected.gone})
     if collected.ranges_deleted or collected.metaranges_deleted:
         return Done(collected)
     return Skipped(f"no unreachable file is older than {grace_seconds} seconds")

@@ -163,6 +163,20 @@ class Applied:
 
 
 @attrs.frozen(kw_only=True)
+class LiveMetaRanges:
+    """What a garbage collection has to keep.
+
+    Attributes:
+        needed: metaranges that branches stand on: if one of them cannot be read, nothing may be deleted.
+        history: those of the commits before; kept as far as they are there. A commit that was brought back may have
+            lost some of its ancestors' to an earlier collection.
+    """
+
+    needed: frozenset[MetaRangeId] = frozenset()
+    history: frozenset[MetaRangeId] = frozenset()
+
+
+@attrs.frozen(kw_only=True)
 class Collected:
     """What a garbage collection of ranges and metaranges did.
 
@@ -172,6 +186,7 @@ class Collected:
         bytes_freed: the lengths of those files.
         live: files that a live metarange needs.
         young: unreachable files younger than the grace period, or used again within it.
+        gone: metaranges of the history that are not there any more.
     """
 
     metaranges_deleted: int = 0
@@ -179,6 +194,7 @@ class Collected:
     bytes_freed: int = 0
     live: int = 0
     young: int = 0
+    gone: int = 0
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row: every number."""

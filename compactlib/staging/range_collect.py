@@ -31,7 +31,7 @@ from compactlib.clock import Clock
 from compactlib.errors import InvalidInput
 from compactlib.objects import ObjectNotFound
 from compactlib.staging.errors import MetaRangeNotFound
-from compactlib.staging.model import Collected, MetaRangeId, StoredFile
+from compactlib.staging.model import Collected, LiveMetaRanges, MetaRangeId, StoredFile
 from compactlib.staging.range_files import DOOMED, INCOMING, METARANGES, RANGES, REUSED, RangeFiles
 from compactlib.staging.split import SplitRule
 
@@ -52,7 +52,7 @@ class RangeCollector:
         InvalidInput: the grace period is negative.
     """
 
-    def __init__(self, files: RangeFiles, clock: Clock, live: Callable[[], Iterable[MetaRangeId]],
+    def __init__(self, files: RangeFiles, clock: Clock, live: Callable[[], LiveMetaRanges],
                  grace_seconds: float) -> None:
         if not grace_seconds >= 0:
             raise InvalidInput(f"grace_seconds is {grace_seconds}; give 0 or more")
@@ -70,7 +70,7 @@ class RangeCollector:
         self._remove_old(INCOMING)
         self._remove_old(REUSED)
         self._remove_old(DOOMED)
-        needed, files = self._look()
+        needed, files, gone = self._look()
         unneeded = [(folder, file) for folder, file in files if file.id not in needed]
         doomed = [(folder, file) for folder, file in unneeded if not self._is_young(file)]
         marks = [self._files.path_of_doom(file.id, self._files.new_name()) for _, file in doomed]
@@ -85,15 +85,15 @@ class RangeCollector:
             metaranges_deleted=sum(folder == METARANGES for folder, _ in deleted),
             ranges_deleted=sum(folder == RANGES for folder, _ in deleted),
             bytes_freed=sum(file.size_bytes for _, file in deleted),
-            live=len(files) - len(unneeded), young=len(unneeded) - len(deleted))
+            live=len(files) - len(unneeded), young=len(unneeded) - len(deleted), gone=gone)
 
     def _delete(self, doomed: list[tuple[str, StoredFile]]) -> list[tuple[str, StoredFile]]:
         if not doomed:
             return []
         reused = self._reused()
-        again, files = self._look()
+        again, files, _ = self._look()
         needed = reused | again
-        needed.update(self._ranges_of_claimed({file.id for folder, file in files if folder == METARANGES} & reused))
+        needed.update(self._parts_of_claimed({file.id for folder, file in files if folder == METARANGES} & reused))
         needed.update(file.id for _, file in files if self._is_young(file))
         deleted = [(folder, file) for folder, file in doomed if file.id not in needed]
         for folder, file in deleted:
@@ -101,24 +101,32 @@ class RangeCollector:
             self._files.cache.drop(file.id)
         return deleted
 
-    def _look(self) -> tuple[set[str], list[tuple[str, StoredFile]]]:
-        """What is needed, and what is there."""
+    def _look(self) -> tuple[set[str], list[tuple[str, StoredFile]], int]:
+        """What is needed, what is there, and how many metaranges of the history are not."""
         # Listed first: what is published after the listing is none of the files that may be deleted.
         files = [(folder, file) for folder in _FOLDERS for file in self._files.list(folder)]
-        roots = set(self._live())
-        roots.update(MetaRangeId(file.id) for folder, file in files if folder == METARANGES and self._is_young(file))
+        live = self._live()
+        young = {MetaRangeId(file.id) for folder, file in files if folder == METARANGES and self._is_young(file)}
         needed: set[str] = set()
-        for root in roots:
-            needed.add(root)
-            needed.update(entry.range_id for entry in self._files.read_metarange(root, SplitRule()).entries)
-        return needed, files
+        for root in live.needed | young:
+            needed.update(self._parts_of(root))
+        gone = 0
+        for root in live.history - live.needed - young:
+            try:
+                needed.update(self._parts_of(root))
+            except MetaRangeNotFound:
+                gone += 1
+        return needed, files, gone
 
-    def _ranges_of_claimed(self, metaranges: set[str]) -> Iterator[str]:
+    def _parts_of(self, metarange_id: MetaRangeId) -> set[str]:
+        entries = self._files.read_metarange(metarange_id, SplitRule()).entries
+        return {metarange_id, *(entry.range_id for entry in entries)}
+
+    def _parts_of_claimed(self, metaranges: Iterable[str]) -> Iterator[str]:
         for metarange_id in metaranges:
             # Another collection may have deleted it by now; then whoever claims it finds that out.
             with contextlib.suppress(MetaRangeNotFound):
-                found = self._files.read_metarange(MetaRangeId(metarange_id), SplitRule())
-                yield from (entry.range_id for entry in found.entries)
+                yield from self._parts_of(MetaRangeId(metarange_id))
 
     def _reused(self) -> set[str]:
         found = set()

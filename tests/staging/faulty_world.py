@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import Self, TypeVar
 
 import attrs
 
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
-from compactlib.objects import MemoryObjects, ObjectInfo, ObjectRef
-from compactlib.objects.errors import StoreFailed
+from compactlib.objects import MemoryObjects
 from compactlib.outcome import Done, Failed
 from compactlib.staging.cleanup import TokenCleaner
 from compactlib.staging.commit import CommitRequest, commit
@@ -26,10 +23,11 @@ from compactlib.staging.model import Record
 from compactlib.staging.read import list_branch
 from compactlib.staging.reset import reset, reset_key, reset_prefix
 from compactlib.staging.write import delete_many, put_many
-from compactlib.testing import FaultyStore, KVCrash, KVFault, KVOperation
+from compactlib.testing import FaultyStore, KVFault, KVOperation
+from compactlib.testing.faults import Crash, Fault
+from compactlib.testing.objects_faults import FaultyObjects, ObjectRequest
 from tests.staging.branch_world import MAIN, SOURCE, K, LoggedStore, cache_of, context_over, prepare
 
-ResultT = TypeVar("ResultT")
 Contents = dict[bytes, bytes]
 
 OBJECT_FAULTS = (KVFault.CRASH_BEFORE, KVFault.CRASH_AFTER, KVFault.FAIL, KVFault.UNKNOWN_DONE)
@@ -45,15 +43,15 @@ class Trouble:
         self.requests: list[str] = []
         self.conditional: list[bool] = []
         self.on_objects: list[bool] = []
-        self.crashed = False
         self._number = number
         self._fault = fault
 
     def of_store(self, operation: KVOperation) -> KVFault | None:
         return self._next(str(operation), operation.conditional, False)
 
-    def of_objects(self, told: str) -> KVFault | None:
-        return self._next(told, False, True)
+    def of_objects(self, request: ObjectRequest) -> Fault | None:
+        fault = self._next(f"{request.name} {request.key}", False, True)
+        return None if fault is None else fault.value
 
     def _next(self, told: str, conditional: bool, on_objects: bool) -> KVFault | None:
         self.count += 1
@@ -64,60 +62,6 @@ class Trouble:
             return None
         self.met = told
         return self._fault
-
-
-class FaultyObjects:
-    """An object store in front of another one."""
-
-    def __init__(self, store: MemoryObjects, trouble: Trouble) -> None:
-        self._store = store
-        self._trouble = trouble
-
-    def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
-        return self._request(f"create {key}", lambda: self._store.create(key, data))
-
-    def get(self, key: str) -> bytes:
-        return self._request(f"get {key}", lambda: self._store.get(key))
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        return self._request(f"get_range {key}", lambda: self._store.get_range(key, start, length))
-
-    def info(self, key: str) -> ObjectInfo:
-        return self._request(f"info {key}", lambda: self._store.info(key))
-
-    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
-        return self._request(f"list {prefix}", lambda: self._store.list(prefix, after=after))
-
-    def delete(self, key: str) -> None:
-        self._request(f"delete {key}", lambda: self._store.delete(key))
-
-    def close(self) -> None:
-        """The store behind stays open."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.close()
-
-    def _request(self, told: str, act: Callable[[], ResultT]) -> ResultT:
-        trouble = self._trouble
-        if trouble.crashed:
-            raise KVCrash("a request after the crash")
-        fault = trouble.of_objects(told)
-        if fault is KVFault.CRASH_BEFORE:
-            trouble.crashed = True
-            raise KVCrash(told)
-        if fault is KVFault.FAIL:
-            raise StoreFailed(operation="a request", key=told, detail="an injected fault")
-        result = act()
-        if fault is KVFault.CRASH_AFTER:
-            trouble.crashed = True
-            raise KVCrash(told)
-        if fault is KVFault.UNKNOWN_DONE:
-            raise StoreFailed(operation="a request", key=told, detail="an injected time-out")
-        return result
 
 
 def _merge(context: StagingContext) -> object:
@@ -200,12 +144,12 @@ def start(name: str, number: int | None = None, fault: KVFault | None = None) ->
         behind.tokens.issue(MAIN)  # an orphan
     trouble = Trouble(number, fault)
     run = Run(name, store, objects, FaultyStore(store, trouble.of_store), trouble, contents_of(behind))
-    context = context_over(run.faulty, FaultyObjects(objects, trouble), 8)
+    context = context_over(run.faulty, FaultyObjects(objects, trouble.of_objects), 8)
     try:
         result = work(context)
         if isinstance(result, Failed):
             run.error = result.error
-    except (KVCrash, CompactlibError) as error:
+    except (Crash, CompactlibError) as error:
         run.error = error
     run.faulty.settle()
     return run
@@ -283,7 +227,7 @@ def explore_faults(name: str, *faults: KVFault) -> int:
             assert run.trouble.met == undisturbed.trouble.requests[number - 1], "the work is not deterministic"
             check_run(run, after)
         except BaseException as wrong:
-            wrong.add_note(f"{name} with {fault.value!r} at request {number}: {run.trouble.met}; {run.error!r}")
+            wrong.add_note(f"{name} with {fault.value.value!r} at request {number}: {run.trouble.met}; {run.error!r}")
             raise
         count += 1
     return count

@@ -12,7 +12,7 @@ from compactlib.objects import MemoryObjects, StoreFailed
 from compactlib.staging.committed_ranges import CommittedRanges
 from compactlib.staging.errors import DamagedRange, MergeConflict, MetaRangeNotFound, NewerFormat, RangeNotFound
 from compactlib.staging.metarange import MetaRange
-from compactlib.staging.model import MAX_KEY_BYTES, MetaRangeId, RangeEntry, Record
+from compactlib.staging.model import MAX_KEY_BYTES, LiveMetaRanges, MetaRangeId, RangeEntry, Record
 from compactlib.staging.plain_format import HEADER, MAGIC, PlainFormat, encode_header
 from compactlib.staging.range_cache import SizedCache
 from compactlib.staging.rows import RangeFormat
@@ -76,7 +76,7 @@ def test_a_cache_and_a_prefix_and_a_grace_that_cannot_be() -> None:
     with pytest.raises(InvalidInput):
         CommittedRanges(MemoryObjects(), prefix="no-slash")
     with pytest.raises(InvalidInput):
-        committed().collect(list, grace_seconds=-1.0)
+        committed().collect(LiveMetaRanges, grace_seconds=-1.0)
 
 
 def test_a_missing_metarange_and_a_missing_range_are_named() -> None:
@@ -96,7 +96,8 @@ def test_a_missing_metarange_and_a_missing_range_are_named() -> None:
         layer.apply(base, [(gone.min_key, None)])
     objects.delete(f"metaranges/{base}")
     for call in (lambda: layer.get(base, b"a"), lambda: layer.scan(base), lambda: layer.apply(base, []),
-                 lambda: layer.diff(base, None), lambda: layer.collect(lambda: [base], grace_seconds=0)):
+                 lambda: layer.diff(base, None),
+                 lambda: layer.collect(lambda: LiveMetaRanges(needed=frozenset([base])), grace_seconds=0)):
         with pytest.raises(MetaRangeNotFound):
             call()
 

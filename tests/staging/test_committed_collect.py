@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import attrs
 import pytest
@@ -15,7 +15,7 @@ from compactlib.errors import CompactlibError
 from compactlib.objects import Digest, MemoryObjects, ObjectRef
 from compactlib.staging.committed_ranges import CommittedRanges
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, RangeNotFound
-from compactlib.staging.model import Collected, MetaRangeId, RangeId, Record, StoredFile
+from compactlib.staging.model import Collected, LiveMetaRanges, MetaRangeId, RangeId, Record, StoredFile
 from compactlib.staging.range_collect import RangeCollector
 from compactlib.staging.range_files import RangeFiles
 from compactlib.staging.split import SplitRule
@@ -44,8 +44,8 @@ class World:
         return CommittedRanges(objects, rule=SplitRule(raggedness=4), clock=self.clock, new_name=self.new_name,
                                cache_bytes=0)
 
-    def live(self) -> Iterable[MetaRangeId]:
-        return [] if self.branch is None else [self.branch]
+    def live(self) -> LiveMetaRanges:
+        return LiveMetaRanges(needed=frozenset() if self.branch is None else frozenset([self.branch]))
 
     def collect(self, hook: Callable[[str, str], None] | None = None) -> Collected:
         return self.layer(hook).collect(self.live, grace_seconds=GRACE)
@@ -285,7 +285,7 @@ def breaks_reuse_marks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def breaks_marks_of_metaranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """The collection spares what was claimed, and not what that consists of."""
-    monkeypatch.setattr(RangeCollector, "_ranges_of_claimed", lambda self, metaranges: ())
+    monkeypatch.setattr(RangeCollector, "_parts_of_claimed", lambda self, metaranges: ())
 
 
 def breaks_confirmation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,9 +297,9 @@ def breaks_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """The collection relies on the ages that it saw first."""
     look = RangeCollector._look  # noqa: SLF001 - it is what is broken
 
-    def without_ages(self: RangeCollector) -> tuple[set[str], list[tuple[str, StoredFile]]]:
-        needed, files = look(self)
-        return needed, [(folder, attrs.evolve(file, modified_at=-1e9)) for folder, file in files]
+    def without_ages(self: RangeCollector) -> tuple[set[str], list[tuple[str, StoredFile]], int]:
+        needed, files, gone = look(self)
+        return needed, [(folder, attrs.evolve(file, modified_at=-1e9)) for folder, file in files], gone
 
     monkeypatch.setattr(RangeCollector, "_look", without_ages)
 

@@ -31,8 +31,11 @@ def test_commits_of_all_branches_and_their_ancestors_are_live() -> None:
     side.put(b"s", b"1")
     side.commit("side")
     expected = {commit.metarange_id for branch in (main, side) for _, commit in branch.log()}
-    assert set(live_metaranges(world.context)) == expected
-    assert len(list(live_metaranges(world.context))) == len(expected) == 5
+    live = live_metaranges(world.context)
+    heads = {world.context.commits.metarange_of(branch.record().commit_id) for branch in (main, side)}
+    assert live.needed == heads
+    assert live.history == expected - heads
+    assert len(expected) == 5
 
 
 def test_a_deleted_branch_leaves_garbage_after_the_grace_period() -> None:
@@ -199,3 +202,35 @@ def test_who_only_looks_whether_the_records_are_there_is_found(monkeypatch: pyte
                         lambda self, metarange_id: self.ranges_of(metarange_id))
     with pytest.raises(MetaRangeNotFound):
         test_a_collection_at_any_step_of_using_a_commit_again_takes_nothing_from_it(again)
+
+
+def test_a_commit_that_comes_back_without_its_ancestors_does_not_stop_the_collections() -> None:
+    """What was collected of its history stays gone, and is told; everything else is collected as before."""
+    observer = RecordingObserver()
+    world = World()
+    context = attrs.evolve(world.context, observer=observer)
+    world.branch({"a": "1"})
+    side = world.area.create_branch("side", "main")
+    side.put(b"p", b"1")
+    side.commit("parent")
+    world.clock.advance(1000)
+    side.put(b"c", b"1")
+    side.commit("child")
+    commit_id, parent = [each for each, _ in side.log()][:2]
+    world.area.delete_branch("side")
+    # The parent's records are old, the child's are young.
+    assert isinstance(collect_garbage(context, grace_seconds=100), Done)
+    again = world.area.create_branch("again", commit_id)
+    assert again.get(b"c").data == again.get(b"p").data == b"1"
+    with pytest.raises(MetaRangeNotFound):
+        list(world.area.at(parent).records())
+    again.put(b"x", b"1")
+    world.compact("again")
+    again.reset()
+    world.clock.advance(1000)
+    outcome = collect_garbage(context, grace_seconds=100)
+    assert isinstance(outcome, Done), outcome
+    assert outcome.stats.metaranges_deleted == 1
+    assert outcome.stats.gone == 1
+    assert [fields["gone"] for name, fields in observer.events if name == "staging_garbage"] == [0, 1]
+    assert World(world.store, world.objects, seed=3).area.branch("again").list().keys == (b"a", b"c", b"p")
