@@ -36,10 +36,13 @@ if TYPE_CHECKING:
     )
     from compactlib.spark.object_files import KNOWN_TASKS, ObjectsExecutor, TaskFiles
     from compactlib.spark.packing import makespan, packed
+    from compactlib.spark.plan_log import PlanLog
     from compactlib.spark.session import local_session, notebook_session
     from compactlib.spark.shared_executor import SharedExecutor
     from compactlib.spark.simulation import SimulatedRun, SparkCosts, simulate, suggested_partitioning
     from compactlib.spark.staging_merge import StagingMerge
+    from compactlib.spark.store_plans import StorePlan, StoresPlan, StoreWork, plan_stores
+    from compactlib.spark.streaming import raise_failures, start_compaction_stream
 
 __all__ = [
     "DEFAULT_JOBS_AT_ONCE",
@@ -52,6 +55,7 @@ __all__ = [
     "MergeBlocks",
     "MergeOptions",
     "ObjectsExecutor",
+    "PlanLog",
     "SharedExecutor",
     "SimulatedRun",
     "SparkCosts",
@@ -59,6 +63,9 @@ __all__ = [
     "StagingMerge",
     "StoreJob",
     "StoreOutcome",
+    "StorePlan",
+    "StoreWork",
+    "StoresPlan",
     "TaskFiles",
     "compact_stores",
     "local_session",
@@ -67,10 +74,13 @@ __all__ = [
     "notebook_session",
     "outcome_table",
     "packed",
+    "plan_stores",
+    "raise_failures",
     "register",
     "ship_library",
     "ship_wheel",
     "simulate",
+    "start_compaction_stream",
     "suggested_partitioning",
 ]
 
@@ -86,10 +96,13 @@ _MODULES = {
                     "outcome_table"),
     "object_files": ("KNOWN_TASKS", "ObjectsExecutor", "TaskFiles"),
     "packing": ("makespan", "packed"),
+    "plan_log": ("PlanLog",),
     "session": ("local_session", "notebook_session"),
     "shared_executor": ("SharedExecutor",),
     "simulation": ("SimulatedRun", "SparkCosts", "simulate", "suggested_partitioning"),
     "staging_merge": ("StagingMerge",),
+    "streaming": ("raise_failures", "start_compaction_stream"),
+    "store_plans": ("StorePlan", "StoreWork", "StoresPlan", "plan_stores"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -32,6 +32,7 @@ from compactlib.spark.dependencies import require_spark
 from compactlib.spark.failure import condensed, job_failure
 from compactlib.spark.job_threads import JobThreads
 from compactlib.spark.outcomes import Matched, match_outcomes
+from compactlib.spark.packing import packed, weight_of, worthwhile_parts
 from compactlib.spark.rows import RESULT_COLUMNS, RESULT_DDL, PlanRow, ResultRow, plan_table, printable
 from compactlib.spark.worker import PlanRunner, packed_task
 
@@ -81,8 +82,10 @@ class SparkExecutor:
         max_tasks_per_job: the most tasks in one job, >= 1.
         jobs_at_once: how many jobs are under way at the same time, >= 1. With 1 they run one after the other, of
             `max_tasks_per_job` each, and nothing runs while the caller commits.
-        tasks_per_partition: tasks that share one Spark task, one after the other, >= 1. A Spark task costs some 25 ms
-            of two cores whatever it does, so little rewrites gain by sharing; a killed worker then repeats all of them.
+        tasks_per_partition: how many tasks share one Spark task on average, one after the other, >= 1. A Spark task
+            costs some 25 ms of two cores whatever it does, so little rewrites gain by sharing; a killed worker then
+            repeats all of them. Tasks that have a number `weight` are packed by it: heavy ones alone, light ones
+            together. `None`: as many as take a quarter of a second, going by the tasks before; at first one.
         parallel_tasks: how many tasks the session runs at once, to divide jobs and budgets by; default: Spark is
             asked.
         check_files: compare each new file's size on disk with what the worker reported, so that a folder which is
@@ -94,13 +97,13 @@ class SparkExecutor:
     """
 
     def __init__(self, spark: SparkSession, *, max_tasks_per_job: int = DEFAULT_MAX_TASKS_PER_JOB,
-                 jobs_at_once: int = DEFAULT_JOBS_AT_ONCE, tasks_per_partition: int = 1,
+                 jobs_at_once: int = DEFAULT_JOBS_AT_ONCE, tasks_per_partition: int | None = 1,
                  parallel_tasks: int | None = None, check_files: bool = True) -> None:
         if max_tasks_per_job < 1:
             raise InvalidInput(f"max_tasks_per_job is {max_tasks_per_job}; a job needs at least one task")
         if jobs_at_once < 1:
             raise InvalidInput(f"jobs_at_once is {jobs_at_once}; a run needs at least one job at a time")
-        if tasks_per_partition < 1:
+        if tasks_per_partition is not None and tasks_per_partition < 1:
             raise InvalidInput(f"tasks_per_partition is {tasks_per_partition}; a partition needs at least one task")
         if parallel_tasks is not None and parallel_tasks < 1:
             raise InvalidInput(f"parallel_tasks is {parallel_tasks}; at least one task runs at once")
@@ -109,6 +112,7 @@ class SparkExecutor:
         self._max_tasks_per_job = max_tasks_per_job
         self._jobs_at_once = jobs_at_once
         self._tasks_per_partition = tasks_per_partition
+        self._task_seconds: float | None = None
         self._parallel_tasks = parallel_tasks
         self._check_files = check_files
 
@@ -164,17 +168,19 @@ class SparkExecutor:
     def _run_job(self, tasks: Sequence[RewriteTask], limits: BudgetLimits) -> _Ended:
         matched: list[Matched] = []
         plan: list[PlanRow] = []
+        weights: list[float] = []
         names: dict[int, str] = {}
         for task in tasks:
             try:
-                packed = packed_task(task)
+                data, weight = packed_task(task), weight_of(task)
             except Exception as error:  # pickling runs foreign code, which may raise anything
                 matched.append(Matched(RewriteFailure(task.name, foreign_error(task.name, error))))
                 continue
             names[len(plan)] = task.name
-            plan.append(PlanRow(len(plan), printable(task.name), packed))
+            plan.append(PlanRow(len(plan), printable(task.name), data))
+            weights.append(weight)
         try:
-            rows = self._collect(plan, limits) if plan else []
+            rows = self._collect(plan, weights, limits) if plan else []
         except Exception as error:
             # PySpark fails in many ways (its own errors, py4j's, gRPC's); all mean that no task of the job reported.
             master = self._master()
@@ -182,18 +188,32 @@ class SparkExecutor:
                         for name in names.values()]
             return _Ended(len(tasks), matched, condensed(str(error)))
         matched += match_outcomes(names, rows, check_files=self._check_files)
-        return _Ended(len(tasks), matched, seconds=sum(row.seconds for row in rows))
+        seconds = sum(row.seconds for row in rows)
+        if rows:
+            self._task_seconds = seconds / len(rows)
+        return _Ended(len(tasks), matched, seconds=seconds)
 
-    def _collect(self, plan: Sequence[PlanRow], limits: BudgetLimits) -> list[ResultRow]:
+    def _collect(self, plan: Sequence[PlanRow], weights: Sequence[float], limits: BudgetLimits) -> list[ResultRow]:
+        import pyarrow as pa
         from pyspark.sql import functions
 
         # The range gives each task (or few) a partition of its own; the broadcast brings it its row without a shuffle,
         # which neither repartition() (tasks share partitions) nor a closure (every worker reads every task) would do.
-        partitions = -(-len(plan) // self._tasks_per_partition)
-        numbers = self._spark.range(0, len(plan), 1, partitions).withColumnRenamed("id", "number")
-        tasks = functions.broadcast(self._spark.createDataFrame(plan_table(plan)))
-        rows = numbers.join(tasks, "number").mapInArrow(PlanRunner(limits), RESULT_DDL).collect()
+        groups = packed(weights, self._partitions(len(plan)))
+        part_of = {place: part for part, group in enumerate(groups) for place in group}
+        table = plan_table(plan).append_column("part", pa.array([part_of[row.number] for row in plan], pa.int64()))
+        parts = self._spark.range(0, len(groups), 1, len(groups)).withColumnRenamed("id", "part")
+        tasks = functions.broadcast(self._spark.createDataFrame(table))
+        rows = parts.join(tasks, "part").mapInArrow(PlanRunner(limits), RESULT_DDL).collect()
         return [ResultRow(**{name: row[name] for name, _ in RESULT_COLUMNS}) for row in rows]
+
+    def _partitions(self, tasks: int) -> int:
+        """How many Spark tasks these tasks make."""
+        if self._tasks_per_partition is not None:
+            return -(-tasks // self._tasks_per_partition)
+        if self._task_seconds is None:
+            return tasks
+        return worthwhile_parts(tasks, self._task_seconds, self._slots())
 
     def _master(self) -> str | None:
         try:
@@ -203,7 +223,7 @@ class SparkExecutor:
             return None
 
     def __repr__(self) -> str:
-        shared = f", tasks_per_partition={self._tasks_per_partition}" if self._tasks_per_partition > 1 else ""
+        shared = "" if self._tasks_per_partition == 1 else f", tasks_per_partition={self._tasks_per_partition}"
         return f"SparkExecutor(max_tasks_per_job={self._max_tasks_per_job}{shared})"
 
 
@@ -292,7 +312,7 @@ class _Jobs:
         executor = self._executor
         if executor._jobs_at_once == 1 or len(self._waiting) <= 1:
             return executor._max_tasks_per_job
-        return 2 * executor._slots() * executor._tasks_per_partition
+        return 2 * executor._slots() * (executor._tasks_per_partition or 1)
 
     def _may_begin(self) -> bool:
         # A total is divided among the tasks of one job; what they leave is known when it has ended.

@@ -182,9 +182,11 @@ def compact_stores(jobs: Iterable[StoreJob], executor: Executor, *, stores_at_on
 
     Args:
         jobs: what to do; the heaviest begin first.
-        executor: who runs the tasks of all stores; for a `SparkExecutor` give it `jobs_at_once=1`.
+        executor: who runs the tasks of all stores; for a `SparkExecutor` give it `jobs_at_once=1`, and
+            `tasks_per_partition=None` where stores are small.
         stores_at_once: how many stores are open at the same time, >= 1.
-        weigh: how heavy a task is, so that the heaviest of those that wait begin first.
+        weigh: how heavy a task is, so that the heaviest of those that wait begin first; if not given, the weight of
+            a job is divided among the tasks that it asks for at once.
         budget: what the copying of all stores may use up.
         observer: told of finished stores (`stores`), and of what the executor tells.
 
@@ -230,7 +232,7 @@ def _compact_stores(jobs: Sequence[StoreJob], executor: Executor, stores_at_once
 
 def _outcome_of(job: StoreJob, shared: SharedExecutor, budget: Budget) -> object:
     try:
-        return job.compact(shared.lane(job.name), budget)
+        return job.compact(shared.lane(job.name, job.weight), budget)
     except CompactlibError as error:
         return Failed(error)
     except Exception as error:  # a host's own code may raise anything; the other stores go on

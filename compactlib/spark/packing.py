@@ -3,27 +3,46 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 
 from compactlib.errors import InvalidInput
+
+WORTHWHILE_SECONDS = 0.25
+"""A Spark task of this length costs about a tenth of it besides."""
+
+_ROUNDS = 2
+"""Parts for each core at least, so that one which takes longer than it should keeps few waiting."""
+
+
+def worthwhile_parts(pieces: int, piece_seconds: float, workers: int) -> int:
+    """Into how many parts to pack pieces that take so long each: as few as last `WORTHWHILE_SECONDS`, two a worker."""
+    return min(pieces, max(math.ceil(pieces * piece_seconds / WORTHWHILE_SECONDS), _ROUNDS * workers))
 
 
 def packed(weights: Sequence[float], parts: int) -> list[list[int]]:
     """At most `parts` groups of the places in `weights`: each goes, the heaviest first, to the lightest group.
 
-    The heaviest group is at most 4/3 of the best there is (Graham's bound). Groups come the heaviest first. O(n log n).
+    Of groups that weigh the same, the one with fewer pieces. The heaviest group is at most 4/3 of the best there is
+    (Graham's bound). Groups come the heaviest first. O(n log n).
 
     Raises:
         InvalidInput: `parts` is less than 1, or a weight is negative or not a number.
     """
     _check(weights, parts)
     groups: list[list[int]] = [[] for _ in range(min(parts, len(weights)))]
-    loads = [(0.0, number) for number in range(len(groups))]
+    loads = [(0.0, 0, number) for number in range(len(groups))]
     for place in sorted(range(len(weights)), key=lambda place: (-weights[place], place)):
-        load, number = heapq.heappop(loads)
+        load, pieces, number = heapq.heappop(loads)
         groups[number].append(place)
-        heapq.heappush(loads, (load + weights[place], number))
+        heapq.heappush(loads, (load + weights[place], pieces + 1, number))
     return sorted(groups, key=lambda group: (-sum(weights[place] for place in group), group))
+
+
+def weight_of(task: object) -> float:
+    """The number `weight` of a task, if it has one that can be packed by; else 1."""
+    weight = getattr(task, "weight", None)
+    return float(weight) if isinstance(weight, int | float) and 0 <= weight < math.inf else 1.0
 
 
 def makespan(seconds: Sequence[float], workers: int, *, cost_seconds: float = 0.0) -> float:

@@ -11,7 +11,7 @@ import heapq
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TypeAlias
 
 import attrs
@@ -41,10 +41,12 @@ class LanedTask:
     Attributes:
         name: the lane's, a colon, and the task's own.
         task: the task.
+        weight: how heavy it is, in any unit; `SparkExecutor` packs tasks by it.
     """
 
     name: str
     task: RewriteTask
+    weight: float = 0.0
 
     def run(self, attempt: Attempt) -> RewriteResult:
         """See `RewriteTask.run`."""
@@ -68,7 +70,7 @@ class SharedExecutor:
 
     Args:
         executor: who runs the batches; for a `SparkExecutor` give `jobs_at_once=1`, since batches overlap already.
-        weigh: how heavy a task is; all are equal if not given.
+        weigh: how heavy a task is; if not given, a lane's weight is divided among its tasks.
         max_batch: the most tasks in one batch, >= 1.
         budget: shared by all lanes.
         observer: told of what the executor tells, with the names of lanes.
@@ -82,7 +84,7 @@ class SharedExecutor:
         if max_batch < 1:
             raise InvalidInput(f"max_batch is {max_batch}; a batch needs at least one task")
         self._executor = executor
-        self._weigh: Weigh = _equal if weigh is None else weigh
+        self._weigh = weigh
         self._max_batch = max_batch
         self._budget = (Budget() if budget is None else budget).lend()
         self._observer = Observer() if observer is None else observer
@@ -94,9 +96,14 @@ class SharedExecutor:
         for pump in self._pumps:
             pump.start()
 
-    def lane(self, name: str) -> Lane:
-        """An executor for one caller; names of lanes in use at the same time differ."""
-        return Lane(self, name)
+    def lane(self, name: str, weight: float = 0.0) -> Lane:
+        """An executor for one caller; names of lanes in use at the same time differ.
+
+        Args:
+            name: stands in front of the names of its tasks.
+            weight: how heavy all tasks of one of its runs are together, in any unit.
+        """
+        return Lane(self, name, weight)
 
     @property
     def waiting(self) -> int:
@@ -113,13 +120,18 @@ class SharedExecutor:
         for pump in self._pumps:
             pump.join()
 
+    def _laned(self, lane: Lane, tasks: Sequence[RewriteTask]) -> list[LanedTask]:
+        shares = (map(self._weigh, tasks) if self._weigh is not None
+                  else [lane.weight / max(len(tasks), 1)] * len(tasks))
+        return [LanedTask(f"{lane.name}:{task.name}", task, share)
+                for task, share in zip(tasks, shares, strict=True)]
+
     def _put(self, waiting: Iterable[_Waiting]) -> None:
-        weighed = [(-self._weigh(each.task.task), each) for each in waiting]
         with self._changed:
             if self._closed:
                 raise Closed("the shared executor was closed; nothing more is begun")
-            for weight, each in weighed:
-                heapq.heappush(self._heap, (weight, next(self._order), each))
+            for each in waiting:
+                heapq.heappush(self._heap, (-each.task.weight, next(self._order), each))
             self._changed.notify()
 
     def _next_batch(self) -> list[_Waiting] | None:
@@ -184,6 +196,7 @@ class Lane:
 
     _shared: SharedExecutor
     name: str
+    weight: float = 0.0
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
@@ -192,10 +205,10 @@ class Lane:
         lent = (Budget() if budget is None else budget).lend()
         return self._run(listed, lent, Observer() if observer is None else observer)
 
-    def _run(self, tasks: Iterable[RewriteTask], budget: Budget,
+    def _run(self, tasks: Sequence[RewriteTask], budget: Budget,
              observer: Observer) -> Generator[RewriteOutcome, None, None]:
         answers: queue.SimpleQueue[RewriteOutcome] = queue.SimpleQueue()
-        waiting = [_Waiting(LanedTask(f"{self.name}:{task.name}", task), answers, budget) for task in tasks]
+        waiting = [_Waiting(task, answers, budget) for task in self._shared._laned(self, tasks)]
         try:
             self._shared._put(waiting)
         except Closed:
@@ -211,7 +224,3 @@ class Lane:
                 yield outcome
         finally:
             budget.cancel()
-
-
-def _equal(task: RewriteTask) -> float:
-    return 0.0

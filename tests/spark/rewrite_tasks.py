@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import threading
@@ -13,11 +12,13 @@ from typing import Any
 import attrs
 
 import compactlib
-from compactlib.errors import CompactlibError, CorruptData, DiskFull
-from compactlib.files import LocalFiles, LocalOutFile, OutFile, StrPath
+from compactlib.clock import SystemClock
+from compactlib.errors import CompactlibError, CorruptData
+from compactlib.files import LocalFiles, OutFile, StrPath
 from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
 
 CHUNK_BYTES = 1000
+STRAGGLES_SECONDS = 100.0
 
 
 @attrs.frozen
@@ -159,15 +160,40 @@ class NamingTask:
 
 
 class FullDisk(LocalFiles):
-    """A disk that takes names but no bytes."""
+    """A disk that takes names but no bytes: the kernel itself says that there is no space left."""
 
     def create(self, path: StrPath) -> OutFile:
-        return _FullFile(path, os.O_CREAT | os.O_EXCL)
+        out = super().create(path)
+        full = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, out.fileno(), inheritable=False)
+        os.close(full)
+        return out
 
 
-class _FullFile(LocalOutFile):
-    def write_at(self, offset: int, pieces: Any) -> int:
-        raise DiskFull(operation="write", path=self.path, errno=errno.ENOSPC)
+class StragglingFiles(LocalFiles):
+    """A disk on which the first attempt comes to a halt with its file open, until its job has published without it.
+
+    Args:
+        marker: is made by the first attempt, with the name of its file in it. It goes on when `<marker>.published` is
+            there, and says so with `<marker>.woke`.
+    """
+
+    def __init__(self, marker: str) -> None:
+        self.marker = marker
+
+    def create(self, path: StrPath) -> OutFile:
+        out = super().create(path)
+        try:
+            os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return out
+        Path(self.marker).write_text(os.fspath(path))
+        clock = SystemClock()
+        until = clock.monotonic() + STRAGGLES_SECONDS
+        while not os.path.exists(f"{self.marker}.published") and clock.monotonic() < until:
+            clock.sleep(0.02)
+        Path(f"{self.marker}.woke").touch()
+        return out
 
 
 @attrs.frozen

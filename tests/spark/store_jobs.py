@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,10 @@ from compactlib.outcome import Done
 from compactlib.raftlog import LogOptions, LogReader, SeedPolicy, SegmentLimits, SegmentLog, plan_major
 from compactlib.rewrite import Executor
 from compactlib.spark.many_stores import StoreJob
+from compactlib.spark.plan_log import PlanLog
 
 LIMITS = LogOptions(limits=SegmentLimits(max_entries=10))
+PLAN_LOG = PlanLog(limits=LIMITS.limits)
 
 
 def build_logs(base: Path, count: int) -> list[str]:
@@ -30,6 +35,29 @@ def build_logs(base: Path, count: int) -> list[str]:
     return folders
 
 
+def grow(folder: str) -> None:
+    """Enough segments for several groups."""
+    with SegmentLog(folder, LIMITS) as log:
+        last = log.last_index or 0
+        log.extend((index, 1, f"more {index}".encode() * 7) for index in range(last + 1, last + 100))
+        log.record_snapshot(last + 98, live=range(1, last + 98, 3))
+
+
+def copied_logs(base: Path, templates: Sequence[str], count: int) -> list[str]:
+    """Copies of these logs in turn, `copy-0`, `copy-1`, ...; far quicker than writing each."""
+    base.mkdir()
+    folders = [str(base / f"copy-{number}") for number in range(count)]
+    for number, folder in enumerate(folders):
+        shutil.copytree(templates[number % len(templates)], folder, symlinks=True)
+    return folders
+
+
+def compact_log(folder: str, executor: Executor, budget: Budget) -> Any:
+    """A major compaction of one of these logs."""
+    with SegmentLog(folder, LIMITS) as log:
+        return log.compact("major", executor=executor, budget=budget)
+
+
 def planned_bytes(folder: str) -> int:
     """How many bytes a major compaction of a log would copy; 0 if there is nothing to do. Runs on a worker."""
     with LogReader(folder) as log:
@@ -40,11 +68,7 @@ def planned_bytes(folder: str) -> int:
 
 def job(folder: str, weight: float = 0.0) -> StoreJob:
     """Opens the log, compacts it, closes it."""
-    def compact(executor: Executor, budget: Budget) -> Any:
-        with SegmentLog(folder, LIMITS) as log:
-            return log.compact("major", executor=executor, budget=budget)
-
-    return StoreJob(folder, compact, weight)
+    return StoreJob(folder, functools.partial(compact_log, folder), weight)
 
 
 def contents(folder: str) -> dict[str, Any]:

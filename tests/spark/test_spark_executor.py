@@ -17,6 +17,7 @@ from compactlib.errors import BudgetSpent, CompactlibError, CorruptData, Invalid
 from compactlib.observe import Progress, RecordingObserver
 from compactlib.rewrite import LocalExecutor, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
 from compactlib.spark import SparkExecutor
+from compactlib.spark.shared_executor import LanedTask
 from compactlib.testing.executor_conformance import ExecutorConformance
 from tests.spark.rewrite_tasks import (
     PARTITION,
@@ -127,6 +128,25 @@ class TestResults:
         assert set(partitions) == {f"partition://{number}" for number in range(3)}
         assert max(map(partitions.count, partitions)) <= 4
         assert len({outcome.attempt for outcome in outcomes.values()}) == 10
+
+    def test_tasks_share_partitions_by_weight(self, spark: SparkSession) -> None:
+        """The heavy one is alone, the light ones are together, whatever the order."""
+        weights = [1, 1, 90, 1, 1, 1]
+        tasks = [LanedTask(f"t{number}", ReturningTask(f"t{number}", PARTITION), weight)
+                 for number, weight in enumerate(weights)]
+        outcomes = results(list(SparkExecutor(spark, tasks_per_partition=3, jobs_at_once=1).run(tasks)))
+        partitions = {name: outcome.files[0].path for name, outcome in outcomes.items()}
+        assert partitions.pop("t2") == "partition://0"
+        assert set(partitions.values()) == {"partition://1"}
+
+    def test_how_many_share_a_partition_may_be_left_open(self, spark: SparkSession) -> None:
+        executor = SparkExecutor(spark, tasks_per_partition=None, parallel_tasks=2, jobs_at_once=1)
+        assert repr(executor) == "SparkExecutor(max_tasks_per_job=64, tasks_per_partition=None)"
+        for expected in (range(12, 13), range(4, 13)):
+            outcomes = results(list(executor.run([ReturningTask(f"t{n}", PARTITION) for n in range(12)])))
+            assert len(outcomes) == 12
+            # Nothing is known at first; then it depends on how long they took.
+            assert len({outcome.files[0].path for outcome in outcomes.values()}) in expected
 
     def test_no_tasks(self, spark: SparkSession) -> None:
         assert list(SparkExecutor(spark).run([])) == []

@@ -1,10 +1,13 @@
 """What may go wrong around a compaction on Spark: nothing is lost, nothing visible twice, and the next run cleans up.
 
-Killed workers are in `test_spark_raftlog_compaction.py`; lost executors and killed drivers in `test_spark_cluster.py`.
+Killed workers are in `test_spark_raftlog_compaction.py`; lost executors, killed drivers and copies of slow tasks in
+`test_spark_cluster.py`; leases that end in `test_spark_scheduler.py`; drivers killed at any step in
+`test_spark_store_plans.py`.
 """
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from collections.abc import Generator, Iterable
@@ -29,7 +32,7 @@ from compactlib.spark.fenced import FencedExecutor
 from compactlib.spark.shared_executor import LanedTask
 from tests.blobstore.compaction_stores import START, answers, garbage_store, plan_of, strays
 from tests.spark.rewrite_tasks import FullDisk
-from tests.spark.store_jobs import LIMITS, build_logs, contents, job
+from tests.spark.store_jobs import LIMITS, build_logs, contents, grow, job
 
 pytestmark = pytest.mark.spark
 
@@ -153,6 +156,7 @@ class TestFullDisk:
             assert isinstance(outcome, Done)
             (failed,) = outcome.stats.failed
             assert isinstance(failed.error, DiskFull)
+            assert failed.error.errno == errno.ENOSPC
             assert len(outcome.stats.done) >= 1
             assert [path.name for path in Path(folder).iterdir() if path.is_dir()] == []
             assert list(log.entries()) == before
@@ -160,14 +164,6 @@ class TestFullDisk:
             assert isinstance(again, Done)
             assert failed.members in [group.members for group in again.stats.done]
         assert live(folder) == before
-
-
-def grow(folder: str) -> None:
-    """Enough segments for several groups."""
-    with SegmentLog(folder, LIMITS) as log:
-        last = log.last_index or 0
-        log.extend((index, 1, f"more {index}".encode() * 7) for index in range(last + 1, last + 100))
-        log.record_snapshot(last + 98, live=range(1, last + 98, 3))
 
 
 def segments(store: BlobStore) -> list[str]:

@@ -18,6 +18,7 @@ from compactlib.outcome import Done, Failed
 from compactlib.rewrite import Executor, LocalExecutor, RewriteFailure, RewriteOutcome, RewriteTask
 from compactlib.spark import SparkExecutor
 from compactlib.spark.many_stores import StoreJob, StoreOutcome, compact_stores, map_items, outcome_table
+from compactlib.spark.packing import weight_of
 from compactlib.spark.shared_executor import SharedExecutor
 from tests.spark.rewrite_tasks import FailingTask, ReturningTask
 from tests.spark.store_jobs import build_logs, contents, groups_of, job, planned_bytes
@@ -152,6 +153,21 @@ class TestSharedExecutor:
             for thread in threads:
                 thread.join()
         assert seen == [["first:1"], ["second:1"], ["b:4", "a:3", "b:2", "a:1"]]
+
+    def test_a_lane_s_weight_is_divided_among_its_tasks(self) -> None:
+        seen: list[RewriteTask] = []
+
+        class Noting:
+            def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+                    observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
+                for task in tasks:
+                    seen.append(task)
+                    yield RewriteFailure(task.name, CompactlibError("noted"))
+
+        with SharedExecutor(Noting()) as shared:
+            assert list(shared.lane("none", 5.0).run([])) == []
+            list(shared.lane("heavy", 12.0).run([ReturningTask(str(number), None) for number in range(4)]))
+        assert [(task.name, weight_of(task)) for task in seen] == [(f"heavy:{number}", 3.0) for number in range(4)]
 
     def test_each_lane_gets_its_own_under_its_own_name(self) -> None:
         with SharedExecutor(LocalExecutor()) as shared:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactlib.errors import InvalidInput
-from compactlib.spark.packing import makespan, packed
+from compactlib.spark.packing import makespan, packed, weight_of, worthwhile_parts
 
 WEIGHTS = st.lists(st.floats(0, 1e6), max_size=60)
 
@@ -24,6 +24,27 @@ def test_every_piece_is_in_one_group_and_none_is_far_above_the_rest(weights: lis
         # Graham: the last piece that the heaviest group got went to what was the lightest group then.
         assert max(loads) <= math.fsum(weights) / len(groups) + max(weights) + 1e-6
         assert loads == sorted(loads, reverse=True) or max(loads) - loads[0] < 1e-6
+
+
+def test_pieces_of_no_weight_are_spread_all_the_same() -> None:
+    assert packed([0.0] * 6, 3) == [[0, 3], [1, 4], [2, 5]]
+
+
+def test_parts_are_worth_their_while() -> None:
+    assert worthwhile_parts(64, 0.004, 2) == 4
+    assert worthwhile_parts(64, 0.125, 2) == 32
+    assert worthwhile_parts(64, 7.0, 2) == 64
+    assert worthwhile_parts(3, 0.001, 2) == 3
+
+
+def test_the_weight_of_a_task_is_a_number_that_it_has() -> None:
+    class Task:
+        def __init__(self, weight: object) -> None:
+            self.weight = weight
+
+    assert weight_of(Task(7)) == 7.0
+    assert [weight_of(Task(wrong)) for wrong in (-1, math.nan, math.inf, "heavy", None)] == [1.0] * 5
+    assert weight_of(object()) == 1.0
 
 
 def test_the_heaviest_begins_first_and_small_ones_share() -> None:

@@ -1,0 +1,186 @@
+"""Which of many stores have work: found out on the workers, in one job, and shown as a table before anything begins.
+
+A run over thousands of stores that was stopped has to find out what is left. No list of finished stores is kept for
+that: it could be lost, or say of a store what is not true any more. Each store is asked itself, on the workers, and
+those with nothing to do are not even opened by the process that commits.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import attrs
+
+from compactlib.budget import Budget
+from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.outcome import Failed, Skipped
+from compactlib.report import Printed
+from compactlib.rewrite import Executor
+from compactlib.spark.many_stores import StoreJob, StoreOutcome, map_items
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PLAN_DDL = "store string, plan string, weight double, reason string"
+"""The columns of a plan as a DataFrame: `plan` is `work`, `skipped` or `failed`."""
+
+
+@attrs.frozen
+class StoreWork:
+    """A store has something to do.
+
+    Attributes:
+        weight: how much, in any unit (bytes to copy, for example), >= 0.
+        reason: what, in one sentence.
+
+    Raises:
+        InvalidInput: the weight is negative or not a number.
+    """
+
+    weight: float = attrs.field(converter=float)
+    reason: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        if not self.weight >= 0:
+            raise InvalidInput(f"the weight of a store's work is {self.weight}; give 0 or more")
+
+
+PlanStore: TypeAlias = Callable[[str], StoreWork | Skipped]
+"""Looks at the store of this name from outside, and says what there is to do; picklable, runs on the workers.
+
+What a crash has left in a store is work too, if opening the store removes it.
+"""
+
+CompactStore: TypeAlias = Callable[[str, Executor, Budget], object]
+"""Opens the store of this name, compacts it on this executor under this budget, commits, closes it; its outcome."""
+
+
+@attrs.frozen
+class StorePlan:
+    """What one store has to do.
+
+    Attributes:
+        name: the store's.
+        found: `StoreWork`, or `Skipped` with the reason, or `Failed` if the store could not be looked at.
+    """
+
+    name: str
+    found: StoreWork | Skipped | Failed
+
+    @property
+    def kind(self) -> str:
+        """`work`, `skipped` or `failed`."""
+        return type(self.found).__name__.removeprefix("Store").lower()
+
+    @property
+    def weight(self) -> float | None:
+        """That of the work, `None` if there is none or nobody knows."""
+        return self.found.weight if isinstance(self.found, StoreWork) else None
+
+    @property
+    def reason(self) -> str:
+        """Why, in one sentence; an error's message."""
+        return str(self.found.error) if isinstance(self.found, Failed) else self.found.reason
+
+
+@attrs.frozen(repr=False)
+class StoresPlan(Printed):
+    """What many stores have to do. `repr()` is one line, notebooks show the table, `to_dicts()` gives its rows.
+
+    Attributes:
+        stores: those that could not be looked at, then those with work, the heaviest first, then the rest.
+    """
+
+    stores: tuple[StorePlan, ...]
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any store is left to be opened."""
+        return any(not isinstance(each.found, Skipped) for each in self.stores)
+
+    @property
+    def weight(self) -> float:
+        """Of all work together."""
+        return sum(each.weight or 0.0 for each in self.stores)
+
+    def jobs(self, compact: CompactStore) -> list[StoreJob]:
+        """One job for each store with work, for `compact_stores`.
+
+        Stores that could not be looked at get one too, and begin first: nobody knows how heavy they are, and opening
+        a store may finish or repair what a look from outside cannot go through.
+        """
+        heaviest = max((each.weight or 0.0 for each in self.stores), default=0.0)
+        return [StoreJob(each.name, functools.partial(compact, each.name),
+                         heaviest if each.weight is None else each.weight)
+                for each in self.stores if not isinstance(each.found, Skipped)]
+
+    def skipped(self) -> list[StoreOutcome]:
+        """The outcomes of stores with nothing to do, to be shown beside those of the others."""
+        return [StoreOutcome(each.name, each.found) for each in self.stores if isinstance(each.found, Skipped)]
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row a store: `store`, `plan` (`work`, `skipped` or `failed`), `weight`, `reason`."""
+        return [{"store": each.name, "plan": each.kind, "weight": each.weight, "reason": each.reason}
+                for each in self.stores]
+
+    def dataframe(self, spark: SparkSession) -> DataFrame:
+        """The rows of `to_dicts()` as a DataFrame, for questions in SQL."""
+        return spark.createDataFrame([tuple(row.values()) for row in self.to_dicts()], PLAN_DDL)
+
+    def _summary(self) -> str:
+        kinds = Counter(each.kind for each in self.stores)
+        return (f"{len(self.stores):,} stores: {kinds['work']:,} with work of {self.weight:,.0f}, "
+                f"{kinds['skipped']:,} without, {kinds['failed']:,} could not be looked at")
+
+
+@attrs.frozen
+class _Planned:
+    """`plan`, whose answer is checked where it is given."""
+
+    plan: PlanStore
+
+    def __call__(self, name: str) -> StoreWork | Skipped:
+        found: object = self.plan(name)
+        if not isinstance(found, StoreWork | Skipped):
+            raise InvalidInput(f"planning store {name} gave a {type(found).__name__}; it must give StoreWork or "
+                               f"Skipped")
+        return found
+
+
+def plan_stores(spark: SparkSession, names: Sequence[str], plan: PlanStore, *,
+                weights: Sequence[float] | None = None, parts: int | None = None) -> StoresPlan:
+    """Ask all stores in one Spark job what they have to do; nothing is opened in this process, nothing changes.
+
+    Costs what `plan` costs, divided among the workers, and some 200 bytes a store in this process.
+
+    Args:
+        spark: a classic or a Spark Connect session.
+        names: the stores', no two the same; folders, for example.
+        plan: looks at one store; what it raises is that store's answer.
+        weights: how long looking takes, in any unit; see `map_items`.
+        parts: see `map_items`.
+
+    Raises:
+        InvalidInput: two names are the same, or as for `map_items`.
+        MissingDependency: PySpark or one of its packages is not installed.
+    """
+    if len(set(names)) != len(names):
+        twice = next(name for name, times in Counter(names).items() if times > 1)
+        raise InvalidInput(f"store {twice!r} is listed twice; give each store once")
+    mapped = map_items(spark, names, _Planned(plan), weights=weights, parts=parts)
+    found = [StorePlan(each.item, _found(each.value, each.error)) for each in mapped]
+    return StoresPlan(tuple(sorted(found, key=_order)))
+
+
+def _found(value: StoreWork | Skipped | None, error: CompactlibError | None) -> StoreWork | Skipped | Failed:
+    if error is not None:
+        return Failed(error)
+    assert value is not None
+    return value
+
+
+def _order(each: StorePlan) -> tuple[int, float, str]:
+    return ("failed", "work", "skipped").index(each.kind), -(each.weight or 0.0), each.name

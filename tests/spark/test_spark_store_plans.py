@@ -1,0 +1,234 @@
+"""Plans of many stores: what they show, and runs over hundreds of stores that are stopped and go on."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from pyspark.sql import SparkSession
+
+from compactlib.budget import Budget
+from compactlib.errors import CorruptData, InvalidInput, NotALog, NotFound
+from compactlib.observe import Observer
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.raftlog import SegmentLog
+from compactlib.rewrite import Executor, LocalExecutor, RewriteOutcome, RewriteTask
+from compactlib.spark import (
+    PlanLog,
+    SparkExecutor,
+    StorePlan,
+    StoresPlan,
+    StoreWork,
+    compact_stores,
+    outcome_table,
+    plan_stores,
+)
+from tests.spark.store_jobs import LIMITS, PLAN_LOG, build_logs, compact_log, contents, copied_logs
+
+ROOT = Path(__file__).parents[2]
+
+PLAN = StoresPlan((
+    StorePlan("broken", Failed(NotFound("no such store; check the path"))),
+    StorePlan("large", StoreWork(900.0, "copies 900 bytes")),
+    StorePlan("small", StoreWork(1.0, "drops a segment")),
+    StorePlan("done", Skipped("nothing is dead")),
+))
+
+
+class TestStoresPlan:
+    def test_it_says_in_one_line_what_there_is_to_do(self) -> None:
+        assert repr(PLAN) == "<StoresPlan: 4 stores: 2 with work of 901, 1 without, 1 could not be looked at>"
+        assert "copies 900 bytes" in str(PLAN)
+        assert "no such store" in PLAN._repr_html_()
+        assert PLAN.to_dicts()[1] == {"store": "large", "plan": "work", "weight": 900.0, "reason": "copies 900 bytes"}
+        assert [row["plan"] for row in PLAN.to_dicts()] == ["failed", "work", "work", "skipped"]
+        assert (PLAN.weight, PLAN.has_work) == (901.0, True)
+        assert not StoresPlan(PLAN.stores[3:]).has_work
+
+    def test_stores_with_work_get_a_job_and_so_does_one_that_could_not_be_looked_at(self) -> None:
+        opened: list[str] = []
+
+        def compact(name: str, executor: Executor, budget: Budget) -> Any:
+            opened.append(name)
+            return Done(name)
+
+        jobs = PLAN.jobs(compact)
+        assert [(job.name, job.weight) for job in jobs] == [("broken", 900.0), ("large", 900.0), ("small", 1.0)]
+        outcomes = list(compact_stores(jobs, LocalExecutor(), stores_at_once=1))
+        assert opened == ["broken", "large", "small"]
+        table = outcome_table([*outcomes, *PLAN.skipped()])
+        assert {row["store"]: row["outcome"] for row in table.to_dicts()} == {
+            "broken": "done", "large": "done", "small": "done", "done": "skipped"}
+
+    @pytest.mark.parametrize("weight", [-1.0, float("nan")])
+    def test_a_weight_that_cannot_be_packed_is_refused(self, weight: float) -> None:
+        with pytest.raises(InvalidInput, match="give 0 or more"):
+            StoreWork(weight)
+
+
+class TestPlanLog:
+    def test_it_plans_as_the_log_itself_does(self, tmp_path: Path) -> None:
+        for folder in build_logs(tmp_path / "logs", 5):
+            found = PLAN_LOG(folder)
+            with SegmentLog(folder, LIMITS) as log:
+                plan = log.plan("major")
+            assert isinstance(found, StoreWork)
+            assert found.weight == plan.bytes_to_copy > 0
+            assert found.reason == plan.table().title
+            compact_log(folder, LocalExecutor(), Budget())
+            again = PLAN_LOG(folder)
+            assert isinstance(again, Skipped)
+            assert "drop 0, rewrite 0 into 0" in again.reason
+
+    def test_a_minor_plan_copies_nothing(self, tmp_path: Path) -> None:
+        (folder,) = build_logs(tmp_path / "logs", 1)
+        minor = PlanLog(limits=LIMITS.limits, kind="minor")
+        assert isinstance(minor(folder), Skipped)
+        with SegmentLog(folder, LIMITS) as log:
+            assert log.last_index is not None
+            log.record_snapshot(log.last_index - 1, live=[])
+        assert minor(folder).reason.startswith("minor compaction")
+        assert isinstance(minor(folder), StoreWork)
+        assert minor(folder) == StoreWork(0.0, minor(folder).reason)
+
+    def test_what_a_crash_has_left_is_work(self, tmp_path: Path) -> None:
+        (folder,) = build_logs(tmp_path / "logs", 1)
+        compact_log(folder, LocalExecutor(), Budget())
+        (Path(folder) / "rewrite-lost").mkdir()
+        found = PLAN_LOG(folder)
+        assert isinstance(found, StoreWork)
+        assert found.weight == 0.0
+        assert found.reason.endswith("left by an interrupted run: rewrite-lost")
+        compact_log(folder, LocalExecutor(), Budget())
+        assert isinstance(PLAN_LOG(folder), Skipped)
+
+    def test_what_is_no_log(self, tmp_path: Path) -> None:
+        with pytest.raises(NotALog):
+            PLAN_LOG(str(tmp_path))
+        with pytest.raises(InvalidInput, match="'minor' or 'major'"):
+            PlanLog(kind="middle")  # type: ignore[arg-type]
+
+
+@attrs.define
+class Counting:
+    """Counts the batches that it passes on."""
+
+    executor: Executor
+    batches: list[int] = attrs.field(factory=list)
+
+    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+            observer: Observer | None = None) -> Iterable[RewriteOutcome]:
+        listed = list(tasks)
+        self.batches.append(len(listed))
+        return self.executor.run(listed, budget=budget, observer=observer)
+
+
+def many(spark: SparkSession, base: Path, count: int) -> None:
+    """Plan, compact and plan again so many logs; every log ends as it would alone, and the second plan is empty."""
+    templates = build_logs(base / "templates", 10)
+    folders = copied_logs(base / "logs", templates, count)
+    # A few that are far heavier than the rest.
+    for folder in folders[3::97]:
+        with SegmentLog(folder, LIMITS) as log:
+            last = log.last_index or 0
+            log.extend((index, 1, b"heavy" * 200) for index in range(last + 1, last + 200))
+            log.record_snapshot(last + 198, live=range(1, last + 198, 3))
+    heavy = set(folders[3::97])
+    plan = plan_stores(spark, folders, PLAN_LOG)
+    assert [each.kind for each in plan.stores] == ["work"] * count
+    assert {each.name for each in plan.stores[:len(heavy)]} == heavy
+    counting = Counting(SparkExecutor(spark, jobs_at_once=1, tasks_per_partition=None))
+    outcomes = list(compact_stores(plan.jobs(compact_log), counting))  # type: ignore[arg-type]
+    assert len(outcomes) == count
+    assert all(isinstance(each.outcome, Done) and not each.outcome.stats.failed for each in outcomes)
+    assert len(counting.batches) < count / 4
+    for template in templates:
+        compact_log(template, LocalExecutor(), Budget())
+    expected = [contents(template) for template in templates]
+    wrong = [folder for number, folder in enumerate(folders)
+             if folder not in heavy and contents(folder) != expected[number % 10]]
+    assert not wrong
+    again = plan_stores(spark, folders, PLAN_LOG)
+    assert [each.kind for each in again.stores] == ["skipped"] * count
+    assert again.jobs(compact_log) == []
+
+
+@pytest.mark.spark
+class TestOnSpark:
+    def test_two_hundred_stores(self, spark: SparkSession, tmp_path: Path) -> None:
+        many(spark, tmp_path, 200)
+
+    @pytest.mark.soak
+    def test_five_thousand_stores(self, spark: SparkSession, tmp_path: Path) -> None:
+        many(spark, tmp_path, 5000)
+
+    def test_a_plan_is_a_dataframe(self, spark: SparkSession, tmp_path: Path) -> None:
+        """Damage, stores that are none, and stores that are done are rows like the others."""
+        ready, damaged, done = build_logs(tmp_path / "logs", 3)
+        segment = min(Path(damaged).glob("*.segment"))
+        segment.write_bytes(b"\xff" * segment.stat().st_size)
+        compact_log(done, LocalExecutor(), Budget())
+        absent = str(tmp_path / "absent")
+        plan = plan_stores(spark, [ready, damaged, done, absent], PLAN_LOG)
+        frame = plan.dataframe(spark)
+        assert [row.asDict() for row in frame.collect()] == plan.to_dicts()
+        kinds = {row.store: row.plan for row in frame.collect()}
+        assert kinds == {ready: "work", damaged: "failed", done: "skipped", absent: "failed"}
+        errors = {each.name: each.found.error for each in plan.stores if isinstance(each.found, Failed)}
+        assert isinstance(errors[damaged], CorruptData)
+        assert isinstance(errors[absent], NotALog)
+
+    def test_a_plan_that_is_none(self, spark: SparkSession) -> None:
+        def planned(name: str) -> Any:
+            return 7
+
+        (only,) = plan_stores(spark, ["a"], planned).stores
+        assert "it must give StoreWork or Skipped" in only.reason
+        with pytest.raises(InvalidInput, match="'a' is listed twice"):
+            plan_stores(spark, ["a", "b", "a"], planned)
+        assert plan_stores(spark, [], planned).stores == ()
+
+    @pytest.mark.parametrize("seed", [1])
+    def test_killed_again_and_again_it_goes_on(self, spark: SparkSession, tmp_path: Path, seed: int) -> None:
+        killed_runs(spark, tmp_path, random.Random(seed), 40, 3)
+
+    @pytest.mark.soak
+    @pytest.mark.parametrize("seed", range(10))
+    def test_killed_many_times(self, spark: SparkSession, tmp_path: Path, seed: int) -> None:
+        killed_runs(spark, tmp_path, random.Random(seed), 150, 12)
+
+
+def killed_runs(spark: SparkSession, base: Path, rng: random.Random, count: int, kills: int) -> None:
+    """Drivers that are killed at any change of the disk; each time a plan says what is left, and the next goes on."""
+    templates = build_logs(base / "templates", 10)
+    folders = copied_logs(base / "logs", templates, count)
+    reported: set[str] = set()
+    for _ in range(kills):
+        left = [job.name for job in plan_stores(spark, folders, PLAN_LOG).jobs(compact_log)]
+        assert not reported & set(left)
+        if not left:
+            break
+        # A log takes some 30 changes.
+        changes = rng.randrange(30 * max(count // kills, 1) * 2)
+        ran = subprocess.run([sys.executable, "-m", "tests.spark.killed_stores", str(changes), *left], cwd=ROOT,
+                             capture_output=True, text=True, timeout=240, check=False)
+        assert ran.returncode in (-signal.SIGKILL, 0), ran.stderr[-4000:]
+        finished = ran.stdout.split()
+        assert not reported & set(finished)
+        reported |= set(finished)
+    rest = plan_stores(spark, folders, PLAN_LOG)
+    outcomes = list(compact_stores(rest.jobs(compact_log), SparkExecutor(spark, jobs_at_once=1)))
+    assert not any(isinstance(each.outcome, Failed) for each in outcomes)
+    assert not plan_stores(spark, folders, PLAN_LOG).has_work
+    for template in templates:
+        compact_log(template, LocalExecutor(), Budget())
+    for number, folder in enumerate(folders):
+        assert contents(folder) == contents(templates[number % 10])
+        assert [path.name for path in Path(folder).iterdir() if path.is_dir()] == []
