@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     )
     from compactlib.raftlog.raft_log import RaftLog
     from compactlib.raftlog.read_plan import ReadPlan
-    from compactlib.raftlog.recover import RecoveryReport, recover_folder
+    from compactlib.raftlog.recover import RecoveryReport, leftovers, recover_folder
     from compactlib.raftlog.refs import MergedRefs, find_ref, merge_refs
     from compactlib.raftlog.result import CompactionReport, GroupFailed, GroupStats
     from compactlib.raftlog.rewrite import CompactSegments, SegmentSource
@@ -162,6 +162,7 @@ __all__ = [
     "WorkerFactory",
     "commit_group",
     "find_ref",
+    "leftovers",
     "merge_refs",
     "open_log",
     "plan_clump",
@@ -193,7 +194,7 @@ load_lazily(__name__, {
     ".protocols": ("LogWorker", "PinnedEntries", "ReplicatedLog", "SnapshotMeta", "SnapshotStore", "WorkerFactory"),
     ".raft_log": ("RaftLog",),
     ".read_plan": ("ReadPlan",),
-    ".recover": ("RecoveryReport", "recover_folder"),
+    ".recover": ("RecoveryReport", "leftovers", "recover_folder"),
     ".refs": ("MergedRefs", "find_ref", "merge_refs"),
     ".result": ("CompactionReport", "GroupFailed", "GroupStats"),
     ".rewrite": ("CompactSegments", "SegmentSource"),
