@@ -27,13 +27,14 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.errors import InvalidInput, NotFound, Stale
 from compactlib.spark.arrow_arrays import binaries, chosen, flags, numbers, schema_of
 from compactlib.spark.blob_contents import read_contents
-from compactlib.spark.source_options import folder_of, given_options, one_of, seconds_of
+from compactlib.spark.neighbours import DEFAULT_PARTITION_BYTES
+from compactlib.spark.source_options import folder_of, given_options, one_of, partition_bytes_of, seconds_of
 
 MAX_BATCH_ROWS = 16_384
 MAX_BATCH_BYTES = 2 << 20
 """A batch ends at so many rows, or bytes of records if they are read; one larger record is a batch of its own."""
 
-_OPTIONS = frozenset({"path", "payload", "damaged", "now", "reference_time", "segments"})
+_OPTIONS = frozenset({"path", "payload", "damaged", "now", "reference_time", "segments", "partition_bytes"})
 _NAMES = {int(kind): kind.name.lower() for kind in RecordKind}
 _KINDS = [_NAMES.get(number, "") for number in range(max(_NAMES) + 1)]
 _DIGITS = bytes(b"01"[value & 1] for value in range(256))
@@ -59,6 +60,7 @@ class BlobOptions:
         now: for `valid`: blobs that expire strictly before it have expired; when planning happens if `None`.
         reference_time: for `valid`: deletes made strictly before it are in effect; as `now` if `None`.
         segments: the names of the segments to read; all if empty.
+        partition_bytes: up to which size neighbouring segments share a partition.
     """
 
     folder: str
@@ -67,6 +69,7 @@ class BlobOptions:
     now: float | None = None
     reference_time: float | None = None
     segments: tuple[SegmentName, ...] = ()
+    partition_bytes: int = DEFAULT_PARTITION_BYTES
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> BlobOptions:
@@ -79,7 +82,8 @@ class BlobOptions:
         names = tuple(SegmentName.parse(name.strip()) for name in given.get("segments", "").split(",") if name.strip())
         return cls(folder=folder_of(given), payload=one_of(given, "payload", {"true": True, "false": False}),
                    errors=one_of(given, "damaged", {"fail": False, "column": True}), now=seconds_of(given, "now"),
-                   reference_time=seconds_of(given, "reference_time"), segments=names)
+                   reference_time=seconds_of(given, "reference_time"), segments=names,
+                   partition_bytes=partition_bytes_of(given))
 
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:
@@ -91,13 +95,14 @@ class BlobOptions:
 
 @attrs.frozen(kw_only=True)
 class BlobSlice:
-    """What one partition reads: one segment, as it was found.
+    """What is read of one segment, as it was found.
 
     Attributes:
         folder: the store's folder.
         name: the segment.
         descriptor: of the store.
         records: how many records it had.
+        size_bytes: where they ended in its file.
         kept: one bit a record, the first the lowest of the first byte: whether a compaction would keep it.
     """
 
@@ -105,6 +110,7 @@ class BlobSlice:
     name: SegmentName
     descriptor: Descriptor
     records: int
+    size_bytes: int
     kept: bytes
 
 
@@ -120,22 +126,22 @@ def plan_slices(options: BlobOptions, clock: Clock | None = None) -> list[BlobSl
     if look.damage and not options.errors:
         raise look.damage[0]
     kept = kept_offsets(look.snapshot, now if options.reference_time is None else options.reference_time, now)
-    known = [info.name for info in look.snapshot.segments if info.records]
+    ends = {info.name: info.end for info in look.snapshot.segments if info.records}
     missing = set(options.segments).difference(info.name for info in look.snapshot.segments)
     if missing:
         raise InvalidInput(f"the store in {options.folder} has no segment {min(missing)}; it has "
-                           f"{', '.join(map(str, known))}")
+                           f"{', '.join(map(str, ends))}")
     masks: dict[SegmentName, bytearray] = {}
     for index in look.snapshot.index_parts():
         is_kept = kept[index.segment].__contains__
         masks.setdefault(index.segment, bytearray()).extend(map(is_kept, index.columns.offsets))
     slices = []
-    for name in known:
+    for name, end in ends.items():
         if options.segments and name not in options.segments:
             continue
         mask = masks[name]
         slices.append(BlobSlice(folder=options.folder, name=name, descriptor=look.descriptor, records=len(mask),
-                                kept=_packed(mask)))
+                                size_bytes=end, kept=_packed(mask)))
     return slices
 
 

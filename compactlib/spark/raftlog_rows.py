@@ -25,14 +25,15 @@ from compactlib.raftlog.segment_index import SegmentIndex, picked
 from compactlib.raftlog.segment_set import open_segment
 from compactlib.raftlog.snapshot_state import SnapshotState, read_snapshot_state
 from compactlib.spark.arrow_arrays import binaries, flags, numbers, schema_of
-from compactlib.spark.source_options import folder_of, given_options, one_of
+from compactlib.spark.neighbours import DEFAULT_PARTITION_BYTES
+from compactlib.spark.source_options import folder_of, given_options, one_of, partition_bytes_of
 
 MAX_BATCH_ROWS = 16_384
 """Rows in one batch. A batch also ends where a read does, which is after 1 MiB of payload or one larger entry."""
 
 _LARGEST_LONG = (1 << 63) - 1
 _LARGEST_BINARY = (1 << 31) - 1
-_OPTIONS = frozenset({"path", "payload", "first", "last", "damaged"})
+_OPTIONS = frozenset({"path", "payload", "first", "last", "damaged", "partition_bytes"})
 
 
 @attrs.frozen(kw_only=True)
@@ -45,6 +46,7 @@ class SourceOptions:
         errors: give damaged entries with the error in a column of its own, instead of failing.
         first: lowest index.
         last: highest index (inclusive).
+        partition_bytes: up to which size neighbouring segments share a partition.
     """
 
     folder: str
@@ -52,6 +54,7 @@ class SourceOptions:
     errors: bool = False
     first: int = 0
     last: int = MAX_INDEX
+    partition_bytes: int = DEFAULT_PARTITION_BYTES
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -65,7 +68,8 @@ class SourceOptions:
         if first > last:
             raise InvalidInput(f"first is {first}, which lies above last, {last}")
         return cls(folder=folder_of(given), payload=one_of(given, "payload", {"true": True, "false": False}),
-                   errors=one_of(given, "damaged", {"fail": False, "column": True}), first=first, last=last)
+                   errors=one_of(given, "damaged", {"fail": False, "column": True}), first=first, last=last,
+                   partition_bytes=partition_bytes_of(given))
 
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:
@@ -87,13 +91,14 @@ def _index(options: Mapping[str, str], name: str, default: int) -> int:
 
 @attrs.frozen(kw_only=True)
 class SegmentSlice:
-    """What one partition reads: a range of one segment, as planned.
+    """What is read of one segment: a range, as planned.
 
     Attributes:
         folder: the log's folder.
         ref: the segment, and the range to read.
         newest: whether it is the log's newest, whose end may still grow.
         inode: which file it was.
+        size_bytes: of that file.
         snapshot: the snapshot in force, with the live indexes of this range only; `None` if there was none.
     """
 
@@ -101,6 +106,7 @@ class SegmentSlice:
     ref: SegmentRef
     newest: bool
     inode: int
+    size_bytes: int
     snapshot: SnapshotState | None
 
 
@@ -118,9 +124,9 @@ def plan_slices(options: SourceOptions) -> list[SegmentSlice]:
         for ref in overlapping_refs(log.refs, options.first, options.last):
             part = SegmentRef(ref.number, max(ref.first, options.first), min(ref.last, options.last))
             here = None if state is None else SnapshotState(state.index, state.live.between(part.first, part.last))
-            inode = os.stat(os.path.join(options.folder, segment_name(ref.number))).st_ino
-            slices.append(SegmentSlice(folder=options.folder, ref=part, newest=ref == log.refs[-1], inode=inode,
-                                       snapshot=here))
+            file = os.stat(os.path.join(options.folder, segment_name(ref.number)))
+            slices.append(SegmentSlice(folder=options.folder, ref=part, newest=ref == log.refs[-1], inode=file.st_ino,
+                                       size_bytes=file.st_size, snapshot=here))
         return slices
 
 

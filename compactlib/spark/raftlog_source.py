@@ -16,7 +16,7 @@ NAME = "compactlib.raftlog"
 
 
 class RaftLogSource(DataSource):
-    """A log's entries as rows, one partition per segment; see `compactlib.spark.register` for columns and options."""
+    """A log's entries as rows, partitioned by segments; see `compactlib.spark.register` for columns and options."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -35,4 +35,4 @@ class RaftLogSource(DataSource):
         """Plans and reads."""
         options = self._parsed
         return PlannedReader(options.columns, schema, partial(plan_slices, options),
-                             partial(read_slice, options=options))
+                             partial(read_slice, options=options), options.partition_bytes)

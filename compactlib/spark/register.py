@@ -11,32 +11,47 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format(...).load(folder)` work in this session for `compactlib.raftlog` and
-    `compactlib.blobstore`. The columns are in `docs/spark.md`.
+    """Make `spark.read.format(...).load(folder)` work in this session for `compactlib.raftlog`,
+    `compactlib.blobstore` and `compactlib.staging`. The columns are in `docs/spark.md`.
 
-    Rows of a log are the entries that its segments still hold, one partition per segment, ascending by index within it:
+    Rows of a log are the entries that its segments still hold, partitioned by segments, ascending by index within one:
     `segment`, `index`, `term`, `offset` (of the payload in the segment's file), `length` (all bigint), `live` (boolean:
     above the last snapshot, or in its live set) and `payload` (binary). Options:
 
-    * `first`, `last`: a range of indexes; segments outside it get no partition. (A `where` on `index` gives the same
+    * `first`, `last`: a range of indexes; segments outside it are not read. (A `where` on `index` gives the same
       rows, but is applied after reading: Spark's own push-down into Python sources mixes up queries.)
 
-    Rows of a blob store are the records of its log, one partition per segment, ascending by offset. Options:
+    Rows of a blob store are the records of its log, partitioned by segments, ascending by offset. Options:
 
-    * `segments`: names of segments, separated by commas; the others get no partition.
+    * `segments`: names of segments, separated by commas; the others are not read.
     * `now`, `reference_time`: seconds since the epoch at which `valid` is judged, as `log_statistics` does; `now` is
       when planning happens if not given, and `reference_time` (from when on deletes are not in effect) is `now`.
 
-    Options of both:
+    Rows of a branch are its records, partitioned by ranges of its base, ascending by key: `key`, `identity` (binary),
+    `length` (of the value, bigint), `state` (string: `committed`, `compacted`, `sealed` or `staged`) and `value`
+    (binary). The path is the folder of the ranges. Options:
+
+    * `branch`, `at` (a commit, or a branch whose HEAD to read) or `metarange`: what to read. `repository`: of which.
+    * `kv`: the SQLite file of the branches; or `area`: `module:function`, a function that workers can import, which is
+      given the path and opens any stores (see `compactlib.spark.staging_options.AreaOpener`). A metarange alone needs
+      neither.
+    * `prefix`, `first`, `last`: which keys, as text, or with `keys=hex` as hexadecimal digits; ranges outside are not
+      read.
+    * `tombstones`: `true` gives the keys whose newest staged entry is a tombstone too, and the column `deleted`.
+    * `payload`: `false` leaves the values out.
+
+    Option of all: `partition_bytes`: neighbouring segments or ranges share a partition up to this size (32 MiB).
+
+    Options of logs and blob stores:
 
     * `payload`: `false` leaves the column out, and payload bytes unread and unchecked.
     * `damaged`: `fail` (default) ends the read at damage, naming file and offset; `column` gives the row a null payload
       and its error in the column `error`. With `payload=false` and `column`, payloads are checked but not passed on:
       the cheap way to look for damage.
 
-    The folder must be reachable under the same path from every worker. Nothing is locked or written: a log or
-    store in use may be read. A DataFrame sees the segments that it found when it was first executed; after a compaction
-    it may fail with `Stale`, and is then to be loaded again.
+    The folder must be reachable under the same path from every worker. Nothing is locked or written: what is in use may
+    be read. A DataFrame sees the files that it found when it was first executed; after a compaction it may fail with
+    `Stale`, and is then to be loaded again.
 
     Args:
         spark: a classic or a Spark Connect session, on which `ship_library` was called if its workers need it.
@@ -47,6 +62,7 @@ def register(spark: SparkSession) -> None:
     require_spark("a data source of compactlib")
     from compactlib.spark.blobstore_source import BlobStoreSource
     from compactlib.spark.raftlog_source import RaftLogSource
+    from compactlib.spark.staging_source import StagingSource
 
-    for source in (RaftLogSource, BlobStoreSource):
+    for source in (RaftLogSource, BlobStoreSource, StagingSource):
         spark.dataSource.register(source)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 from compactlib.errors import InvalidInput
+from compactlib.spark.neighbours import DEFAULT_PARTITION_BYTES
 
 _T = TypeVar("_T")
 
@@ -47,6 +48,18 @@ def one_of(given: Mapping[str, str], name: str, meanings: Mapping[str, _T]) -> _
     if text.lower() not in meanings:
         raise InvalidInput(f"option {name!r} is {text!r}; it takes {' or '.join(meanings)}")
     return meanings[text.lower()]
+
+
+def partition_bytes_of(given: Mapping[str, str]) -> int:
+    """Up to which size neighbours share a partition.
+
+    Raises:
+        InvalidInput: it is no number of bytes.
+    """
+    text = given.get("partition_bytes", str(DEFAULT_PARTITION_BYTES))
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidInput(f"option 'partition_bytes' is {text!r}; it takes a number of bytes")
+    return int(text)
 
 
 def seconds_of(given: Mapping[str, str], name: str) -> float | None:

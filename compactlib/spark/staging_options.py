@@ -13,7 +13,8 @@ import attrs
 from compactlib.errors import InvalidInput, NotFound
 from compactlib.kv import KVStore, MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects
-from compactlib.spark.source_options import folder_of, given_options, one_of
+from compactlib.spark.neighbours import DEFAULT_PARTITION_BYTES
+from compactlib.spark.source_options import folder_of, given_options, one_of, partition_bytes_of
 from compactlib.staging import CommittedRanges, MetaRangeId, StagingArea
 from compactlib.staging.listing import upper_bound
 from compactlib.staging.names import branch_key, repository_partition
@@ -24,7 +25,7 @@ AreaOpener: TypeAlias = Callable[[str], AbstractContextManager[StagingArea]]
 the end of the `with` statement closes it. Decorate it with `contextlib.contextmanager`."""
 
 _OPTIONS = frozenset({"path", "kv", "area", "repository", "branch", "at", "metarange", "payload", "tombstones", "keys",
-                      "prefix", "first", "last"})
+                      "prefix", "first", "last", "partition_bytes"})
 _WHAT = ("branch", "at", "metarange")
 
 
@@ -67,6 +68,7 @@ class StagingSourceOptions:
         payload: give the values.
         tombstones: give the keys whose newest staged entry is a tombstone, too.
         keys: which keys.
+        partition_bytes: up to which size neighbouring ranges share a partition.
     """
 
     path: str
@@ -79,6 +81,7 @@ class StagingSourceOptions:
     payload: bool = True
     tombstones: bool = False
     keys: KeyRange = KeyRange()
+    partition_bytes: int = DEFAULT_PARTITION_BYTES
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> StagingSourceOptions:
@@ -97,7 +100,8 @@ class StagingSourceOptions:
             area=given.get("area"), repository=given.get("repository", "main"), branch=given.get("branch"),
             at=given.get("at"), metarange=MetaRangeId(given["metarange"]) if "metarange" in given else None,
             payload=one_of(given, "payload", {"true": True, "false": False}),
-            tombstones=one_of(given, "tombstones", {"false": False, "true": True}), keys=_keys(given))
+            tombstones=one_of(given, "tombstones", {"false": False, "true": True}), keys=_keys(given),
+            partition_bytes=partition_bytes_of(given))
         parsed._check()
         return parsed
 

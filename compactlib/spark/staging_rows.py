@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from compactlib.errors import Stale
 from compactlib.spark.arrow_arrays import schema_of
+from compactlib.spark.neighbours import neighbours
 from compactlib.spark.staging_options import KeyRange, StagingSourceOptions
 from compactlib.staging import (
     CommittedRanges,
@@ -48,9 +49,6 @@ MAX_BATCH_ROWS: Final = 8192
 """Rows in one batch."""
 MAX_STAGED_BYTES: Final = 4 << 20
 """Staged entries are laid over the base so many bytes at a time, or so many as fit into a batch."""
-PART_BYTES: Final = 4 << 20
-"""Neighbouring ranges share a part up to this logical size; a larger range has one of its own."""
-
 _StagedKey = tuple[bytes, str, Record | None]
 
 
@@ -65,6 +63,11 @@ class PlannedRange:
 
     entry: RangeEntry
     of_head: bool
+
+    @property
+    def size_bytes(self) -> int:
+        """The logical size of its records."""
+        return self.entry.size_bytes
 
 
 @attrs.frozen(kw_only=True)
@@ -85,11 +88,14 @@ class BranchPart:
     head: MetaRangeId | None
     record: BranchRecord | None
 
+    @property
+    def size_bytes(self) -> int:
+        """The logical size of its ranges."""
+        return sum(each.size_bytes for each in self.ranges)
 
-def plan_parts(area: StagingArea, options: StagingSourceOptions, *, part_bytes: int = PART_BYTES) -> list[BranchPart]:
+
+def plan_parts(area: StagingArea, options: StagingSourceOptions) -> list[BranchPart]:
     """The parts to read, ascending by key. Reads the branch's record, a commit and a metarange, and no range.
-
-    Neighbouring ranges share a part up to `part_bytes` of logical size.
 
     Raises:
         BranchNotFound, CommitNotFound, MetaRangeNotFound: there is no such thing.
@@ -114,24 +120,12 @@ def plan_parts(area: StagingArea, options: StagingSourceOptions, *, part_bytes: 
     wanted = [PlannedRange(entry=entry, of_head=entry.range_id in of_head)
               for entry in area.context.committed.ranges_of(base)
               if entry.max_key >= keys.first and (keys.behind is None or entry.min_key < keys.behind)]
-    groups = _neighbours(wanted, part_bytes) or ([()] if record is not None else [])
+    groups = neighbours(wanted, options.partition_bytes) or ([()] if record is not None else [])
     if not groups:
         return []
     ends = [group[-1].entry.max_key + b"\0" for group in groups[:-1]]
     return [BranchPart(keys=KeyRange(first=first, behind=behind), ranges=group, base=base, head=head, record=record)
             for group, first, behind in zip(groups, [keys.first, *ends], [*ends, keys.behind], strict=True)]
-
-
-def _neighbours(ranges: Sequence[PlannedRange], part_bytes: int) -> list[tuple[PlannedRange, ...]]:
-    groups: list[list[PlannedRange]] = []
-    size = 0
-    for each in ranges:
-        size += each.entry.size_bytes
-        if not groups or size > part_bytes:
-            groups.append([])
-            size = each.entry.size_bytes
-        groups[-1].append(each)
-    return list(map(tuple, groups))
 
 
 def read_part(area: StagingArea, part: BranchPart, options: StagingSourceOptions) -> Iterator[pa.RecordBatch]:

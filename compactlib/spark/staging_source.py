@@ -36,4 +36,4 @@ class StagingSource(DataSource):
         """Plans and reads."""
         options = self._parsed
         return PlannedReader(options.columns, schema, partial(plan_slices, options),
-                             partial(read_slice, options=options))
+                             partial(read_slice, options=options), options.partition_bytes)

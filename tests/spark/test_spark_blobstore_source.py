@@ -24,7 +24,7 @@ def test_rows_partitions_and_valid_bytes_in_sql(spark: SparkSession, tmp_path: P
     clock = ManualClock(START)
     with garbage_store(tmp_path / "store", clock) as store:
         store.flush()
-        times = {"now": str(clock.now()), "reference_time": str(clock.now() - 1)}
+        times = {"now": str(clock.now()), "reference_time": str(clock.now() - 1), "partition_bytes": "1"}
         frame = spark.read.format("compactlib.blobstore").options(**times).load(store.folder)
         wanted = BlobOptions.parse({"path": store.folder, **times})
         plain = [row for part in plan_slices(wanted) for batch in read_slice(part, wanted) for row in batch.to_pylist()]

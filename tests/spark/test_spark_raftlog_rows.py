@@ -44,6 +44,24 @@ class TestRows:
         with LogReader(log) as reader:
             assert live == [(entry.index, entry.term, entry.payload) for entry in reader.entries()]
 
+    @pytest.mark.parametrize("snapshot", [None, 30, 100, 170])
+    def test_live_bytes_are_those_of_the_statistics(self, tmp_path: Path, snapshot: int | None) -> None:
+        log = build_log(tmp_path / "log", snapshot=snapshot)
+        found: dict[int, tuple[int, int]] = {}
+        for row in rows(options(log, payload="false")):
+            entries, size = found.get(row["segment"], (0, 0))
+            found[row["segment"]] = entries + row["live"], size + row["length"] * row["live"]
+        with LogReader(log) as reader:
+            assert found == {each.number: (each.live_entries, each.live_bytes) for each in reader.stats()}
+
+    def test_payloads_with_gaps_between_them(self, tmp_path: Path) -> None:
+        """What was overwritten stays in the file, between payloads that count."""
+        with SegmentLog(tmp_path) as log:
+            log.extend((index, 1, b"old %d" % index) for index in range(1, 101))
+            log.extend((index, 2, b"new %d" % index) for index in range(50, 61))
+        assert rows(options(tmp_path)) == expected_rows(tmp_path)
+        assert [row["payload"] for row in rows(options(tmp_path))][48:51] == [b"old 49", b"new 50", b"new 51"]
+
     def test_without_a_snapshot_all_is_live(self, tmp_path: Path) -> None:
         log = build_log(tmp_path / "log", snapshot=None)
         found = rows(options(log))

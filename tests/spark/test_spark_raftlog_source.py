@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from compactlib.raftlog import SegmentLog
+from compactlib.raftlog import LogReader, SegmentLog
 from compactlib.spark import register
 from tests.spark.raftlogs import RA_SEGMENTS, build_log, expected_rows, flip_byte
 
@@ -49,11 +49,14 @@ def test_rows_columns_and_partitions(load: Load, log: Path) -> None:
     wanted = expected_rows(log)
     assert rows(frame) == wanted
     assert frame.count() == len(wanted)
-    assert frame.rdd.getNumPartitions() == len({row["segment"] for row in wanted})
+    assert frame.rdd.getNumPartitions() == 1
+    alone = load(log, partition_bytes="1")
+    assert rows(alone) == wanted
+    assert alone.rdd.getNumPartitions() == len({row["segment"] for row in wanted})
 
 
 def test_a_range_without_payload(load: Load, log: Path) -> None:
-    frame = load(log, first="60", last="120", payload="false")
+    frame = load(log, first="60", last="120", payload="false", partition_bytes="1")
     assert "payload" not in frame.columns
     wanted = [{name: value for name, value in row.items() if name != "payload"} for row in expected_rows(log, 60, 120)]
     assert rows(frame) == wanted
@@ -68,6 +71,19 @@ def test_in_sql(load: Load, log: Path, spark: SparkSession) -> None:
     assert [tuple(row) for row in answer] == [
         (number, len(lengths), sum(lengths)) for number in (1, 2)
         if (lengths := [row["length"] for row in dead if row["segment"] == number])]
+
+
+def test_live_ratio_in_sql(load: Load, log: Path, spark: SparkSession) -> None:
+    load(log, payload="false").createOrReplaceTempView("raftlog_entries")
+    try:
+        found = spark.sql("SELECT segment, sum(CASE WHEN live THEN length ELSE 0 END) AS live_bytes, "
+                          "live_bytes / sum(length) AS live_ratio FROM raftlog_entries GROUP BY segment").collect()
+    finally:
+        spark.catalog.dropTempView("raftlog_entries")
+    with LogReader(log) as reader:
+        assert {row["segment"]: row["live_bytes"] for row in found} == {
+            each.number: each.live_bytes for each in reader.stats()}
+    assert 0 < min(row["live_ratio"] for row in found) < max(row["live_ratio"] for row in found) == 1
 
 
 @pytest.mark.skipif(not RA_SEGMENTS.is_dir(), reason="needs the real Ra segments in ../shared/data")

@@ -17,7 +17,6 @@ from compactlib.outcome import Done
 from compactlib.spark.staging_options import KeyRange, StagingSourceOptions
 from compactlib.spark.staging_rows import (
     MAX_BATCH_ROWS,
-    PART_BYTES,
     BranchPart,
     plan_parts,
     plan_slices,
@@ -49,13 +48,13 @@ def memory_area(range_format: RangeFormat | None = None, rule: SplitRule = SMALL
 
 
 def options(**asked: Any) -> StagingSourceOptions:
-    given: dict[str, Any] = {"branch": "main", "tombstones": True, **asked}
+    given: dict[str, Any] = {"branch": "main", "tombstones": True, "partition_bytes": 1, **asked}
     return StagingSourceOptions(path="unused", **given)
 
 
 def rows(area: StagingArea, wanted: StagingSourceOptions, parts: list[BranchPart] | None = None,
-         part_bytes: int = 1) -> list[dict[str, Any]]:
-    planned = plan_parts(area, wanted, part_bytes=part_bytes) if parts is None else parts
+         ) -> list[dict[str, Any]]:
+    planned = plan_parts(area, wanted) if parts is None else parts
     return [row for part in planned for batch in read_part(area, part, wanted) for row in batch.to_pylist()]
 
 
@@ -155,22 +154,25 @@ class TestParts:
     def test_one_for_each_range_or_for_several_small_ones(self, area: StagingArea) -> None:
         base = area.branch("main").status().compacted_metarange_id
         ranges = area.context.committed.ranges_of(base)
-        parts = plan_parts(area, options(), part_bytes=1)
+        parts = plan_parts(area, options())
         assert [part.ranges[0].entry for part in parts] == list(ranges)
         assert {each.of_head for part in parts for each in part.ranges} == {True, False}
-        assert len(plan_parts(area, options())) == 1
+        (whole,) = plan_parts(area, options(partition_bytes=1 << 20))
+        assert [each.entry for each in whole.ranges] == list(ranges)
+        assert whole.size_bytes == sum(entry.size_bytes for entry in ranges)
 
     def test_they_cover_every_key_once(self, area: StagingArea) -> None:
-        parts = plan_parts(area, options(), part_bytes=1)
+        parts = plan_parts(area, options())
         assert [part.keys.first for part in parts] == [b"", *(part.keys.behind for part in parts[:-1])]
         assert parts[-1].keys.behind is None
 
     def test_large_ranges_have_their_own(self) -> None:
         area = memory_area(rule=SplitRule(raggedness=1))
         for number in range(6):
-            area.branch("main").put(key(number), bytes(PART_BYTES // 2 - 100))
+            area.branch("main").put(key(number), bytes(1000))
         area.branch("main").commit("large")
-        assert [len(part.ranges) for part in plan_parts(area, options())] == [2, 2, 2]
+        for most, groups in ((1, [1] * 6), (2200, [2, 2, 2]), (3300, [3, 3]), (1 << 20, [6])):
+            assert [len(part.ranges) for part in plan_parts(area, options(partition_bytes=most))] == groups
 
     @pytest.mark.parametrize(("asked", "keys"), [
         ({"prefix": "path/0002"}, KeyRange(first=b"path/0002", behind=b"path/0003")),
@@ -188,7 +190,7 @@ class TestParts:
         wanted = options(keys=keys)
         assert rows(area, wanted) == [row for row in expected_rows(area, "main") if row["key"] >= keys.first
                                       and (keys.behind is None or row["key"] < keys.behind)]
-        for part in plan_parts(area, wanted, part_bytes=1):
+        for part in plan_parts(area, wanted):
             for planned in part.ranges:
                 assert planned.entry.max_key >= keys.first
                 assert keys.behind is None or planned.entry.min_key < keys.behind
@@ -200,7 +202,7 @@ def steps(draw: st.DrawFn) -> list[tuple[str, int]]:
     return draw(st.lists(st.tuples(kinds, st.integers(0, 25)), max_size=40))
 
 
-@given(steps(), st.integers(0, 25), st.integers(0, 25), st.sampled_from([1, 200, PART_BYTES]), st.booleans())
+@given(steps(), st.integers(0, 25), st.integers(0, 25), st.sampled_from([1, 200, 1 << 20]), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_any_branch_reads_as_its_own_listing(done: list[tuple[str, int]], low: int, high: int, part_bytes: int,
                                              parquet: bool) -> None:
@@ -220,31 +222,31 @@ def test_any_branch_reads_as_its_own_listing(done: list[tuple[str, int]], low: i
         else:
             main.reset_prefix(key(number)[:-1])
     wanted = expected_rows(area, "main")
-    assert rows(area, options(), part_bytes=part_bytes) == wanted
+    assert rows(area, options(partition_bytes=part_bytes)) == wanted
     listed = [(entry.key, entry.record) for entry in main.entries()]
     assert [(row["key"], row["value"]) for row in wanted if not row["deleted"]] == [
         (name, record.data) for name, record in listed if record is not None]
     keys = KeyRange(first=key(low), behind=key(high))
-    assert rows(area, options(keys=keys), part_bytes=part_bytes) == [
+    assert rows(area, options(keys=keys, partition_bytes=part_bytes)) == [
         row for row in wanted if key(low) <= row["key"] < key(high)]
     assert compactor.plan("main").view.tombstones == sum(row["deleted"] for row in wanted)
 
 
 class TestWhileTheBranchIsUsed:
     def test_what_is_staged_later_may_be_seen(self, area: StagingArea) -> None:
-        planned = plan_parts(area, options(), part_bytes=1)
+        planned = plan_parts(area, options())
         area.branch("main").put(b"path/00001", b"later")
         assert rows(area, options(), planned) == expected_rows(area, "main")
 
     def test_a_seal_does_not_matter(self, area: StagingArea) -> None:
-        planned, before = plan_parts(area, options(), part_bytes=1), expected_rows(area, "main")
+        planned, before = plan_parts(area, options()), expected_rows(area, "main")
         seal(area, "main")
         area.branch("main").put(b"path/00001", b"later")
         assert rows(area, options(), planned) == before
 
     @pytest.mark.parametrize("what", ["commit", "reset", "compact"])
     def test_new_layers_make_the_plan_stale(self, area: StagingArea, what: str) -> None:
-        planned = plan_parts(area, options(), part_bytes=1)
+        planned = plan_parts(area, options())
         if what == "compact":
             assert isinstance(Compactor(area.context, window_seconds=0).compact("main"), Done)
         else:
@@ -254,7 +256,7 @@ class TestWhileTheBranchIsUsed:
         assert rows(area, options()) == expected_rows(area, "main")
 
     def test_ranges_collected_meanwhile_are_stale_too(self, area: StagingArea) -> None:
-        planned = plan_parts(area, options(), part_bytes=1)
+        planned = plan_parts(area, options())
         area.branch("main").reset()
         committed = area.context.committed
         assert isinstance(committed, CommittedRanges)
@@ -268,7 +270,7 @@ class TestWhileTheBranchIsUsed:
     def test_a_lost_range_is_not(self, area: StagingArea) -> None:
         committed = area.context.committed
         assert isinstance(committed, CommittedRanges)
-        planned = plan_parts(area, options(), part_bytes=1)
+        planned = plan_parts(area, options())
         lost = planned[1].ranges[0].entry.range_id
         committed.files.objects.delete(f"ranges/{lost}")
         fresh = StagingArea(area.context.store, CommittedRanges(committed.files.objects))
@@ -375,6 +377,7 @@ class TestBadInput:
         ({"branch": "main", "area": "m:f", "kv": "k"}, "both given"),
         ({"kv": "k", "at": "main", "tombstones": "true"}, "needs option 'branch'"),
         ({"kv": "k", "branch": "main", "tombstones": "yes"}, "false or true"),
+        ({"kv": "k", "branch": "main", "partition_bytes": "-1"}, "a number of bytes"),
         ({"kv": "k", "branch": "main", "keys": "base64"}, "text or hex"),
         ({"kv": "k", "branch": "main", "keys": "hex", "prefix": "zz"}, "which is no key"),
         ({"kv": "k", "branch": "main", "prefix": "\ud800"}, "which is no key"),

@@ -1,0 +1,276 @@
+"""How fast Spark reads logs, blob stores and branches as tables, against plain Python loops over the same files.
+
+    python benchmarks/spark_sources.py [--quick] [--runs N] [--json FILE] [--folder FOLDER]
+
+Each figure measures ours, on `local[2,4]` with the session up, and the reference in turn in one run (A B A B ...), and
+prints rows or payload bytes a second. Spark counts the rows and sums the lengths of their payloads, so that every byte
+goes through. There are two references, both of which run in this process:
+
+* **loop**: reads the same files with the package's own readers, checks the same checksums, and makes a tuple of the
+  same columns for every row. The goal is at least 0.7 of it.
+* **bytes**: reads and checks the same bytes, but makes no rows. No goal: what is left of it is what rows cost.
+
+Needs Java.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import attrs
+from measure import Figure, alternate, report
+from raftlog_compaction import build_log
+
+from compactlib.blobstore import BlobStore, BlobStoreConfig, RecordFlag, RecordKind
+from compactlib.blobstore.records import check_record, check_whole, content_range
+from compactlib.blobstore.segment import SegmentFile
+from compactlib.blobstore.store_reader import kept_offsets, look_at_store
+from compactlib.kv import SqliteStore
+from compactlib.objects import LocalObjects
+from compactlib.raftlog import LogReader, SegmentReader
+from compactlib.raftlog.names import segment_name
+from compactlib.spark import local_session, register
+from compactlib.staging import CommittedRanges, Record, StagingArea
+from compactlib.staging.parquet import ParquetFormat
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MIB = 1 << 20
+Counted: TypeAlias = tuple[int, int]
+"""Rows, and bytes of their payloads."""
+
+
+@attrs.frozen(kw_only=True)
+class Source:
+    """What is read.
+
+    Attributes:
+        name: in the figures.
+        table: what `spark.read.format` takes.
+        path: what `load` takes.
+        options: for `spark.read`.
+        value: the column with the payload.
+        loop: the reference that makes rows.
+        only_bytes: the reference that makes none, if there is one.
+    """
+
+    name: str
+    table: str
+    path: Path
+    options: dict[str, str]
+    value: str
+    loop: Callable[[], Counted]
+    only_bytes: Callable[[], Counted] | None
+
+
+def figures(spark: SparkSession, source: Source, runs: int) -> Iterator[Figure]:
+    """Rows and payload bytes a second, against both references."""
+    def ours() -> Counted:
+        frame = spark.read.format(source.table).options(**source.options).load(str(source.path))
+        (row,) = frame.selectExpr("count(*)", f"sum(length({source.value}))").collect()
+        return row[0], row[1]
+
+    rows, size = ours()
+    assert source.loop() == (rows, size), (source.loop(), rows, size)
+    for unit, amount, suffix in (("MB/s of payload", size / 1e6, "mb"), ("rows/s", rows, "rows")):
+        values, references = alternate(runs, partial(rate, ours, amount), partial(rate, source.loop, amount))
+        yield Figure(figure=f"source.{source.name}.{suffix}", unit=unit, values=tuple(values), goal=">= 0.7",
+                     reference="loop", reference_values=tuple(references))
+    if source.only_bytes is not None:
+        values, references = alternate(runs, partial(rate, ours, size / 1e6),
+                                       partial(rate, source.only_bytes, size / 1e6))
+        yield Figure(figure=f"source.{source.name}.over_bytes", unit="MB/s of payload", values=tuple(values), goal="",
+                     reference="bytes", reference_values=tuple(references))
+
+
+def rate(work: Callable[[], object], amount: float) -> float:
+    """`amount` a second."""
+    began = time.perf_counter()
+    work()
+    return amount / (time.perf_counter() - began)
+
+
+# -------------------------------------------------------------------------------------------------------------- logs
+
+
+def log_source(scratch: Path, megabytes: int) -> Source:
+    """Entries of 1 KiB in segments of 16 MiB, of which 30 % below the snapshot are live. All are read."""
+    folder = scratch / "log"
+    entries = 16 * 1024
+    build_log(folder, max(megabytes * 1024 // entries, 2), 0.3, 1, entries)
+
+    def loop() -> Counted:
+        count = size = 0
+        with LogReader(folder) as log:
+            state, numbers = log.snapshot, [ref.number for ref in log.refs]
+        assert state is not None
+        for number in numbers:
+            with SegmentReader(folder / segment_name(number)) as reader:
+                columns = reader.index.columns
+                for entry, offset in zip(reader.scan(), columns.offsets, strict=True):
+                    assert not hasattr(entry, "error")
+                    is_live = entry.index > state.index or entry.index in state.live
+                    row = number, entry.index, entry.term, offset, len(entry.payload), is_live, entry.payload
+                    count += 1
+                    size += len(row[-1])
+        return count, size
+
+    def only_bytes() -> Counted:
+        count = size = 0
+        for path in folder.glob("*.segment"):
+            with SegmentReader(path) as reader:
+                assert not reader.damaged_entries()
+                count, size = count + len(reader.index), size + sum(reader.index.columns.lengths)
+        return count, size
+
+    return Source(name="raftlog", table="compactlib.raftlog", path=folder, options={}, value="payload", loop=loop,
+                  only_bytes=only_bytes)
+
+
+# ------------------------------------------------------------------------------------------------------- blob stores
+
+
+def blob_source(scratch: Path, megabytes: int, name: str, smallest: int, largest: int) -> Source:
+    """Blobs of these sizes, 40 % of them deleted."""
+    folder = scratch / name
+    now = _build_blobs(folder, megabytes, smallest, largest)
+
+    def loop() -> Counted:
+        count = size = 0
+        look = look_at_store(folder)
+        kept = kept_offsets(look.snapshot, now, now)
+        for info in look.snapshot.segments:
+            file = SegmentFile(folder / info.name.log_file)
+            salt, segment, kept_here = file.header.salt, str(info.name), kept[info.name]
+            for entry in look.snapshot.entries_of(info.name):
+                record = file.read(entry.offset, entry.size)
+                assert check_record(entry, record, salt) is None
+                at, length = content_range(entry)
+                payload = record[at - entry.offset:at - entry.offset + length] if entry.kind == RecordKind.PUT else None
+                row = (segment, entry.offset, entry.size, length, entry.id, RecordKind(entry.kind).name.lower(),
+                       entry.sequence, entry.op_time_ms, entry.expires_ms if entry.expires_ms >= 0 else None,
+                       entry.account, entry.container, entry.life_version, bool(entry.flags & RecordFlag.TTL_UPDATED),
+                       bool(entry.flags & RecordFlag.ERASED), entry.offset in kept_here, payload)
+                count += 1
+                size += len(row[-1] or b"")
+        return count, size
+
+    def only_bytes() -> Counted:
+        count = size = 0
+        look = look_at_store(folder)
+        for info in look.snapshot.segments:
+            file = SegmentFile(folder / info.name.log_file)
+            for entry in look.snapshot.entries_of(info.name):
+                assert check_whole(memoryview(file.read(entry.offset, entry.size)), file.header.salt,
+                                   entry.sequence) is None
+                count, size = count + 1, size + content_range(entry)[1]
+        return count, size
+
+    return Source(name=name, table="compactlib.blobstore", path=folder, options={"now": str(now)}, value="payload",
+                  loop=loop, only_bytes=only_bytes)
+
+
+def _build_blobs(folder: Path, megabytes: int, smallest: int, largest: int) -> float:
+    segment = 64 * MIB if megabytes >= 256 else 4 * MIB
+    config = BlobStoreConfig(
+        capacity_bytes=(2 * megabytes * MIB // segment + 8) * segment, segment_bytes=segment, durability="interval",
+        sync_interval_seconds=3600.0, journal_max_entries=0, stats_entries_per_second=None)
+    rng = random.Random(5)
+    noise = rng.randbytes(2 * 65536)
+    with BlobStore(folder, config) as store:
+        left, number = megabytes * MIB, 0
+        while left > 0:
+            size, start = rng.randint(smallest, largest), rng.randrange(65536)
+            store.put(f"blob {number}", noise[start:start + size])
+            left -= size
+            number += 1
+        for each in range(number):
+            if rng.random() < 0.4:
+                store.delete(f"blob {each}")
+        return store.clock.now() + 1
+
+
+# ---------------------------------------------------------------------------------------------------------- branches
+
+
+def branch_sources(scratch: Path, megabytes: int) -> Iterator[Source]:
+    """Records of 1 KiB in Parquet ranges: those of HEAD; and those of the branch, of which 2 % are staged on top."""
+    folder = scratch / "ranges"
+    kv = scratch / "branches.sqlite"
+    records = megabytes * 1024
+    with closing(SqliteStore(kv, synchronous="normal")) as store:
+        area = _area(store, folder)
+        main = area.create_branch("main")
+        noise = random.Random(7).randbytes(MIB)
+        made = {_key(number): noise[number % 65536:number % 65536 + 1024] for number in range(records)}
+        metarange = area.context.committed.apply(None, ((key, Record.of(data)) for key, data in made.items()))
+        main.commit_metarange(metarange.metarange_id, "all")
+        for start in range(0, records, 50):
+            main.put(_key(start), b"staged" * 170)
+
+    def head() -> Counted:
+        with closing(SqliteStore(kv, create=False)) as store:
+            count = size = 0
+            for key, record in _area(store, folder).at("main").records():
+                row = key, record.identity, len(record.data), "committed", record.data
+                count, size = count + 1, size + len(row[-1])
+            return count, size
+
+    def branch() -> Counted:
+        with closing(SqliteStore(kv, create=False)) as store:
+            count = size = 0
+            for entry in _area(store, folder).branch("main").entries():
+                assert entry.record is not None
+                row = entry.key, entry.record.identity, len(entry.record.data), "", entry.record.data
+                count, size = count + 1, size + len(row[-1])
+            return count, size
+
+    for name, what, loop in (("staging_head", "at", head), ("staging_branch", "branch", branch)):
+        yield Source(name=name, table="compactlib.staging", path=folder, options={"kv": str(kv), what: "main"},
+                     value="value", loop=loop, only_bytes=None)
+
+
+def _area(store: SqliteStore, folder: Path) -> StagingArea:
+    return StagingArea(store, CommittedRanges(LocalObjects(folder), range_format=ParquetFormat(), cache_bytes=0))
+
+
+def _key(number: int) -> bytes:
+    return b"path/%09d" % number
+
+
+# -------------------------------------------------------------------------------------------------------------- main
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="smaller data, under a minute")
+    parser.add_argument("--json", metavar="FILE", help="write the figures as JSON")
+    parser.add_argument("--folder", help="where to put the data; default a temporary folder")
+    parser.add_argument("--runs", type=int, default=None, help="counted runs of each (default 5, quick 1)")
+    options = parser.parse_args()
+    runs = options.runs or (1 if options.quick else 5)
+    megabytes = 32 if options.quick else 512
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        scratch = Path(folder)
+        sources = [log_source(scratch, megabytes), blob_source(scratch, megabytes, "blobstore", 4096, 65536),
+                   blob_source(scratch, megabytes, "blobstore_4k", 4096, 4096), *branch_sources(scratch, megabytes)]
+        spark = local_session("benchmark", cores=2)
+        register(spark)
+        try:
+            found = [figure for source in sources for figure in figures(spark, source, runs)]
+        finally:
+            spark.stop()
+    report(found, options.json)
+
+
+if __name__ == "__main__":
+    main()
