@@ -13,14 +13,11 @@ from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, 
 
 from compactlib.errors import NotFound, Unsorted
 from compactlib.indexset import MAX_INDEX, IndexSet, IndexSetBuilder
+from compactlib.testing.index_strategies import index_runs, indexes
 
-# A few crowded places, so that members meet, at both ends of the range and where words and containers end.
-PLACES = (0, 1 << 16, 1 << 30, 1 << 32, 1 << 63, MAX_INDEX)
-INDEXES = st.builds(lambda place, by: min(max(place + by, 0), MAX_INDEX), st.sampled_from(PLACES), st.integers(-12, 12))
-ANY_INDEX = INDEXES | st.integers(0, MAX_INDEX)
-RUNS = st.tuples(INDEXES, st.integers(0, 30)).map(lambda run: (run[0], min(run[0] + run[1], MAX_INDEX)))
-MODELS = st.sets(ANY_INDEX, max_size=40) | st.lists(RUNS, max_size=12).map(lambda runs: set(expanded(runs)))
-BOUNDS = ANY_INDEX | st.sampled_from([-1, MAX_INDEX + 1])
+RUNS = index_runs()
+MODELS = st.sets(indexes(), max_size=40) | st.lists(RUNS, max_size=12).map(lambda runs: set(expanded(runs)))
+BOUNDS = indexes() | st.sampled_from([-1, MAX_INDEX + 1])
 
 
 def expanded(runs: Iterable[tuple[int, int]]) -> list[int]:
@@ -47,13 +44,13 @@ def check(index_set: IndexSet, model: set[int]) -> None:
     assert hash(index_set) == hash(IndexSet.from_sorted(ascending))
 
 
-@given(st.lists(ANY_INDEX, max_size=40))
+@given(st.lists(indexes(), max_size=40))
 def test_from_iterable(indexes: list[int]) -> None:
     check(IndexSet.from_iterable(indexes), set(indexes))
     check(IndexSet.from_iterable(iter(indexes)), set(indexes))
 
 
-@given(st.lists(ANY_INDEX, max_size=12))
+@given(st.lists(indexes(), max_size=12))
 def test_from_sorted_takes_what_ascends_strictly_and_nothing_else(indexes: list[int]) -> None:
     if all(before < after for before, after in pairwise(indexes)):
         check(IndexSet.from_sorted(indexes), set(indexes))

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactlib.errors import InvalidInput, Unsorted
-from compactlib.indexset import MAX_INDEX, common_positions, merge_positions
+from compactlib.indexset import common_positions, merge_positions
+from compactlib.testing.index_strategies import indexes
 
-ASCENDING = (st.sets(st.integers(0, 60)) | st.sets(st.integers(MAX_INDEX - 60, MAX_INDEX))
-             | st.sets(st.integers(0, MAX_INDEX))).map(sorted)
+ASCENDING = (st.sets(st.integers(0, 60)) | st.sets(indexes())).map(sorted)
 KINDS: list[Callable[[Sequence[int]], Any]] = [list, tuple, lambda values: array("Q", values)]
 
 

@@ -13,9 +13,10 @@ from pyroaring import BitMap64, FrozenBitMap64
 
 from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.indexset import MAX_INDEX, Engine, IndexSet
+from compactlib.testing.index_strategies import index_runs, indexes
 
-INDEXES = st.integers(0, MAX_INDEX) | st.integers(0, 200_000) | st.integers(MAX_INDEX - 50, MAX_INDEX)
-RUNS = st.tuples(INDEXES, st.integers(0, 100_000)).map(lambda run: (run[0], min(run[0] + run[1], MAX_INDEX)))
+INDEXES = indexes()
+RUNS = index_runs(max_length=100_000)
 
 ENGINES: list[Engine] = ["plain", "roaring", "auto"]
 

@@ -9,6 +9,7 @@ The contract that is checked is the one of `compactlib.blobstore.policy`.
 from __future__ import annotations
 
 import copy
+import tempfile
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
@@ -22,14 +23,18 @@ from compactlib.blobstore.policy import CompactionPolicy, Dying, SegmentView, St
 from compactlib.errors import CompactlibError, MissingDependency
 
 try:
-    from hypothesis import HealthCheck, Phase, given, note, settings
+    from hypothesis import given, note
     from hypothesis import strategies as st
 except ImportError:
     raise MissingDependency(package="hypothesis", extra="testing", purpose="trying a policy on random stores") from None
 
+from compactlib.testing.blob_histories import BlobHistory, BlobStep, blob_histories
+from compactlib.testing.examples import as_always
+
 NOW = 1_700_000_000.0
 """The time at which random views are looked at, seconds since the epoch."""
 _DAY = 86_400.0
+_VIEWS_PER_HISTORY = 4
 _LIFE_SECONDS = (0.0, 60.0, 3_600.0, _DAY, 30 * _DAY)
 _FADING = ((), (), ((0.0, 1),), ((3_600.0, 2),), ((3_600.0, 1),), ((60.0, 3), (_DAY, 2), (30 * _DAY, 1)))
 """When something of a segment dies, and which part of what is left by then: a half, a third, all."""
@@ -162,11 +167,12 @@ def check_blob_policy(policy: CompactionPolicy, *, max_examples: int = 100, max_
     It must have a name and plain settings; answer the same question the same way and leave its settings alone (a policy
     that draws at random: from the same state of its generator); take only eligible segments; say truly what that
     costs and brings, and why; and come to rest: planning on what the plan before would leave must end, each plan
-    leaving fewer segments or less that is dead. The stores are the same in each call.
+    leaving fewer segments or less that is dead. Then its plans are carried out in small real stores, which live
+    through random histories: no answer may change by it. All is the same in each call.
 
     Args:
         policy: the policy, configured as it will be used.
-        max_examples: how many stores.
+        max_examples: how many stores to plan for; a fourth as many are real ones, in temporary folders.
         max_segments: how many sealed segments they may have.
         comes_to_rest: `False` for a policy that compacts for the sake of it, as `CompactAll` without `skip_valid`.
 
@@ -175,11 +181,7 @@ def check_blob_policy(policy: CompactionPolicy, *, max_examples: int = 100, max_
     """
     _check_identity(policy)
 
-    as_always = settings(max_examples=max_examples, deadline=None, database=None, derandomize=True,
-                         report_multiple_bugs=False, phases=(Phase.generate, Phase.shrink),
-                         suppress_health_check=list(HealthCheck))
-
-    @as_always
+    @as_always(max_examples)
     @given(store_views(max_segments=max_segments))
     def plans_keep_the_rules(view: StoreView) -> None:
         plan = _checked_plan(policy, view)
@@ -187,6 +189,17 @@ def check_blob_policy(policy: CompactionPolicy, *, max_examples: int = 100, max_
             rounds_to_rest(policy, view)
 
     plans_keep_the_rules()
+
+    @as_always(max_examples // _VIEWS_PER_HISTORY)
+    @given(blob_histories())
+    def blobs_stay(history: tuple[BlobStep, ...]) -> None:
+        with tempfile.TemporaryDirectory(prefix="compactlib-policy-") as folder, \
+                BlobHistory(folder, copy.deepcopy(policy)) as store:
+            for step in history:
+                store.step(step)
+
+    if max_examples >= _VIEWS_PER_HISTORY:
+        blobs_stay()
 
 
 def rounds_to_rest(policy: CompactionPolicy, view: StoreView) -> int:

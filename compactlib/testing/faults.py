@@ -1,4 +1,4 @@
-"""A disk that refuses: `FailingFiles` lets the n-th change fail, once or from there on.
+"""What can go wrong (`Fault`), and a disk on which it does: `FailingFiles` lets chosen changes fail.
 
 Run the work once with no failure to learn `count`, then once for each n, and look each time whether the error is
 named, what was complete is still there, and a second call finishes the work.
@@ -6,11 +6,13 @@ named, what was complete is still there, and a second call finishes the work.
 
 from __future__ import annotations
 
+import contextlib
+import enum
 import errno as _errno
 import os
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from compactlib.errors import InvalidInput, StorageError
 from compactlib.files import Files, LocalFiles, OutFile, StrPath
@@ -22,8 +24,43 @@ _FULL = frozenset({_errno.ENOSPC, _errno.EDQUOT, _errno.EFBIG})
 _NEEDS_SPACE = frozenset({"create", "write", "copy", "link", "symlink", "make folder"})
 
 
+class Crash(BaseException):
+    """The process "died" at this operation. Not an `Exception`: no code under test may catch it and go on."""
+
+
+class Fault(enum.Enum):
+    """What happens to one operation of a disk, a key-value store or an object store; not each has all of them."""
+
+    REFUSED = "refused"
+    """Not carried out; the error says so."""
+    TORN = "torn"
+    """Refused, and half of the bytes of a write or a copy have arrived. Disks only."""
+    FULL = "full"
+    """Refused, and from here on everything that needs space. Disks only."""
+    SLOW_DOWN = "slow down"
+    """Not carried out; the store is busy. Key-value stores only."""
+    CONFLICT = "conflict"
+    """An operation with a condition finds that somebody else was first. Key-value stores only."""
+    CRASH_BEFORE = "crash before"
+    """The process ends; not carried out, and nothing after it is."""
+    CRASH_AFTER = "crash after"
+    """The process ends once it was carried out; nothing after it is."""
+    UNKNOWN_DONE = "unknown, done"
+    """Carried out, and the error says that this is not known."""
+    UNKNOWN_LOST = "unknown, lost"
+    """Never carried out, and the error says that this is not known. Stores only."""
+    UNKNOWN_LATE = "unknown, late"
+    """Carried out a little later, and the error says that this is not known. Key-value stores only."""
+
+
+FileFaultChoice: TypeAlias = Callable[[int], Fault | None]
+"""Says for each change, by its number from 1 on, what happens to it; `None`: nothing."""
+
+_REFUSALS = frozenset({Fault.REFUSED, Fault.TORN, Fault.FULL})
+
+
 class FailingFiles:
-    """A `Files` whose `fail_at`-th change to the disk is refused. Threads may share it.
+    """A `Files` whose `fail_at`-th change to the disk is refused, or several by choice. Threads may share it.
 
     Changes are counted from 1 over all methods, those of the files it opens included; opening an existing file and
     closing are none. A change that the disk itself refuses counts too.
@@ -36,13 +73,16 @@ class FailingFiles:
         sticky: the disk stays so. One that is full (`ENOSPC`, `EDQUOT`, `EFBIG`) goes on refusing what needs space
             (to create, write, copy, link or make a folder, or to extend a file) and does the rest; any other refuses
             everything, opening for writing included.
+        faults: chooses further faults by the number of a change: those of `fault_plans.FILE_FAULTS`. `REFUSED` and
+            `TORN` raise the error of `EIO`, `FULL` that of `ENOSPC`; after a crash every change raises `Crash`. It
+            stops the process, and loses nothing that was not synced: for that see `explore`.
 
     Raises:
         InvalidInput: `fail_at` is less than 1.
     """
 
     def __init__(self, files: Files | None = None, *, fail_at: int | None = None, errno: int = _errno.ENOSPC,
-                 short_write: bool = False, sticky: bool = False) -> None:
+                 short_write: bool = False, sticky: bool = False, faults: FileFaultChoice | None = None) -> None:
         if fail_at is not None and fail_at < 1:
             raise InvalidInput(f"changes are counted from 1, found fail_at={fail_at}")
         self._files: Files = LocalFiles() if files is None else files
@@ -50,6 +90,8 @@ class FailingFiles:
         self._errno = errno
         self._short_write = short_write
         self._sticky = sticky
+        self._faults = faults
+        self._full = self._crashed = False
         self._count = 0
         self._lock = threading.Lock()
 
@@ -60,49 +102,55 @@ class FailingFiles:
 
     def create(self, path: StrPath) -> OutFile:
         """See `Files.create`."""
-        self._change("create", path)
-        return _FailingOutFile(self._files.create(path), self)
+        with contextlib.ExitStack() as undone:
+            with self._step("create", path):
+                out = self._files.create(path)
+                undone.callback(out.close)
+            undone.pop_all()
+        return _FailingOutFile(out, self)
 
     def open(self, path: StrPath) -> OutFile:
         """See `Files.open`."""
+        if self._crashed:
+            raise Crash("opening a file after the crash")
         if self._failed() and self._sticky and self._errno not in _FULL:
-            raise self._error("open", path)
+            raise _error(self._errno, "open", path)
         return _FailingOutFile(self._files.open(path), self)
 
     def rename(self, source: StrPath, target: StrPath) -> None:
         """See `Files.rename`."""
-        self._change("rename", source)
-        self._files.rename(source, target)
+        with self._step("rename", source):
+            self._files.rename(source, target)
 
     def link(self, source: StrPath, target: StrPath) -> None:
         """See `Files.link`."""
-        self._change("link", source)
-        self._files.link(source, target)
+        with self._step("link", source):
+            self._files.link(source, target)
 
     def symlink(self, text: str, path: StrPath) -> None:
         """See `Files.symlink`."""
-        self._change("symlink", path)
-        self._files.symlink(text, path)
+        with self._step("symlink", path):
+            self._files.symlink(text, path)
 
     def unlink(self, path: StrPath) -> None:
         """See `Files.unlink`."""
-        self._change("unlink", path)
-        self._files.unlink(path)
+        with self._step("unlink", path):
+            self._files.unlink(path)
 
     def make_folder(self, path: StrPath) -> None:
         """See `Files.make_folder`."""
-        self._change("make folder", path)
-        self._files.make_folder(path)
+        with self._step("make folder", path):
+            self._files.make_folder(path)
 
     def remove_folder(self, path: StrPath) -> None:
         """See `Files.remove_folder`."""
-        self._change("remove folder", path)
-        self._files.remove_folder(path)
+        with self._step("remove folder", path):
+            self._files.remove_folder(path)
 
     def sync_folder(self, path: StrPath) -> None:
         """See `Files.sync_folder`."""
-        self._change("sync folder", path)
-        self._files.sync_folder(path)
+        with self._step("sync folder", path):
+            self._files.sync_folder(path)
 
     def __repr__(self) -> str:
         return (f"FailingFiles({self._files!r}, fail_at={self._fail_at}, errno={_errno.errorcode.get(self._errno)}, "
@@ -111,20 +159,46 @@ class FailingFiles:
     def _failed(self) -> bool:
         return self._fail_at is not None and self._count >= self._fail_at
 
-    def _error(self, operation: str, path: StrPath) -> StorageError:
-        return StorageError.from_os(OSError(self._errno, os.strerror(self._errno)), operation, path)
-
-    def _refuses(self, operation: str) -> bool:
-        """Count one change, and say whether it is refused."""
+    @contextlib.contextmanager
+    def _step(self, operation: str, path: StrPath, half: Callable[[], object] | None = None,
+              *, grows: bool = False) -> Iterator[None]:
+        """Count one change, and let it meet its fault. `half` carries out a half of it."""
         with self._lock:
+            if self._crashed:
+                raise Crash(f"{operation} {os.fspath(path)} after the crash")
             self._count += 1
-            if self._count == self._fail_at:
-                return True
-            return self._sticky and self._failed() and (self._errno not in _FULL or operation in _NEEDS_SPACE)
+            number, fault, error = self._count, None, self._refusal(grows or operation in _NEEDS_SPACE)
+        if error is None and self._faults is not None:
+            fault = self._faults(number)
+            error = {Fault.REFUSED: _errno.EIO, Fault.TORN: _errno.EIO, Fault.FULL: _errno.ENOSPC}.get(fault) \
+                if fault in _REFUSALS else None
+            self._full = self._full or fault is Fault.FULL
+        if fault is Fault.CRASH_BEFORE:
+            raise self._crash(number, operation, path)
+        if error is not None:
+            if half is not None and (fault is Fault.TORN or (fault is None and self._short_write and not self._full)):
+                half()
+            raise _error(error, operation, path)
+        yield
+        if fault is Fault.CRASH_AFTER:
+            raise self._crash(number, operation, path)
+        if fault is Fault.UNKNOWN_DONE:
+            raise _error(_errno.EIO, operation, path)
 
-    def _change(self, operation: str, path: StrPath) -> None:
-        if self._refuses(operation):
-            raise self._error(operation, path)
+    def _refusal(self, needs_space: bool) -> int | None:
+        """The error number with which `fail_at`, or a disk that is full since, refuses the change being counted."""
+        if self._count == self._fail_at or (
+                self._sticky and self._failed() and (self._errno not in _FULL or needs_space)):
+            return self._errno
+        return _errno.ENOSPC if self._full and needs_space else None
+
+    def _crash(self, number: int, operation: str, path: StrPath) -> Crash:
+        self._crashed = True
+        return Crash(f"change {number}: {operation} {os.fspath(path)}")
+
+
+def _error(number: int, operation: str, path: StrPath) -> StorageError:
+    return StorageError.from_os(OSError(number, os.strerror(number)), operation, path)
 
 
 class _FailingOutFile:
@@ -142,33 +216,30 @@ class _FailingOutFile:
         return self._out.fileno()
 
     def write_at(self, offset: int, pieces: Sequence[Buffer]) -> int:
-        if self._files._refuses("write"):
-            if self._files._short_write:
-                data = b"".join(pieces)
-                self._out.write_at(offset, [data[:len(data) // 2]])
-            raise self._files._error("write", self.path)
-        return self._out.write_at(offset, pieces)
+        def half() -> None:
+            data = b"".join(pieces)
+            self._out.write_at(offset, [data[:len(data) // 2]])
+
+        with self._files._step("write", self.path, half):
+            return self._out.write_at(offset, pieces)
 
     def copy_from(self, source: int, source_offset: int, length: int, offset: int) -> None:
-        if self._files._refuses("copy"):
-            if self._files._short_write:
-                self._out.copy_from(source, source_offset, length // 2, offset)
-            raise self._files._error("copy", self.path)
-        self._out.copy_from(source, source_offset, length, offset)
+        with self._files._step("copy", self.path,
+                               lambda: self._out.copy_from(source, source_offset, length // 2, offset)):
+            self._out.copy_from(source, source_offset, length, offset)
 
     def truncate(self, size: int) -> None:
         grows = size > os.fstat(self.fileno()).st_size
-        if self._files._refuses("write" if grows else "truncate"):
-            raise self._files._error("truncate", self.path)
-        self._out.truncate(size)
+        with self._files._step("truncate", self.path, grows=grows):
+            self._out.truncate(size)
 
     def punch_hole(self, offset: int, length: int) -> None:
-        self._files._change("punch hole", self.path)
-        self._out.punch_hole(offset, length)
+        with self._files._step("punch hole", self.path):
+            self._out.punch_hole(offset, length)
 
     def sync(self) -> None:
-        self._files._change("sync", self.path)
-        self._out.sync()
+        with self._files._step("sync", self.path):
+            self._out.sync()
 
     def close(self) -> None:
         self._out.close()

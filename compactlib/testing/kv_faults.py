@@ -33,33 +33,34 @@ from compactlib.kv.arguments import checked_partition
 from compactlib.kv.entries import PagedEntries
 from compactlib.kv.errors import OutcomeUnknown, PredicateFailed, SlowDown, StoreFailed
 from compactlib.kv.store import Condition, Delete, Entry, KVLimits, KVStore, Predicate, Put, Versioned
+from compactlib.testing.faults import Crash, Fault
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-class KVCrash(BaseException):
-    """The process "died" at this operation. Not an `Exception`: no code under test may catch it and go on."""
+class KVCrash(Crash):
+    """The process "died" at this operation of a key-value store."""
 
 
 class KVFault(enum.Enum):
-    """What happens to one operation."""
+    """What happens to one operation; each value is the `Fault` that means it for all backends."""
 
-    SLOW_DOWN = "slow down"
+    SLOW_DOWN = Fault.SLOW_DOWN
     """`SlowDown`; not carried out."""
-    FAIL = "fail"
+    FAIL = Fault.REFUSED
     """`StoreFailed`; not carried out."""
-    CONFLICT = "conflict"
+    CONFLICT = Fault.CONFLICT
     """`PredicateFailed`, if the operation has a condition, as if somebody else had been first; else no fault."""
-    CRASH_BEFORE = "crash before"
+    CRASH_BEFORE = Fault.CRASH_BEFORE
     """`KVCrash`; not carried out, and neither is anything after it."""
-    CRASH_AFTER = "crash after"
+    CRASH_AFTER = Fault.CRASH_AFTER
     """`KVCrash` after it was carried out; nothing after it is."""
-    UNKNOWN_DONE = "unknown, done"
+    UNKNOWN_DONE = Fault.UNKNOWN_DONE
     """`OutcomeUnknown` after it was carried out. A read, in this and the next two, raises `StoreFailed`."""
-    UNKNOWN_LOST = "unknown, lost"
+    UNKNOWN_LOST = Fault.UNKNOWN_LOST
     """`OutcomeUnknown`; it never happens."""
-    UNKNOWN_LATE = "unknown, late"
+    UNKNOWN_LATE = Fault.UNKNOWN_LATE
     """`OutcomeUnknown`; it happens just before the operation after the next, or with `settle()`."""
 
 
@@ -338,5 +339,5 @@ def _check_run(store: KVStore, operation: KVOperation, fault: KVFault, work: Cal
         faulty.settle()
         check(store, KVRun(fault, operation, tuple(faulty.acknowledged), error))
     except BaseException as wrong:
-        wrong.add_note(f"with the fault {fault.value!r} at {operation}, which ended in {error!r}")
+        wrong.add_note(f"with the fault {fault.value.value!r} at {operation}, which ended in {error!r}")
         raise

@@ -9,18 +9,28 @@
 
 from __future__ import annotations
 
+import copy
+import tempfile
 from collections.abc import Iterable
 
-from compactlib.errors import InvalidInput
+from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.lab.raftlog_replay import RaftLogReplay, RaftLogSettings
 from compactlib.lab.workloads import AppendMostly, HotCold, Synthetic, Uniform
 from compactlib.raftlog.model import SegmentLimits
 from compactlib.raftlog.policy import CompactionPolicy
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.testing.blob_strategies import check_blob_policy
+from compactlib.testing.examples import as_always
+from compactlib.testing.log_histories import LogHistory, LogStep, log_histories
 from compactlib.testing.raftlog_strategies import check_policy
+from compactlib.testing.scheduler_histories import SchedulerHistory, SchedulerStep, scheduler_histories
 from compactlib.testing.scheduler_settings import SimulationSettings
 from compactlib.testing.scheduler_simulation import SimulationFailure, simulate
+
+try:
+    from hypothesis import given
+except ImportError:
+    raise MissingDependency(package="hypothesis", extra="testing", purpose="trying a policy on random input") from None
 
 __all__ = ["check_blob_policy", "check_raftlog_policy", "check_scheduler_config"]
 
@@ -29,25 +39,28 @@ _HISTORIES: tuple[Synthetic, ...] = (
     AppendMostly(keys=100, writes=1_000, deletes=0.4, record_bytes=50))
 _SETTINGS = RaftLogSettings(limits=SegmentLimits(max_entries=32, max_bytes=2_000), snapshot_every=250, major_every=1)
 _MAX_ROUNDS = 64
+_LOGS_PER_HISTORY = 4
+_SCHEDULER_HISTORIES = 30
 _CALM_SECONDS = 600.0
 
 
 def check_raftlog_policy(policy: CompactionPolicy, *, max_examples: int = 100) -> None:
-    """Try a Raft log's policy on random logs, then over whole histories; return if it keeps its contract.
+    """Try a Raft log's policy on random logs, then over histories short and long; return if it keeps its contract.
 
-    The contract is that of `compactlib.raftlog.policy`; see `raftlog_strategies.check_policy` for the random logs. Over
-    the histories, with a major compaction after every snapshot, every live entry must stay, and at the end
-    compactions must come to rest.
+    The contract is that of `compactlib.raftlog.policy`; see `raftlog_strategies.check_policy` for the random logs. Then
+    it decides for small real logs, which live through random histories of appends, snapshots, compactions and
+    restarts, and for long replayed ones: every live entry must stay, and compactions must come to rest.
 
     Args:
         policy: the policy, configured as it will be used.
-        max_examples: how many random logs.
+        max_examples: how many random logs; a fourth as many are real ones, in temporary folders.
 
     Raises:
         AssertionError: it does not; the message says which rule, why there is one, and what to do.
     """
     try:
         check_policy(policy, max_examples=max_examples)
+        _live_in_a_log(policy, max_examples // _LOGS_PER_HISTORY)
         for history in _HISTORIES:
             _live_through(policy, history)
     except InvalidInput as error:
@@ -55,6 +68,19 @@ def check_raftlog_policy(policy: CompactionPolicy, *, max_examples: int = 100) -
             f"{error}. A plan is carried out as it stands: each segment that `choose` is shown goes into exactly one "
             f"group or is left out with a reason, and a group is of neighbours that fit into one segment; start from "
             f"filled_groups(), which cuts such groups") from error
+
+
+def _live_in_a_log(policy: CompactionPolicy, max_examples: int) -> None:
+    @as_always(max_examples)
+    @given(log_histories())
+    def entries_stay(history: tuple[LogStep, ...]) -> None:
+        with tempfile.TemporaryDirectory(prefix="compactlib-policy-") as folder, \
+                LogHistory(folder, copy.deepcopy(policy)) as log:
+            for step in history:
+                log.step(step)
+
+    if max_examples:
+        entries_stay()
 
 
 def _live_through(policy: CompactionPolicy, history: Synthetic) -> None:
@@ -76,7 +102,7 @@ def _live_through(policy: CompactionPolicy, history: Synthetic) -> None:
 
 
 def check_scheduler_config(config: SchedulerConfig, *, seeds: Iterable[int] = (1, 2, 3)) -> None:
-    """Try a scheduler's configuration: first by its numbers, then in simulated worlds in which much goes wrong.
+    """Try a scheduler's configuration: by its numbers, over random histories, then in worlds in which much goes wrong.
 
     In each world replicas crash, messages are lost and repeated, and workers hang; the invariants of
     `docs/scheduler-simulation.md` must hold throughout, and once it is calm all work must get done. About a second
@@ -93,6 +119,7 @@ def check_scheduler_config(config: SchedulerConfig, *, seeds: Iterable[int] = (1
     if lessons:
         raise AssertionError("this configuration will hurt:\n" + "\n".join(f"- {lesson}" for lesson in lessons))
     settings = SimulationSettings(config=config, lease_seconds=config.lease_seconds, calm_seconds=_patience(config))
+    _live_in_a_service(config)
     for seed in seeds:
         try:
             simulate(seed, settings)
@@ -101,6 +128,18 @@ def check_scheduler_config(config: SchedulerConfig, *, seeds: Iterable[int] = (1
                 f"in the simulated world {seed} this configuration fails: {failure.what}. simulate({seed}, "
                 f"SimulationSettings(config=config), trace=True) tells the story, docs/scheduler-simulation.md what is "
                 f"checked") from failure
+
+
+def _live_in_a_service(config: SchedulerConfig) -> None:
+    @as_always(_SCHEDULER_HISTORIES)
+    @given(scheduler_histories())
+    def rules_hold(history: tuple[SchedulerStep, ...]) -> None:
+        world = SchedulerHistory(config)
+        for step in history:
+            world.step(step)
+        world.finish()
+
+    rules_hold()
 
 
 def _stuck_work(config: SchedulerConfig) -> Iterable[str]:

@@ -16,10 +16,12 @@ from compactlib.raftlog.plan import CompactionView, plan_major
 from compactlib.raftlog.policy import CompactionPolicy, check_choice, is_worthwhile, stored_dead_bytes
 
 try:
-    from hypothesis import HealthCheck, Phase, given, note, settings
+    from hypothesis import given, note
     from hypothesis import strategies as st
 except ImportError:
     raise MissingDependency(package="hypothesis", extra="testing", purpose="trying a policy on random logs") from None
+
+from compactlib.testing.examples import as_always
 
 _PAYLOAD_BYTES = (0, 1, 26, 1024, 70_000)
 
@@ -120,16 +122,12 @@ def check_policy(policy: CompactionPolicy, *, max_examples: int = 100, max_segme
     """
     _check_identity(policy)
 
-    as_always = settings(max_examples=max_examples, deadline=None, database=None, derandomize=True,
-                         report_multiple_bugs=False, phases=(Phase.generate, Phase.shrink),
-                         suppress_health_check=list(HealthCheck))
-
-    @as_always
+    @as_always(max_examples)
     @given(segment_sequences(min_live=1, max_segments=max_segments), segment_limits())
     def choices_are_valid(segments: tuple[SegmentStats, ...], limits: SegmentLimits) -> None:
         _check_one_choice(policy, segments, limits)
 
-    @as_always
+    @as_always(max_examples)
     @given(compaction_views(max_segments=max_segments))
     def plans_come_to_rest(view: CompactionView) -> None:
         rounds_to_rest(policy, view)

@@ -18,6 +18,7 @@ from compactlib.catalog.model import Assignments, Factor, Floor, NodeId, Topolog
 from compactlib.catalog.partitions import HostedPartitions
 from compactlib.catalog.safety import check_target
 from compactlib.catalog.verdict import Compact, DecisionInput
+from compactlib.testing.need_strategies import floors
 from tests.catalog.cases import (
     ALL_NODES,
     ZONE,
@@ -100,8 +101,7 @@ def situations(draw: st.DrawFn) -> DecisionInput:
     reports = []
     for name in ALL_NODES:
         masks = {7 + number: draw(st.sampled_from([0b1111, 0b1111, 0b1111, 0b111, 0b101])) for number in range(3)}
-        floors = [Floor(draw(st.sampled_from(list(Factor)[:6])), draw(times)) for _ in range(draw(st.integers(0, 2)))]
-        reports.append(report(name, draw(st.integers(20, 100)), floors=floors,
+        reports.append(report(name, draw(st.integers(20, 100)), floors=draw(st.lists(floors(times), max_size=2)),
                               hosted=HostedPartitions.from_masks(masks)))
     assignments = Assignments({ZONE: ZoneAssignments.of(
         [draw(st.lists(st.sampled_from("ABC"), min_size=1, max_size=3)) for _ in range(4)])})

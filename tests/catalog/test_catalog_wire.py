@@ -31,6 +31,7 @@ from compactlib.catalog.messages import (
 from compactlib.catalog.model import Culprit, Factor, Floor, NodeId, NodeReport, Unavailable
 from compactlib.catalog.partitions import HostedPartitions
 from compactlib.errors import CorruptData, InvalidInput, NotFound, Unsupported
+from compactlib.testing.need_strategies import node_ids, node_reports
 
 GOLDEN = Path(__file__).parent / "golden" / "messages-v1.bin"
 ROUND = RoundId(3, NodeId("node-é", 7), 129)
@@ -86,20 +87,11 @@ def test_every_factor_has_a_number_of_its_own() -> None:
 
 
 NAMES = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=20)
-NODES = st.builds(NodeId, NAMES, st.integers(1, (1 << 64) - 1))
+NODES = node_ids()
 ROUNDS = st.builds(RoundId, st.integers(1, (1 << 64) - 1), NODES, st.integers(1, 1 << 40))
 TIMES = st.integers(1, (1 << 63) - 1)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
-IDS = st.none() | st.integers(0, 1 << 40)
-CULPRITS = st.builds(Culprit, node=TEXTS, table=IDS, index=IDS, zone=IDS, owner=TEXTS,
-                     partitions=st.lists(st.integers(0, 70_000), max_size=4).map(tuple))
-FACTORS = st.sampled_from(list(Factor))
-REPORTS = st.builds(
-    NodeReport, node=NODES, transactions_from=TIMES,
-    floors=st.lists(st.builds(Floor, FACTORS, TIMES, CULPRITS), max_size=3).map(tuple),
-    unavailable=st.lists(st.builds(Unavailable, FACTORS, TEXTS, CULPRITS), max_size=3).map(tuple),
-    hosted=st.dictionaries(st.integers(0, 1 << 40), st.sets(st.integers(0, 99), max_size=9), max_size=5)
-    .map(HostedPartitions.of))
+REPORTS = node_reports(factors=list(Factor))
 COUNTS = st.integers(0, 99)
 ZONES = st.lists(st.builds(ZoneResult, st.integers(0, 1 << 40), COUNTS, COUNTS, TEXTS), max_size=3)
 ANY = st.one_of(

@@ -13,6 +13,7 @@ from compactlib.indexset import IndexSet
 from compactlib.raftlog import SegmentRef, SnapshotState
 from compactlib.raftlog.liveness import kept_positions, live_positions, segment_stats
 from compactlib.raftlog.segment_index import SegmentIndex
+from compactlib.testing.index_strategies import live_sets
 
 
 def index_of(lengths: dict[int, int]) -> SegmentIndex:
@@ -37,12 +38,12 @@ def segments(draw: st.DrawFn) -> tuple[dict[int, int], SegmentRef]:
     return dict(zip(indexes, lengths, strict=True)), ref
 
 
-@given(segments(), st.sets(st.integers(0, 60)), st.none() | st.integers(0, 60))
-def test_kept_is_what_is_live_or_above_the_snapshot(segment: tuple[dict[int, int], SegmentRef], wanted: set[int],
+@given(segments(), live_sets(0, 60), st.none() | st.integers(0, 60))
+def test_kept_is_what_is_live_or_above_the_snapshot(segment: tuple[dict[int, int], SegmentRef], wanted: IndexSet,
                                                     snapshot: int | None) -> None:
     lengths, ref = segment
     index = index_of(lengths)
-    live = IndexSet.from_iterable(each for each in wanted if snapshot is not None and each <= snapshot)
+    live = IndexSet() if snapshot is None else wanted.at_most(snapshot)
     state = None if snapshot is None else SnapshotState(snapshot, live)
     here = live.between(ref.first, ref.last)
     if not set(here) <= lengths.keys():

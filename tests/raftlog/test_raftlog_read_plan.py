@@ -26,6 +26,7 @@ from compactlib.raftlog import (
 from compactlib.raftlog.names import segment_name
 from compactlib.raftlog.read_plan import ReadPart, plan_parts
 from compactlib.raftlog.refs import find_ref
+from compactlib.testing.index_strategies import segment_refs
 from tests.raftlog.compaction_logs import flip_byte, payload_place
 from tests.raftlog.reading import told
 
@@ -43,17 +44,7 @@ def log(tmp_path: Path) -> Iterator[SegmentLog]:
         yield made
 
 
-@st.composite
-def ref_lists(draw: st.DrawFn) -> list[SegmentRef]:
-    refs, last = [], -1
-    for number in range(1, draw(st.integers(0, 6)) + 1):
-        first = last + 1 + draw(st.sampled_from([0, 0, 3]))
-        last = first + draw(st.integers(0, 6))
-        refs.append(SegmentRef(number, first, last))
-    return refs
-
-
-@given(ref_lists(), st.sets(st.integers(0, 60)))
+@given(segment_refs(), st.sets(st.integers(0, 60)))
 def test_each_index_goes_to_the_segment_that_answers_for_it(refs: list[SegmentRef], wanted: set[int]) -> None:
     indexes = sorted(wanted)
     parts = plan_parts(refs, indexes)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from compactlib.errors import CompactlibError
 from compactlib.raftlog import SegmentRef, find_ref, merge_refs
 from compactlib.raftlog.refs import audit_refs, next_ref, overlapping_refs
+from compactlib.testing.index_strategies import written_refs
 
 
 def refs(*triples: tuple[int, int, int]) -> tuple[SegmentRef, ...]:
@@ -50,13 +51,6 @@ def test_a_reference_that_comes_again_replaces_its_old_range() -> None:
     assert merged.covered == ()
 
 
-@st.composite
-def histories(draw: st.DrawFn) -> list[SegmentRef]:
-    """Segments as they were written, one after the other, overlapping in any way."""
-    spans = draw(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=10))
-    return [SegmentRef(number, first, first + size) for number, (first, size) in enumerate(spans, 1)]
-
-
 def owners(history: list[SegmentRef]) -> dict[int, int]:
     """Which segment answers for which index: a newer one takes back all that lies at or above its start."""
     owner: dict[int, int] = {}
@@ -66,7 +60,7 @@ def owners(history: list[SegmentRef]) -> dict[int, int]:
     return owner
 
 
-@given(histories(), st.integers(0, 10))
+@given(written_refs(), st.integers(0, 10))
 def test_merging_is_what_appending_would_have_given(history: list[SegmentRef], split: int) -> None:
     expected = owners(history)
     merged = merge_refs(history)
@@ -80,7 +74,7 @@ def test_merging_is_what_appending_would_have_given(history: list[SegmentRef], s
     assert merge_refs(first.refs, history[split:]).refs == merged.refs
 
 
-@given(histories(), st.integers(-1, 60), st.integers(-1, 60))
+@given(written_refs(), st.integers(-1, 60), st.integers(-1, 60))
 def test_lookups_bisect_to_the_right_segment(history: list[SegmentRef], first: int, last: int) -> None:
     merged = merge_refs(history).refs
     holding = [ref for ref in merged if ref.first <= first <= ref.last]

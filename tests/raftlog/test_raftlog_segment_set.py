@@ -15,6 +15,7 @@ from compactlib.raftlog import Entry, SegmentReader, SegmentRef, SegmentSet, mer
 from compactlib.raftlog.known import KnownSegment, know_segment
 from compactlib.raftlog.names import segment_name
 from compactlib.raftlog.segment_set import list_segments, open_segment
+from compactlib.testing.index_strategies import written_refs
 from tests.raftlog.reading import write_segment
 
 
@@ -202,15 +203,10 @@ def test_audit_finds_a_list_that_contradicts_itself(tmp_path: Path) -> None:
 # -- what hides entries that were taken back
 
 
-@st.composite
-def histories(draw: st.DrawFn) -> list[KnownSegment]:
-    spans = draw(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 15)), min_size=1, max_size=7))
-    return [known(number, first, first + size) for number, (first, size) in enumerate(spans, 1)]
-
-
-@given(histories(), st.data())
-def test_dropping_what_hides_nothing_uncovers_nothing(history: list[KnownSegment], data: st.DataObject) -> None:
+@given(written_refs(max_segments=7, max_span=16).filter(bool), st.data())
+def test_dropping_what_hides_nothing_uncovers_nothing(written: list[SegmentRef], data: st.DataObject) -> None:
     """Opened anew, the files that are left give the same answers above the snapshot as the list did."""
+    history = [known(ref.number, ref.first, ref.last) for ref in written]
     made = SegmentSet("/nowhere", history)
     numbers = [ref.number for ref in made.refs[:-1]]
     # What may be dropped lies at or below the snapshot.

@@ -1,4 +1,4 @@
-"""The service as a state machine against a plain model, and the properties of notes 5.5, item 6."""
+"""The service against a plain model, and the properties of notes 5.5, item 6."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import random
 
 import attrs
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis import given, settings
 
 from compactlib.scheduler import (
     AddBlocks,
@@ -17,23 +15,15 @@ from compactlib.scheduler import (
     Command,
     CompactedBlocks,
     FairShare,
-    JobPhase,
-    JobStatus,
     LevelConfig,
-    NoOutput,
-    Operation,
-    PlanUpdate,
     PollRequest,
     PollResponse,
-    Requeue,
-    Retain,
     SchedulerConfig,
     SchedulerService,
     StatusUpdate,
-    Tick,
-    Verdict,
 )
-from compactlib.scheduler.state_rows import dump_rows, load_rows
+from compactlib.scheduler.state_rows import dump_rows
+from compactlib.testing.scheduler_histories import SchedulerHistory, SchedulerStep, scheduler_histories
 
 CONFIG = SchedulerConfig(
     levels=(LevelConfig(max_blocks=3, max_age_seconds=20), LevelConfig(max_blocks=2, max_age_seconds=40)),
@@ -42,196 +32,34 @@ CONFIG = SchedulerConfig(
 FAIR = attrs.evolve(CONFIG, fair_share=FairShare({"A": 2}), higher_level_share=0.3)
 
 
-@attrs.define
-class Held:
-    """A job as a worker knows it: it may have lost it, and not know."""
-
-    name: str
-    token: int
-    sources: tuple[str, ...]
-    tenant: str
-    shard: int
-    level: int
+def lived_through(history: tuple[SchedulerStep, ...], config: SchedulerConfig) -> None:
+    world = SchedulerHistory(config)
+    for step in history:
+        world.step(step)
+    world.finish()
 
 
-class Machine(RuleBasedStateMachine):
-    """Workers that do anything at any time. The model: which worker was given which job last, and until when."""
-
-    config = CONFIG
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.service = SchedulerService(self.config)
-        self.log: list[tuple[Command, Operation]] = []
-        self.now = 1000.0
-        self.blocks = 0
-        self.workers: list[Held] = []
-        # The model: job to (token, end of the lease) of the last assignment, while the job exists.
-        self.holder: dict[str, tuple[int, float]] = {}
-        self.tokens: dict[str, int] = {}
-        self.cleanup: list[str] = []
-        self.done: set[str] = set()
-
-    # ------------------------------------------------------------------------------------------------ operations
-
-    def apply(self, operation: Operation) -> object:
-        command = Command(len(self.log) + 1, 1, self.now)
-        self.log.append((command, operation))
-        return self.service.apply(command, operation)
-
-    def poll(self, request: PollRequest) -> PollResponse:
-        command = Command(len(self.log) + 1, 1, self.now)
-        before = list(dump_rows(self.service.state))
-        update = self.service.prepare(command, request)
-        assert update == self.service.prepare(command, request)
-        assert list(dump_rows(self.service.state)) == before
-        self.log.append((command, update))
-        applied = self.service.apply(command, update)
-        assert isinstance(applied, Applied)
-        self.check_renewals(request, applied.response)
-        self.take(applied.response, command, update)
-        return applied.response
-
-    def check_renewals(self, request: PollRequest, response: PollResponse) -> None:
-        """What each update must be answered, by what the model knows of holders."""
-        seen: set[str] = set()
-        for said, answer in zip(request.status_updates, response.answers, strict=True):
-            assert said.name == answer.name
-            if said.name in seen:
-                assert answer.verdict in (Verdict.DUPLICATE, Verdict.NOT_FOUND)
-                continue
-            held = self.holder.get(said.name)
-            if held is None:
-                assert answer.verdict in (Verdict.NOT_FOUND, Verdict.STALE_TOKEN, Verdict.WRONG_STATE)
-            elif said.token < held[0]:
-                assert answer.verdict is Verdict.STALE_TOKEN
-                assert answer.holder_deadline == held[1]
-            elif said.status == JobStatus.IN_PROGRESS:
-                assert answer.verdict is Verdict.ACCEPTED
-                self.holder[said.name] = (held[0], self.now + self.config.lease_seconds)
-            else:
-                del self.holder[said.name]
-                if said.status == JobStatus.SUCCESS and answer.verdict is Verdict.ACCEPTED:
-                    assert said.compacted_blocks is not None
-                    for block_id in said.compacted_blocks.source_blocks:
-                        assert block_id not in self.done, "a block took effect twice"
-                        self.done.add(block_id)
-            if answer.verdict is Verdict.ACCEPTED:
-                seen.add(said.name)
-
-    def take(self, response: PollResponse, command: Command, update: PlanUpdate) -> None:
-        leases = {lease.name: lease for lease in response.assignments}
-        for plan in response.compaction_jobs:
-            lease = leases[plan.name]
-            held = self.holder.get(plan.name)
-            assert lease.token == command.index
-            assert lease.token > self.tokens.get(plan.name, 0), "a token went back"
-            assert held is None or held[1] < self.now, "a live lease was broken"
-            self.tokens[plan.name] = lease.token
-            self.holder[plan.name] = (lease.token, lease.lease_expires_at)
-            self.workers.append(Held(plan.name, lease.token, plan.source_blocks, plan.tenant, plan.shard,
-                                     plan.compaction_level))
-            self.cleanup += [tombstone.name for tombstone in plan.tombstones]
-        self.cleanup += [tombstone.name for tombstone in response.tombstones]
-        for gone in update.evicted_jobs:
-            self.holder.pop(gone.state.name, None)
-
-    # ----------------------------------------------------------------------------------------------------- rules
-
-    @rule(seconds=st.sampled_from([0.0, 1.0, 5.0, 10.0, 10.5, 30.0]))
-    def time_passes(self, seconds: float) -> None:
-        self.now += seconds
-
-    @rule(seconds=st.sampled_from([0.5, 8.0]))
-    def the_new_leader_s_clock_is_behind(self, seconds: float) -> None:
-        self.now -= seconds
-
-    @rule(count=st.integers(1, 5), tenant=st.sampled_from("AB"), shard=st.integers(0, 1))
-    def blocks_arrive(self, count: int, tenant: str, shard: int) -> None:
-        names = [f"b{self.blocks + number}" for number in range(count)]
-        self.blocks += count
-        self.apply(AddBlocks(tuple(BlockMeta(id=name, tenant=tenant, shard=shard, level=0, min_time=self.now,
-                                             max_time=self.now) for name in names)))
-
-    @rule(capacity=st.integers(0, 3))
-    def an_idle_worker_polls(self, capacity: int) -> None:
-        self.poll(PollRequest((), capacity))
-
-    @precondition(lambda self: self.workers)
-    @rule(data=st.data(), capacity=st.integers(0, 2))
-    def a_worker_reports(self, data: st.DataObject, capacity: int) -> None:
-        count = data.draw(st.integers(1, 3))
-        chosen = [data.draw(st.sampled_from(self.workers)) for _ in range(count)]
-        updates = tuple(self.report(held, data) for held in chosen)
-        self.poll(PollRequest(updates, capacity, tuple(self.cleanup) if data.draw(st.booleans()) else ()))
-
-    def report(self, held: Held, data: st.DataObject) -> StatusUpdate:
-        status = data.draw(st.sampled_from([JobStatus.IN_PROGRESS, JobStatus.SUCCESS, JobStatus.SUCCESS,
-                                            JobStatus.FAILED, JobStatus.RELEASED]))
-        results = None
-        if status is JobStatus.SUCCESS:
-            kind = data.draw(st.sampled_from(["output", "output", "empty", "missing"]))
-            output = BlockMeta(id=f"{held.name}@{held.token}", tenant=held.tenant, shard=held.shard,
-                               level=held.level + 1, min_time=self.now, max_time=self.now)
-            results = CompactedBlocks(
-                tenant=held.tenant, shard=held.shard, source_blocks=() if kind == "missing" else held.sources,
-                new_blocks=(output,) if kind == "output" else (),
-                no_output={"empty": NoOutput.EMPTY, "missing": NoOutput.MISSING}.get(kind))
-        return StatusUpdate(held.name, held.token, status, results, "because")
-
-    @rule()
-    def a_tick(self) -> None:
-        self.apply(Tick())
-
-    @precondition(lambda self: self.service.state.quarantine)
-    @rule(data=st.data())
-    def an_operator_queues_a_job_again(self, data: st.DataObject) -> None:
-        name = data.draw(st.sampled_from(sorted(self.service.state.quarantine)))
-        self.tokens.pop(name, None)
-        self.apply(Requeue((name,)))
-
-    @rule(age=st.sampled_from([20_000.0, 40_000.0]))
-    def retention(self, age: float) -> None:
-        self.apply(Retain(self.now - age))
-
-    # ------------------------------------------------------------------------------------------------ invariants
-
-    @invariant()
-    def everything_is_in_order(self) -> None:
-        self.service.audit()
-        assert self.service.state.unaccounted_blocks() == []
-        assert len(self.service.state.jobs) <= self.config.max_queue_size
-
-    @invariant()
-    def holders_are_those_of_the_model(self) -> None:
-        for phase, state in self.service.jobs(self.now):
-            held = self.holder.get(state.name)
-            assert (held is None) == (state.status is JobStatus.UNSPECIFIED)
-            if held is not None:
-                assert (state.token, state.lease_expires_at) == held
-                assert (phase is JobPhase.IN_PROGRESS) == (self.now <= held[1])
-
-    def teardown(self) -> None:
-        expected = list(dump_rows(self.service.state))
-        replica = SchedulerService(self.config)
-        for command, operation in self.log:
-            replica.apply(command, operation)
-        assert list(dump_rows(replica.state)) == expected, "a replica that replays the log differs"
-        again = load_rows(dump_rows(self.service.state), self.config)
-        again.audit()
-        assert list(dump_rows(again)) == expected
-        command, request = Command(len(self.log) + 1, 1, self.now + 11), PollRequest((), 4)
-        assert SchedulerService(state=again).prepare(command, request) == self.service.prepare(command, request)
+@settings(max_examples=60)
+@given(scheduler_histories())
+def test_workers_that_do_anything_at_any_time(history: tuple[SchedulerStep, ...]) -> None:
+    lived_through(history, CONFIG)
 
 
-class FairMachine(Machine):
-    config = FAIR
+@settings(max_examples=25)
+@given(scheduler_histories())
+def test_and_with_fair_shares(history: tuple[SchedulerStep, ...]) -> None:
+    lived_through(history, FAIR)
 
 
-TestMachine = Machine.TestCase
-TestMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestFairMachine = FairMachine.TestCase
-TestFairMachine.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+@pytest.mark.soak
+@pytest.mark.parametrize("config", [CONFIG, FAIR])
+def test_many_long_histories(config: SchedulerConfig) -> None:
+    @settings(max_examples=3_000, deadline=None)
+    @given(scheduler_histories(max_steps=80))
+    def live(history: tuple[SchedulerStep, ...]) -> None:
+        lived_through(history, config)
+
+    live()
 
 
 def random_run(seed: int, steps: int, config: SchedulerConfig = CONFIG) -> list[object]:

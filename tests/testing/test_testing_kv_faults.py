@@ -219,7 +219,7 @@ def test_an_error_that_is_not_the_library_s_is_not_taken_for_an_answer() -> None
 
     with pytest.raises(ZeroDivisionError) as found:
         explore_kv_faults(with_coin, work, check_coin, [KVFault.FAIL])
-    assert "with the fault 'fail' at operation 1" in found.value.__notes__[0]
+    assert "with the fault 'refused' at operation 1" in found.value.__notes__[0]
 
 
 def test_the_choice_sees_each_operation() -> None:
