@@ -35,13 +35,14 @@ class SensorBranch:
         self._settings = settings
         self._record = BranchRecord(staging_token=StagingToken("token-0"))
         self._compactions = 0
+        self._window_ends_ms = -(1 << 62)
         self._base: dict[int, int] = dict.fromkeys(range(settings.base_keys), settings.base_bytes)
         self._in_range: dict[int, set[int]] = {}
         for key in self._base:
             self._in_range.setdefault(key // settings.range_keys, set()).add(key)
-        # Of each staged key its size, `None` for a tombstone; and since when it hides what the base has.
+        # Of each staged key its size, `None` for a tombstone; and since when something of it is dead.
         self._staged: dict[int, int | None] = {}
-        self._hidden_since: dict[int, int] = {}
+        self._dead_since: dict[int, int] = {}
         self._live: SortedSet[int] = SortedSet(self._base)
         self._tombstones: SortedSet[int] = SortedSet()
         self._base_bytes = sum(self._base.values())
@@ -56,12 +57,17 @@ class SensorBranch:
         self._counts: dict[str, int] = dict.fromkeys(
             ("reads", "user_bytes", "copied_bytes", "read_bytes", "asked", "compactions", "victims", "freed_segments",
              "reclaimed_bytes", "used_sum", "live_sum", "record_sum", "deletes", "listed_keys", "passed_tombstones",
-             "moved_entries"), 0)
+             "throttled", "moved_entries"), 0)
         self._waited_ms = 0
         self._reasons: list[str] = []
         self._peak_used = self._used_bytes
         self._peak_tombstones = len(self._tombstones)
         self._started_ms = self.now_ms
+
+    @property
+    def live_keys(self) -> tuple[int, ...]:
+        """The keys that a reader finds, ascending."""
+        return tuple(self._live)
 
     @property
     def _used_bytes(self) -> int:
@@ -80,13 +86,10 @@ class SensorBranch:
         self._tombstones.discard(key)
 
     def delete(self, key: int) -> None:
-        """Stage a tombstone if the base has the key; else only forget what is staged."""
-        if key not in self._live:
+        """Stage a tombstone if the base or the staging token holds anything of the key, as the real branch does."""
+        if key not in self._base and key not in self._staged:
             return
         self._live.discard(key)
-        if key not in self._base:
-            self._staged_bytes -= self._staged.pop(key) or 0
-            return
         self._tombstones.add(key)
         self._stage(key, None)
         self._counts["deletes"] += 1
@@ -99,9 +102,12 @@ class SensorBranch:
         if key in self._staged:
             before = self._staged[key]
             self._staged_bytes -= tombstone if before is None else before
-        elif key in self._base:
-            self._hidden_bytes += self._base[key]
-            self._hidden_since[key] = self.now_ms
+        else:
+            self._hidden_bytes += self._base.get(key, 0)
+        if size is None or key in self._base:
+            self._dead_since.setdefault(key, self.now_ms)
+        else:
+            self._dead_since.pop(key, None)
         self._staged[key] = size
         self._staged_bytes += taken
         self._counts["user_bytes"] += taken
@@ -124,14 +130,18 @@ class SensorBranch:
     # --------------------------------------------------------------------------------------------------- compactions
 
     def compact_when_due(self) -> str | None:
-        """Compact if the sensor has a trigger; gives its reason."""
+        """Compact if the sensor has a trigger, and the window lets it; gives the trigger's reason."""
         trigger = self.sensor.take()
         if trigger is None:
             return None
         self._counts["asked"] += 1
         self._sample()
-        self._reasons.append(trigger.why)
-        self._compact()
+        if self.now_ms < self._window_ends_ms:
+            self._counts["throttled"] += 1
+        else:
+            self._window_ends_ms = self.now_ms + round(self._settings.window_seconds * 1000)
+            self._reasons.append(trigger.why)
+            self._compact()
         return trigger.why
 
     def _compact(self) -> None:
@@ -142,7 +152,7 @@ class SensorBranch:
         counts["read_bytes"] += before + self._staged_bytes
         counts["reclaimed_bytes"] += self._hidden_bytes + len(self._tombstones) * self._settings.tombstone_bytes
         self._waited_ms += sum((self.now_ms - since) * self._dead_with(key)
-                               for key, since in self._hidden_since.items())
+                               for key, since in self._dead_since.items())
         for key, size in self._staged.items():
             keys = self._in_range.setdefault(key // self._settings.range_keys, set())
             self._base_bytes += (size or 0) - self._base.pop(key, 0)
@@ -156,7 +166,7 @@ class SensorBranch:
         counts["freed_segments"] += len(ranges) - sum(map(bool, written))
         counts["compactions"] += 1
         counts["moved_entries"] += len(self._staged)
-        for column in (self._staged, self._hidden_since, self._tombstones):
+        for column in (self._staged, self._dead_since, self._tombstones):
             column.clear()
         self._staged_bytes = self._hidden_bytes = 0
         self._compactions += 1
@@ -165,8 +175,8 @@ class SensorBranch:
         self.sensor.compacted(_REPOSITORY, _BRANCH, self._record)
 
     def _dead_with(self, key: int) -> int:
-        """Bytes that died when this key of the base was hidden."""
-        return self._base[key] + (self._settings.tombstone_bytes if self._staged[key] is None else 0)
+        """Bytes of a key that a compaction gives back: what the base has, and a tombstone."""
+        return self._base.get(key, 0) + (self._settings.tombstone_bytes if self._staged[key] is None else 0)
 
     # ----------------------------------------------------------------------------------------------------- reporting
 

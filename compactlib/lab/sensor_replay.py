@@ -1,8 +1,8 @@
 """Replays a workload against the policy that says when a branch is compacted: the real `CompactionSensor`, no data.
 
-A put stages a value, a delete stages a tombstone over a key of the base, a read lists a page from its key on and passes
-over the tombstones on its way. A trigger compacts at once: what is staged becomes the base, of which each range that it
-touches is written anew, as the real compaction does.
+A put stages a value, a delete stages a tombstone over whatever there is of a key, a read lists a page from its key on
+and passes over the tombstones on its way. A trigger compacts at once: what is staged becomes the base, of which each
+range that it touches is written anew, as the real compaction does.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ class SensorSettings:
 
     Attributes:
         page_keys: keys that a listing gives at most, at least 1.
-        base_keys: the keys below this were committed before; only over those a delete is a tombstone at first.
+        base_keys: the keys below this were committed before.
         base_bytes: size of each of those, at least 1.
         tombstone_bytes: what a tombstone takes, at least 0.
         range_keys: keys (neighbouring numbers) in a range of the base, at least 1.
+        window_seconds: at most one compaction starts within it, and a trigger in between is lost, as with a real
+            `Compactor` (whose default is 300); 0: no limit.
         intervals: into about how many parts the report is cut, if the length of the workload is known, at least 1.
         capacity_bytes: of the store, for `peak_fill`; nothing is refused above it. 0: unknown.
 
@@ -40,12 +42,13 @@ class SensorSettings:
     base_bytes: int = 1
     tombstone_bytes: int = 1
     range_keys: int = 1_000
+    window_seconds: float = 0.0
     intervals: int = 20
     capacity_bytes: int = 0
 
     def __attrs_post_init__(self) -> None:
         for name, least in (("page_keys", 1), ("base_keys", 0), ("base_bytes", 1), ("tombstone_bytes", 0),
-                            ("range_keys", 1), ("intervals", 1), ("capacity_bytes", 0)):
+                            ("range_keys", 1), ("window_seconds", 0), ("intervals", 1), ("capacity_bytes", 0)):
             if getattr(self, name) < least:
                 raise InvalidInput(f"{name} is {getattr(self, name)}; give at least {least}")
 
@@ -104,7 +107,7 @@ class SensorReplay:
         self._closed_at = 0
 
     def make(self, kind: int, key: int, size: int, time_ms: int) -> str | None:
-        """Make one operation; gives the reason if the branch was compacted after it.
+        """Make one operation; gives the reason of the trigger that it led to, if any.
 
         Args:
             kind: `PUT`, `DELETE` or `READ`.

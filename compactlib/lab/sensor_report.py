@@ -27,6 +27,7 @@ class SensorMeasures(Measures):
         deletes: tombstones that were written.
         listed_keys: keys that listings (`reads`) gave.
         passed_tombstones: tombstones that they passed over.
+        throttled: triggers that came within the window of a compaction, and were lost.
         moved_entries: staged entries, tombstones included, that compactions took into the base.
         peak_tombstones: the most tombstones that were staged at once.
         reasons: why each compaction came, in order.
@@ -40,6 +41,7 @@ class SensorMeasures(Measures):
     deletes: int = 0
     listed_keys: int = 0
     passed_tombstones: int = 0
+    throttled: int = 0
     moved_entries: int = 0
     peak_tombstones: int = attrs.field(default=0, metadata=MOST)
     reasons: tuple[str, ...] = attrs.field(default=(), converter=_texts, metadata=HIDDEN)

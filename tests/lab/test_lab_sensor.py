@@ -26,9 +26,25 @@ def trace(tmp_path: Path) -> CsvTrace:
     return CsvTrace(tmp_path / "trace.csv")
 
 
-def test_a_branch_whose_base_is_empty_has_no_tombstones(trace: CsvTrace) -> None:
-    report = replay_sensor(trace, DeletesPolicy(1))
-    assert (report.deletes, report.compactions, report.passed_tombstones) == (0, 0, 0)
+def test_deletes_of_what_is_not_there_leave_no_tombstones(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("time,op,key,size\n0,delete,a,\n1,put,a,5\n2,delete,a,\n3,delete,a,\n")
+    total = replay_sensor(CsvTrace(tmp_path / "t.csv"), DeletesPolicy(10), SensorSettings(tombstone_bytes=2)).total
+    assert (total.deletes, total.peak_tombstones, total.used_bytes, total.live_bytes) == (2, 1, 2, 0)
+
+
+def test_bytes_and_times_of_one_compaction(tmp_path: Path) -> None:
+    """Base: keys 0 to 9 of 10 bytes in ranges of 5; key 0 is replaced at 1 s, key 1 deleted at 2 s, compacted then."""
+    (tmp_path / "t.csv").write_text("time,op,key,size\n0,read,a,1\n1,put,a,30\n2,delete,b,\n")
+    settings = SensorSettings(base_keys=10, base_bytes=10, tombstone_bytes=2, range_keys=5, capacity_bytes=200)
+    total = replay_sensor(CsvTrace(tmp_path / "t.csv"), DeletesPolicy(1), settings).total
+    assert (total.user_bytes, total.victims, total.compactions) == (32, 1, 1)
+    assert total.read_bytes == 5 * 10 + 32
+    assert total.copied_bytes == 3 * 10 + 30
+    assert total.reclaimed_bytes == 10 + 10 + 2
+    assert total.seconds_to_reclaim == pytest.approx(10 * 1 / 22)
+    assert total.used_bytes == total.live_bytes == 9 * 10 - 10 + 30
+    assert total.peak_fill == (100 + 32) / 200
+    assert total.listed_keys == 10
 
 
 @pytest.mark.parametrize("threshold", [1, 10, 100])
