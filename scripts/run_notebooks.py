@@ -20,7 +20,6 @@ NOTEBOOKS = Path(__file__).parents[1] / "docs" / "notebooks"
 _SECONDS_FOR_A_CELL = 280
 # Java comes up in half the time, and says nothing of these options.
 _QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-_SAID_AT_EVERY_START = ("WARNING: Using incubator modules",)
 
 
 def run(path: Path, folder: Path) -> Any:
@@ -42,9 +41,6 @@ def run(path: Path, folder: Path) -> Any:
                                      resources={"metadata": {"path": str(folder)}})
     client.execute(env=env)
     notebook.metadata["language_info"] = {"name": "python"}
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            cell.outputs = [output for output in cell.outputs if not _is_said_at_every_start(output)]
     return notebook
 
 
@@ -57,11 +53,6 @@ def _without_pixels(output: Any) -> dict[str, Any]:
     if output.output_type in ("execute_result", "display_data"):
         return {kind: "" if kind.startswith("image/") else content for kind, content in output.data.items()}
     return dict(output)
-
-
-def _is_said_at_every_start(output: Any) -> bool:
-    return (output.output_type == "stream" and output.name == "stderr"
-            and all(line.startswith(_SAID_AT_EVERY_START) for line in output.text.splitlines() if line))
 
 
 def main() -> None:
