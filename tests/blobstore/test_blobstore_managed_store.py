@@ -217,6 +217,23 @@ def test_w16_a_full_round_may_close_the_segment_that_is_written_to(tmp_path: Pat
         check_content(store)
 
 
+@pytest.mark.parametrize(("capacity", "fraction", "closes"), [
+    (5 << 12, 0.0, True),    # four segments, and room for one more
+    (4 << 12, 0.0, False),   # no room
+    (8 << 12, 0.5, False),   # just below half full: its tail is not written
+    (1 << 16, 0.9, False),
+])
+def test_w16_the_segment_is_closed_only_where_there_is_room_and_the_store_is_full_enough(
+        capacity: int, fraction: float, closes: bool, tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    with filled(tmp_path / "one", clock, close_active_segment=True, compaction_policy="compact_all",
+                capacity_bytes=capacity, min_used_fraction=fraction) as store:
+        clock.advance(3601.0)
+        assert len(store.snapshot().segments) == 4
+        ManagedBlobStore(store).check(Budget())
+        assert (store.snapshot().segments[-1].records == 0) is closes
+
+
 def test_a_damaged_plan_history_starts_anew_and_says_so(tmp_path: Path) -> None:
     clock, observer = ManualClock(1_000_000.0), RecordingObserver()
     with BlobStore(tmp_path / "one", CONFIG, clock=clock, observer=observer) as store:

@@ -143,6 +143,17 @@ def test_a_collection_at_every_step_of_a_writer_loses_nothing() -> None:
     assert step > 10
 
 
+def test_what_a_cluster_left_on_its_way_goes_when_it_is_old() -> None:
+    world = World()
+    world.write(NEW)
+    world.objects.create("incoming/old", b"changes of a job that died")
+    world.clock.advance(GRACE / 2)
+    world.objects.create("incoming/young", b"changes of one that runs")
+    world.clock.advance(GRACE / 2)
+    world.collect()
+    assert [info.key for info in world.objects.list("incoming/")] == ["incoming/young"]
+
+
 def claimed(world: World, hook: Callable[[str, str], None] | None = None) -> bool:
     """Bring the orphan back, if it is not collected just now; what is in memory of it does not help."""
     layer = world.layer(hook)

@@ -10,6 +10,7 @@ import pytest
 
 from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
+from compactlib.kv import EXISTS
 from compactlib.staging import (
     BranchNotFound,
     CommitId,
@@ -31,7 +32,8 @@ def test_what_is_no_key(key: bytes) -> None:
     main = World().branch({"a": "1"})
     for call in (lambda: main.get(key), lambda: main.put(key, b""), lambda: main.delete(key),
                  lambda: main.put_if(key, b"", None), lambda: main.reset_key(key), lambda: main.get_many([key]),
-                 lambda: main.head().get(key), lambda: main.get_uncommitted(key)):
+                 lambda: main.head().get(key), lambda: main.get_uncommitted(key),
+                 lambda: main.delete_if(key, EXISTS), lambda: main.update(key, lambda record: None)):
         with pytest.raises(InvalidInput):
             call()
     assert diff(main) == []
