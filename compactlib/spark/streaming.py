@@ -1,7 +1,7 @@
 """Compaction as a stream: logs of which a snapshot has come to cover enough are compacted in micro-batches, on Spark.
 
-The stream says which logs have crossed a threshold; what is to be done to one is the caller's function, and whether
-anything is worth doing is for the log's own trigger to say. So a batch that Spark repeats after a crash finds logs that
+The stream says which logs have crossed a threshold; what is to be done to one is the caller's function, and what there
+is to do is for the log's own policy to say. So a batch that Spark repeats after a crash finds logs that
 were compacted, and skips them: nothing here has to happen exactly once.
 
 Source: issue 8, part 8; `notes/spark.md` section 5.
