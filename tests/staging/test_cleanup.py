@@ -133,7 +133,8 @@ def test_the_sweep_marks_what_everybody_forgot_and_spares_what_is_young() -> Non
     cleaner = TokenCleaner(world.context, grace_seconds=10, orphan_seconds=100)
     assert isinstance(cleaner.sweep(), Skipped)
     world.clock.advance(100)
-    assert stats_of(cleaner.sweep()).orphans_found == 1
+    swept = stats_of(cleaner.sweep())
+    assert (swept.orphans_found, swept.changes) == (1, 1)
     assert isinstance(cleaner.sweep(), Skipped)  # marked once is enough
     assert isinstance(cleaner.run(), Skipped)  # the grace period begins with the mark
     world.clock.advance(10)
