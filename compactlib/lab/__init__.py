@@ -28,7 +28,17 @@ from compactlib.lab.sensor_replay import SensorReplay, SensorSettings, replay_se
 from compactlib.lab.sensor_report import SensorMeasures, SensorReport
 from compactlib.lab.setup import Setup
 from compactlib.lab.traces import CloudPhysicsTrace, CsvTrace
-from compactlib.lab.workloads import AppendMostly, Bursts, HotCold, Synthetic, TtlMix, Uniform, Workload, Zipf
+from compactlib.lab.workloads import (
+    AppendMostly,
+    Bursts,
+    HotCold,
+    Synthetic,
+    TtlMix,
+    Uniform,
+    WithReads,
+    Workload,
+    Zipf,
+)
 
 __all__ = [
     "AMPLIFICATIONS",
@@ -69,6 +79,7 @@ __all__ = [
     "Synthetic",
     "TtlMix",
     "Uniform",
+    "WithReads",
     "Workload",
     "Zipf",
     "compare",

@@ -210,6 +210,10 @@ class RaftLogReplay:
         else:
             self._index_of[key], self._segment_of[key], self._size_of[key] = self.last_index, newest.number, size
 
+    def wait_until(self, now_ms: int) -> None:
+        """Let time pass without operations. A time that is past changes nothing."""
+        self._now_ms = max(self._now_ms, now_ms)
+
     def snapshot(self) -> tuple[int, ...]:
         """Take a snapshot of everything so far; gives the live indexes, ascending."""
         for number, size, _ in self._dying:

@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol
 import attrs
 
 from compactlib.errors import InvalidInput
-from compactlib.lab.operations import DELETE, FOREVER, MAX_KEYS, PUT, Operations
+from compactlib.lab.operations import DELETE, FOREVER, MAX_KEYS, PUT, READ, Operations
 
 PIECE = 8_192
 """Operations in a piece of a workload."""
@@ -332,3 +332,53 @@ class AppendMostly(Synthetic):
                     known += 1
             yield Operations(kinds=bytes(kinds), keys=numbers, sizes=self._sizes(count, random),
                              times_ms=self._times(self.keys + start, count))
+
+
+@attrs.frozen(kw_only=True)
+class WithReads:
+    """A workload with reads in between, of keys that were written at some time, each as likely as any other.
+
+    Attributes:
+        of: the workload.
+        reads: which part of all operations reads, at least 0 and below 1.
+
+    Raises:
+        InvalidInput: the part is out of its range.
+    """
+
+    of: Workload
+    reads: float = 0.1
+
+    def __attrs_post_init__(self) -> None:
+        if not 0 <= self.reads < 1:
+            raise InvalidInput(f"reads is {self.reads}; a part of the operations reads, 0 to less than 1")
+
+    @property
+    def name(self) -> str:
+        """See `Workload.name`: that of the workload within."""
+        return self.of.name
+
+    @property
+    def operations(self) -> int:
+        """See `Workload.operations`: about so many."""
+        return round(self.of.operations / (1 - self.reads))
+
+    def pieces(self, seed: int) -> Iterator[Operations]:
+        """See `Workload.pieces`."""
+        random = Random(f"{seed} reads")
+        keys, due, share = 0, 0.0, self.reads / (1 - self.reads)
+        for piece in self.of.pieces(seed):
+            rows: list[tuple[int, int, int, int, int]] = []
+            for row in piece.rows():
+                rows.append(row)
+                keys = max(keys, row[1] + 1)
+                due += share
+                while due >= 1:
+                    due -= 1
+                    rows.append((READ, int(random.random() * keys), 1, FOREVER, row[4]))
+            kinds, numbers, sizes, lives, times = zip(*rows, strict=True)
+            yield Operations(kinds=bytes(kinds), keys=array("i", numbers), sizes=array("q", sizes),
+                             lives_ms=array("q", lives), times_ms=array("q", times))
+
+    def __str__(self) -> str:
+        return f"{self.of} with {self.reads:.0%} reads"

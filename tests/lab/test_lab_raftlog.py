@@ -7,9 +7,24 @@ from random import Random
 
 import pytest
 
+from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.lab import DELETE, PUT, HotCold, Operations, RaftLogReplay, RaftLogSettings, Uniform, replay_raftlog
-from compactlib.raftlog import CompactionPolicy, CostPolicy, LogOptions, RaPolicy, SeedPolicy, SegmentLimits, SegmentLog
+from compactlib.outcome import Done, Skipped
+from compactlib.raftlog import (
+    CompactionPolicy,
+    CostPolicy,
+    DeadBytes,
+    DeadRatio,
+    Elapsed,
+    EveryNMinors,
+    LogOptions,
+    RaPolicy,
+    SeedPolicy,
+    SegmentLimits,
+    SegmentLog,
+    Trigger,
+)
 
 LIMITS = SegmentLimits(max_entries=6, max_bytes=4_000)
 
@@ -39,6 +54,45 @@ def test_a_plan_in_the_lab_is_the_logs_own(tmp_path: Path, policy: CompactionPol
             groups, drops = groups + len(mine.groups), drops + len(mine.drops)
     assert groups > 0
     assert drops > 0
+
+
+@pytest.mark.parametrize("trigger", [EveryNMinors(2), DeadRatio(2.0), DeadBytes(8_000), Elapsed(100.0),
+                                     EveryNMinors(4) | (Elapsed(50.0) & DeadRatio(0.5, "entries"))], ids=str)
+def test_a_trigger_in_the_lab_is_the_logs_own(tmp_path: Path, trigger: Trigger) -> None:
+    """Both are told to compact; each decides by its trigger whether that is a major compaction."""
+    random = Random(str(trigger))
+    clock = ManualClock(1_700_000_000.0)
+    replay = RaftLogReplay(CostPolicy(), RaftLogSettings(limits=LIMITS, snapshot_every=1 << 30, trigger=trigger))
+    majors = 0
+    with SegmentLog(tmp_path / "log", LogOptions(limits=LIMITS, clock=clock, trigger=trigger,
+                                                 policy=CostPolicy())) as log:
+        for _ in range(12):
+            for _ in range(random.randrange(10, 80)):
+                key, size = int(random.random() ** 2 * 100), random.randrange(0, 300)
+                replay.feed(Operations(kinds=bytes([PUT]), keys=[key], sizes=[size],
+                                       times_ms=[round(clock.now() * 1000)]))
+                log.extend([(replay.last_index, 1, bytes(size))])
+                clock.advance(random.choice((0.0, 0.5, 1.0)))
+            replay.wait_until(round(clock.now() * 1000))
+            log.record_snapshot(replay.last_index, live=replay.snapshot())
+            outcome, mine = log.compact("auto"), replay.compact_when_due()
+            if isinstance(outcome, Done):
+                report = outcome.stats
+                assert (report.kind, report.dropped) == (mine.kind, tuple(drop.number for drop in mine.drops))
+            else:
+                assert mine.is_empty
+                assert isinstance(outcome, Skipped)
+                assert ("rewrite" in outcome.reason) == (mine.kind == "major")
+            majors += mine.kind == "major"
+    assert 0 < majors < 12
+
+
+def test_a_real_clock_set_by_operations_and_a_capacity_are_reported() -> None:
+    settings = RaftLogSettings(limits=SegmentLimits(max_entries=50), snapshot_every=100, trigger=Elapsed(1.0),
+                               capacity_bytes=1_000_000)
+    total = replay_raftlog(Uniform(keys=50, writes=3_950, record_bytes=10), CostPolicy(), settings).total
+    assert 0 < total.peak_fill < 1
+    assert total.peak_fill == total.peak_used_bytes / 1_000_000
 
 
 @pytest.mark.parametrize("workload", [Uniform(keys=300, writes=4_000, record_bytes=50),

@@ -12,6 +12,7 @@ from compactlib.lab import (
     DELETE,
     FOREVER,
     PUT,
+    READ,
     AppendMostly,
     Bursts,
     HotCold,
@@ -19,6 +20,7 @@ from compactlib.lab import (
     Synthetic,
     TtlMix,
     Uniform,
+    WithReads,
     Zipf,
 )
 
@@ -86,7 +88,19 @@ def test_sizes_spread_around_the_middle() -> None:
     assert 140 < max(sizes) <= 150
 
 
+def test_reads_come_in_between_and_change_nothing_else() -> None:
+    plain = Bursts(keys=500, writes=3_000, every=1_000, burst_keys=100)
+    told = [row for piece in WithReads(of=plain, reads=0.25).pieces(3) for row in piece.rows()]
+    assert [row for row in told if row[0] != READ] == rows(plain)
+    count = sum(row[0] == READ for row in told)
+    assert count / len(told) == pytest.approx(0.25, abs=0.001)
+    assert len(told) == pytest.approx(WithReads(of=plain, reads=0.25).operations, abs=1)
+    assert all(key < 500 for kind, key, *_ in told if kind == READ)
+    assert [row for piece in WithReads(of=plain, reads=0.25).pieces(3) for row in piece.rows()] == told
+
+
 @pytest.mark.parametrize("make", [
+    lambda: WithReads(of=Uniform(keys=1, writes=1), reads=1.0),
     lambda: Uniform(keys=0, writes=1), lambda: Uniform(keys=1, writes=-1), lambda: Uniform(keys=1, writes=1, spread=2),
     lambda: HotCold(keys=10, writes=1, hot_keys=0.0), lambda: Zipf(keys=1, writes=1, exponent=0),
     lambda: TtlMix(keys=1, writes=1, lives_seconds=((0.6, 1.0), (0.6, 2.0))),

@@ -1,0 +1,118 @@
+"""The measured tables of docs/choosing-a-policy.md: `python benchmarks/lab.py --policies`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import Any
+
+import attrs
+
+from compactlib.blobstore import CompactionPolicy, policy_named
+from compactlib.lab import (
+    BlobSettings,
+    Bursts,
+    Comparison,
+    Experiment,
+    HotCold,
+    OldestFirst,
+    RaftLogSettings,
+    SchedulerLoad,
+    SchedulerSettings,
+    SensorSettings,
+    TtlMix,
+    Uniform,
+    WithReads,
+    Workload,
+    Zipf,
+    compare,
+    grid,
+    run_experiments,
+)
+from compactlib.raftlog import CompactionPolicy as RaftLogPolicy
+from compactlib.raftlog import (
+    CostPolicy,
+    DeadRatio,
+    EveryNMinors,
+    Manual,
+    RaPolicy,
+    SeedPolicy,
+    SegmentLimits,
+)
+from compactlib.report import Table
+from compactlib.scheduler import LevelConfig, SchedulerConfig
+from compactlib.staging.policy import AnyOf, DeletesPolicy, ListingCostPolicy, SensePolicy
+
+
+def _run(experiments: Iterable[Experiment], skip: float = 0.5) -> Comparison:
+    with tempfile.TemporaryDirectory() as folder:
+        return run_experiments(experiments, folder, skip=skip)
+
+
+def blob_policies() -> Table:
+    """Each policy on each workload: a log of 400 segments of 32 records, three quarters full, second half."""
+    trigger: dict[str, Any] = {"min_used_fraction": 0.0, "min_reclaimed_segments": 4}
+    policies: list[CompactionPolicy] = [
+        policy_named(name, **trigger) for name in ("greedy", "cost_benefit", "stats_based", "expiry_forecast")]
+    policies += [policy_named("d_choices", **trigger, random=Random(1)),
+                 OldestFirst(min_used_fraction=0.0, min_reclaimed_segments=4)]
+    shape: dict[str, Any] = {"keys": 9_600, "writes": 50_000}
+    workloads: list[Workload] = [
+        Uniform(**shape), HotCold(**shape), Zipf(**shape), Bursts(**shape, every=8_000, burst_keys=1_500),
+        TtlMix(**shape, lives_seconds=((0.4, 4.0), (0.2, 1.0)))]
+    settings = BlobSettings.of_slots(400, 32, forecast_seconds=30.0, bucket_seconds=0.2)
+    found: dict[str, dict[str, object]] = {}
+    for row in _run(compare(policies, workloads, settings)).to_dicts():
+        found.setdefault(row["policy"], {"policy": row["policy"]})[row["workload"]] = row["write_amplification"]
+    return Table.from_dicts(list(found.values()), title="blob store: write amplification")
+
+
+def raftlog_triggers() -> Table:
+    """Each policy with each trigger: 2,000 keys of 200 bytes, nine tenths of the writes to a tenth of them."""
+    base = RaftLogSettings(limits=SegmentLimits(max_entries=256), snapshot_every=500)
+    setups = {"never (minor only)": attrs.evolve(base, trigger=Manual()),
+              "EveryNMinors(8)": attrs.evolve(base, trigger=EveryNMinors(8)),
+              "DeadRatio(1.0)": attrs.evolve(base, trigger=DeadRatio(1.0)),
+              "DeadRatio(3.0)": attrs.evolve(base, trigger=DeadRatio(3.0))}
+    policies: list[RaftLogPolicy] = [SeedPolicy(), RaPolicy(), CostPolicy()]
+    workload = HotCold(keys=2_000, writes=40_000, record_bytes=200)
+    rows = _run(compare(policies, [workload], setups)).to_dicts()
+    names = ("write_amplification", "space_amplification", "copied_per_reclaimed", "read_cost", "seconds_to_reclaim")
+    return _columns(rows, ("setup", "policy", *names), "Raft log: triggers and policies, hot/cold writes")
+
+
+def sensor_thresholds() -> Table:
+    """Thresholds on a branch of 20,000 keys on which whole folders are deleted, and one operation in five lists."""
+    policies: list[SensePolicy] = [DeletesPolicy(100), DeletesPolicy(1_000), DeletesPolicy(10_000),
+                                   ListingCostPolicy(1_000), ListingCostPolicy(10_000), AnyOf()]
+    workload = WithReads(of=Bursts(keys=20_000, writes=60_000, record_bytes=100, every=3_000, burst_keys=300),
+                         reads=0.2)
+    settings = SensorSettings(base_keys=20_000, base_bytes=100, tombstone_bytes=20, range_keys=500)
+    names = ("read_amplification", "write_amplification", "space_amplification", "seconds_to_reclaim", "compactions")
+    return _columns(_run(compare(policies, [workload], settings)).to_dicts(), ("policy", *names),
+                    "staging sensor: thresholds, folders deleted")
+
+
+def scheduler_leases() -> Table:
+    """Leases and batches: 1,000 blocks at 2 a second, six workers; none of their jobs hangs, or one in ten."""
+    def make(lease_seconds: float, batch: int, hang_rate: float) -> Experiment:
+        config = SchedulerConfig(levels=(LevelConfig(max_blocks=batch, max_age_seconds=36),), max_failures=0,
+                                 lease_seconds=lease_seconds)
+        return Experiment(policy=config, workload=SchedulerLoad(blocks=1_000, workers=6, hang_rate=hang_rate),
+                          settings=SchedulerSettings())
+
+    experiments = grid(make, {"batch": [5, 20], "lease_seconds": [6.0, 15.0, 60.0], "hang_rate": [0.0, 0.1]})
+    names = ("median_wait_seconds", "wait_99_seconds", "vain_share", "write_amplification", "space_amplification",
+             "compactions")
+    return _columns(_run(experiments, skip=0.0).to_dicts(), ("batch", "lease_seconds", "hang_rate", *names),
+                    "scheduler: leases and batches")
+
+
+def _columns(rows: Sequence[dict[str, Any]], names: Sequence[str], title: str) -> Table:
+    return Table.from_dicts([{name: row[name] for name in names} for row in rows], title=title)
+
+
+def policy_tables() -> tuple[Table, ...]:
+    """All four. A minute or two."""
+    return blob_policies(), raftlog_triggers(), sensor_thresholds(), scheduler_leases()
