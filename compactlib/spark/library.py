@@ -8,6 +8,7 @@ import importlib.resources
 import io
 import os
 import shutil  # noqa: TID251 - scratch for Spark, no data of the library
+import sys
 import tempfile  # noqa: TID251 - scratch for Spark, no data of the library
 import zipfile
 from collections.abc import Iterator
@@ -74,7 +75,8 @@ def ship_wheel(spark: SparkSession, path: StrPath) -> str:
 
     For your own tasks' package, or for a wheel of compactlib that was built and tested elsewhere. Spark puts archives
     on the path of the workers, not wheels; what is sent is the wheel's content under the name of an archive. Its
-    dependencies are not sent, and nothing is installed: scripts and entry points have no effect.
+    dependencies are not sent, and nothing is installed: scripts and entry points have no effect. This process imports
+    what it did before.
 
     Args:
         spark: a classic or a Spark Connect session.
@@ -102,8 +104,7 @@ def ship_wheel(spark: SparkSession, path: StrPath) -> str:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             (record,) = [each for each in archive.namelist() if each.endswith(".dist-info/WHEEL")]
             is_pure = b"Root-Is-Purelib: true" in archive.read(record)
-            # The archive comes onto the driver's path too, and there a package without a name breaks every program
-            # that asks which packages are installed.
+            # A package without a name on a worker's path breaks everything that asks which packages are installed.
             metadata = BytesParser().parsebytes(archive.read(record.removesuffix("WHEEL") + "METADATA"))
     except (zipfile.BadZipFile, ValueError, KeyError) as error:
         raise InvalidInput(f"{os.fspath(path)} is no wheel: {error}") from error
@@ -123,6 +124,7 @@ def _ship(spark: SparkSession, stem: str, data: bytes) -> str:
     path = os.path.join(folder, name)
     with open(path, "xb") as out:
         out.write(data)
+    before = set(sys.path)
     try:
         spark.addArtifacts(path, pyfile=True)
     except PySparkException as error:
@@ -130,4 +132,7 @@ def _ship(spark: SparkSession, stem: str, data: bytes) -> str:
         if error.getCondition() not in _KNOWN_ALREADY:
             raise
         shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        # Spark puts it on this process's path as well, where it would be a second copy of what is installed.
+        sys.path[:] = [entry for entry in sys.path if entry in before or os.path.basename(entry) != name]
     return name

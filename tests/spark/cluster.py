@@ -19,14 +19,19 @@ _STOP_SECONDS = 10
 
 @contextlib.contextmanager
 def standalone_cluster(folder: Path, workers: int) -> Iterator[str]:
-    """Start a master and `workers` workers of one core each; gives the master's address, and ends them all."""
+    """Start a master and `workers` workers of one core each; gives the master's address, and ends them all.
+
+    Each worker is a host of its own, 127.0.0.1, 127.0.0.2, ..., as far as Spark knows: a copy of a slow task never goes
+    to the same host.
+    """
     with contextlib.ExitStack() as stack:
         master = stack.enter_context(_daemon(folder / "master", [
             "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]))
         address = master.after("Starting Spark master at ")
         started = [stack.enter_context(_daemon(folder / f"worker-{number}", [
-            "org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0",
-            "--cores", "1", "--memory", "600M", "--work-dir", str(folder / f"worker-{number}"), address]))
+            "org.apache.spark.deploy.worker.Worker", "--host", f"127.0.0.{number + 1}", "--port", "0",
+            "--webui-port", "0", "--cores", "1", "--memory", "600M", "--work-dir", str(folder / f"worker-{number}"),
+            address]))
             for number in range(workers)]
         for worker in started:
             worker.after("Successfully registered with master ")

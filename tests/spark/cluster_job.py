@@ -1,6 +1,8 @@
 """Run by test_spark_cluster.py in a process of its own: jobs on a standalone cluster. Prints outcomes as JSON.
 
-At the end it kills itself, between a rewrite and its commit.
+Its workers have PySpark and its packages and nothing of this library but what is shipped to them: its sources for a
+first session, its wheel for a second one, in which slow tasks are run twice. At the end it kills itself, while stores
+are being compacted.
 
     python -m tests.spark.cluster_job MASTER_ADDRESS FOLDER
 """
@@ -15,22 +17,36 @@ from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any
 
+import attrs
 from pyspark import cloudpickle
+from pyspark.sql import SparkSession
 
 from compactlib.budget import Budget
+from compactlib.clock import SystemClock
 from compactlib.observe import Observer, RecordingObserver
+from compactlib.outcome import Done
 from compactlib.raftlog import SegmentLog
 from compactlib.rewrite import RewriteOutcome, RewriteResult, RewriteTask
-from compactlib.spark import SparkExecutor, local_session, map_items, ship_library, ship_wheel
+from compactlib.spark import SparkExecutor, compact_stores, local_session, map_items, ship_library, ship_wheel
 from tests.spark import rewrite_tasks
 from tests.spark.jvm import QUICK_JAVA
-from tests.spark.rewrite_tasks import CopyTask, ExecutorKilledOnceTask, KilledOnceTask
-from tests.spark.store_jobs import LIMITS, build_logs
-from tests.spark.wheels import wheel
+from tests.spark.rewrite_tasks import CopyTask, ExecutorKilledOnceTask, KilledOnceTask, StragglingFiles
+from tests.spark.row_jobs import merged_block, merged_on_spark
+from tests.spark.store_jobs import LIMITS, build_logs, grow, job
+from tests.spark.wheels import library_wheel, python_without_library, wheel
+
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.minTaskRuntime": "500ms",
+    "spark.speculation.quantile": "0.5",
+    # How long a task that has lost may go on.
+    "spark.python.task.killTimeout": "60s",
+}
 
 
-def found(master: str, folder: Path) -> dict[str, Any]:
-    """Everything the test asks about."""
+def session(master: str, folder: Path, bare: dict[str, str], options: dict[str, str]) -> SparkSession:
+    """A session on the cluster, whose workers run the given Python."""
     spark = local_session(java_options=QUICK_JAVA, options={
         "spark.master": master,
         "spark.executor.memory": "512m",
@@ -39,9 +55,16 @@ def found(master: str, folder: Path) -> dict[str, Any]:
         "spark.cores.max": "2",
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        **{f"spark.executorEnv.{name}": value for name, value in bare.items()},
+        **options,
     })
+    spark.sparkContext.pythonExec = bare["PYSPARK_PYTHON"]
+    return spark
+
+
+def found(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """What the test asks about sources that were shipped, killed workers and lost executors."""
     archive = ship_library(spark)
-    cloudpickle.register_pickle_by_value(rewrite_tasks)  # type: ignore[no-untyped-call]
     source, private = folder / "source", folder / "private"
     source.write_bytes(b"payload " * 1000)
     private.mkdir()
@@ -62,7 +85,8 @@ def found(master: str, folder: Path) -> dict[str, Any]:
             "copied": [fields for name, fields in observer.events if name == "copied"],
             "lost": {outcome.task: outcome.files[0].path for outcome in lost if isinstance(outcome, RewriteResult)},
             "greeting": [greeting, *(greeted.value or [repr(greeted.error)])],
-            "spent": budget.spent_bytes, "private": sorted(path.name for path in private.iterdir())}
+            "spent": budget.spent_bytes, "private": sorted(path.name for path in private.iterdir()),
+            "metarange": merged_on_spark(spark, folder / "objects"), "block": merged_block(spark, folder / "blocks")}
 
 
 def import_greeting(who: str) -> list[str]:
@@ -72,24 +96,81 @@ def import_greeting(who: str) -> list[str]:
     return [greeting.greet(who), greeting.__file__]
 
 
-def die_before_the_commit(folder: str) -> None:
-    """Compact a log on the cluster, and be killed when the first file is written and nothing is committed."""
-    spark = local_session()
+@attrs.define
+class OneStraggles:
+    """The first task's first attempt is very slow; notes whose file was used."""
 
+    spark: SparkSession
+    marker: str
+    used: str = ""
+
+    def run(self, tasks: Iterable[Any], *, budget: Budget | None = None,
+            observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
+        first, *others = tasks
+        given = [attrs.evolve(first, files=StragglingFiles(self.marker)), *others]
+        for outcome in SparkExecutor(self.spark, jobs_at_once=1).run(given, budget=budget, observer=observer):
+            assert isinstance(outcome, RewriteResult), outcome
+            if outcome.task == first.name:
+                self.used = outcome.files[0].path
+            yield outcome
+
+
+def straggled(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """A log is compacted from the library's own wheel; its first task is so slow that Spark runs a copy of it."""
+    shipped = ship_wheel(spark, library_wheel(folder))
+    observer = RecordingObserver()
+    list(SparkExecutor(spark).run([CopyTask("where", __file__, str(folder))], observer=observer))
+    (log_folder,) = build_logs(folder / "slow", 1)
+    grow(log_folder)
+    straggling = OneStraggles(spark, str(folder / "straggler"))
+    with SegmentLog(log_folder, LIMITS) as log:
+        outcome = log.compact("major", executor=straggling)
+        assert isinstance(outcome, Done), outcome
+        assert not outcome.stats.failed, outcome
+    Path(f"{straggling.marker}.published").touch()
+    clock = SystemClock()
+    for _ in range(500):
+        if os.path.exists(f"{straggling.marker}.woke"):
+            break
+        clock.sleep(0.02)
+    return {"wheel": shipped, "wheel library": observer.events[0][1]["library"], "groups": len(outcome.stats.groups),
+            "straggler": Path(straggling.marker).read_text(), "used": straggling.used,
+            "woke": os.path.exists(f"{straggling.marker}.woke")}
+
+
+def die_between_commits(spark: SparkSession, folders: list[str]) -> None:
+    """Compact logs on the cluster, and be killed when some are committed and files of others are written."""
+
+    @attrs.define
     class Killed:
+        outcomes: int = 0
+
         def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
                 observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
             for outcome in SparkExecutor(spark).run(tasks, budget=budget, observer=observer):
                 assert isinstance(outcome, RewriteResult), outcome
-                os.kill(os.getpid(), signal.SIGKILL)
+                self.outcomes += 1
+                if self.outcomes == 3:
+                    os.kill(os.getpid(), signal.SIGKILL)
                 yield outcome
 
-    with SegmentLog(folder, LIMITS) as log:
-        log.compact("major", executor=Killed())
+    # One store after the other, so that it is known what is committed when the process dies.
+    list(compact_stores(map(job, folders), Killed(), stores_at_once=1))
+
+
+def main(master: str, folder: Path) -> None:
+    """Both sessions, the answers, and the end."""
+    cloudpickle.register_pickle_by_value(rewrite_tasks)  # type: ignore[no-untyped-call]
+    bare = python_without_library(folder)
+    spark = session(master, folder, bare, {})
+    answers = found(spark, folder)
+    spark.stop()
+    spark = session(master, folder, bare, SPECULATION)
+    answers |= straggled(spark, folder)
+    sys.stdout.write(json.dumps(answers) + "\n")
+    sys.stdout.flush()
+    die_between_commits(spark, build_logs(folder / "logs", 4))
 
 
 if __name__ == "__main__":
-    given = Path(sys.argv[2])
-    sys.stdout.write(json.dumps(found(sys.argv[1], given)) + "\n")
-    sys.stdout.flush()
-    die_before_the_commit(*build_logs(given / "logs", 1))
+    main(sys.argv[1], Path(sys.argv[2]))

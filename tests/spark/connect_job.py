@@ -14,6 +14,7 @@ from typing import Any
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
+from compactlib.budget import Budget
 from compactlib.observe import RecordingObserver
 from compactlib.rewrite import RewriteFailure
 from compactlib.spark import SparkExecutor, map_items, register, ship_library, ship_wheel
@@ -22,17 +23,18 @@ from tests.spark import rewrite_tasks
 from tests.spark.jvm import QUICK_JAVA
 from tests.spark.raftlogs import build_log, expected_rows
 from tests.spark.rewrite_tasks import AlwaysKilledTask, CopyTask
-from tests.spark.wheels import wheel
+from tests.spark.row_jobs import merged_block, merged_on_spark
+from tests.spark.store_jobs import build_logs, groups_of, job
+from tests.spark.wheels import library_wheel, python_without_library, wheel
 
 
-def session() -> SparkSession:
-    """A Connect client with a server beside it, on loopback and a free port, for workers that run this Python."""
+def session(folder: Path) -> SparkSession:
+    """A Connect client with a server beside it, on loopback and a free port, for workers without this library."""
     # Read by the server, which is this process's child; with the last one it takes any free port and we learn which.
-    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_TESTING": "1"}
+    os.environ |= {**python_without_library(folder), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_TESTING": "1"}
     options: dict[str, bool | float | int | str | None] = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.driver.extraJavaOptions": QUICK_JAVA,
-        "spark.executorEnv.PYTHONSAFEPATH": "1",
         "spark.log.level": "OFF",
         "spark.sql.shuffle.partitions": 2,
         "spark.ui.enabled": False,
@@ -42,7 +44,7 @@ def session() -> SparkSession:
 
 def found(folder: Path) -> dict[str, Any]:
     """Everything the test asks about."""
-    spark = session()
+    spark = session(folder)
     answers: dict[str, Any] = {"session": type(spark).__module__, "archive": ship_library(spark)}
     cloudpickle.register_pickle_by_value(rewrite_tasks)  # type: ignore[no-untyped-call]
     # Files of the conformance suite exist in name only; local[2] does not retry, so nothing may die in it.
@@ -58,6 +60,9 @@ def found(folder: Path) -> dict[str, Any]:
     answers["wheel"] = ship_wheel(spark, wheel(folder))
     (greeted,) = map_items(spark, ["Connect"], import_greeting)
     answers["greeting"] = greeted.value or repr(greeted.error)
+    answers["metarange"] = merged_on_spark(spark, folder / "objects")
+    answers["block"] = merged_block(spark, folder / "blocks")
+    answers |= from_wheel(spark.newSession(), folder)
     (killed,) = SparkExecutor(spark).run([AlwaysKilledTask("deadly")])
     assert isinstance(killed, RewriteFailure)
     answers["killed"] = [type(killed.error).__name__, str(killed.error)]
@@ -66,6 +71,16 @@ def found(folder: Path) -> dict[str, Any]:
     assert isinstance(stopped, RewriteFailure)
     answers["stopped"] = [type(stopped.error).__name__, str(stopped.error)]
     return answers
+
+
+def from_wheel(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """A session to which only the library's wheel is shipped: where a rewrite finds it, and a log that it compacts."""
+    observer = RecordingObserver()
+    name = ship_wheel(spark, library_wheel(folder))
+    list(SparkExecutor(spark).run([CopyTask("wheel", __file__, str(folder))], observer=observer))
+    (compacted,) = build_logs(folder / "logs", 1)
+    outcome = job(compacted).compact(SparkExecutor(spark), Budget())
+    return {"library wheel": name, "wheel library": observer.events[0][1]["library"], "compacted": groups_of(outcome)}
 
 
 def import_greeting(who: str) -> list[str]:

@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from compactlib.budget import Budget
 from compactlib.outcome import Done
 from compactlib.raftlog import LogReader
 from compactlib.rewrite import LocalExecutor
+from compactlib.spark import StoreWork, compact_stores
 from tests.spark.cluster import standalone_cluster
-from tests.spark.store_jobs import build_logs, contents, job
+from tests.spark.row_jobs import merged_block, merged_here
+from tests.spark.store_jobs import PLAN_LOG, build_logs, contents, grow, job
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
@@ -28,7 +31,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("cluster")
     with standalone_cluster(folder, workers=2) as master:
         script = subprocess.run([sys.executable, "-m", "tests.spark.cluster_job", master, str(folder)], cwd=ROOT,
-                                capture_output=True, text=True, timeout=240, check=False)
+                                capture_output=True, text=True, timeout=290, check=False)
     # It ends by being killed, once it has said everything.
     assert script.returncode == -signal.SIGKILL, script.stderr[-4000:]
     found: dict[str, Any] = json.loads(script.stdout.splitlines()[-1])
@@ -77,14 +80,44 @@ def test_executors_import_from_a_shipped_wheel(answers: dict[str, Any]) -> None:
     assert f"/{name}/greeting/" in place
 
 
-def test_a_driver_killed_between_rewrite_and_commit_loses_nothing(answers: dict[str, Any], tmp_path: Path) -> None:
-    """Its private files are there; whoever opens the log removes them, and the next run does the work."""
-    log = answers["folder"] / "logs" / "log-0"
-    assert [path.name for path in log.iterdir() if path.is_dir()]
+def test_executors_import_from_the_library_s_own_wheel(answers: dict[str, Any]) -> None:
+    assert answers["wheel"].startswith("compactlib-")
+    assert answers["wheel"] != answers["archive"]
+    assert f"/{answers['wheel']}/compactlib/" in answers["wheel library"]
+
+
+def test_a_copy_of_a_slow_task_wins_and_the_slow_one_changes_nothing(answers: dict[str, Any], tmp_path: Path) -> None:
+    """Spark's speculation: the slow attempt has its file open, and writes on when the log is published without it."""
+    log = answers["folder"] / "slow" / "log-0"
+    assert answers["groups"] >= 2
+    assert Path(answers["straggler"]).parent == Path(answers["used"]).parent
+    assert answers["straggler"] != answers["used"]
+    assert answers["woke"]
     (twin,) = build_logs(tmp_path / "twin", 1)
-    with LogReader(log) as ours, LogReader(twin) as theirs:
-        assert list(ours.entries()) == list(theirs.entries())
-    for folder in (str(log), twin):
-        assert isinstance(job(folder).compact(LocalExecutor(), Budget()), Done)
+    grow(twin)
+    assert isinstance(job(twin).compact(LocalExecutor(), Budget()), Done)
     assert contents(str(log)) == contents(twin)
     assert [path.name for path in log.iterdir() if path.is_dir()] == []
+
+
+def test_rows_are_merged_as_they_are_here(answers: dict[str, Any], spark: SparkSession, tmp_path: Path) -> None:
+    assert answers["metarange"] == merged_here()
+    assert answers["block"] == merged_block(spark, tmp_path / "blocks")
+
+
+def test_a_driver_killed_between_rewrite_and_commit_loses_nothing(answers: dict[str, Any], tmp_path: Path) -> None:
+    """Two logs are committed, of the third private files are there; the next run does what is left, and that alone."""
+    folders = [str(answers["folder"] / "logs" / f"log-{number}") for number in range(4)]
+    twins = build_logs(tmp_path / "twins", 4)
+    for folder, twin in zip(folders, twins, strict=True):
+        with LogReader(folder) as ours, LogReader(twin) as theirs:
+            assert list(ours.entries()) == list(theirs.entries())
+    left = [folder for folder in folders if isinstance(PLAN_LOG(folder), StoreWork)]
+    assert left == folders[2:]
+    assert "left by an interrupted run: rewrite-" in PLAN_LOG(folders[2]).reason
+    outcomes = list(compact_stores(map(job, left), LocalExecutor()))
+    assert [type(each.outcome) for each in outcomes] == [Done, Done]
+    for folder, twin in zip(folders, twins, strict=True):
+        job(twin).compact(LocalExecutor(), Budget())
+        assert contents(folder) == contents(twin)
+        assert [path.name for path in Path(folder).iterdir() if path.is_dir()] == []

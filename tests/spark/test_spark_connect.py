@@ -9,8 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
+from compactlib.budget import Budget
+from compactlib.rewrite import LocalExecutor
 from compactlib.testing.executor_conformance import ExecutorConformance
+from tests.spark.row_jobs import merged_block, merged_here
+from tests.spark.store_jobs import build_logs, contents, job
 
 pytestmark = pytest.mark.spark
 
@@ -24,6 +29,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
                             capture_output=True, text=True, timeout=290, check=False)
     assert script.returncode == 0, script.stderr[-4000:]
     found: dict[str, Any] = json.loads(script.stdout.splitlines()[-1])
+    found["folder"] = folder
     return found
 
 
@@ -43,6 +49,21 @@ def test_workers_import_from_a_shipped_wheel(answers: dict[str, Any]) -> None:
     told, place = answers["greeting"]
     assert told == "hello, Connect"
     assert f"/{answers['wheel']}/greeting/" in place
+
+
+def test_a_log_is_compacted_from_the_library_s_own_wheel(answers: dict[str, Any], tmp_path: Path) -> None:
+    """In a session of its own, whose workers have the library from nowhere else."""
+    assert answers["library wheel"] != answers["archive"]
+    assert f"/{answers['library wheel']}/compactlib/" in answers["wheel library"]
+    assert answers["compacted"] == 1
+    (twin,) = build_logs(tmp_path / "twin", 1)
+    job(twin).compact(LocalExecutor(), Budget())
+    assert contents(str(answers["folder"] / "logs" / "log-0")) == contents(twin)
+
+
+def test_rows_are_merged_as_they_are_here(answers: dict[str, Any], spark: SparkSession, tmp_path: Path) -> None:
+    assert answers["metarange"] == merged_here()
+    assert answers["block"] == merged_block(spark, tmp_path / "blocks")
 
 
 def test_the_data_source_gives_the_logs_rows(answers: dict[str, Any]) -> None:

@@ -68,6 +68,7 @@ def test_every_public_name_is_there() -> None:
 
 @pytest.mark.spark
 def test_workers_import_from_a_wheel(spark: SparkSession, tmp_path: Path) -> None:
+    path = list(sys.path)
     name = ship_wheel(spark, wheel(tmp_path))
     assert name.startswith("greeting-")
     assert ship_wheel(spark, wheel(tmp_path)) == name
@@ -81,8 +82,17 @@ def test_workers_import_from_a_wheel(spark: SparkSession, tmp_path: Path) -> Non
     assert answer.value is not None, answer.error
     assert answer.value[0] == "hello, Spark"
     assert f"/{name}/greeting/" in answer.value[1]
-    # Spark leaves it on this process's path, where others look through all packages.
-    assert "greeting" in {each.name for each in importlib.metadata.distributions()}
+    # In this process nothing is different.
+    assert sys.path == path
+    assert "greeting" not in {each.name for each in importlib.metadata.distributions()}
+
+
+@pytest.mark.spark
+def test_shipping_leaves_this_process_as_it_was(spark: SparkSession, shipped_archive: str) -> None:
+    path = list(sys.path)
+    assert not any(shipped_archive in entry for entry in path)
+    ship_library(spark)
+    assert sys.path == path
 
 
 @pytest.mark.spark

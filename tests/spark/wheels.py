@@ -1,9 +1,15 @@
-"""A small wheel, as `ship_wheel` takes it."""
+"""Wheels, as `ship_wheel` takes them, and a Python that has none of them."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import sysconfig
+import venv
 import zipfile
 from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
 
 
 def wheel(folder: Path, *, name: str = "greeting-1.0-py3-none-any.whl", purelib: str = "true",
@@ -19,3 +25,26 @@ def wheel(folder: Path, *, name: str = "greeting-1.0-py3-none-any.whl", purelib:
         for member, text in members.items():
             archive.writestr(zipfile.ZipInfo(member), text)
     return path
+
+
+def library_wheel(folder: Path) -> Path:
+    """compactlib's own wheel, built as a release is, without a look at the network."""
+    built = folder / "dist"
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(built)], cwd=ROOT, check=True,
+                   capture_output=True, timeout=120)
+    (path,) = built.glob("compactlib-*.whl")
+    return path
+
+
+def python_without_library(folder: Path) -> dict[str, str]:
+    """The environment of workers that have PySpark and its packages, and no compactlib: `PYSPARK_PYTHON` and the rest.
+
+    What is installed in a path of `PYTHONPATH` is there, but not what is installed by reference, as this tree is.
+    """
+    venv.create(folder / "bare", symlinks=True, with_pip=False)
+    environment = {"PYSPARK_PYTHON": str(folder / "bare" / "bin" / "python"),
+                   "PYTHONPATH": sysconfig.get_path("purelib"), "PYTHONSAFEPATH": "1"}
+    tried = subprocess.run([environment["PYSPARK_PYTHON"], "-c", "import pyarrow, pandas, attrs, compactlib"],
+                           cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert "No module named 'compactlib'" in tried.stderr, tried.stderr
+    return environment

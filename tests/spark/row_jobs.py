@@ -1,0 +1,73 @@
+"""The two jobs over rows, small: a branch's changes merged into a metarange, and Parquet blocks merged into one."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import parquet
+from pyspark.sql import SparkSession
+
+from compactlib.budget import Budget
+from compactlib.clock import ManualClock
+from compactlib.objects import LocalObjects, MemoryObjects
+from compactlib.scheduler import JobPlan, MemoryFence, RunningJob
+from compactlib.scheduler.worker_core import Start
+from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions, StagingMerge
+from compactlib.staging import CommittedRanges, SplitRule
+from compactlib.staging.model import Change, Record
+from compactlib.staging.parquet import ParquetFormat
+
+RULE = SplitRule(raggedness=60)
+SOURCES = ("b0", "b1", "b2")
+
+
+def _content() -> list[tuple[bytes, Record]]:
+    return [(b"key %05d" % number, Record.of(b"old %d" % number)) for number in range(400)]
+
+
+def _layers() -> Sequence[dict[bytes, Change]]:
+    rng = random.Random(8)
+    return [{b"key %05d" % number: None if rng.random() < 0.3 else Record.of(b"new %d" % rng.randrange(9))
+             for number in rng.sample(range(100, 300), 60)} for _ in range(2)]
+
+
+def merged_here() -> str:
+    """The id of the metarange that a merge in this process makes."""
+    committed = CommittedRanges(MemoryObjects(), rule=RULE)
+    newest = {key: change for layer in reversed(_layers()) for key, change in layer.items()}
+    return str(committed.apply(committed.apply(None, _content()).metarange_id, sorted(newest.items())).metarange_id)
+
+
+def merged_on_spark(spark: SparkSession, folder: Path) -> str:
+    """The id of the metarange that `StagingMerge` makes of the same, in objects in this folder."""
+    open_objects = functools.partial(LocalObjects, folder)
+    committed = CommittedRanges(open_objects(), rule=RULE, range_format=ParquetFormat())
+    base = committed.apply(None, _content()).metarange_id
+    applied = StagingMerge(spark, committed, open_objects, partitions=3).merge(
+        base, [sorted(layer.items()) for layer in _layers()])
+    assert applied.changed + applied.removed > 50
+    return str(applied.metarange_id)
+
+
+def merged_block(spark: SparkSession, folder: Path) -> list[str]:
+    """Id and digest of the block that `MergeBlocks` makes of three."""
+    blocks = BlockFolder(folder)
+    rng = random.Random(9)
+    for name in SOURCES:
+        path = blocks.path_of("acme", 3, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        rows = [{"at": rng.randrange(1000), "payload": rng.randbytes(10)} for _ in range(50)]
+        parquet.write_table(pa.Table.from_pylist(rows), path)
+    plan = JobPlan(name="the-job", tenant="acme", shard=3, compaction_level=0, source_blocks=SOURCES)
+    clock = ManualClock(0.0)
+    job = RunningJob(Start(1, plan, 7, 100.0), Budget(clock=clock), clock)
+    (block,) = MergeBlocks(spark, blocks, MemoryFence(), MergeOptions(sort_by=("at",)))(job).new_blocks
+    path = blocks.path_of("acme", 3, block.id)
+    assert len(parquet.read_table(path, partitioning=None)) == 50 * len(SOURCES)
+    return [block.id, hashlib.sha256(Path(path).read_bytes()).hexdigest()]
