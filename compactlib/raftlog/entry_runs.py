@@ -18,7 +18,7 @@ def runs_of(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> Iterator[tupl
     Raises:
         InvalidInput: the indexes are not consecutive.
     """
-    rows = [(entry.index, entry.term, entry.payload) if isinstance(entry, Entry) else entry for entry in entries]
+    rows = list(entries)
     if not rows:
         return
     indexes, terms, payloads = zip(*rows, strict=True)

@@ -130,10 +130,7 @@ class LogWriter(LogReader):
         """Add entries, `Entry` values or (index, term, payload) tuples; as `append`, in order, with one locking."""
         with self._switch:
             for entry in entries:
-                if isinstance(entry, Entry):
-                    self._append(entry.index, entry.term, entry.payload)
-                else:
-                    self._append(*entry)
+                self._append(*entry)
 
     def _append(self, index: int, term: int, payload: Buffer) -> None:
         self._require_open()
@@ -259,8 +256,11 @@ class LogWriter(LogReader):
 
     def read(self, index: int) -> Entry | Dead | Missing:
         """See `LogReader.read`."""
+        if index < self._newest_first:
+            # By name: this is the path of every random read, and `super()` takes as long as a bisection.
+            return LogReader.read(self, index)
         state = self._state
-        if index < self._newest_first or (state is not None and state.is_dead(index)):
+        if state is not None and state.is_dead(index):
             return super().read(index)
         with self._switch:
             self._require_open()

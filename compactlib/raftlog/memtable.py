@@ -20,7 +20,7 @@ import attrs
 from compactlib.errors import CompactlibError
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import GapDetected, MemtableFull, Overwriting
-from compactlib.raftlog.model import Entry
+from compactlib.raftlog.model import Entry, entry_of
 
 DEFAULT_MAX_ENTRIES = 1_000_000
 _JOINED_ENTRIES = 1024
@@ -85,7 +85,7 @@ class Table:
             return None
         slab = self.slabs[place]
         offset = index - slab.first
-        return Entry(index, slab.term, slab.payloads[offset]) if offset < len(slab.payloads) else None
+        return entry_of((index, slab.term, slab.payloads[offset])) if offset < len(slab.payloads) else None
 
     def term_of(self, index: int) -> int | None:
         """The term of `index`, `None` if it holds no entry of it."""

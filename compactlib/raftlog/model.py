@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 import attrs
 
@@ -13,9 +15,10 @@ DEFAULT_MAX_ENTRIES = 4096
 DEFAULT_MAX_BYTES = 64_000_000
 
 
-@attrs.frozen
-class Entry:
-    """One log entry, its checksum verified.
+class Entry(NamedTuple):
+    """One log entry, its checksum verified; equal to the tuple (index, term, payload).
+
+    A named tuple and no attrs class, because reads and scans make one for each entry: it takes a third of the time.
 
     Attributes:
         index: its place in the log, 0 .. 2**64 - 1.
@@ -23,9 +26,13 @@ class Entry:
         payload: the command's bytes, possibly empty.
     """
 
-    index: int
+    index: int  # type: ignore[assignment]  # It hides `tuple.index`, which nobody asks an entry for.
     term: int
     payload: bytes
+
+
+entry_of: Callable[[tuple[int, int, bytes]], Entry] = partial(tuple.__new__, Entry)
+"""The entry of (index, term, payload), made without a call into Python."""
 
 
 @attrs.frozen

@@ -14,7 +14,7 @@ from compactlib.errors import Closed, CorruptData, InvalidInput, StorageError
 from compactlib.files import StrPath, read_exactly
 from compactlib.raftlog import native
 from compactlib.raftlog.load import LoadedSegment, SegmentFormat, TailRule, load_segment
-from compactlib.raftlog.model import Answer, Damaged, Entry, Missing
+from compactlib.raftlog.model import Answer, Damaged, Entry, Missing, entry_of
 from compactlib.raftlog.segment_index import SegmentIndex, picked
 from compactlib.raftlog.spans import MAX_SPAN_BYTES, read_spans
 
@@ -202,7 +202,7 @@ class SegmentReader:
             raise self._refused(error) from error
         if crc32(payload, heads[position]) != crcs[position] or len(payload) != length:
             payload = self._second_look(position)
-        return Entry(index, terms[position], payload)
+        return entry_of((index, terms[position], payload))
 
     def _second_look(self, position: int) -> bytes:
         columns = self._loaded.index.columns
@@ -257,8 +257,8 @@ class SegmentReader:
     def _answers_at(self, positions: Sequence[int]) -> Iterator[Entry | Damaged]:
         columns = self._loaded.index.columns
         for span in read_payloads(self.fileno(), PickedPayloads.of(self._loaded.index, positions)):
-            entries = map(Entry, picked(columns.indexes, span.positions), picked(columns.terms, span.positions),
-                          map(bytes, span.payloads))
+            entries = map(entry_of, zip(picked(columns.indexes, span.positions), picked(columns.terms, span.positions),
+                                        map(bytes, span.payloads), strict=True))
             if not span.damaged:
                 yield from entries
                 continue

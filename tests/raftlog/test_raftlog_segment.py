@@ -215,3 +215,19 @@ def test_files_are_closed_with_the_last_reference(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
     assert str(path) not in held
+
+
+def test_an_entry_is_a_value_and_a_tuple(tmp_path: Path) -> None:
+    with SegmentWriter.create(LocalFiles(), tmp_path, 1) as writer:
+        writer.append(7, 3, b"hello")
+        writer.flush()
+        with SegmentReader(writer.path) as reader:
+            entry = reader.read(7)
+            [scanned] = reader.scan()
+    assert isinstance(entry, Entry)
+    assert entry == scanned == Entry(7, 3, b"hello") == (7, 3, b"hello")
+    assert {entry} == {scanned} == set(pickle.loads(pickle.dumps([entry])))
+    assert (entry.index, entry.term, entry.payload) == tuple(entry)
+    assert repr(entry) == "Entry(index=7, term=3, payload=b'hello')"
+    with pytest.raises(AttributeError):
+        entry.term = 4  # type: ignore[misc]
