@@ -79,6 +79,10 @@ def test_the_contents_of_deleted_blobs_are_gone_and_all_else_stays(folder: Path,
         report = report_of(run(store))
         assert report.records == 15
         assert on_disk(folder) == 15
+        # The note of what was to be overwritten is cleared: opening the store has nothing to make good.
+        state = read_state(folder)
+        assert state is not None
+        assert (state.sequence, state.erasures) == (report.sequence, ())
         assert answers(store, 30) == plain
         gone = store.get("b1", EVERYTHING)
         assert isinstance(gone, Deleted)
@@ -116,19 +120,29 @@ def test_a_blob_that_lives_again_keeps_its_content(folder: Path, clock: ManualCl
         assert isinstance(store.get("b0"), Blob)
 
 
-def test_progress_lasts_over_restarts_and_compactions(folder: Path, clock: ManualClock) -> None:
+@pytest.mark.parametrize("compacted", [False, True])
+def test_progress_lasts_over_restarts_and_compactions(compacted: bool, folder: Path, clock: ManualClock,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     """Seed, effect 5: here a compaction does not reset it."""
+    monkeypatch.setattr("compactlib.blobstore.hard_delete.MAX_BATCH_RECORDS", 4)
     with secrets_of(folder, clock) as store:
-        budget = Budget(total_bytes=3000)
-        first = run(store, budget=budget)
-        assert isinstance(first, Failed) or first.stats.records == 15  # type: ignore[union-attr]
-        reached = HardDeleter(store, BlobCompactor(store)).sequence
-        done(BlobCompactor(store).compact(plan_of(store)))
+        deleter = HardDeleter(store, BlobCompactor(store))
+        outcome = deleter.run(budget=Budget(total_bytes=1500))
+        assert isinstance(outcome, Failed)
+        assert isinstance(outcome.error, BudgetSpent)
+        deleter.audit()
+        reached, left = deleter.sequence, on_disk(folder) - 15
+        assert reached > 0
+        assert 0 < left < 15
+        if compacted:
+            done(BlobCompactor(store).compact(plan_of(store)))
+            left = on_disk(folder) - 15
     with open_store(folder, clock) as store:
         deleter = HardDeleter(store, BlobCompactor(store))
         deleter.audit()
         assert deleter.sequence == reached
-        report_of(deleter.run(budget=Budget()))
+        assert report_of(deleter.run(budget=Budget())).records == left
+        deleter.audit()
         assert report_of(deleter.run(budget=Budget())).records == 0
         assert on_disk(folder) == 15
 

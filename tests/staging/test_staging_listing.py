@@ -26,6 +26,11 @@ def test_pages_go_on_where_the_last_one_ended() -> None:
     assert pages == [(b"k0", b"k1"), (b"k2", b"k33"), (b"k4", b"k5"), (b"k6",)]
 
 
+def test_a_page_tells_how_many_entries_it_has_looked_at_staged_and_committed() -> None:
+    main = World().branch({f"k{number}": "x" for number in range(7)}, staged={"k3": None, "k33": "y"})
+    assert main.list().scanned == 9
+
+
 def test_a_page_looks_at_a_bounded_number_of_entries() -> None:
     """100 tombstones before one key, 10 looks a page: some pages are empty, and none is long."""
     world = World(options=StagingOptions(max_scanned=10))
