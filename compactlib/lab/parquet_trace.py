@@ -36,9 +36,10 @@ class ParquetTrace:
         """See `Workload.pieces`; the seed changes nothing. Memory: the keys, and one batch of rows.
 
         Raises:
-            CorruptData: the file is no Parquet file, lacks a column, or holds a row that is not in the schema.
+            CorruptData: the file is no Parquet file, lacks a column, or holds a row that is not in the schema; the
+                row's number, counted from 1, is the index.
         """
-        yield from pieces_of(self._rows(), self.path)
+        yield from pieces_of(self._rows(), self.path, first=1)
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         try:

@@ -142,15 +142,20 @@ def opened(path: str) -> Iterator[IO[str]]:
             yield plain
 
 
-def pieces_of(rows: Iterable[Mapping[str, Any]], path: str) -> Iterator[Operations]:
+def pieces_of(rows: Iterable[Mapping[str, Any]], path: str, *, first: int = 2) -> Iterator[Operations]:
     """Rows in the schema of this module as pieces of a workload.
 
+    Args:
+        rows: in order.
+        path: of the file, for errors.
+        first: number of the first row: 2 for lines behind a header.
+
     Raises:
-        CorruptData: a row is not in the schema, or goes back in time; its number (the header is 1) is the index.
+        CorruptData: a row is not in the schema, or goes back in time; its number is the index.
     """
     builder = OperationsBuilder()
     before = -math.inf
-    for number, row in enumerate(rows, 2):
+    for number, row in enumerate(rows, first):
         try:
             kind, key, size, life_ms, time_ms = _parsed(row)
         except (KeyError, TypeError, ValueError, OverflowError) as error:

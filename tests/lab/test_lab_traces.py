@@ -47,6 +47,25 @@ def test_a_parquet_trace_holds_the_same_operations(tmp_path: Path) -> None:
             list(ParquetTrace(tmp_path / name).pieces(0))
 
 
+@pytest.mark.parametrize(("changes", "told"), [
+    ({"op": "move"}, "put, delete, read"), ({"key": None}, "put, delete, read"), ({"size": -1}, "put, delete, read"),
+    ({"time": 0.25}, "sort the trace"), ({"time": None}, "put, delete, read"), ({"ttl": -1.0}, "put, delete, read"),
+])
+def test_a_row_of_a_parquet_trace_that_is_not_in_the_schema_is_named(tmp_path: Path, changes: dict[str, object],
+                                                                     told: str) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    from compactlib.lab.parquet_trace import ParquetTrace
+
+    rows = [{"time": float(number), "op": "put", "key": f"k{number}", "size": 10, "ttl": 1.0} for number in range(5)]
+    rows[3] |= changes
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "trace.parquet")
+    with pytest.raises(CorruptData, match=told) as caught:
+        list(ParquetTrace(tmp_path / "trace.parquet").pieces(0))
+    assert (caught.value.index, caught.value.path) == (4, str(tmp_path / "trace.parquet"))
+
+
 @pytest.mark.parametrize(("line", "told"), [
     ("3,move,a,1,", "line"), ("x,put,a,1,", "line"), ("3,put,a,,", "line"), ("3,put,,1,", "line"),
     ("3,put,a,0,", "line"), ("1,put,a,1,", "sort the trace"), ("3,put,a,1,-5", "line"), ("3", "line"),

@@ -1,0 +1,78 @@
+"""A scheduler decides in the lab as a durable one does, which is opened anew from its store again and again."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from compactlib.clock import ManualClock
+from compactlib.kv import MemoryStore
+from compactlib.lab import SchedulerLoad, SchedulerSettings, replay_scheduler, scheduler_world
+from compactlib.scheduler import (
+    Command,
+    FairShare,
+    LevelConfig,
+    PollRequest,
+    PollResponse,
+    SchedulerConfig,
+    SchedulerState,
+    StoredScheduler,
+)
+from compactlib.scheduler.update import Operation
+
+CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=8, max_age_seconds=30), LevelConfig(max_blocks=3)),
+                         cleanup_delay_seconds=60.0)
+LOAD = SchedulerLoad(blocks=150, workers=3, hang_rate=0.15, failure_rate=0.15, burst_blocks=3)
+
+
+class DurableService:
+    """Answers as `SchedulerService` does, from a store; its commands have the times that the lab gives them."""
+
+    opened = 0
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.config = config
+        self._store = MemoryStore()
+        self._clock = ManualClock()
+        self._commands = 0
+        self._open()
+
+    def _open(self) -> None:
+        DurableService.opened += 1
+        self._scheduler = StoredScheduler(self._store, self.config, clock=self._clock, checkpoint_every=13)
+
+    @property
+    def state(self) -> SchedulerState:
+        return self._scheduler.service.state
+
+    def _at(self, command: Command) -> None:
+        self._clock.set_now(command.appended_at)
+        self._commands += 1
+        if self._commands % 40 == 0:
+            self._scheduler.close()
+            self._open()
+
+    def poll(self, command: Command, request: PollRequest) -> PollResponse:
+        self._at(command)
+        return self._scheduler.poll(request)
+
+    def apply(self, command: Command, operation: Operation) -> None:
+        self._at(command)
+        self._scheduler.apply(operation)
+        self._scheduler.audit()
+
+
+@pytest.mark.parametrize("config", [
+    CONFIG, attrs.evolve(CONFIG, max_failures=2, lease_seconds=8.0),
+    attrs.evolve(CONFIG, fair_share=FairShare({"tenant-1": 3}), higher_level_share=0.5),
+], ids=["plain", "strict", "fair"])
+def test_the_lab_decides_as_a_durable_scheduler(config: SchedulerConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = SchedulerSettings(patience_seconds=1_000)
+    mine = replay_scheduler(config, LOAD, settings, seed=4)
+    monkeypatch.setattr(scheduler_world, "SchedulerService", DurableService)
+    before = DurableService.opened
+    theirs = replay_scheduler(config, LOAD, settings, seed=4)
+    assert theirs == mine
+    assert DurableService.opened - before > 5
+    assert mine.refused > 0
+    assert mine.total.failed > 0
