@@ -9,9 +9,12 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
 from compactlib.errors import InvalidInput
-from compactlib.spark import SimulatedRun, SparkCosts, simulate, suggested_partitioning
+from compactlib.observe import RecordingObserver
+from compactlib.spark import SimulatedRun, SparkCosts, SparkExecutor, simulate, suggested_partitioning
+from tests.spark.rewrite_tasks import NamingTask
 
 FREE = SparkCosts()
 TIMES = st.lists(st.floats(0.0, 100.0), min_size=1, max_size=40)
@@ -72,6 +75,18 @@ def test_jobs_grow_while_they_are_short() -> None:
     # Two cores: jobs of 4, 4, 4 begin at once; each that has ended had less than a second for each core.
     assert simulate([0.1] * 60, 2, FREE).jobs == 6
     assert simulate([1.0] * 60, 2, FREE).jobs == 15
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("count", "shared", "most", "at_once"), [(40, 1, 64, 3), (40, 2, 8, 2), (9, 1, 4, 1)])
+def test_its_jobs_are_those_of_the_executor(spark: SparkSession, count: int, shared: int, most: int,
+                                            at_once: int) -> None:
+    observer = RecordingObserver()
+    executor = SparkExecutor(spark, tasks_per_partition=shared, max_tasks_per_job=most, jobs_at_once=at_once)
+    list(executor.run([NamingTask(f"task {number}", "none://", 0) for number in range(count)], observer=observer))
+    jobs = [each.done for each in observer.progresses if each.work == "rewrite"]
+    assert len(jobs) == simulate([0.0] * count, 2, FREE, tasks_per_partition=shared, max_tasks_per_job=most,
+                                 jobs_at_once=at_once).jobs
 
 
 def test_small_tasks_are_suggested_to_share_and_large_ones_not() -> None:
