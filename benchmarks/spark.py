@@ -174,14 +174,15 @@ def print_rule(rewrites: Sequence[tuple[Rewrite, Sequence[Figure]]], overheads: 
     cost = {figure.figure: statistics.median(figure.values) for figure in overheads}
     job, session, task = (cost[f"overhead.{name}"] for name in ("job", "session", "task"))
     print(f"""
-When Spark pays: x takes x / h here, where the faster of threads and processes does h a second, and f + x / (n c) on
+When Spark pays: x takes x / h here, where the fastest way does h a second (no limit that does less), and f + x / (n c) on
 n cores of a cluster. f = {job:.2f} s is a job with one empty task, {session:.1f} s more where a session must start;
 c is what one core of this session did beside f. Disks and network are not in it.""")
     for rewrite, figures in rewrites:
         by_name = {figure.figure.rpartition(".")[2]: figure for figure in figures}
-        ours = [f"spark_over_{way}" for way in ("local", "processes", "pyarrow") if f"spark_over_{way}" in by_name]
-        here = max(statistics.median(by_name[name].reference_values) for name in ours)
-        spark = statistics.median(by_name[ours[0]].values)
+        # Where this library has no way of its own here, any tool that does the same is one.
+        ways = [way for way in ("local", "processes") if way in rewrite.others] or list(rewrite.others)
+        here = max(statistics.median(by_name[f"spark_over_{way}"].reference_values) for way in ways)
+        spark = statistics.median(by_name[f"spark_over_{ways[0]}"].values)
         print(f"- {rewrite.name}: {_sentence(rewrite, here, spark, job, session)}")
     print(f"- A Spark task of {task * (1 - MOST_OVERHEAD) / MOST_OVERHEAD:.2f} s or more loses at most "
           f"{MOST_OVERHEAD:.0%} to what it costs ({task * 1e3:.0f} ms); smaller rewrites should share one "
@@ -191,7 +192,7 @@ c is what one core of this session did beside f. Disks and network are not in it
 def _sentence(rewrite: Rewrite, here: float, spark: float, job: float, session: float) -> str:
     seconds = rewrite.amount / spark
     core = rewrite.amount / CORES / max(seconds - job, seconds / 10)
-    enough = int(here / core) + 1
+    enough = max(int(here / core) + 1, CORES)
     of = rewrite.unit.replace("/s", "")
     told = []
     for cores in sorted({enough, *CLUSTERS}):
@@ -240,7 +241,8 @@ def draw(tasks: Sequence[float], best: Sequence[SimulatedRun], costs: SparkCosts
     axes.minorticks_off()
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    drawing.savefig(path, dpi=100, bbox_inches="tight")
+    # Without the date, so that the same figures give the same file.
+    drawing.savefig(path, dpi=100, bbox_inches="tight", metadata={"Date": None} if path.endswith(".svg") else None)
 
 
 # ------------------------------------------------------------------------------------------------------------- main
