@@ -16,19 +16,18 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import pickle
-import signal
-import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from multiprocessing import connection
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import attrs
 
+from compactlib._process_workers import Job, KeptWorkers, Worker, exit_text
 from compactlib.budget import Budget, BudgetLimits
 from compactlib.errors import BudgetSpent, InvalidInput, TaskFailed
 from compactlib.observe import Observer, Progress
-from compactlib.process_worker import READY, Order, Report, Steering, serve
+from compactlib.process_worker import READY, Order, Report, Steering
 from compactlib.rewrite import (
     RewriteFailure,
     RewriteOutcome,
@@ -39,13 +38,8 @@ from compactlib.rewrite import (
     new_attempt_id,
 )
 
-if TYPE_CHECKING:
-    from multiprocessing.context import SpawnContext
-
 _LOOK_AGAIN_SECONDS = 0.1
 """How soon a pause or a cancel reaches the workers while the caller waits for an outcome."""
-_EXIT_SECONDS = 5.0
-"""How long a worker that has hung up may take to exit."""
 
 
 class ProcessExecutor:
@@ -89,7 +83,7 @@ class ProcessExecutor:
         self._max_attempts = max_attempts
         self._grace_seconds = grace_seconds
         self._attempt_id = attempt_id
-        self._kept = _KeptWorkers()
+        self._kept = KeptWorkers()
 
     def __enter__(self) -> Self:
         self._kept.keep(self._workers)
@@ -121,123 +115,17 @@ class ProcessExecutor:
         return f"ProcessExecutor(workers={self._workers}, max_attempts={self._max_attempts})"
 
 
-@attrs.define
-class _Job:
-    """A task and the attempts that it has cost so far."""
-
-    task: RewriteTask
-    deaths: list[str] = attrs.field(factory=list)
-
-
-class _Worker:
-    """The parent's side of one worker process."""
-
-    def __init__(self, context: SpawnContext) -> None:
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs,), name="compactlib-rewrite", daemon=True)
-        try:
-            self.process.start()
-        except BaseException:
-            self.pipe.close()
-            raise
-        finally:
-            theirs.close()
-        self.is_ready = False
-        self.task: tuple[_Job, Order] | None = None
-        self.steering: Steering = "resume"
-
-    def give(self, job: _Job, order: Order) -> None:
-        """Hand over a task. A worker that is already dead is found out when it is next listened to."""
-        self.task, self.steering = (job, order), "resume"
-        with contextlib.suppress(OSError):
-            self.pipe.send(order)
-
-    def take_back(self) -> tuple[_Job, Order]:
-        """What it was given, which it has no longer."""
-        assert self.task is not None, "only a worker with a task is listened to"
-        given, self.task = self.task, None
-        return given
-
-    def steer(self, steering: Steering) -> None:
-        """Pass on the host's wish, if the worker does not know it yet."""
-        if steering != self.steering:
-            self.steering = steering
-            with contextlib.suppress(OSError):
-                self.pipe.send(steering)
-
-    def message(self) -> object:
-        """What the worker says, or `None`: nothing yet if it is alive, and never again if it is dead."""
-        try:
-            return self.pipe.recv() if self.pipe.poll() else None
-        except (EOFError, OSError):
-            # Its end of the pipe is gone; the process follows at once, or is as good as dead.
-            self.process.join(_EXIT_SECONDS)
-            self.process.kill()
-            self.process.join()
-            return None
-
-    def end(self, patience_seconds: float) -> bool:
-        """Let the process end by itself (hanging up cancels its task) or kill it; whether it was in time."""
-        self.pipe.close()
-        self.process.join(patience_seconds)
-        in_time = not self.process.is_alive()
-        if not in_time:
-            self.process.kill()
-            self.process.join()
-        return in_time
-
-
-class _KeptWorkers:
-    """Idle workers that wait for the next run, while the executor is held open."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._limit = 0
-        self._idle: list[_Worker] = []
-
-    def keep(self, limit: int) -> None:
-        """From now on keep up to `limit` workers."""
-        with self._lock:
-            self._limit = limit
-
-    def take(self) -> _Worker | None:
-        """One that is alive, or `None`."""
-        with self._lock:
-            while self._idle:
-                worker = self._idle.pop()
-                if worker.process.is_alive():
-                    return worker
-                worker.end(0)
-        return None
-
-    def put(self, worker: _Worker) -> bool:
-        """Keep a worker that has nothing to do; whether there was room."""
-        with self._lock:
-            has_room = len(self._idle) < self._limit
-            if has_room:
-                self._idle.append(worker)
-            return has_room
-
-    def end(self, patience_seconds: float) -> None:
-        """End them all, and keep none from now on."""
-        with self._lock:
-            self._limit = 0
-            idle, self._idle = self._idle, []
-        for worker in idle:
-            worker.end(patience_seconds)
-
-
 class _Run:
     """One call of `ProcessExecutor.run`: hands out tasks, listens to workers, and collects outcomes."""
 
     def __init__(self, tasks: Sequence[RewriteTask], parallel: int, max_attempts: int, grace_seconds: float,
                  attempt_id: Callable[[], str], budget: Budget, observer: Observer,
-                 kept: _KeptWorkers) -> None:
+                 kept: KeptWorkers) -> None:
         self._kept = kept
         self._context = multiprocessing.get_context("spawn")
-        self._waiting = deque(_Job(task) for task in tasks)
+        self._waiting = deque(Job(task) for task in tasks)
         self._finished: deque[RewriteOutcome] = deque()
-        self._workers: list[_Worker] = []
+        self._workers: list[Worker] = []
         self._parallel = parallel
         self._max_attempts = max_attempts
         self._grace_seconds = grace_seconds
@@ -258,7 +146,7 @@ class _Run:
         finally:
             self._end()
 
-    def _busy(self) -> list[_Worker]:
+    def _busy(self) -> list[Worker]:
         return [worker for worker in self._workers if worker.task is not None]
 
     def _hand_out(self) -> None:
@@ -274,7 +162,7 @@ class _Run:
                 return
             self._give(worker, self._waiting.popleft(), limits)
 
-    def _give(self, worker: _Worker, job: _Job, limits: BudgetLimits) -> None:
+    def _give(self, worker: Worker, job: Job, limits: BudgetLimits) -> None:
         name = job.task.name
         try:
             data = pickle.dumps(job.task)
@@ -297,7 +185,7 @@ class _Run:
         others = max(1, min(self._parallel - len(busy), len(self._waiting)))
         return attrs.evolve(share, total_bytes=unpromised // others)
 
-    def _idle_worker(self) -> _Worker | None:
+    def _idle_worker(self) -> Worker | None:
         """A worker without a task, started if there may be one more; `None` if all are busy or none can start."""
         for worker in list(self._workers):
             if worker.task is None:
@@ -306,7 +194,7 @@ class _Run:
                 self._discard(worker)
         while len(self._workers) < self._parallel:
             try:
-                worker = self._kept.take() or _Worker(self._context)
+                worker = self._kept.take() or Worker(self._context)
             except OSError as error:
                 self._not_started(str(error))
             else:
@@ -331,7 +219,7 @@ class _Run:
         for worker in busy:
             self._hear(worker)
 
-    def _hear(self, worker: _Worker) -> None:
+    def _hear(self, worker: Worker) -> None:
         # Asked before reading: once it is dead it says no more, and what it had said before still counts.
         was_alive = worker.process.is_alive()
         message = worker.message()
@@ -342,7 +230,7 @@ class _Run:
         elif not was_alive:
             self._died(worker)
 
-    def _reported(self, worker: _Worker, report: Report) -> None:
+    def _reported(self, worker: Worker, report: Report) -> None:
         name = worker.take_back()[1].name
         self._budget.charge(report.spent_bytes)
         try:
@@ -353,7 +241,7 @@ class _Run:
             told.replay(self._observer)
             self._finish(outcome)
 
-    def _died(self, worker: _Worker) -> None:
+    def _died(self, worker: Worker) -> None:
         job, order = worker.take_back()
         how = self._discard(worker)
         if not worker.is_ready:
@@ -369,11 +257,11 @@ class _Run:
                            detail="\n".join(job.deaths))
         self._finish(RewriteFailure(order.name, error))
 
-    def _discard(self, worker: _Worker) -> str:
+    def _discard(self, worker: Worker) -> str:
         """Forget a dead worker; what it died of."""
         self._workers.remove(worker)
         worker.end(0)
-        return _exit_text(worker.process.exitcode)
+        return exit_text(worker.process.exitcode)
 
     def _not_started(self, how: str) -> None:
         """Go on with the workers there are once starting has failed often; without any, give up what waits."""
@@ -405,10 +293,3 @@ class _Run:
             if not worker.end(patience):
                 patience = 0.0
         self._workers.clear()
-
-
-def _exit_text(code: int | None) -> str:
-    if code is not None and code < 0:
-        with contextlib.suppress(ValueError):
-            return f"signal {signal.Signals(-code).name}"
-    return f"exit code {code}"
