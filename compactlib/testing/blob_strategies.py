@@ -243,14 +243,28 @@ def _checked_plan(policy: CompactionPolicy, view: StoreView) -> CompactionPlan |
     # A copy each time: a policy with a generator of random numbers then asks it the same questions.
     first, second = copy.deepcopy(policy), copy.deepcopy(policy)
     config = dict(first.config())
-    plan = first.plan(view, NOW)
+    lent = attrs.evolve(view)
+    plan = _asked(first, lent)
     note(f"{policy.name} planned {plan!r}")
-    assert second.plan(attrs.evolve(view), NOW) == plan, (
+    assert lent == view, f"{policy.name}: plan() changed the view; others plan on the same one, so read it only"
+    assert _asked(second, lent) == plan, (
         f"{policy.name}: two equal questions got two answers; decide by the view and the time alone, or draw from a "
         f"random.Random that you were given")
     assert first.config() == config, f"{policy.name}: planning changed the settings; a policy does not"
     if plan is not None:
         _check_honesty(plan, policy, view)
+    return plan
+
+
+def _asked(policy: CompactionPolicy, view: StoreView) -> CompactionPlan | None:
+    try:
+        plan: object = policy.plan(view, NOW)
+    except Exception as error:
+        raise AssertionError(
+            f"{policy.name}: plan() raised {error!r}. It is asked about every store, also an empty one or one with "
+            f"nothing eligible; answer None when nothing is worth it, and make plans with plan_for()") from error
+    assert plan is None or isinstance(plan, CompactionPlan), (
+        f"{policy.name}: plan() answered {plan!r}; give a CompactionPlan, as plan_for() makes it, or None")
     return plan
 
 

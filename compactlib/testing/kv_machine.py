@@ -11,6 +11,7 @@ import attrs
 
 from compactlib.errors import MissingDependency
 from compactlib.kv import EXISTS, Condition, Delete, Entries, KeyNotFound, KVStore, Predicate, PredicateFailed, Put
+from compactlib.testing.conformance import same
 
 try:
     from hypothesis import strategies as st
@@ -80,9 +81,13 @@ class KVMachine(RuleBasedStateMachine):
             else:
                 self.store.set_if(partition, key, value, condition.predicate)
         except PredicateFailed:
-            assert not holds, f"{choice} was refused"
+            assert not holds, (
+                f"the condition {choice!r} on {partition!r} {key!r} holds, and was refused: "
+                f"{self.told(partition, key)}. Compare with what is there now, in the same step as the write")
         else:
-            assert holds, f"{choice} was accepted"
+            assert holds, (
+                f"the condition {choice!r} on {partition!r} {key!r} does not hold, and the write was carried out: "
+                f"{self.told(partition, key)}. Compare and write in one step, and change predicates with each write")
             self.note(partition, key, value)
 
     @rule(conditions=st.lists(st.tuples(partitions, names, choices), max_size=3),
@@ -101,9 +106,14 @@ class KVMachine(RuleBasedStateMachine):
             self.store.transact([condition for condition, _ in held], puts, deletes)
         except PredicateFailed as failed:
             first = next(condition for condition, holds in held if not holds)
-            assert (failed.partition, failed.key) == (first.partition, first.key), failed
+            assert (failed.partition, failed.key) == (first.partition, first.key), (
+                f"a transaction was refused for {failed.partition!r} {failed.key!r}; the first condition that does not "
+                f"hold is that of {first.partition!r} {first.key!r}. Check conditions in the order they are given in")
         else:
-            assert all(holds for _, holds in held), held
+            broken = [condition for condition, holds in held if not holds]
+            assert not broken, (
+                f"a transaction was carried out although {broken} do not hold. Conditions and changes are one step, "
+                f"all or nothing")
             for cell, value in changes.items():
                 self.note(*cell, value)
 
@@ -112,9 +122,10 @@ class KVMachine(RuleBasedStateMachine):
         """A whole scan."""
         with self.store.scan(partition, start, prefix=prefix, after=after or None, page_size=page_size) as entries:
             found = [(entry.key, entry.value) for entry in entries]
-        assert found == [(key, value) for (place, key), value in sorted(self.model.items())
-                         if place == partition and key.startswith(prefix) and key >= start
-                         and key > after]
+        same(found, [(key, value) for (place, key), value in sorted(self.model.items())
+                     if place == partition and key.startswith(prefix) and key >= start and key > after],
+             case=f"a scan of {partition!r}, prefix={prefix!r}, start={start!r}, after={after!r}, page_size={page_size}"
+                  f": every entry once, in the order of the keys' bytes")
 
     @rule(partition=partitions, page_size=st.integers(1, 5))
     def begin_scan(self, partition: bytes, page_size: int) -> None:
@@ -131,12 +142,17 @@ class KVMachine(RuleBasedStateMachine):
             return
         entry = next(self.scan.entries, None)
         if entry is None:
-            assert not self.scan.must, f"the scan ended without {self.scan.must}"
+            assert not self.scan.must, (
+                f"the scan ended without {sorted(self.scan.must)}, which were there all the time. Ask for the next "
+                f"page by key > last, not by an offset")
             self.scan = None
             return
-        assert entry.key > self.scan.last, "the keys of a scan do not ascend"
-        skipped = {key for key in self.scan.must if key < entry.key}
-        assert not skipped, f"the scan skipped {skipped}"
+        assert entry.key > self.scan.last, (
+            f"the keys of a scan do not ascend: {entry.key!r} comes after {self.scan.last!r}. Order by bytes")
+        skipped = sorted(key for key in self.scan.must if key < entry.key)
+        assert not skipped, (
+            f"the scan skipped {skipped}, which were there all the time. Ask for the next page by key > last, not by "
+            f"an offset")
         self.scan.last = entry.key
         self.scan.must.discard(entry.key)
 
@@ -155,7 +171,12 @@ class KVMachine(RuleBasedStateMachine):
     def agrees_with_the_model(self) -> None:
         """Each key of the model is there, and the store's own audit passes."""
         for (partition, key), value in self.model.items():
-            assert self.store.get(partition, key).value == value
+            try:
+                found = self.store.get(partition, key).value
+            except KeyNotFound:
+                raise AssertionError(f"{partition!r} {key!r} is gone, and nobody deleted it; {value!r} was written "
+                                     f"last") from None
+            same(found, value, case=f"{partition!r} {key!r}: what was written last")
         self.store.audit()
 
     def teardown(self) -> None:
@@ -179,6 +200,11 @@ class KVMachine(RuleBasedStateMachine):
         holds = (not present if predicate is None else present and (predicate is EXISTS or predicate == current))
         return Condition(partition, key, predicate), holds
 
+    def told(self, partition: bytes, key: bytes) -> str:
+        """What the model knows of a key."""
+        value = self.model.get((partition, key))
+        return "there is nothing" if value is None else f"it holds {value!r}"
+
     def remember(self, partition: bytes, key: bytes) -> None:
         """Keep the key's present predicate, to try it later."""
         if (partition, key) in self.model:
@@ -188,7 +214,7 @@ class KVMachine(RuleBasedStateMachine):
                 self.store.get(partition, key)
             except KeyNotFound:
                 return
-            raise AssertionError(f"{partition!r} {key!r} should not be there")
+            raise AssertionError(f"{partition!r} {key!r} is there, and it was deleted, or never written")
 
     def note(self, partition: bytes, key: bytes, value: bytes | None) -> None:
         """Change the model."""

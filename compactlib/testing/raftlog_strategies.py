@@ -13,7 +13,7 @@ import attrs
 from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.raftlog.model import SegmentLimits, SegmentRef, SegmentStats
 from compactlib.raftlog.plan import CompactionView, plan_major
-from compactlib.raftlog.policy import CompactionPolicy, check_choice, is_worthwhile, stored_dead_bytes
+from compactlib.raftlog.policy import Choice, CompactionPolicy, check_choice, is_worthwhile, stored_dead_bytes
 
 try:
     from hypothesis import given, note
@@ -166,11 +166,14 @@ def _check_identity(policy: CompactionPolicy) -> None:
 
 def _check_one_choice(policy: CompactionPolicy, segments: Sequence[SegmentStats], limits: SegmentLimits) -> None:
     config, lent = policy.config(), list(segments)
-    choice = policy.choose(lent, limits)
+    choice = _asked(policy, lent, limits)
     note(f"{policy.name} chose {choice}")
-    assert lent == list(segments), f"{policy.name}: choose() changed the list it was given"
-    assert policy.choose(tuple(segments), attrs.evolve(limits)) == choice, f"{policy.name}: not a pure function"
-    assert policy.config() == config, f"{policy.name}: choose() changed the settings"
+    assert lent == list(segments), (
+        f"{policy.name}: choose() changed the list it was given; the log goes on with it, so work on a copy")
+    assert _asked(policy, tuple(segments), attrs.evolve(limits)) == choice, (
+        f"{policy.name}: not a pure function: two equal questions got two answers. Decide by the segments and the "
+        f"limits alone; a dry run must show what the compaction will do")
+    assert policy.config() == config, f"{policy.name}: choose() changed the settings; a report records them once"
     try:
         check_choice(choice, segments, limits, policy=policy.name)
     except InvalidInput as error:
@@ -179,6 +182,22 @@ def _check_one_choice(policy: CompactionPolicy, segments: Sequence[SegmentStats]
     by_number = {segment.number: segment for segment in segments}
     for group in choice.groups:
         assert is_worthwhile([by_number[number] for number in group]), \
-            f"{policy.name}: segment {group[0]} is wholly live, rewriting it alone changes nothing"
+            f"{policy.name}: segment {group[0]} is wholly live, rewriting it alone changes nothing; leave it out " \
+            f"(is_worthwhile)"
     for left in choice.left_out:
-        assert left.reason, f"{policy.name}: segment {left.number} is left out without a reason"
+        assert left.reason, (
+            f"{policy.name}: segment {left.number} is left out without a reason; plans show it to operators")
+
+
+def _asked(policy: CompactionPolicy, segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
+    try:
+        choice: object = policy.choose(segments, limits)
+    except InvalidInput:
+        raise
+    except Exception as error:
+        raise AssertionError(
+            f"{policy.name}: choose() raised {error!r}. It is asked about every log, also one without segments "
+            f"that can be compacted; leave out what is not worth it") from error
+    assert isinstance(choice, Choice), (
+        f"{policy.name}: choose() answered {choice!r}; give a Choice: groups, and what is left out with reasons")
+    return choice

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import attrs
 import pytest
@@ -87,6 +88,23 @@ def changes_its_settings(policy: Planted, view: StoreView, now: float) -> Compac
     return None
 
 
+def names_a_segment_twice(policy: Planted, view: StoreView, now: float) -> CompactionPlan | None:
+    return plan_for(view, policy, view.eligible[:1] * 2, now=now, reason="twice") if view.eligible else None
+
+
+def counts_on_segments(policy: Planted, view: StoreView, now: float) -> CompactionPlan | None:
+    return plan_for(view, policy, [view.eligible[3]], now=now, reason="the fourth")
+
+
+def changes_the_view(policy: Planted, view: StoreView, now: float) -> CompactionPlan | None:
+    object.__setattr__(view, "segments", view.segments[:1])
+    return None
+
+
+def answers_names(policy: Planted, view: StoreView, now: float) -> Any:
+    return [segment.name for segment in view.eligible]
+
+
 def changes_its_mind() -> Plans:
     calls = itertools.count()
 
@@ -98,6 +116,10 @@ def changes_its_mind() -> Plans:
 
 
 @pytest.mark.parametrize(("how", "told"), [
+    (names_a_segment_twice, "segments come in log order, each once.*make plans with plan_for"),
+    (counts_on_segments, "raised IndexError.*answer None when nothing is worth it"),
+    (changes_the_view, "changed the view"),
+    (answers_names, "give a CompactionPlan"),
     (whatever_is_there, "may not be compacted yet.*takes segments of view.eligible and no others"),
     (makes_one_up, "which store .* does not have"),
     (promises_too_much, "promises .* segments for sure"),

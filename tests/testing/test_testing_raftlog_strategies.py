@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import attrs
 import pytest
@@ -93,6 +94,14 @@ def empties_the_list(segments: Sequence[SegmentStats], limits: SegmentLimits) ->
     return choice
 
 
+def divides_by_the_live(segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
+    return nothing(segments, limits) if 1 // len(segments) else Choice((), ())
+
+
+def answers_none(segments: Sequence[SegmentStats], limits: SegmentLimits) -> Any:
+    return None
+
+
 def changes_its_mind() -> Chooses:
     calls = itertools.count()
 
@@ -113,6 +122,8 @@ def changes_its_mind() -> Chooses:
     (gives_no_reason, AssertionError, "without a reason"),
     (empties_the_list, AssertionError, "changed the list"),
     (changes_its_mind(), AssertionError, "not a pure function"),
+    (divides_by_the_live, AssertionError, "raised ZeroDivisionError.*also one without segments"),
+    (answers_none, AssertionError, "answered None; give a Choice"),
 ])
 def test_a_planted_mistake_is_found_and_named(how: Chooses, error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=f"planted.*{told}"):
