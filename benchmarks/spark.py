@@ -174,8 +174,8 @@ def print_rule(rewrites: Sequence[tuple[Rewrite, Sequence[Figure]]], overheads: 
     cost = {figure.figure: statistics.median(figure.values) for figure in overheads}
     job, session, task = (cost[f"overhead.{name}"] for name in ("job", "session", "task"))
     print(f"""
-When Spark pays: x takes x / h here, where the fastest way does h a second (no limit that does less), and f + x / (n c) on
-n cores of a cluster. f = {job:.2f} s is a job with one empty task, {session:.1f} s more where a session must start;
+When Spark pays: x takes x / h here, where the fastest way does h a second, and f + x / (n c) on n cores of a
+cluster. f = {job:.2f} s is a job with one empty task, {session:.1f} s more where a session must start;
 c is what one core of this session did beside f. Disks and network are not in it.""")
     for rewrite, figures in rewrites:
         by_name = {figure.figure.rpartition(".")[2]: figure for figure in figures}
