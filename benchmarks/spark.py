@@ -255,10 +255,10 @@ def main() -> None:
     parser.add_argument("--json", metavar="FILE", help="write the figures as JSON")
     parser.add_argument("--plot", metavar="FILE", help="draw the simulation (PNG or SVG)")
     parser.add_argument("--folder", help="where to put the data; default a temporary folder")
-    parser.add_argument("--runs", type=int, default=None, help="counted runs of each (default 5, quick 1)")
+    parser.add_argument("--runs", type=int, default=None, help="counted runs of each (default 3, quick 1)")
     options = parser.parse_args()
     quick: bool = options.quick
-    runs = options.runs or (1 if quick else 5)
+    runs = options.runs or (1 if quick else 3)
     parts = PARTS if options.only is None else (options.only,)
     rewrites: list[tuple[Rewrite, list[Figure]]] = []
     costs = None

@@ -96,7 +96,7 @@ class DyingExecutor:
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
         dying = [DiesFirstTask(task.name, task, str(self.marks / task.name)) for task in tasks]
-        yield from self.executor.run(dying, budget=budget, observer=observer)  # type: ignore[misc]
+        yield from self.executor.run(dying, budget=budget, observer=observer)
 
 
 @pytest.mark.spark
@@ -252,7 +252,7 @@ def test_whoever_leaves_early_leaves_nothing_that_still_runs(tmp_path: Path) -> 
             finally:
                 there_at_the_end.append(len(list(store.list())))
 
-    collected: list[RewriteTask] = []
+    collected: list[Any] = []
 
     class Collecting:
         def run(self, tasks: Iterable[RewriteTask], **given: Any) -> Iterator[RewriteOutcome]:
