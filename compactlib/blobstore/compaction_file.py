@@ -113,14 +113,15 @@ def close_log(files: Files, folder: StrPath, log: CompactionLog) -> None:
     What was removed before is made durable first: without the log nobody would remove it again.
 
     Raises:
-        StorageError: the disk refused; call again.
+        StorageError: the disk refused; call again, also if only the last sync was refused.
     """
     path = os.path.join(folder, LOG_NAME)
-    if log.committed:
-        files.sync_folder(folder)
-        files.rename(path, os.path.join(folder, done_name(log.number)))
-    else:
-        files.unlink(path)
+    if os.path.lexists(path):
+        if log.committed:
+            files.sync_folder(folder)
+            files.rename(path, os.path.join(folder, done_name(log.number)))
+        else:
+            files.unlink(path)
     files.sync_folder(folder)
 
 

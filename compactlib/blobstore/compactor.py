@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from compactlib.blobstore.commit import remove_names
 from compactlib.blobstore.compact_many import CommitGuard, compact_many
 from compactlib.blobstore.compaction_file import CompactionFile, close_log, next_number, prune_history, read_log
-from compactlib.blobstore.compaction_log import CompactionLog
+from compactlib.blobstore.compaction_log import CompactionLog, Phase
 from compactlib.blobstore.compaction_report import BlobCompactionOutcome, BlobCompactionReport
 from compactlib.blobstore.compaction_work import CompactionWork, Questions
 from compactlib.blobstore.errors import CompactionInProgress, PlanDoesNotFit
@@ -110,9 +110,10 @@ class BlobCompactor:
             work = self._work
             if work is None:
                 return Skipped(f"no compaction of store {self._store.name} is in progress")
-            dropped = work.log if work.log.dropped else work.log.drop()
-            work.file.write(dropped)
-            work.log = dropped
+            if not work.log.dropped:
+                dropped = work.log.drop()
+                work.file.write(dropped)
+                work.log = dropped
             return Done(self.close(work, 0.0))
 
     @contextlib.contextmanager
@@ -137,7 +138,8 @@ class BlobCompactor:
             log, stored = self.log, read_log(self._store.folder)
             if log is not None:
                 log.audit()
-            if (log is None) != (stored is None):
+            # A log that has come to its end may have its other name already, if only the sync after that was refused.
+            if (log is None) != (stored is None) and (log is None or log.phase is not Phase.DONE):
                 raise CompactlibError(f"the compaction in memory is {log}, on the disk {stored}")
 
     # -- the steps that `compact_many` takes for one store or for many

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from compactlib.blobstore.compaction_log import Phase
 from compactlib.blobstore.compactor import BlobCompactor
-from compactlib.blobstore.errors import (
-    CompactionOutOfOrder,
-)
+from compactlib.blobstore.errors import CompactionOutOfOrder
+from compactlib.blobstore.store import BlobStore
 from compactlib.blobstore.verify import StorePicture
+from compactlib.budget import Budget
 from compactlib.clock import ManualClock
-from compactlib.errors import CorruptData, DiskFull
+from compactlib.errors import CorruptData, DiskFull, StorageError
 from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.testing import FailingFiles
@@ -154,6 +156,65 @@ def test_a_full_disk_while_copying_and_then_dropped(folder: Path, clock: ManualC
         assert answers(store, 60) == check
         check_against(store, before)
     assert strays(folder) == []
+
+
+def changes_of(folder: Path, clock: ManualClock, work: Callable[[BlobStore, BlobCompactor], object], *,
+               fail_at: int | None = None) -> tuple[int, BlobStore, BlobCompactor]:
+    """Open the store, and let the disk refuse one change of the work; how many changes it made."""
+    files = FailingFiles()
+    store = open_store(folder, clock, files=files)
+    compactor = BlobCompactor(store)
+    before = files.count
+    if fail_at is not None:
+        files._fail_at, files._errno = before + fail_at, errno.EIO  # noqa: SLF001
+    with contextlib.suppress(StorageError):
+        work(store, compactor)
+    return files.count - before, store, compactor
+
+
+@pytest.mark.parametrize("last", range(12))
+def test_the_end_of_a_compaction_is_refused_and_it_ends_when_it_is_resumed(last: int, tmp_path: Path,
+                                                                          clock: ManualClock) -> None:
+    """Once, the log had its name in the history but not durably, and looking for the old name failed for ever."""
+    for name in ("counted", "refused"):
+        garbage_store(tmp_path / name, clock, count=24).close()
+
+    def compact(store: BlobStore, compactor: BlobCompactor) -> object:
+        return compactor.compact(plan_of(store))
+
+    count, store, _ = changes_of(tmp_path / "counted", clock, compact)
+    store.close()
+    _, store, compactor = changes_of(tmp_path / "refused", clock, compact, fail_at=count - last)
+    with store:
+        compactor.audit()
+        outcome = compactor.resume()
+        assert isinstance(outcome, Done) or compactor.log is None, outcome
+        compactor.audit()
+        done(compactor.compact(plan_of(store, store.snapshot().eligible()[:1])))
+    assert strays(tmp_path / "refused") == []
+    assert len([name for name in os.listdir(tmp_path / "refused") if name.endswith(".done")]) == 2
+
+
+@pytest.mark.parametrize("last", range(5))
+def test_a_drop_that_is_refused_can_be_asked_for_again(last: int, tmp_path: Path, clock: ManualClock) -> None:
+    for name in ("counted", "refused"):
+        garbage_store(tmp_path / name, clock, count=24).close()
+
+    def begin_and_drop(store: BlobStore, compactor: BlobCompactor) -> None:
+        assert isinstance(compactor.compact(plan_of(store), budget=Budget(total_bytes=1)), Failed)
+        compactor.drop()
+
+    count, store, _ = changes_of(tmp_path / "counted", clock, begin_and_drop)
+    store.close()
+    _, store, compactor = changes_of(tmp_path / "refused", clock, begin_and_drop, fail_at=count - last)
+    with store:
+        compactor.audit()
+        if compactor.log is not None:
+            done(compactor.drop())
+        assert compactor.log is None
+        compactor.audit()
+        done(compactor.compact(plan_of(store)))
+    assert strays(tmp_path / "refused") == []
 
 
 def test_a_commit_under_way_cannot_be_dropped(folder: Path, clock: ManualClock) -> None:
