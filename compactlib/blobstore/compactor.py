@@ -201,8 +201,8 @@ class BlobCompactor:
         """
         store, log = self._store, work.log
         close_log(store.files, store.folder, log)
-        self._work = None
         remove_names(store.files, store.folder, tuple(leftovers(store.folder, None)))
+        self._work = None
         report = BlobCompactionReport(
             store=store.name, number=log.number, victims=log.victims,
             sources=tuple(name for cycle in log.committed for name in cycle.sources),
