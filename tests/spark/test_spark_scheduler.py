@@ -83,7 +83,7 @@ class Desk:
         self.fence = FileFence(folder / "fence")
         self._arguments = [kind, str(store), str(folder / "fence")]
         self._listener = Listener(("127.0.0.1", 0), authkey=KEY)
-        self._server = threading.Thread(target=self._serve)
+        self._server = threading.Thread(target=self._serve, daemon=True)
         self._second: subprocess.Popen[str] | None = None
         self.tokens: list[int] = []
 
@@ -143,8 +143,11 @@ class Desk:
         return self.host.look(lambda service: [] if service.state.index is None else list(service.state.index.blocks()))
 
     def close(self) -> None:
-        if self._second is not None and self._second.poll() is None:
+        if self._second is not None:
+            # After `second_ends` it is gone; it is still there only when the test has failed.
             self._second.kill()
+            self._second.communicate()
+            self._server.join(10.0)
         self._listener.close()
         self.host.audit()
         self.host.close()
