@@ -72,7 +72,7 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.policies:
         for table in policy_tables():
-            print(table, end="\n\n")
+            print(table, end="\n\n", flush=True)
         return
     segments, overwrites = (1_000, 100_000) if asked.quick else (100_000, 10_000_000)
     speeds: list[float] = []

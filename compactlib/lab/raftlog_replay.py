@@ -102,7 +102,7 @@ def replay_raftlog(workload: Workload, policy: CompactionPolicy, settings: RaftL
 class _Segment:
     """One segment: its entries as columns. 20 bytes an entry."""
 
-    __slots__ = ("data_bytes", "first", "indexes", "keys", "last", "live", "live_bytes", "number", "sizes")
+    __slots__ = ("data_bytes", "first", "indexes", "keys", "last", "live", "live_bytes", "moments", "number", "sizes")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -110,6 +110,8 @@ class _Segment:
         self.keys: array[int] = array("i")
         self.sizes: array[int] = array("q")
         self.first = self.last = self.live = self.live_bytes = self.data_bytes = 0
+        # The sum over what is dead of its size and the time of its death.
+        self.moments = 0
 
     def append(self, index: int, key: int, size: int) -> None:
         if not self.indexes:
@@ -216,11 +218,11 @@ class RaftLogReplay:
 
     def snapshot(self) -> tuple[int, ...]:
         """Take a snapshot of everything so far; gives the live indexes, ascending."""
-        for number, size, _ in self._dying:
+        for number, size, at in self._dying:
             segment = self._segments[number]
             segment.live -= 1
             segment.live_bytes -= size
-        self._waited_ms -= sum(at * (size + INDEX_RECORD_BYTES) for _, size, at in self._dying)
+            segment.moments += at * (size + INDEX_RECORD_BYTES)
         self._dying.clear()
         self.snapshot_index = self.last_index
         return tuple(sorted(self._index_of.values()))
@@ -277,11 +279,11 @@ class RaftLogReplay:
 
     def _forget(self, segment: _Segment) -> None:
         self._counts["victims"] += 1
-        self._reclaimed(segment.stored_bytes)
+        self._reclaimed(segment.stored_bytes, segment.moments)
 
-    def _reclaimed(self, size: int) -> None:
+    def _reclaimed(self, size: int, moments: int) -> None:
         self._counts["reclaimed_bytes"] += size
-        self._waited_ms += self._now_ms * size
+        self._waited_ms += self._now_ms * size - moments
 
     def _rewrite(self, group: PlannedGroup) -> None:
         members = [self._segments.pop(number) for number in group.numbers]
@@ -296,7 +298,7 @@ class RaftLogReplay:
         self._counts["victims"] += len(members)
         self._counts["copied_bytes"] += output.stored_bytes
         self._counts["read_bytes"] += before
-        self._reclaimed(before - output.stored_bytes)
+        self._reclaimed(before - output.stored_bytes, sum(member.moments for member in members))
         self._segments[output.number] = output
 
     # ----------------------------------------------------------------------------------------------------- reporting
