@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import random
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -30,11 +32,12 @@ from compactlib.raftlog import (
     StoreOptions,
     open_log,
 )
+from compactlib.testing.crash import RecordingFiles, explore, record
 from compactlib.testing.faults import FailingFiles
 from tests.raftlog.raft_host import SMALL, indexes, rows
 from tests.raftlog.raft_world import check_log
 from tests.raftlog.reading import PlainLog
-from tests.raftlog.wrapped_files import WatchedFiles
+from tests.raftlog.wrapped_files import LocksAsideFiles, WatchedFiles
 
 
 def test_many_logs_share_one_wal(tmp_path: Path) -> None:
@@ -119,6 +122,39 @@ def test_a_disk_that_refuses_any_step_of_a_removal_leaves_the_log_whole_or_gone(
                 assert indexes(store.log(name)) in ([], [1, 2, 3, 4, 5])
             outcomes.add("a" in store.log_ids)
     assert outcomes == {True, False}
+
+
+def test_a_crash_at_every_step_of_a_removal_leaves_the_log_whole_or_gone(tmp_path: Path) -> None:
+    """And the other log whole; once the removal was acknowledged, nothing of the log comes back in one begun anew."""
+    old, anew = (1, 2, 3, 4, 5), (1, 2, 3)
+    seen: set[tuple[object, tuple[int, ...] | None, tuple[int, ...]]] = set()
+
+    def live(folder: Path, files: RecordingFiles) -> None:
+        options = StoreOptions(background=False, log=LogOptions(files=LocksAsideFiles(files)))
+        with RaftLogStore(folder / "store", options) as store:
+            for name in ("a", "b"):
+                store.log(name).append(rows(1, 5))
+            store.sync()
+            files.acknowledge("written")
+            store.remove("a")
+            files.acknowledge("removed")
+            store.log("a").append(rows(1, 3, 7))
+            store.sync()
+            files.acknowledge("begun anew")
+
+    def check(folder: Path, acknowledged: Sequence[object]) -> None:
+        if not acknowledged:
+            return
+        with RaftLogStore(folder / "store", SMALL) as store:
+            check_log(store.log("b", create=False), PlainLog.of(rows(1, 5)))
+            entries = list(store.log("a").entries()) if "a" in store.log_ids else None
+            found = None if entries is None else tuple(entry.index for entry in entries)
+            seen.add((acknowledged[-1], found, tuple({entry.term for entry in entries or ()})))
+            store.audit()
+
+    explore(record(tmp_path, live), check, rng=random.Random(1), limit_per_point=20)
+    assert seen == {("written", old, (1,)), ("written", None, ()), ("removed", None, ()), ("removed", (), ()),
+                    ("removed", anew, (7,)), ("begun anew", anew, (7,))}
 
 
 @pytest.mark.parametrize("background", [False, True])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from compactlib.files import Files, LocalFiles, OutFile, StrPath
+from compactlib.raftlog.names import LOCK_NAME
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -144,3 +146,16 @@ class _WatchedOut:
 
     def close(self) -> None:
         self._out.close()
+
+
+class LocksAsideFiles(WatchedFiles):
+    """Removes lock files past a recorder of crashes: they are made past it too, and mean nothing after a crash."""
+
+    def __init__(self, files: Files) -> None:
+        super().__init__(lambda operation, path: None, files)
+
+    def unlink(self, path: StrPath) -> None:
+        if os.path.basename(path) == LOCK_NAME:
+            os.unlink(path)
+        else:
+            super().unlink(path)
