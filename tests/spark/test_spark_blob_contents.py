@@ -1,0 +1,84 @@
+"""Contents of many records, taken out of their file by the system call itself."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from compactlib.blobstore import BlobStore, IndexEntry, RecordKind
+from compactlib.blobstore.entry_columns import EntryColumns
+from compactlib.blobstore.records import content_range
+from compactlib.blobstore.segment import SegmentFile
+from compactlib.clock import ManualClock
+from compactlib.spark.blob_contents import Contents, read_contents
+from tests.blobstore.compaction_stores import START, flip, open_store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BlobStore:
+    """More records than one system call takes; every tenth is a delete."""
+    store = open_store(tmp_path / "store", ManualClock(START), capacity_bytes=4 << 20, segment_bytes=1 << 20)
+    rng = random.Random(3)
+    for number in range(900):
+        store.put(f"b{number}", rng.randbytes(rng.randrange(200)))
+        if number % 10 == 0:
+            store.delete(f"b{number}")
+    store.flush()
+    return store
+
+
+def read(store: BlobStore, entries: Sequence[IndexEntry]) -> Contents:
+    file = SegmentFile(Path(store.folder) / entries[0].segment.log_file)
+    return read_contents(file, EntryColumns.of(entries[0].segment, entries), range(len(entries)))
+
+
+def entries_of(store: BlobStore) -> list[IndexEntry]:
+    return list(store.snapshot().entries_of(store.snapshot().segments[0].name))
+
+
+def stored(store: BlobStore, entry: IndexEntry) -> bytes:
+    data = (Path(store.folder) / entry.segment.log_file).read_bytes()
+    start, length = content_range(entry)
+    return data[start:start + length]
+
+
+@pytest.mark.parametrize("step", [1, 2, 7])
+def test_neighbours_and_records_with_gaps_between_them(store: BlobStore, step: int) -> None:
+    entries = entries_of(store)[::step]
+    assert len(entries) > 341 / step
+    contents = read(store, entries)
+    assert bytes(contents.values) == b"".join(stored(store, entry) for entry in entries)
+    assert list(contents.lengths) == [content_range(entry)[1] for entry in entries]
+    assert list(contents.are_there) == [entry.kind == RecordKind.PUT for entry in entries]
+    assert not contents.damage
+
+
+@pytest.mark.parametrize("where", ["header", "id", "content", "checksum"])
+def test_one_damaged_record_among_many(store: BlobStore, where: str) -> None:
+    entries = entries_of(store)
+    row = next(row for row in range(400, 900) if entries[row].size > 100)
+    entry = entries[row]
+    flip(Path(store.folder) / entry.segment.log_file,
+         entry.offset + {"header": 20, "id": 57, "content": 70, "checksum": entry.size - 1}[where])
+    contents = read(store, entries)
+    assert list(contents.damage) == [row]
+    assert contents.damage[row].offset == entry.offset
+    assert "CRC" in contents.damage[row].found
+    assert contents.are_there[row] == 0
+    assert sum(contents.are_there) == sum(each.kind == RecordKind.PUT for each in entries) - 1
+
+
+def test_a_file_that_ends_too_early(store: BlobStore) -> None:
+    entries = entries_of(store)
+    wanted = [stored(store, entry) for entry in entries]
+    path = Path(store.folder) / entries[0].segment.log_file
+    path.write_bytes(path.read_bytes()[:entries[700].offset + 30])
+    contents = read(store, entries)
+    assert sorted(contents.damage) == list(range(700, len(entries)))
+    assert contents.damage[700].found == "30 bytes of it"
+    assert contents.damage[701].found == "0 bytes of it"
+    whole = sum(map(len, wanted[:700]))
+    assert bytes(contents.values)[:whole] == b"".join(wanted[:700])
