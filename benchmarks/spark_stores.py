@@ -2,8 +2,9 @@
 
     python benchmarks/spark_stores.py [--quick] [--stores N] [--runs N] [--json FILE] [--folder FOLDER]
 
-Some ten minutes for 2,000 stores, two for `--quick`. Each figure measures ours and the reference in turn in one run, on `local[2,4]`: one machine, on which Spark cannot be
-faster. What it shows is what the run costs besides the rewrites, and what finding out what is left costs. Needs Java.
+Some ten minutes for 2,000 stores, two for `--quick`. Each figure measures ours and the reference in turn in one run, on
+`local[2,4]`: one machine, on which Spark cannot be faster. What it shows is what the run costs besides the rewrites,
+and what finding out what is left costs. Needs Java.
 """
 
 from __future__ import annotations
