@@ -45,17 +45,23 @@ def _text(node: ast.expr) -> str | None:
     return None
 
 
-def nodes() -> Iterator[ast.AST]:
+@pytest.fixture(scope="module")
+def nodes() -> list[ast.AST]:
+    """Calls, tuples and assignments of the library: where names stand."""
+    return [node for node in _all_nodes() if isinstance(node, ast.Call | ast.Tuple | ast.Assign)]
+
+
+def _all_nodes() -> Iterator[ast.AST]:
     for path in (_ROOT / "compactlib").rglob("*.py"):
         if not _NOT_TOLD_TO_HOSTS & set(path.parts) and path.name != "observe.py":
             yield from ast.walk(ast.parse(path.read_text()))
 
 
 @pytest.fixture(scope="module")
-def texts() -> set[str]:
+def texts(nodes: list[ast.AST]) -> set[str]:
     """What may be a name: the first arguments of calls, the first items of tuples, and constants."""
     found = set()
-    for node in nodes():
+    for node in nodes:
         places = (node.args[:1] if isinstance(node, ast.Call) else node.elts[:1] if isinstance(node, ast.Tuple)
                   else [node.value] if isinstance(node, ast.Assign) else [])
         found |= {text for place in places if (text := _text(place)) is not None}
@@ -82,11 +88,11 @@ def test_the_page_names_nothing_that_the_code_does_not(in_the_code: set[str], te
     assert stray == []
 
 
-def test_progress_in_the_code_is_on_the_page_with_its_unit() -> None:
+def test_progress_in_the_code_is_on_the_page_with_its_unit(nodes: list[ast.AST]) -> None:
     """Units of literal calls, and the names of those works that are literal."""
     rows = {name: row for name, row in listed().items() if row.kind == "progress"}
     told: set[tuple[str | None, str]] = set()
-    for node in nodes():
+    for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Progress":
             if len(node.args) == 4 and isinstance(node.args[3], ast.Constant):
                 told.add((_text(node.args[0]), str(node.args[3].value)))
