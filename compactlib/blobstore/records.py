@@ -19,7 +19,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from itertools import repeat
-from operator import getitem
 from typing import NamedTuple
 
 from compactlib.blobstore.model import (
@@ -223,9 +222,8 @@ def head_crcs(heads: Sequence[memoryview], salt: int, sequences: Sequence[int], 
     if min(map(len, heads)) < HEADER_BYTES:
         return None
     id_lengths, numbers, lengths, stored = zip(*map(_WHICH.unpack_from, heads), strict=True)
-    fixed = map(getitem, heads, repeat(slice(HEADER_BYTES - 4)))
-    ids = map(getitem, heads, repeat(slice(HEADER_BYTES, None)))
-    crcs = list(map(crc32, ids, map(crc32, fixed, repeat(salt))))
+    crcs = list(map(crc32, [head[:HEADER_BYTES - 4] for head in heads], repeat(salt)))
+    crcs = list(map(crc32, [head[HEADER_BYTES:] for head in heads], crcs))
     is_right = (crcs == list(stored) and list(numbers) == list(sequences) and list(lengths) == list(contents)
                 and [HEADER_BYTES + length for length in id_lengths] == list(map(len, heads)))
     return crcs if is_right else None

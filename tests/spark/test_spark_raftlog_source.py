@@ -162,7 +162,7 @@ class _TenReader(DataSourceReader):
 
 
 @pytest.mark.xfail(reason="Spark reads later queries through the filters of earlier ones, so our source takes none; "
-                          "once this passes it may, see compactlib/spark/raftlog_source.py")
+                          "once this passes it may, see docs/spark.md, Filters")
 def test_spark_keeps_pushed_filters_apart(spark: SparkSession) -> None:
     from pyspark import cloudpickle
 

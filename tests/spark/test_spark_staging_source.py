@@ -36,12 +36,12 @@ def open_area(folder):
 
 @pytest.fixture
 def area(tmp_path: Path) -> Iterator[StagingArea]:
-    """Commits, a compaction, a sealed token and a staging token; ranges so large that each is a partition."""
+    """Commits, a compaction, a sealed token and a staging token; three ranges."""
     with closing(SqliteStore(tmp_path / "kv.sqlite", synchronous="normal")) as store:
         objects = LocalObjects(tmp_path / "ranges")
-        area = StagingArea(store, CommittedRanges(objects, rule=SplitRule(max_bytes=5 << 20)))
+        area = StagingArea(store, CommittedRanges(objects, rule=SplitRule(max_bytes=5 << 10)))
         main = area.create_branch("main")
-        main.put_many({b"%s/%02d" % (folder, number): bytes(1 << 20) for folder in (b"a", b"b", b"c")
+        main.put_many({b"%s/%02d" % (folder, number): bytes(1 << 10) for folder in (b"a", b"b", b"c")
                        for number in range(4)})
         main.commit("first")
         main.put(b"a/00", b"compacted")
