@@ -116,6 +116,35 @@ class TestPlanLog:
             PlanLog(kind="middle")  # type: ignore[arg-type]
 
 
+FEW_FILES = """
+import resource, sys
+from compactlib.outcome import Done
+from compactlib.rewrite import LocalExecutor
+from compactlib.spark.many_stores import compact_stores
+from tests.spark.store_jobs import job
+resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
+for each in compact_stores(map(job, sys.argv[1:]), LocalExecutor(2), stores_at_once=20):
+    if isinstance(each.outcome, Done) and not each.outcome.stats.failed:
+        print(each.name)
+"""
+
+
+def test_stores_that_find_no_open_file_left_are_there_again_in_the_next_plan(tmp_path: Path) -> None:
+    """A process may have so many files open; those that come too late fail alone, as they were."""
+    templates = build_logs(tmp_path / "templates", 5)
+    folders = copied_logs(tmp_path / "logs", templates, 40)
+    ran = subprocess.run([sys.executable, "-c", FEW_FILES, *folders], cwd=ROOT, capture_output=True, text=True,
+                         timeout=120, check=True)
+    done = set(ran.stdout.split())
+    left = [folder for folder in folders if not isinstance(PLAN_LOG(folder), Skipped)]
+    assert 0 < len(left) < 40
+    assert not done & set(left)
+    for folder in (*left, *templates):
+        assert isinstance(compact_log(folder, LocalExecutor(), Budget()), Done)
+    for number, folder in enumerate(folders):
+        assert contents(folder) == contents(templates[number % 5])
+
+
 @attrs.define
 class Counting:
     """Counts the batches that it passes on."""
