@@ -99,6 +99,20 @@ def test_audit_finds_what_is_out_of_order() -> None:
         table.audit()
 
 
+@pytest.mark.parametrize("numbers", [(4, 3), (None, 3)])
+def test_audit_finds_tables_that_would_go_to_segments_in_the_wrong_order(numbers: tuple[int | None, int]) -> None:
+    table = Memtable()
+    table.insert_run(1, 1, [b"a"])
+    table.freeze(3)
+    table.insert_run(2, 1, [b"b"])
+    table.freeze(4)
+    table.audit()
+    for each, number in zip(table.tables, numbers, strict=True):
+        each.file_number = number
+    with pytest.raises(CompactlibError, match="out of order"):
+        table.audit()
+
+
 def test_readers_need_no_lock() -> None:
     """Whatever a reader finds while another thread appends and overwrites is something that was appended."""
     table = Memtable()

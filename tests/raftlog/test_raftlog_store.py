@@ -104,6 +104,20 @@ def test_a_log_can_be_removed_and_begun_anew(tmp_path: Path) -> None:
         check_log(store.log("b"), PlainLog.of(rows(4, 6)))
 
 
+def test_a_log_is_removed_with_whatever_lies_in_its_folder(tmp_path: Path) -> None:
+    """An interrupted compaction leaves a folder of its own there, and a host may keep its snapshots there."""
+    with RaftLogStore(tmp_path, SMALL) as store:
+        store.log("a").append(rows(1, 30))
+        store.flush()
+        for name in ("rewrite-1", "snapshots"):
+            inner = tmp_path / "logs" / "a" / name
+            inner.mkdir()
+            (inner / "file").write_bytes(b"x")
+        store.remove("a")
+        assert os.listdir(tmp_path / "logs") == []
+        assert store.log_ids == ()
+
+
 def test_a_disk_that_refuses_any_step_of_a_removal_leaves_the_log_whole_or_gone(tmp_path: Path) -> None:
     def remove(folder: Path, files: FailingFiles) -> None:
         with RaftLogStore(folder, StoreOptions(background=False, log=LogOptions(files=files))) as store:
