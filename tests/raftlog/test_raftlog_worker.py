@@ -55,7 +55,9 @@ def test_one_at_a_time_and_the_server_hears_before_a_file_goes() -> None:
     changes = SegmentChanges(dropped=(1,))
     assert core.ended(1, report(dropped=(1,)), changes) == [ReportChanges(1, changes, report(dropped=(1,)))]
     assert core.reported(1) == [RemoveFiles(1), RunCompaction(2, "minor")]
+    assert not core.is_at_rest, "it runs, although nothing waits"
     core.ended(2, NOTHING, SegmentChanges())
+    assert not core.is_at_rest, "the server has not heard of it"
     assert core.reported(2) == [RemoveFiles(2)]
     assert core.is_at_rest
 
