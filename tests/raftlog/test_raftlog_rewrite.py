@@ -17,7 +17,7 @@ from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, DiskFull, InvalidInput, LiveIndexMissing, StorageError
 from compactlib.observe import Observer, Progress, RecordingObserver
-from compactlib.raftlog import Entry, SegmentLimits, SegmentLog, SegmentReader
+from compactlib.raftlog import Entry, LogOptions, SegmentLimits, SegmentLog, SegmentReader
 from compactlib.raftlog.names import segment_name
 from compactlib.rewrite import Attempt, RewriteResult
 from compactlib.testing import FailingFiles
@@ -64,6 +64,15 @@ def test_the_new_file_holds_exactly_the_live_entries(tmp_path: Path) -> None:
         assert reader.loaded.header.limits == SegmentLimits(max_entries=4, max_bytes=1 << 20)
         assert reader.loaded.sealed
     assert {name: old for name, old in picture(tmp_path).items() if name in before} == before
+
+
+def test_vector_25_the_odd_ones_of_a_hundred(tmp_path: Path) -> None:
+    with SegmentLog(tmp_path, LogOptions(limits=SegmentLimits(max_entries=100))) as log:
+        log.extend(entry_of(index) for index in range(1, 102))
+    result = task_of(tmp_path, [1], range(1, 101, 2), into=tmp_path).run(attempt())
+    assert len(contents(result)) == result.files[0].entries == 50
+    with SegmentReader(result.files[0].path, tail="refuse") as reader:
+        assert [reader.read(index) for index in (1, 2, 3)] == [entry_of(1), None, entry_of(3)]
 
 
 def test_the_numbers_of_the_result_are_those_of_the_files(tmp_path: Path) -> None:
