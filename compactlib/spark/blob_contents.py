@@ -140,9 +140,8 @@ def _fill(file: SegmentFile, offset: int, pieces: Sequence[memoryview]) -> int:
     got = 0
     for piece in pieces:
         data = memoryview(file.read(offset + got, len(piece)))
-        if data:
-            # Arrow's memory is one of signed bytes.
-            piece[:len(data)] = data.cast("b" if piece.format == "b" else "B")
+        # Arrow's memory is one of signed bytes.
+        piece[:len(data)] = data.cast("b" if piece.format == "b" else "B")
         got += len(data)
         if len(data) < len(piece):
             break

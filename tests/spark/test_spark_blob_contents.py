@@ -71,14 +71,15 @@ def test_one_damaged_record_among_many(store: BlobStore, where: str) -> None:
     assert sum(contents.are_there) == sum(each.kind == RecordKind.PUT for each in entries) - 1
 
 
-def test_a_file_that_ends_too_early(store: BlobStore) -> None:
+@pytest.mark.parametrize("row", [100, 400, 700])
+def test_a_file_that_ends_too_early(store: BlobStore, row: int) -> None:
     entries = entries_of(store)
     wanted = [stored(store, entry) for entry in entries]
     path = Path(store.folder) / entries[0].segment.log_file
-    path.write_bytes(path.read_bytes()[:entries[700].offset + 30])
+    path.write_bytes(path.read_bytes()[:entries[row].offset + 30])
     contents = read(store, entries)
-    assert sorted(contents.damage) == list(range(700, len(entries)))
-    assert contents.damage[700].found == "30 bytes of it"
-    assert contents.damage[701].found == "0 bytes of it"
-    whole = sum(map(len, wanted[:700]))
-    assert bytes(contents.values)[:whole] == b"".join(wanted[:700])
+    assert sorted(contents.damage) == list(range(row, len(entries)))
+    assert contents.damage[row].found == "30 bytes of it"
+    assert contents.damage[row + 1].found == "0 bytes of it"
+    whole = sum(map(len, wanted[:row]))
+    assert bytes(contents.values)[:whole] == b"".join(wanted[:row])
