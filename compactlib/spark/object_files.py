@@ -129,7 +129,7 @@ class ObjectsExecutor:
     Nothing changes for the caller: results name files in the folder that the task named. Whole files are carried, also
     where a task reads a part of them, in parts of `part_bytes`, of which one is in memory at a time here and in each
     worker. So use it where no folder can be shared. When a run ends, its objects are deleted; those that could not be
-    (the event `objects_left`), and what an attempt puts after that, are removed by `sweep`.
+    (the event `spark_objects_left`), and what an attempt puts after that, are removed by `sweep`.
 
     Args:
         executor: who runs the tasks; a `SparkExecutor` needs nothing else.
@@ -236,7 +236,7 @@ class ObjectsExecutor:
             for info in list(store.list(f"{run}/")):
                 store.delete(info.key)
         except CompactlibError as error:
-            observer.event("objects_left", {"prefix": run, "error": str(error)})
+            observer.event("spark_objects_left", {"prefix": run, "error": str(error)})
 
     def sweep(self, *, now: float, older_than_seconds: float) -> int:
         """Delete objects of earlier runs that are so old; returns how many.

@@ -63,10 +63,9 @@ def collect_garbage(context: StagingContext, *, grace_seconds: float = DEFAULT_G
     except CompactlibError as error:
         return Failed(error)
     labels = {"repository": context.repository}
-    counted = {"ranges": collected.ranges_deleted, "metaranges": collected.metaranges_deleted,
-               "bytes": collected.bytes_freed}
-    for name, value in counted.items():
-        context.observer.count(f"staging_{name}_collected", value, labels)
+    context.observer.count("staging_ranges_collected", collected.ranges_deleted, labels)
+    context.observer.count("staging_metaranges_collected", collected.metaranges_deleted, labels)
+    context.observer.count("staging_collected_bytes", collected.bytes_freed, labels)
     context.observer.event("staging_garbage", {**labels, "live": collected.live, "young": collected.young,
                                                 "gone": collected.gone})
     if collected.ranges_deleted or collected.metaranges_deleted:

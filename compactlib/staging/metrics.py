@@ -10,7 +10,7 @@
 | `staging_tombstones_written`, `staging_tombstones_listed` | `repository` | tombstones |
 | `staging_write_retries` | `repository`, `operation` | writes done anew because a branch changed under them |
 | `staging_tokens_cleaned`, `staging_entries_cleaned`, `staging_orphans_found` | `repository` | cleanup |
-| `staging_ranges_collected`, `staging_metaranges_collected`, `staging_bytes_collected` | `repository` | garbage |
+| `staging_ranges_collected`, `staging_metaranges_collected`, `staging_collected_bytes` | `repository` | garbage |
 
 Levels come as events with a `value`, each time they change: `staging_sealed_tokens` (of one branch) and
 `staging_cleanup_backlog` (marks that still wait). Each garbage collection tells `staging_garbage`, with how

@@ -183,7 +183,7 @@ def test_what_cannot_be_deleted_fails_nothing_and_is_swept(bucket: OpenBucket, p
     observer = RecordingObserver()
     assert isinstance(compacted(folder, through(bucket), observer), Done)
     assert entries(folder) == told
-    (left,) = [fields for name, fields in observer.events if name == "objects_left"]
+    (left,) = [fields for name, fields in observer.events if name == "spark_objects_left"]
     assert left["prefix"].startswith("rewrites/")
     assert len(keys(bucket)) > 2
     proxy.choose = lambda asked, path: None
