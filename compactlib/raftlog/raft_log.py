@@ -99,8 +99,8 @@ class RaftLog(RaftAppender):
 
         Raises:
             Stale: a later snapshot is in force.
-            InvalidInput: the log does not reach `index`, or a state was given and there is no snapshot store, or the
-                other way round.
+            InvalidInput: the log does not reach `index` or has a gap there, or a state was given and there is no
+                snapshot store, or the other way round.
             LiveAboveSnapshot, LiveIndexMissing, StorageError: nothing changed.
         """
         live_set = live if isinstance(live, IndexSet) else IndexSet.from_sorted(live)
@@ -113,7 +113,11 @@ class RaftLog(RaftAppender):
                 raise Stale(f"snapshot {index} is older than {self.state.snapshot_index}, which is in force")
             if index > self.last_index:
                 raise InvalidInput(f"snapshot {index} lies above the last index {self.last_index}; apply entries first")
-            meta = SnapshotMeta(index, self.term_of(index) or self.state.snapshot_term, live_set)
+            term = self.term_of(index)
+            if term is None and index != self.state.snapshot_index:
+                raise InvalidInput(f"the log does not hold index {index}, so that nobody knows its term; take the "
+                                   f"snapshot at the index that was applied last")
+            meta = SnapshotMeta(index, self.state.snapshot_term if term is None else term, live_set)
             self.sync()
             self._segments.require_held(SnapshotState(index, live_set, meta.term))
             if self._snapshots is not None and state is not None:

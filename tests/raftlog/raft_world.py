@@ -221,6 +221,11 @@ class World:
         if now.last < 0:
             return
         index = max(now.last - x % 4, now.snapshot, 0)
+        # Applied is what is there: a snapshot ends at an entry, or where the one before did.
+        index = max([held for held in now.entries if held <= index], default=now.snapshot)
+        index = max(index, now.snapshot)
+        if index < 0:
+            return
         live = [each for each in now.entries if each <= index and (each * 7 + y) % 3 == 0]
         # Before: a disk that refuses may have it all the same.
         model.change(lambda state: state.record_snapshot(index, live))

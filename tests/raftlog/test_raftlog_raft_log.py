@@ -224,3 +224,19 @@ def test_a_worker_is_told_what_has_changed(log: RaftLog) -> None:
     log.flush()
     log.close()
     assert workers[0].noted == [8, "flushed 10", "closed"]
+
+
+def test_a_snapshot_does_not_end_in_a_gap(tmp_path: Path) -> None:
+    """Nobody knows the term there, and a snapshot with another one would be sent to others as the truth."""
+    with open_log(tmp_path, SMALL) as log:
+        log.append(rows(1, 3, 2))
+        log.snapshot(2, [1])
+        log.append_sparse([Entry(7, 5, b"7"), Entry(9, 6, b"9")])
+        for gap in (4, 8):
+            with pytest.raises(InvalidInput, match=f"does not hold index {gap}"):
+                log.snapshot(gap, [1])
+        assert (log.state.snapshot_index, log.state.snapshot_term) == (2, 2)
+        log.snapshot(7, [1])
+        log.snapshot(7)
+        assert (log.state.snapshot_index, log.state.snapshot_term, log.state.live.count) == (7, 5, 0)
+        log.audit()
