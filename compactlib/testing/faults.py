@@ -167,7 +167,9 @@ class FailingFiles:
             if self._crashed:
                 raise Crash(f"{operation} {os.fspath(path)} after the crash")
             self._count += 1
-            number, fault, error = self._count, None, self._refusal(grows or operation in _NEEDS_SPACE)
+            number, fault, error = self._count, None, None
+            if self._refuses("write" if grows else operation):
+                error = _errno.ENOSPC if self._full else self._errno
         if error is None and self._faults is not None:
             fault = self._faults(number)
             error = {Fault.REFUSED: _errno.EIO, Fault.TORN: _errno.EIO, Fault.FULL: _errno.ENOSPC}.get(fault) \
@@ -185,12 +187,11 @@ class FailingFiles:
         if fault is Fault.UNKNOWN_DONE:
             raise _error(_errno.EIO, operation, path)
 
-    def _refusal(self, needs_space: bool) -> int | None:
-        """The error number with which `fail_at`, or a disk that is full since, refuses the change being counted."""
-        if self._count == self._fail_at or (
-                self._sticky and self._failed() and (self._errno not in _FULL or needs_space)):
-            return self._errno
-        return _errno.ENOSPC if self._full and needs_space else None
+    def _refuses(self, operation: str) -> bool:
+        """Whether `fail_at`, or a disk that is full since, refuses the change being counted."""
+        needs_space = operation in _NEEDS_SPACE
+        return self._count == self._fail_at or (self._full and needs_space) or (
+            self._sticky and self._failed() and (self._errno not in _FULL or needs_space))
 
     def _crash(self, number: int, operation: str, path: StrPath) -> Crash:
         self._crashed = True
