@@ -136,11 +136,14 @@ def test_stores_that_find_no_open_file_left_are_there_again_in_the_next_plan(tmp
     ran = subprocess.run([sys.executable, "-c", FEW_FILES, *folders], cwd=ROOT, capture_output=True, text=True,
                          timeout=120, check=True)
     done = set(ran.stdout.split())
-    left = [folder for folder in folders if not isinstance(PLAN_LOG(folder), Skipped)]
-    assert left
-    assert not done & set(left)
+    left = {folder: found for folder in folders if isinstance(found := PLAN_LOG(folder), StoreWork)}
+    assert set(left) - done
+    # One that committed may have found no file to look for what it can remove; opening it does.
+    assert all(left[folder].weight == 0 and "left by an interrupted run" in left[folder].reason
+               for folder in done & set(left))
     for folder in (*left, *templates):
-        assert isinstance(compact_log(folder, LocalExecutor(), Budget()), Done)
+        assert not isinstance(compact_log(folder, LocalExecutor(), Budget()), Failed)
+        assert isinstance(PLAN_LOG(folder), Skipped)
     for number, folder in enumerate(folders):
         assert contents(folder) == contents(templates[number % 5])
 
