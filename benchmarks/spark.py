@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 from measure import Figure, alternate, report
-from raftlog_compaction import SEGMENT_ENTRIES, TimedExecutor, build_log, compact_copy
+from raftlog_compaction import TimedExecutor, build_log, compact_copy
 from spark_rewrites import CORES, Rewrite, all_rewrites
 
 from compactlib.budget import Budget
@@ -38,7 +38,6 @@ from compactlib.rewrite import (
     RewrittenFile,
 )
 from compactlib.spark import (
-    SimulatedRun,
     SparkCosts,
     SparkExecutor,
     local_session,
@@ -53,6 +52,8 @@ EXECUTORS = (10, 20, 50, 100, 200, 500, 1000)
 CLUSTERS = (8, 64)
 DRAWN = (1, 4, 16, 64)
 SIMULATED_TASKS = 10_000
+TIMED_SEGMENT = 32 * 1024
+"""Entries of a kilobyte in a segment of the log whose rewrites are timed: some ten of a tenth of a second or more."""
 MOST_OVERHEAD = 0.05
 PARTS = ("overhead", "rewrites", "simulation")
 
@@ -148,7 +149,7 @@ class _Noting:
 def measured_costs(spark: SparkSession, scratch: Path, megabytes: int, figures: Sequence[Figure]) -> Costs:
     """Times of the tasks of one compaction on Spark, and the rest from the figures."""
     source = scratch / "log-times"
-    build_log(source, max(megabytes * 1024 // SEGMENT_ENTRIES, 16), 0.3, 1)
+    build_log(source, max(megabytes * 1024 // TIMED_SEGMENT, 16), 0.3, 1, TIMED_SEGMENT)
     for _ in range(2):  # the first warms up
         noting = _Noting(SparkExecutor(spark))
         timed = TimedExecutor(noting)
@@ -206,20 +207,30 @@ def _sentence(rewrite: Rewrite, here: float, spark: float, job: float, session: 
 def print_simulation(costs: Costs, plot: str | None) -> None:
     """The table, the partitioning that it suggests, and the plot."""
     tasks = random.Random(6).choices(costs.tasks, k=SIMULATED_TASKS)
-    best = [suggested_partitioning(tasks, executors, costs.spark) for executors in EXECUTORS]
-    rows = [{"executors": run.executors, "s with the defaults": simulate(tasks, run.executors, costs.spark).seconds,
+    beside = attrs.evolve(costs.spark, commit_seconds=0.0)
+    commit = costs.spark.commit_seconds * 1e3
+    print(_simulated(tasks, costs.spark, f"one driver, where a commit takes {commit:.1f} ms"))
+    print(_simulated(tasks, beside, "so many drivers that commits wait for nothing"))
+    if plot:
+        draw(tasks, costs.spark, plot)
+
+
+def _simulated(tasks: Sequence[float], costs: SparkCosts, drivers: str) -> Table:
+    """The best partitioning for each number of executors, and what comes of it."""
+    best = [suggested_partitioning(tasks, executors, costs) for executors in EXECUTORS]
+    rows = [{"executors": run.executors, "s with the defaults": simulate(tasks, run.executors, costs).seconds,
              "s, best": run.seconds, "tasks_per_partition": run.tasks_per_partition,
              "max_tasks_per_job": run.max_tasks_per_job, "times one core": run.speedup,
              "cores busy": f"{run.busy_share:.0%}", "driver commits": f"{run.commit_share:.0%}"} for run in best]
-    title = (f"{SIMULATED_TASKS:,} rewrites like the measured ones (median {statistics.median(costs.tasks):.3f} s), "
-             f"simulated; a commit takes {costs.spark.commit_seconds * 1e3:.1f} ms in the driver")
-    print(Table.from_dicts(rows, title=title))
-    if plot:
-        draw(tasks, best, costs.spark, plot)
+    return Table.from_dicts(rows, title=f"{len(tasks):,} rewrites like the measured ones (median "
+                                        f"{statistics.median(tasks):.3f} s), simulated; {drivers}")
 
 
-def draw(tasks: Sequence[float], best: Sequence[SimulatedRun], costs: SparkCosts, path: str) -> None:
-    """How many times as fast as one core, by executors; one line for each number of tasks that share a Spark task."""
+def draw(tasks: Sequence[float], costs: SparkCosts, path: str) -> None:
+    """How many times as fast as one core, by executors; one line for each number of tasks that share a Spark task.
+
+    The lines are those of so many drivers that commits wait for nothing; what one driver allows is a line of its own.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Drawing
 
@@ -227,14 +238,15 @@ def draw(tasks: Sequence[float], best: Sequence[SimulatedRun], costs: SparkCosts
     FigureCanvasAgg(drawing)
     axes = drawing.add_subplot()
     axes.plot(EXECUTORS, EXECUTORS, linestyle=":", color="grey", label="as many times as executors")
+    beside = attrs.evolve(costs, commit_seconds=0.0)
     for shared in DRAWN:
-        runs = [simulate(tasks, run.executors, costs, tasks_per_partition=shared,
-                         max_tasks_per_job=run.max_tasks_per_job) for run in best]
+        runs = [simulate(tasks, executors, beside, tasks_per_partition=shared, max_tasks_per_job=len(tasks))
+                for executors in EXECUTORS]
         axes.plot(EXECUTORS, [run.speedup for run in runs], marker="o", markersize=3,
                   label=f"{shared} rewrites to a Spark task")
     if costs.commit_seconds:
         axes.axhline(sum(tasks) / (costs.commit_seconds * len(tasks)), linestyle="--", color="black", linewidth=0.8,
-                     label="what the driver's commits allow")
+                     label="what the commits of one driver allow")
     axes.set(xscale="log", yscale="log", xlabel="executors of one core", ylabel="times as fast as one core",
              title=f"{len(tasks):,} rewrites of {1e3 * statistics.median(tasks):.0f} ms, simulated from measured times")
     axes.set_xticks(EXECUTORS, [str(each) for each in EXECUTORS])
@@ -270,7 +282,7 @@ def main() -> None:
             if "rewrites" in parts:
                 rewrites = list(rewrite_figures(spark, scratch, quick, runs))
             if "simulation" in parts:
-                costs = measured_costs(spark, scratch, 128 if quick else 512, overheads)
+                costs = measured_costs(spark, scratch, 256 if quick else 1024, overheads)
         finally:
             spark.stop()
     figures = [figure for _, measured in rewrites for figure in measured]

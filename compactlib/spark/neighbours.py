@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol, TypeVar
 
-DEFAULT_PARTITION_BYTES: Final = 32 << 20
-"""Up to which size neighbours share a partition if nothing else is asked for."""
+DEFAULT_PARTITION_BYTES: Final = 128 << 20
+"""Up to which size neighbours share a partition if nothing else is asked for: as `spark.sql.files.maxPartitionBytes`."""
 
 
 class Part(Protocol):

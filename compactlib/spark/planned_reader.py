@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from compactlib.errors import InvalidInput
 from compactlib.spark.neighbours import neighbours
+from compactlib.spark.settled import settled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +54,7 @@ class PlannedReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition; called in a worker."""
         # Spark makes one partition of `None` when there is nothing to read.
-        return chain.from_iterable(map(self._read, partition.value or ()))
+        return settled(chain.from_iterable(map(self._read, partition.value or ())))
 
 
 def sql_schema(columns: Sequence[tuple[str, str]]) -> str:

@@ -26,6 +26,7 @@ from compactlib.rewrite import (
     new_attempt_id,
 )
 from compactlib.spark.rows import PlanRow, ResultRow, plan_rows, result_batch
+from compactlib.spark.settled import settled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,9 +63,7 @@ class PlanRunner:
     limits: BudgetLimits
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for row in plan_rows(batch):
-                yield result_batch(self.run_row(row))
+        return settled(result_batch(self.run_row(row)) for batch in batches for row in plan_rows(batch))
 
     def run_row(self, row: PlanRow) -> ResultRow:
         """One attempt at one task, under an id of its own."""
