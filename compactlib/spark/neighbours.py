@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol, TypeVar
 
 DEFAULT_PARTITION_BYTES: Final = 128 << 20
-"""Up to which size neighbours share a partition if nothing else is asked for: as `spark.sql.files.maxPartitionBytes`."""
+"""Up to which size neighbours share a partition; what `spark.sql.files.maxPartitionBytes` is by default."""
 
 
 class Part(Protocol):
