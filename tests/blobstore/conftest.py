@@ -1,4 +1,4 @@
-"""Where the tests of the blob store work."""
+"""Where and when the tests of the blob store work."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from compactlib.clock import ManualClock
+from tests.blobstore.compaction_stores import START
+
 
 @pytest.fixture
 def scratch() -> Iterator[Path]:
@@ -16,3 +19,15 @@ def scratch() -> Iterator[Path]:
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="compactlib-blobs-", dir=memory) as folder:
         yield Path(folder)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """At the time at which the stores of `compaction_stores` begin."""
+    return ManualClock(START)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of a store that is not there yet."""
+    return tmp_path / "store"

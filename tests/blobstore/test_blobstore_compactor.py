@@ -50,16 +50,6 @@ from tests.blobstore.compaction_stores import (
 )
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(START)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
 def test_r28_a_record_without_index_entry_is_not_copied(folder: Path, clock: ManualClock) -> None:
     """The index file is whole and does not name it: an orphan."""
     with garbage_store(folder, clock, dead=lambda number: False, index_max_entries=1000) as store:

@@ -22,7 +22,6 @@ from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.testing import FailingFiles
 from tests.blobstore.compaction_stores import (
-    START,
     answers,
     check_against,
     compact_all,
@@ -35,17 +34,6 @@ from tests.blobstore.compaction_stores import (
     segment_names,
     strays,
 )
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(START)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
 
 # -------------------------------------------------------------------------------------------------------- damage
 

@@ -30,7 +30,6 @@ from compactlib.testing import FailingFiles
 from tests.blobstore.compaction_stores import (
     EVERYTHING,
     RETENTION,
-    START,
     answers,
     check_against,
     compact_all,
@@ -42,17 +41,6 @@ from tests.blobstore.compaction_stores import (
     plan_of,
     strays,
 )
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(START)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
 
 # ------------------------------------------------------------------------------------------ stopping and going on
 

@@ -24,7 +24,6 @@ from compactlib.files import LocalFiles, OutFile, StrPath
 from compactlib.outcome import Failed, Skipped
 from tests.blobstore.compaction_stores import (
     RETENTION,
-    START,
     answers,
     check_against,
     compact_all,
@@ -37,16 +36,6 @@ from tests.blobstore.compaction_stores import (
     segment_names,
     strays,
 )
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(START)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "store"
 
 
 def test_c1_live_data_stays_as_it_is_in_generation_1_at_the_same_positions(folder: Path, clock: ManualClock) -> None:

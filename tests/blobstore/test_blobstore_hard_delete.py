@@ -62,16 +62,6 @@ def report_of(outcome: Outcome[HardDeleteReport]) -> HardDeleteReport:
     return outcome.stats
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(START)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
 def test_the_contents_of_deleted_blobs_are_gone_and_all_else_stays(folder: Path, clock: ManualClock) -> None:
     with secrets_of(folder, clock) as store:
         plain = answers(store, 30)

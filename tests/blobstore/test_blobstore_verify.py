@@ -15,17 +15,7 @@ from compactlib.blobstore.verify import StorePicture, VerifyReport, compare, ver
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent
-from tests.blobstore.compaction_stores import RETENTION, START, done, flip, garbage_store, names, open_store, plan_of
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(START)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "store"
+from tests.blobstore.compaction_stores import RETENTION, done, flip, garbage_store, names, open_store, plan_of
 
 
 def kinds(report: VerifyReport) -> list[str]:
