@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from compactlib.spark.blobstore_rows import BlobOptions, plan_slices, read_slice
 from compactlib.spark.planned_reader import PlannedSource, SourceSteps
 
@@ -9,5 +11,5 @@ from compactlib.spark.planned_reader import PlannedSource, SourceSteps
 class BlobStoreSource(PlannedSource):
     """A store's records as rows, partitioned by segments; see `compactlib.spark.register` for columns and options."""
 
-    format_name = "compactlib.blobstore"
-    steps = SourceSteps(BlobOptions.parse, plan_slices, read_slice)
+    format_name: ClassVar[str] = "compactlib.blobstore"
+    steps: ClassVar[SourceSteps] = SourceSteps(BlobOptions.parse, plan_slices, read_slice)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from compactlib.spark.planned_reader import PlannedSource, SourceSteps
 from compactlib.spark.raftlog_rows import SourceOptions, plan_slices, read_slice
 
@@ -9,5 +11,5 @@ from compactlib.spark.raftlog_rows import SourceOptions, plan_slices, read_slice
 class RaftLogSource(PlannedSource):
     """A log's entries as rows, partitioned by segments; see `compactlib.spark.register` for columns and options."""
 
-    format_name = "compactlib.raftlog"
-    steps = SourceSteps(SourceOptions.parse, plan_slices, read_slice)
+    format_name: ClassVar[str] = "compactlib.raftlog"
+    steps: ClassVar[SourceSteps] = SourceSteps(SourceOptions.parse, plan_slices, read_slice)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from compactlib.spark.planned_reader import PlannedSource, SourceSteps
 from compactlib.spark.staging_options import StagingSourceOptions
 from compactlib.spark.staging_rows import plan_slices, read_slice
@@ -10,5 +12,5 @@ from compactlib.spark.staging_rows import plan_slices, read_slice
 class StagingSource(PlannedSource):
     """A branch's records as rows, partitioned by ranges; see `compactlib.spark.register` for columns and options."""
 
-    format_name = "compactlib.staging"
-    steps = SourceSteps(StagingSourceOptions.parse, plan_slices, read_slice)
+    format_name: ClassVar[str] = "compactlib.staging"
+    steps: ClassVar[SourceSteps] = SourceSteps(StagingSourceOptions.parse, plan_slices, read_slice)
