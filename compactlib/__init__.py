@@ -9,6 +9,7 @@ from __future__ import annotations
 from compactlib.errors import (
     BudgetSpent,
     Busy,
+    ClockJumped,
     Closed,
     CompactlibError,
     Conflict,
@@ -34,6 +35,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BudgetSpent",
     "Busy",
+    "ClockJumped",
     "Closed",
     "CompactlibError",
     "Conflict",

@@ -232,10 +232,16 @@ class Budget:
     def _await_resume(self) -> None:
         account = self._account
         # The deadline is a time on the injected clock, which no condition can wait for: look at it now and then.
-        patience = None if account.deadline is None else _LOOK_AGAIN_SECONDS
+        # A lender with an account of its own is cancelled without a word to those who wait here.
+        patience = None if account.deadline is None and not self._has_foreign_lender else _LOOK_AGAIN_SECONDS
         with account.changed:
             while account.paused and not self.cancelled and not self._is_late():
                 account.changed.wait(patience)
+
+    @property
+    def _has_foreign_lender(self) -> bool:
+        lender = self._lender
+        return lender is not None and (lender._account is not self._account or lender._has_foreign_lender)
 
     def _is_late(self) -> bool:
         account = self._account

@@ -134,6 +134,24 @@ class BudgetSpent(Busy):
         self.spent_bytes = spent_bytes
 
 
+class ClockJumped(Busy):
+    """The host's clock is off by more than a bound. Put it right, accept it as it is, or try again later.
+
+    Attributes:
+        seconds: how far it is off; positive: ahead.
+        max_jump_seconds: the bound.
+        confirm_seconds: how long it has to stay so until it is believed.
+    """
+
+    def __init__(self, *, seconds: float, max_jump_seconds: float, confirm_seconds: float) -> None:
+        super().__init__(f"the clock jumped by {seconds:+.1f} seconds, and at most {max_jump_seconds} are believed at "
+                         f"once; put the clock right, or accept it as it is; if it stays so, it is believed "
+                         f"{confirm_seconds} seconds after the jump was seen")
+        self.seconds = seconds
+        self.max_jump_seconds = max_jump_seconds
+        self.confirm_seconds = confirm_seconds
+
+
 class Unsupported(CompactlibError):
     """This release or platform cannot do it: a format version, an operation. The message names what can."""
 

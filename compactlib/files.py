@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from compactlib.errors import Closed, InvalidInput, StorageError, Unsupported
+from compactlib.errors import Closed, InvalidInput, ReadOnly, StorageError, Unsupported
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -234,6 +234,21 @@ class LocalFiles:
 
     def __repr__(self) -> str:
         return "LocalFiles()"
+
+
+def sync_names(files: Files, folder: StrPath) -> None:
+    """Make durable what an opening finds: the names in a folder, and the folder's own name in its parent.
+
+    An earlier process may have been killed between a name and its sync; then the name is there, and is gone after a
+    power failure. Every opening for writing calls this once, before it acknowledges anything that rests on such names.
+    A parent that this process may not read is left out: it was not this user who made the folder there.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    files.sync_folder(folder)
+    with contextlib.suppress(ReadOnly):
+        files.sync_folder(os.path.dirname(os.path.abspath(folder)))
 
 
 def write_durably(files: Files, path: StrPath, pieces: Sequence[Buffer], *, temporary_suffix: str = ".tmp") -> None:

@@ -1,59 +1,125 @@
-"""One writer per folder: an advisory lock on a file in it, held as long as the process lives or until released."""
+"""One writer per folder: advisory locks on the folder itself and on a file in it, held until released.
+
+The folder is locked so that removing the file lets nobody in; the file tells who holds it, and is what a system locks
+that cannot lock folders (NFS).
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 
-from compactlib.errors import Busy, StorageError, Unsupported
+from compactlib.errors import Busy, Closed, InvalidInput, StorageError, Unsupported
 from compactlib.files import StrPath
 
+LOCK_NAME = "LOCK"
 _HOLDER_BYTES = 32
+_FOLDERS_HAVE_NO_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOLCK, errno.EOPNOTSUPP,
+                                    errno.ENOTSUP, errno.ENOSYS})
 
 
 class FolderLock:
-    """Holds `<folder>/<name>` locked; a second holder, in this process or another, is refused with `Busy`.
+    """Holds `<folder>` and `<folder>/LOCK` locked; a second holder, in this process or another, is refused with `Busy`.
 
-    The operating system releases the lock when the process ends, however it ends; the file stays and means nothing.
+    The operating system releases the locks when the process ends, however it ends; the file stays and means nothing.
+    It belongs to the process that made it: a fork of that process does not hold it, and cannot release it.
 
     Args:
         folder: the folder to be written by this process alone.
-        name: the lock file's name.
 
     Raises:
         Busy: somebody else holds it; the message names the process.
+        InvalidInput: `LOCK` is no ordinary file: a symbolic link, say, which is never followed.
         StorageError: the lock file cannot be created (`ReadOnly` in a read-only folder).
         Unsupported: the platform has no `flock`.
     """
 
-    def __init__(self, folder: StrPath, name: str = "LOCK") -> None:
+    def __init__(self, folder: StrPath) -> None:
+        self._folder = os.fspath(folder)
+        self._path = os.path.join(folder, LOCK_NAME)
+        self._pid = os.getpid()
+        self._descriptors: list[int] = []
+        try:
+            self._lock()
+        except BaseException:
+            self.release()
+            raise
+        # Only for the message that others get: a full disk does not matter.
+        with contextlib.suppress(OSError):
+            # Not through `Files`: the name is for whoever is refused, and means nothing after a crash.
+            os.pwrite(self._descriptors[-1], f"process {self._pid}".ljust(_HOLDER_BYTES).encode(), 0)  # noqa: TID251
+
+    def _lock(self) -> None:
         try:
             import fcntl
         except ImportError:
             raise Unsupported("locking a folder needs flock, which this platform lacks; use Linux or macOS") from None
-        self._path = os.path.join(folder, name)
-        self._descriptor = -1
         try:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._descriptors.append(self._open())
+            self._descriptors.insert(0, os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            for descriptor in self._descriptors:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise
+                except OSError as error:
+                    if descriptor == self._descriptors[-1] or error.errno not in _FOLDERS_HAVE_NO_LOCKS:
+                        raise
         except BlockingIOError:
-            holder = os.pread(self._descriptor, _HOLDER_BYTES, 0).decode("ascii", "replace").strip() or "a process"
-            self.release()
-            raise Busy(f"{os.fspath(folder)} is open for writing by {holder}; close it there, or open it "
+            raise Busy(f"{self._folder} is open for writing by {self._holder()}; close it there, or open it "
                        f"read-only") from None
         except OSError as error:
-            self.release()
             raise StorageError.from_os(error, "lock", self._path) from error
-        # Only for the message that others get: a full disk does not matter.
-        with contextlib.suppress(OSError):
-            # Not through `Files`: the name is for whoever is refused, and means nothing after a crash.
-            os.write(self._descriptor, f"process {os.getpid()}".ljust(_HOLDER_BYTES).encode())  # noqa: TID251
+
+    def _open(self) -> int:
+        try:
+            # Without waiting, in case the name is a pipe's.
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK,
+                                 0o644)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                raise
+            raise self._foreign() from None
+        if not _is_ordinary(descriptor):
+            os.close(descriptor)
+            raise self._foreign()
+        return descriptor
+
+    def _foreign(self) -> InvalidInput:
+        return InvalidInput(f"{self._path} is not an ordinary file, and a lock is one; see what it is, and remove it")
+
+    def _holder(self) -> str:
+        text = os.pread(self._descriptors[-1], _HOLDER_BYTES, 0).decode("ascii", "replace").strip(" \0")
+        return text or "a process"
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether it is held, and by this very process and not by one that this was forked from. 0.1 microseconds."""
+        return bool(self._descriptors) and self._pid == os.getpid()
+
+    def require_mine(self) -> None:
+        """Return if it is held by this process; whoever writes to the folder asks before.
+
+        Raises:
+            Closed: it was released, or this process is a fork of the one that holds it.
+        """
+        if not self.is_mine:
+            raise Closed(f"{self._folder} was opened by process {self._pid}, and this is process {os.getpid()}; a fork "
+                         f"must not use what its parent has open, open it here when it is closed there"
+                         if self._descriptors else f"{self._folder} was closed; open it again")
 
     def release(self) -> None:
-        """Let others in; releasing again does nothing."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        """Let others in; releasing again does nothing. In a fork it only gives up the fork's copy."""
+        descriptors, self._descriptors = self._descriptors, []
+        for descriptor in descriptors:
+            if self._pid == os.getpid():
+                import fcntl
+
+                # Closing alone would not do while a fork still has its copy.
+                with contextlib.suppress(OSError):
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
 
     def __enter__(self) -> FolderLock:
         return self
@@ -62,4 +128,10 @@ class FolderLock:
         self.release()
 
     def __repr__(self) -> str:
-        return f"FolderLock({self._path!r}, {'held' if self._descriptor >= 0 else 'released'})"
+        return f"FolderLock({self._folder!r}, {'held' if self._descriptors else 'released'})"
+
+
+def _is_ordinary(descriptor: int) -> bool:
+    import stat
+
+    return stat.S_ISREG(os.fstat(descriptor).st_mode)

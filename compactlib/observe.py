@@ -43,8 +43,8 @@ class Progress:
 class Observer:
     """Watches work. Override what you need; what is not overridden does nothing.
 
-    Methods may be called from several threads. An exception raised by one stops the work: one raised inside a
-    rewrite task fails that task.
+    Methods may be called from several threads. What one raises is kept and logged (logger `compactlib.observers`), and
+    breaks nothing.
     """
 
     def progress(self, progress: Progress) -> None:

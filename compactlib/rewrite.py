@@ -271,6 +271,7 @@ class LocalExecutor:
                      lent: Budget) -> Generator[RewriteOutcome, None, None]:
         # Imported by those who use threads: it takes as long as all the rest of this module.
         from concurrent.futures import ThreadPoolExecutor
+        from contextvars import copy_context
 
         waiting = iter(tasks)
         finished: queue.SimpleQueue[Future[RewriteOutcome]] = queue.SimpleQueue()
@@ -279,7 +280,8 @@ class LocalExecutor:
         try:
             while True:
                 for task in itertools.islice(waiting, 2 * self._workers - unfinished):
-                    pool.submit(run_one, task).add_done_callback(finished.put)
+                    # In the caller's context, so that what a task does is known as the work of its run.
+                    pool.submit(copy_context().run, run_one, task).add_done_callback(finished.put)
                     unfinished += 1
                 if not unfinished:
                     return

@@ -34,7 +34,7 @@ CLASSES = [value for value in vars(errors).values()
            if isinstance(value, type) and issubclass(value, BaseException) and value.__module__ == errors.__name__]
 # A task of the executors' conformance suite raises it, in order to be one that cannot travel.
 UNPICKLABLE = {"UnpicklableLibraryError", "UnrevivableLibraryError"}
-SAMPLES: dict[Any, Any] = {str: "told", int: errno.ENOTDIR, int | None: 7}
+SAMPLES: dict[Any, Any] = {str: "told", float: 1.5, int: errno.ENOTDIR, int | None: 7}
 
 
 def sample(kind: type[BaseException]) -> BaseException:

@@ -1,4 +1,4 @@
-"""One writer per folder, over objects and processes."""
+"""One writer per folder, over objects, processes and forks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.errors import Busy, ReadOnly, StorageError
+from compactlib.errors import Busy, Closed, InvalidInput, ReadOnly, StorageError
 from compactlib.folder_lock import FolderLock
 from tests.readonly import read_only_copy
 
@@ -20,6 +20,39 @@ from compactlib.folder_lock import FolderLock
 with FolderLock(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
+"""
+FORK = """
+import os, sys
+from compactlib.errors import Busy, Closed
+from compactlib.folder_lock import FolderLock
+
+lock = FolderLock(sys.argv[1])
+reading, writing = os.pipe()
+go, going = os.pipe()
+child = os.fork()
+if child == 0:
+    try:
+        lock.require_mine()
+    except Closed as error:
+        os.write(writing, str(error).encode())
+    lock.release()
+    os.write(writing, b"; released")
+    os.read(go, 1)
+    os._exit(0)
+told = b""
+while not told.endswith(b"; released"):
+    told += os.read(reading, 1000)
+print(told.decode())
+try:
+    FolderLock(sys.argv[1])
+except Busy:
+    print("still held")
+lock.require_mine()
+lock.release()
+FolderLock(sys.argv[1]).release()
+print("given up, although the fork lives")
+os.write(going, b"x")
+os.waitpid(child, 0)
 """
 
 
@@ -35,18 +68,21 @@ def holder(folder: Path) -> subprocess.Popen[str]:
 def test_the_second_of_two_objects_is_refused(tmp_path: Path) -> None:
     with FolderLock(tmp_path) as lock:
         assert "held" in repr(lock)
+        lock.require_mine()
         for _ in range(2):
-            with pytest.raises(Busy, match=rf"open for writing by process {os.getpid()}"):
+            with pytest.raises(Busy, match=rf"open for writing by process {os.getpid()};"):
                 FolderLock(tmp_path)
     assert "released" in repr(lock)
     lock.release()
+    with pytest.raises(Closed, match="was closed; open it again"):
+        lock.require_mine()
     FolderLock(tmp_path).release()
 
 
-def test_two_folders_and_two_names_do_not_meet(tmp_path: Path) -> None:
+def test_two_folders_do_not_meet(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    with FolderLock(tmp_path), FolderLock(tmp_path / "other"), FolderLock(tmp_path, "ANOTHER"):
-        assert sorted(os.listdir(tmp_path)) == ["ANOTHER", "LOCK", "other"]
+    with FolderLock(tmp_path), FolderLock(tmp_path / "other"):
+        assert sorted(os.listdir(tmp_path)) == ["LOCK", "other"]
 
 
 def test_another_process_is_named_and_leaves_with_its_end(tmp_path: Path) -> None:
@@ -66,6 +102,24 @@ def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
         assert (tmp_path / "LOCK").exists()
 
 
+def test_removing_the_file_lets_nobody_in(tmp_path: Path) -> None:
+    with FolderLock(tmp_path) as lock:
+        (tmp_path / "LOCK").unlink()
+        with pytest.raises(Busy, match="open for writing by a process;"):
+            FolderLock(tmp_path)
+        lock.require_mine()
+    FolderLock(tmp_path).release()
+
+
+def test_a_fork_neither_holds_nor_releases_what_its_parent_holds(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FORK, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told, *rest = done.stdout.splitlines()
+    assert "a fork must not use what its parent has open" in told
+    assert told.endswith("; released")
+    assert rest == ["still held", "given up, although the fork lives"]
+
+
 def test_a_folder_that_is_not_there_or_read_only(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"lock .*LOCK: No such file or directory"):
         FolderLock(tmp_path / "missing")
@@ -73,9 +127,27 @@ def test_a_folder_that_is_not_there_or_read_only(tmp_path: Path) -> None:
         FolderLock(folder)
 
 
-def test_a_full_disk_is_no_reason_to_refuse(tmp_path: Path) -> None:
-    (tmp_path / "LOCK").symlink_to("/dev/full")
-    with FolderLock(tmp_path), pytest.raises(Busy):
+@pytest.mark.parametrize("target", ["victim", "not there yet", "/dev/full"])
+def test_a_link_is_never_followed(tmp_path: Path, target: str) -> None:
+    folder, victim = tmp_path / "store", tmp_path / "victim"
+    folder.mkdir()
+    victim.write_bytes(b"v" * 40)
+    (folder / "LOCK").symlink_to(tmp_path / target)
+    with pytest.raises(InvalidInput, match="not an ordinary file"):
+        FolderLock(folder)
+    assert victim.read_bytes() == b"v" * 40
+    assert not (tmp_path / "not there yet").exists()
+    (folder / "LOCK").unlink()
+    FolderLock(folder).release()
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "LOCK")
+    with pytest.raises(InvalidInput, match="not an ordinary file"):
+        FolderLock(tmp_path)
+    (tmp_path / "LOCK").unlink()
+    (tmp_path / "LOCK").mkdir()
+    with pytest.raises(InvalidInput, match="not an ordinary file"):
         FolderLock(tmp_path)
 
 

@@ -61,7 +61,7 @@ def open_log(folder: str, config: BlobStoreConfig, files: Files, clock: Clock, o
         config.check_capacity()
         files.make_folder(folder)
         files.sync_folder(os.path.dirname(folder))
-    lock = FolderLock(folder, LOCK_FILE)
+    lock = FolderLock(folder)
     try:
         descriptor, damage = _descriptor(folder, config, files, clock, new_incarnation)
         remove_leftovers(files, folder, (INDEX_SUFFIX + ".tmp", DESCRIPTOR_FILE + ".tmp"))

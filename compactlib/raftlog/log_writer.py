@@ -21,7 +21,6 @@ from compactlib.raftlog.compaction import Compactor
 from compactlib.raftlog.folder import discard_headless_newest, read_folder, require_log
 from compactlib.raftlog.log_reader import LogReader
 from compactlib.raftlog.model import MAX_INDEX, Dead, Entry, Missing, SegmentRef
-from compactlib.raftlog.names import LOCK_NAME
 from compactlib.raftlog.newest import NewestSegment
 from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.recover import RecoveryReport, recover_folder
@@ -57,7 +56,7 @@ class LogWriter(LogReader):
         if not require_log(folder, may_create=True) and not os.path.isdir(folder):
             self._make_folder(folder)
             self._files.sync_folder(os.path.dirname(os.path.abspath(folder)))
-        self._open_stack.enter_context(FolderLock(folder, LOCK_NAME))
+        self._open_stack.enter_context(FolderLock(folder))
         self._limits = self._options.limits
         self._state = read_snapshot_state(folder)
         self._recovery = recover_folder(self._files, folder)

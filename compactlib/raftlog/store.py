@@ -27,7 +27,6 @@ from compactlib.raftlog.background import Background
 from compactlib.raftlog.log_segments import LogSegments
 from compactlib.raftlog.log_state import LogState, LogStates
 from compactlib.raftlog.memtable import DEFAULT_MAX_ENTRIES, Memtable
-from compactlib.raftlog.names import LOCK_NAME
 from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.raft_log import RaftLog
 from compactlib.raftlog.removal import begin_removal, finish_removals
@@ -96,7 +95,7 @@ class RaftLogStore:
         self._committer: Background | None = None
         with contextlib.ExitStack() as stack:
             self._make_folders()
-            stack.enter_context(FolderLock(self._folder, LOCK_NAME))
+            stack.enter_context(FolderLock(self._folder))
             logs = os.path.join(self._folder, LOGS_FOLDER)
             finish_removals(self._files, logs)
             segments = {log_id: stack.enter_context(LogSegments(self._log_folder(log_id), self._options.log))

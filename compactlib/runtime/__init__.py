@@ -1,0 +1,15 @@
+"""What every package needs around its engine, decided once: who owns a running piece of work, how observers are told,
+how a thread goes on after an error, how a lost answer is looked for, and how far a clock may jump.
+
+Nothing here knows a store: what a package decides stays in the package, and stands on these parts.
+"""
+
+from __future__ import annotations
+
+from compactlib.runtime.look import look_until_seen
+from compactlib.runtime.ownership import Ownership, Run
+from compactlib.runtime.steady_clock import SteadyClock
+from compactlib.runtime.tell import TellingObserver, tell, telling
+from compactlib.runtime.turns import Turns
+
+__all__ = ["Ownership", "Run", "SteadyClock", "TellingObserver", "Turns", "look_until_seen", "tell", "telling"]

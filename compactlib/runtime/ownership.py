@@ -1,0 +1,162 @@
+"""One piece of work at a time for a store, whoever asks for it; and how closing the store ends what runs.
+
+A run is recognised by the context in which code runs (`contextvars`), not by its thread: what an observer, a policy or
+a task does on any thread of the run is the run's own doing. `begin` marks the thread that runs; `LocalExecutor` carries
+the mark into its threads; and an observer given by `Run.observer` carries it into the threads of any other executor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+from compactlib.budget import Budget
+from compactlib.errors import Busy
+from compactlib.observe import Observer, Progress
+from compactlib.runtime.tell import telling
+
+
+class Run:
+    """One piece of work while it runs.
+
+    Attributes:
+        budget: lent from the caller's; cancelled when the store closes.
+    """
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget: Budget = budget.lend()
+        self.ended: threading.Event = threading.Event()
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """Mark what this thread does inside the `with` as done by the run."""
+        token = _RUNS.set((*_RUNS.get(), self))
+        try:
+            yield
+        finally:
+            _RUNS.reset(token)
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether the caller is a part of this run."""
+        return self in _RUNS.get()
+
+    def observer(self, observer: Observer | None) -> Observer:
+        """`observer` as this run tells it: from any thread as the run's own doing, and what it raises is kept."""
+        return _RunObserver(self, telling(observer))
+
+
+_RUNS: ContextVar[tuple[Run, ...]] = ContextVar("compactlib_runs", default=())
+
+
+class _RunObserver(Observer):
+    def __init__(self, run: Run, told: Observer) -> None:
+        self._run = run
+        self._told = told
+
+    def progress(self, progress: Progress) -> None:
+        with self._run.inside():
+            self._told.progress(progress)
+
+    def count(self, name: str, value: int = 1, labels: Mapping[str, str] | None = None) -> None:
+        with self._run.inside():
+            self._told.count(name, value, labels)
+
+    def measure(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        with self._run.inside():
+            self._told.measure(name, value, labels)
+
+    def event(self, name: str, fields: Mapping[str, Any]) -> None:
+        with self._run.inside():
+            self._told.event(name, fields)
+
+
+class Ownership:
+    """Belongs to a store; each of its runs holds it, a second one is turned away, and closing cancels and waits.
+
+    Args:
+        what: the store as messages name it, for example `"the log in /data/a"`.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._run: Run | None = None
+        self._holders = 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether the caller is inside the present run, on whichever thread: in an observer that it calls, say."""
+        run = self._run
+        return run is not None and run.is_mine
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a run is under way."""
+        return self._run is not None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called: no run begins any more."""
+        return self._closed
+
+    @contextlib.contextmanager
+    def begin(self, budget: Budget | None = None) -> Iterator[Run | None]:
+        """Run inside the `with`; yields the run, or `None` if another one is under way or the store is closing.
+
+        Args:
+            budget: what the run may use up; the run's own `budget` is lent from it.
+        """
+        with self._changed:
+            run = None if self._run is not None or self._closed or self._holders else Run(budget or Budget())
+            self._run = self._run if run is None else run
+        if run is None:
+            yield None
+            return
+        try:
+            with run.inside():
+                yield run
+        finally:
+            with self._changed:
+                self._run = None
+                self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def ended(self) -> Iterator[None]:
+        """Cancel what runs, wait for its end, and let nothing begin inside the `with`.
+
+        Raises:
+            Busy: called from inside the run; nothing was done.
+        """
+        with self._changed:
+            if self.is_mine:
+                raise Busy(f"{self._what} cannot be closed from within its own work; cancel the budget of the work, "
+                           f"and close when it has returned")
+            self._holders += 1
+            run = self._run
+        try:
+            if run is not None:
+                run.budget.cancel()
+            with self._changed:
+                self._changed.wait_for(lambda: self._run is None)
+            yield
+        finally:
+            with self._changed:
+                self._holders -= 1
+
+    def close(self) -> None:
+        """Let nothing begin from now on, cancel what runs, and wait for its end; closing again waits as well.
+
+        Raises:
+            Busy: called from inside the run; nothing was done.
+        """
+        with self.ended():
+            self._closed = True
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "running" if self._run is not None else "free"
+        return f"<Ownership of {self._what}: {state}>"

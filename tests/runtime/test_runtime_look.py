@@ -1,0 +1,60 @@
+"""Unknown stays unknown until it is seen."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from compactlib.clock import ManualClock
+from compactlib.kv import MemoryStore, OutcomeUnknown
+from compactlib.runtime.look import MAX_LOOKS, look_until_seen
+
+
+def unknown() -> OutcomeUnknown:
+    return OutcomeUnknown(operation="put", path="here", detail="no answer")
+
+
+def test_what_is_seen_is_the_answer() -> None:
+    clock = ManualClock()
+    assert look_until_seen(lambda: "written", unknown(), clock=clock) == "written"
+    assert clock.now() == 0
+
+
+def test_failed_looks_are_tried_again_with_growing_pauses() -> None:
+    clock = ManualClock()
+    times: list[float] = []
+
+    def look() -> str:
+        times.append(clock.now())
+        if len(times) < 5:
+            raise ConnectionError("away")
+        return "written"
+
+    assert look_until_seen(look, unknown(), clock=clock, rng=random.Random(1)) == "written"
+    pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert all(2 ** n * 0.01 <= pause <= 2 ** n * 0.02 for n, pause in enumerate(pauses))
+
+
+def test_what_cannot_be_seen_stays_unknown() -> None:
+    clock, looked = ManualClock(), 0
+
+    def look() -> str:
+        nonlocal looked
+        looked += 1
+        raise ValueError("damaged")
+
+    error = unknown()
+    with pytest.raises(OutcomeUnknown) as raised:
+        look_until_seen(look, error, clock=clock)
+    assert raised.value is error
+    assert isinstance(raised.value.__cause__, ValueError)
+    assert looked == MAX_LOOKS
+    assert 1.1 <= clock.now() <= 2.3
+
+
+def test_a_real_store_is_looked_at() -> None:
+    store = MemoryStore()
+    store.set(b"p", b"k", b"v")
+    assert look_until_seen(lambda: store.get(b"p", b"k").value, unknown()) == b"v"

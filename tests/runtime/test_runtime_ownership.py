@@ -1,0 +1,145 @@
+"""One piece of work at a time; closing cancels and waits; from inside, on whichever thread, it is refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextvars import copy_context
+
+import pytest
+
+from compactlib.budget import Budget
+from compactlib.errors import BudgetSpent, Busy
+from compactlib.observe import Observer, Progress
+from compactlib.rewrite import Attempt, LocalExecutor, RewriteFailure, RewriteResult
+from compactlib.runtime.ownership import Ownership
+
+
+class Asking:
+    """A task that asks something on the thread that it runs in."""
+
+    def __init__(self, name: str, ask: Callable[[], object]) -> None:
+        self.name = name
+        self._ask = ask
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        self._ask()
+        return RewriteResult(task=self.name, attempt=attempt.id, files=(), bytes_read=0, bytes_written=0, seconds=0.0)
+
+
+def in_thread(call: Callable[[], object]) -> None:
+    """Call it on a thread that knows nothing of this one."""
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+
+
+def test_a_second_run_is_turned_away_and_the_next_begins() -> None:
+    owner = Ownership("the store")
+    assert repr(owner) == "<Ownership of the store: free>"
+    with owner.begin() as first:
+        assert first is not None
+        assert "running" in repr(owner)
+        with owner.begin() as second:
+            assert second is None
+        answers: list[object] = []
+
+        def elsewhere() -> None:
+            with owner.begin() as third:
+                answers.append(third)
+
+        in_thread(elsewhere)
+        assert answers == [None]
+    assert not owner.is_running
+    with owner.begin() as again:
+        assert again is not None
+
+
+def test_closing_cancels_the_run_waits_for_it_and_lets_nothing_begin() -> None:
+    owner, caller = Ownership("the store"), Budget()
+    running, closed = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with owner.begin(caller) as run:
+            assert run is not None
+            running.set()
+            run.budget.pause()
+            with pytest.raises(BudgetSpent):
+                run.budget.check()
+            assert not closed.is_set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    running.wait()
+    owner.close()
+    closed.set()
+    assert not owner.is_running
+    thread.join()
+    assert not caller.cancelled
+    with owner.begin() as run:
+        assert run is None
+    owner.close()
+
+
+def test_ended_lets_work_begin_again_afterwards() -> None:
+    owner = Ownership("the store")
+    with owner.ended(), owner.begin() as run:
+        assert run is None
+    with owner.begin() as run:
+        assert run is not None
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_closing_from_a_task_is_refused_on_whichever_thread(workers: int) -> None:
+    owner = Ownership("the store")
+    with owner.begin() as run:
+        assert run is not None
+        tasks = [Asking(f"task {number}", owner.close) for number in range(5)]
+        outcomes = list(LocalExecutor(workers).run(tasks, budget=run.budget))
+    assert len(outcomes) == 5
+    for outcome in outcomes:
+        assert isinstance(outcome, RewriteFailure)
+        assert isinstance(outcome.error, Busy)
+        assert "the store cannot be closed from within its own work" in str(outcome.error)
+    assert not owner.is_closed
+
+
+def test_closing_from_an_observer_is_refused_even_on_a_thread_of_a_hosts_own() -> None:
+    owner = Ownership("the store")
+    refused: list[str] = []
+    mine: list[bool] = []
+
+    class Closing(Observer):
+        def progress(self, progress: Progress) -> None:
+            mine.append(owner.is_mine)
+            with pytest.raises(Busy) as raised:
+                owner.close()
+            refused.append(str(raised.value))
+
+    with owner.begin() as run:
+        assert run is not None
+        told = run.observer(Closing())
+        in_thread(lambda: told.progress(Progress("x", 1, 1)))
+    assert len(refused) == 1
+    assert mine == [True]
+    assert not owner.is_mine
+
+
+def test_another_stores_run_is_not_ones_own() -> None:
+    one, other = Ownership("one"), Ownership("other")
+    with one.begin(), other.begin():
+        assert one.is_mine
+        assert other.is_mine
+    with one.begin():
+        assert not other.is_mine
+        other.close()
+        context = copy_context()
+    assert not context.run(lambda: one.is_mine)
+
+
+def test_a_run_that_raises_leaves_the_store_free() -> None:
+    owner = Ownership("the store")
+    for kind in (RuntimeError, KeyboardInterrupt, SystemExit):
+        with pytest.raises(kind), owner.begin():
+            raise kind("stop")
+        assert not owner.is_running
