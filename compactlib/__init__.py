@@ -7,6 +7,7 @@ version and the tree of exceptions, and loads nothing else.
 from __future__ import annotations
 
 from compactlib.errors import (
+    AuditFailed,
     BudgetSpent,
     Busy,
     ClockJumped,
@@ -33,6 +34,7 @@ __version__ = "0.1.0"
 """The release, `major.minor.patch`; CHANGELOG.md says what each part promises."""
 
 __all__ = [
+    "AuditFailed",
     "BudgetSpent",
     "Busy",
     "ClockJumped",

@@ -152,6 +152,13 @@ class ClockJumped(Busy):
         self.confirm_seconds = confirm_seconds
 
 
+class AuditFailed(CompactlibError, AssertionError):
+    """A state breaks one of its own rules: a bug in the library, or stored data that something else has changed.
+
+    Raised by `audit`, also under `python -O`. Keep the state and report it with the message.
+    """
+
+
 class Unsupported(CompactlibError):
     """This release or platform cannot do it: a format version, an operation. The message names what can."""
 
