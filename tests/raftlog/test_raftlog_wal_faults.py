@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,16 @@ import pytest
 
 from compactlib.errors import CorruptData, DiskFull, StorageError
 from compactlib.files import Files
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import LogStopped
-from compactlib.raftlog.log_state import LogStates
+from compactlib.raftlog.log_state import LogState, LogStates
 from compactlib.raftlog.wal import (
     Wal,
     recover_wal,
 )
 from compactlib.raftlog.wal.wal import ClosedFile
 from compactlib.testing.crash import RecordingFiles, explore, explore_recovery, record
-from compactlib.testing.faults import FailingFiles
+from compactlib.testing.faults import FailingFiles, Fault
 from tests.raftlog.opened_wal import LOCAL, Opened, entries_of
 from tests.raftlog.wrapped_files import WatchedFiles
 
@@ -228,6 +229,81 @@ def test_a_full_disk_confirms_nothing_and_goes_on_when_there_is_room(tmp_path: P
     assert opened.told() == [("a", 1, [1, 2])]
     opened.wal.close()
     assert [row[1] for row in entries_of(recover_wal(LOCAL, tmp_path))] == [1, 2]
+
+
+def batch_left_over(folder: Path, later: dict[int, Fault]) -> tuple[Opened, list[bytes]]:
+    """Five frames of which two reach the file, a snapshot of four of them, and the file as the next batch synced it."""
+    faults = {9: Fault.TORN, **later}
+    durable: list[bytes] = []
+    before: list[str] = []
+
+    def look(operation: str, path: str) -> None:
+        if operation == "write" and before[-1:] == ["sync"]:
+            # The mark behind a batch is not synced: this is what a crash leaves that loses it.
+            durable.append(Path(path).read_bytes())
+        before.append(operation)
+
+    opened = Opened(folder, files=WatchedFiles(look, FailingFiles(faults=faults.get)))
+    opened.put("a", None, 0)
+    opened.wal.sync()
+    for index in range(1, 6):
+        opened.put("a", index - 1, index)
+    with pytest.raises(StorageError):
+        opened.wal.sync()
+    opened.states.put("a", LogState(4, 1, IndexSet()))
+    return opened, durable
+
+
+def test_what_a_refused_batch_has_left_does_not_count_behind_a_shorter_one(tmp_path: Path) -> None:
+    opened, durable = batch_left_over(tmp_path, {})
+    opened.wal.sync()
+    assert opened.wal.durable_ticket == opened.wal.ticket
+    Path(opened.wal.path).write_bytes(durable[-1])
+    assert [row[1] for row in entries_of(recover_wal(LOCAL, tmp_path))] == [0, 5]
+
+
+def test_nothing_is_written_behind_a_refused_batch_until_it_could_be_cut_off(tmp_path: Path) -> None:
+    opened, durable = batch_left_over(tmp_path, {10: Fault.REFUSED, 11: Fault.REFUSED})
+    with pytest.raises(StorageError, match="truncate"):
+        opened.wal.sync()
+    assert opened.told() == [("a", 1, [0])]
+    opened.wal.sync()
+    assert opened.told() == [("a", 1, [5])]
+    Path(opened.wal.path).write_bytes(durable[-1])
+    assert [row[1] for row in entries_of(recover_wal(LOCAL, tmp_path))] == [0, 5]
+
+
+class NamedMeanwhile(str):
+    """A log id; whenever it is looked up, another thread begins a log."""
+
+    __slots__ = ("begin", "others")
+    begin: Callable[[str], object]
+    others: list[threading.Thread]
+
+    def __hash__(self) -> int:
+        if hasattr(self, "begin") and threading.current_thread() is threading.main_thread():
+            self.others.append(threading.Thread(target=self.begin, args=[f"new-{len(self.others)}"], daemon=True))
+            self.others[-1].start()
+            # It may have to wait until the file is closed.
+            self.others[-1].join(0.02)
+        return super().__hash__()
+
+
+def test_a_log_may_be_begun_while_a_file_is_closed(tmp_path: Path) -> None:
+    wal = Wal(tmp_path, LogStates())
+    log_id = NamedMeanwhile("a")
+    wal.write_run(log_id, None, 1, 1, [b"x"])
+    wal.write_run("b", None, 1, 1, [b"x"])
+    wal.sync()
+    log_id.others, log_id.begin = [], lambda name: wal.write_run(name, None, 1, 1, [b"x"])
+    wal.roll_over()
+    del log_id.begin
+    for other in log_id.others:
+        other.join()
+    wal.sync()
+    wal.audit()
+    wal.close()
+    assert len(entries_of(recover_wal(LOCAL, tmp_path))) == 2 + len(log_id.others) > 2
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])

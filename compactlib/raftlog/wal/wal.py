@@ -114,13 +114,17 @@ class Wal:
         """Create the next file durably: it names every log, and repeats what was not proven to be durable."""
         header = FileHeader(number, previous_end, int(self._options.clock.now() * 1e9))
         salt = salt_of(header)
-        lasts = {log_id: state.last for log_id, state in self._writers.items()}
+        with self._queueing:
+            # A copy: other threads go on to write, to logs that are new as well.
+            writers = dict(self._writers)
+        lasts = {log_id: state.last for log_id, state in writers.items()}
         pieces, numbers = encode_beginning(header, lasts, tail)
         path = os.path.join(self._folder, wal_name(number))
         write_durably(self._files, path, pieces, temporary_suffix=WAL_TEMPORARY_SUFFIX)
         out = self._files.open(path)
         self._number, self._salt, self._numbers = number, salt, numbers
         self._end = sum(map(len, pieces))
+        self._must_cut = False
         return out
 
     @property
@@ -294,7 +298,16 @@ class Wal:
         if not writes:
             return
         batch = assemble(writes, offset=self._end, salt=self._salt, numbers=self._numbers)
-        self._out.write_at(self._end, batch.pieces)
+        if self._must_cut:
+            self._cut_refused()
+        try:
+            self._out.write_at(self._end, batch.pieces)
+        except StorageError:
+            # Whole frames of it may be there. The next batch may be a shorter one, and they would count behind it.
+            self._must_cut = True
+            with contextlib.suppress(StorageError):
+                self._cut_refused()
+            raise
         try:
             self._out.sync()
         except StorageError as error:
@@ -304,6 +317,11 @@ class Wal:
         self._numbers.update(batch.named)
         for write in writes:
             self._in_file.add(write)
+
+    def _cut_refused(self) -> None:
+        """Take what a refused batch has left off the end; durable with the next batch, before which nothing counts."""
+        self._out.truncate(self._end)
+        self._must_cut = False
 
     def _without_dead(self, writes: Sequence[QueuedWrite]) -> list[QueuedWrite]:
         """What a snapshot has overtaken since it was queued need not be written; a cut is always."""
