@@ -14,7 +14,7 @@ from compactlib.scheduler.poll import PollRequest, PollResponse
 from compactlib.scheduler.update import Operation
 
 MAGIC = b"CLSCHED\0"
-VERSION = 1
+VERSION = 2
 
 
 class RecordKind(enum.IntEnum):
@@ -24,6 +24,7 @@ class RecordKind(enum.IntEnum):
     ROWS = 2
     COMMAND = 3
     MESSAGE = 4
+    SETTINGS = 5
 
 
 def encode_record(kind: RecordKind, plain: Plain) -> bytes:
@@ -49,19 +50,25 @@ def decode_record(data: bytes, kind: RecordKind, place: str) -> Plain:
 
     Raises:
         CorruptData: the bytes are not those of such a record.
-        Unsupported: it was written by a newer release.
+        Unsupported: it was written by another release.
     """
     frame = unframed(data, MAGIC, place)
-    if frame.version > VERSION:
-        raise Unsupported(f"{place}: scheduler record version {frame.version}; this release reads up to {VERSION}: "
-                          f"upgrade")
-    if frame.version < 1 or frame.tag != kind or frame.stated_bytes != len(frame.body):
-        raise CorruptData(path=place, offset=8, expected=f"version 1, kind {int(kind)}, {len(frame.body)} bytes",
+    if frame.version != VERSION and frame.version:
+        raise Unsupported(f"{place}: scheduler record version {frame.version}; this release reads {VERSION}: "
+                          f"{'upgrade' if frame.version > VERSION else 'use the release that wrote it'}")
+    if not frame.version or frame.tag != kind or frame.stated_bytes != len(frame.body):
+        raise CorruptData(path=place, offset=8,
+                          expected=f"version {VERSION}, kind {int(kind)}, {len(frame.body)} bytes",
                           found=f"version {frame.version}, kind {frame.tag}, {frame.stated_bytes} bytes")
     try:
         return json.loads(frame.body)
     except (ValueError, RecursionError) as error:
         raise CorruptData(path=place, offset=BODY_OFFSET, expected="JSON", found=str(error)) from error
+
+
+def kind_of(data: bytes) -> int:
+    """The kind that a record says it is of; nothing is checked. 0 for bytes that are too short for a record."""
+    return int.from_bytes(data[10:12], "little") if len(data) >= BODY_OFFSET else 0
 
 
 def encode_command(command: Command, operation: Operation) -> bytes:
@@ -78,7 +85,7 @@ def decode_command(data: bytes, place: str = "a command") -> tuple[Command, Oper
 
     Raises:
         CorruptData: the bytes are not those of a command.
-        Unsupported: it was written by a newer release.
+        Unsupported: it was written by another release.
     """
     plain = decode_record(data, RecordKind.COMMAND, place)
     values = decode_values(plain, place)
@@ -101,7 +108,7 @@ def decode_message(data: bytes, place: str = "a message") -> PollRequest | PollR
 
     Raises:
         CorruptData: the bytes are not those of a message.
-        Unsupported: it was written by a newer release.
+        Unsupported: it was written by another release.
     """
     values = decode_values(decode_record(data, RecordKind.MESSAGE, place), place)
     if len(values) == 1 and isinstance(values[0], PollRequest | PollResponse | Operation):

@@ -31,11 +31,14 @@ class Command:
         index: its place in the log, >= 1; grows with every command. The fencing token of what it assigns.
         term: the leader's term.
         appended_at: the leader's clock when it appended the entry, seconds. May go back when the leader changes.
+        expiry: up to when the leader takes things as expired, seconds; not stored, and for `prepare` alone. `None`: as
+            `appended_at`. Earlier than that while a step of the clock since its last life is not confirmed.
     """
 
     index: int
     term: int
     appended_at: float
+    expiry: float | None = attrs.field(default=None, eq=False, repr=False)
 
 
 @attrs.frozen(kw_only=True)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
+from compactlib.record_frame import framed
 from compactlib.scheduler import (
     AddBlocks,
     Assignment,
@@ -24,9 +25,11 @@ from compactlib.scheduler import (
     BlockTombstones,
     Command,
     CompactedBlocks,
+    FairShare,
     JobPlan,
     JobState,
     JobStatus,
+    LevelConfig,
     NoOutput,
     PlanUpdate,
     PollRequest,
@@ -34,6 +37,8 @@ from compactlib.scheduler import (
     RefusedOutputs,
     Requeue,
     Retain,
+    SchedulerConfig,
+    SchedulerState,
     ShardTombstone,
     StatusAnswer,
     StatusUpdate,
@@ -45,11 +50,20 @@ from compactlib.scheduler import (
     encode_command,
     encode_message,
 )
-from compactlib.scheduler.codec import RecordKind, decode_record, encode_record
+from compactlib.scheduler.codec import MAGIC, RecordKind, decode_record, encode_record
 from compactlib.scheduler.plain import FIELDS, from_plain, to_plain
+from compactlib.scheduler.state_rows import dump_rows
+from compactlib.scheduler.stored_settings import (
+    decode_settings,
+    dump_state,
+    encode_settings,
+    holds_settings,
+    load_state,
+)
 from compactlib.scheduler.update import AssignedJob, CompletedJob, EvictedJob, NewJob, ReturnedJob, UpdatedJob
 
 GOLDEN = Path(__file__).parent / "golden" / "update.command"
+GOLDEN_1 = Path(__file__).parent / "golden" / "update-1.command"
 
 META = BlockMeta(id="01J8F0000000000000000000X1", tenant="acme", shard=3, level=1, min_time=1.5, max_time=2.5,
                  size_bytes=9)
@@ -109,6 +123,42 @@ def test_the_golden_file_is_read_and_written_as_ever() -> None:
     data = GOLDEN.read_bytes()
     assert decode_command(data) == (Command(42, 7, 1727049616.0), UPDATE)
     assert encode_command(Command(42, 7, 1727049616.0), UPDATE) == data
+
+
+def test_the_version_before_is_refused_by_name() -> None:
+    with pytest.raises(Unsupported, match="version 1; this release reads 2: use the release that wrote it"):
+        decode_command(GOLDEN_1.read_bytes())
+    with pytest.raises(Unsupported, match="version 3; this release reads 2: upgrade"):
+        decode_command(framed(MAGIC, 3, RecordKind.COMMAND, b"[]"))
+
+
+CONFIGS = [SchedulerConfig(), SchedulerConfig(
+    levels=(LevelConfig(max_blocks=1), LevelConfig(max_blocks=2, max_job_bytes=5, max_age_seconds=0.5)),
+    last_key="name", fair_share=FairShare({"b": 2, "a": 1}, 3), max_failures=0, lease_seconds=1)]
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_settings_come_back_as_they_were(config: SchedulerConfig) -> None:
+    data = encode_settings(config)
+    assert decode_settings(data) == config
+    assert holds_settings(data)
+    assert not holds_settings(encode_message(Tick()))
+    state = SchedulerState(config, None)
+    assert load_state(dump_state(state)).config == config
+
+
+@pytest.mark.parametrize("plain", [
+    {}, [], 5, {"levels": [], "fair_share": None}, {"levels": [{"max_blocks": 1}], "fair_share": None, "color": "red"},
+    {"levels": [{"max_blocks": 0}], "fair_share": None}, {"levels": 3, "fair_share": None},
+    {"levels": [{"max_blocks": 1}], "fair_share": {"weights": {"a": 0}}}, {"fair_share": None},
+])
+def test_settings_that_make_no_sense_are_corrupt(plain: Any) -> None:
+    with pytest.raises(CorruptData, match="settings"):
+        decode_settings(encode_record(RecordKind.SETTINGS, plain))
+    with pytest.raises(CorruptData, match="settings"):
+        load_state([["settings", plain], *dump_rows(SchedulerState(SchedulerConfig(), None))])
+    with pytest.raises(CorruptData, match="settings first"):
+        load_state(dump_rows(SchedulerState(SchedulerConfig(), None)))
 
 
 def test_the_example_of_the_format_s_page() -> None:
@@ -173,7 +223,7 @@ def test_numbers_that_json_cannot_hold_are_refused() -> None:
 def test_every_stored_class_names_all_its_fields() -> None:
     for kind, names in FIELDS.values():
         left_out = {field.name for field in attrs.fields(kind)} - set(names)
-        assert left_out == ({"plan"} if kind is AssignedJob else set())
+        assert left_out == ({"plan"} if kind is AssignedJob else {"expiry"} if kind is Command else set())
 
 
 if __name__ == "__main__":

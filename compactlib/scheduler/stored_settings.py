@@ -1,0 +1,85 @@
+"""The settings that a scheduler's state was made under, stored with the state.
+
+What was carried out once is never judged again by other limits: a journal or a log is replayed under the settings that
+were in force when it was written, and new ones begin with a record of their own. Two schedulers with the same stored
+state give the same answers to everything. Source: `docs/formats/scheduler-state.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import attrs
+
+from compactlib.errors import CorruptData, InvalidInput
+from compactlib.record_frame import BODY_OFFSET
+from compactlib.scheduler.codec import RecordKind, decode_record, encode_record, kind_of
+from compactlib.scheduler.config import FairShare, LevelConfig, SchedulerConfig
+from compactlib.scheduler.plain import Plain
+from compactlib.scheduler.state import SchedulerState
+from compactlib.scheduler.state_rows import dump_rows, load_rows
+
+_TAG = "settings"
+
+
+def dump_state(state: SchedulerState) -> Iterator[list[Plain]]:
+    """The rows of a state (see `dump_rows`), after one with its settings. O(everything), a row at a time."""
+    yield [_TAG, _settings_to_plain(state.config)]
+    yield from dump_rows(state)
+
+
+def load_state(rows: Iterable[Plain], place: str = "a checkpoint") -> SchedulerState:
+    """The state that gave these rows, under the settings it had. O(rows * log n).
+
+    Raises:
+        CorruptData: they are not what `dump_state` gives.
+    """
+    left = iter(rows)
+    row = next(left, None)
+    if not isinstance(row, list) or len(row) != 2 or row[0] != _TAG:
+        raise CorruptData(path=place, offset=0, expected="the settings first", found=f"{row!r:.200}")
+    return load_rows(left, _settings_from_plain(row[1], place), place)
+
+
+def under(state: SchedulerState, config: SchedulerConfig) -> SchedulerState:
+    """The state as it goes on under other settings; the very same if they are no others. O(everything)."""
+    return state if config == state.config else load_rows(dump_rows(state), config, "a scheduler's state")
+
+
+def encode_settings(config: SchedulerConfig) -> bytes:
+    """The settings as a record, for a log: what comes after it is carried out under them."""
+    return encode_record(RecordKind.SETTINGS, _settings_to_plain(config))
+
+
+def holds_settings(data: bytes) -> bool:
+    """Whether a record is one of `encode_settings`, and not of another kind."""
+    return kind_of(data) == RecordKind.SETTINGS
+
+
+def decode_settings(data: bytes, place: str = "settings") -> SchedulerConfig:
+    """The inverse of `encode_settings`.
+
+    Raises:
+        CorruptData: the bytes are not those of settings.
+        Unsupported: they were written by another release.
+    """
+    return _settings_from_plain(decode_record(data, RecordKind.SETTINGS, place), place)
+
+
+def _settings_to_plain(config: SchedulerConfig) -> Plain:
+    share = config.fair_share
+    return {**attrs.asdict(config, filter=lambda field, _: field.name != "fair_share"),
+            "fair_share": None if share is None else {"weights": dict(sorted(share.weights.items())),
+                                                      "default_weight": share.default_weight}}
+
+
+def _settings_from_plain(plain: Plain, place: str) -> SchedulerConfig:
+    try:
+        fields: dict[str, Any] = dict(plain)
+        share = fields.pop("fair_share")
+        levels = tuple(LevelConfig(**level) for level in fields.pop("levels"))
+        return SchedulerConfig(**fields, levels=levels, fair_share=None if share is None else FairShare(**share))
+    except (ValueError, TypeError, KeyError, AttributeError, InvalidInput) as error:
+        raise CorruptData(path=place, offset=BODY_OFFSET, expected="the settings of a scheduler",
+                          found=f"{type(error).__name__}: {error}") from error
