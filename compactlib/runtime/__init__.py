@@ -6,10 +6,21 @@ Nothing here knows a store: what a package decides stays in the package, and sta
 
 from __future__ import annotations
 
+from compactlib.runtime.later import LaterObserver
 from compactlib.runtime.look import look_until_seen
 from compactlib.runtime.ownership import Ownership, Run
 from compactlib.runtime.steady_clock import SteadyClock
 from compactlib.runtime.tell import TellingObserver, tell, telling
 from compactlib.runtime.turns import Turns
 
-__all__ = ["Ownership", "Run", "SteadyClock", "TellingObserver", "Turns", "look_until_seen", "tell", "telling"]
+__all__ = [
+    "LaterObserver",
+    "Ownership",
+    "Run",
+    "SteadyClock",
+    "TellingObserver",
+    "Turns",
+    "look_until_seen",
+    "tell",
+    "telling",
+]
