@@ -6,6 +6,7 @@ The library tells an `Observer` what it does and never asks it anything. Adapter
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import pickle
 import re
@@ -19,6 +20,7 @@ import attrs
 
 from compactlib.errors import InvalidInput, MissingDependency
 
+_LOGGER = logging.getLogger("compactlib.observers")
 _MAX_SHOWN_CHARS = 200
 _MAX_OPEN_BARS = 20
 
@@ -60,11 +62,69 @@ class Observer:
         """Called when something happened that an operator may want to know, with its (picklable) numbers."""
 
 
+class TellingObserver(Observer):
+    """Passes everything on to an observer, and keeps what that raises; `KeyboardInterrupt` and the like pass through.
+
+    Logged are the first failure, the second, the fourth, and so on, so that one that always fails fills no log.
+
+    Attributes:
+        failures: how often the observer raised.
+        last_error: what it raised last.
+    """
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self.failures: int = 0
+        self.last_error: Exception | None = None
+
+    def progress(self, progress: Progress) -> None:
+        """Passed on."""
+        self._tell("progress", progress)
+
+    def count(self, name: str, value: int = 1, labels: Mapping[str, str] | None = None) -> None:
+        """Passed on."""
+        self._tell("count", name, value, labels)
+
+    def measure(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Passed on."""
+        self._tell("measure", name, value, labels)
+
+    def event(self, name: str, fields: Mapping[str, Any]) -> None:
+        """Passed on."""
+        self._tell("event", name, fields)
+
+    def inside(self) -> contextlib.AbstractContextManager[None]:
+        """Inside the `with` this thread works for whoever made the observer: `Run.observer` says for which run."""
+        return contextlib.nullcontext()
+
+    def _tell(self, method: str, *arguments: object) -> None:
+        try:
+            getattr(self._observer, method)(*arguments)
+        except Exception as error:
+            self.failures += 1
+            self.last_error = error
+            if self.failures & (self.failures - 1) == 0:
+                _LOGGER.warning("the observer %r raised %r (failure %d); the work goes on", self._observer, error,
+                                self.failures, exc_info=error)
+
+    def __repr__(self) -> str:
+        return f"TellingObserver({self._observer!r}, failures={self.failures})"
+
+
+def telling(observer: Observer | None) -> Observer:
+    """`observer` as the library tells it, whatever it raises; `None` is one that does nothing."""
+    if observer is None:
+        return Observer()
+    if type(observer) is Observer or isinstance(observer, TellingObserver):
+        return observer
+    return TellingObserver(observer)
+
+
 class Observers(Observer):
-    """Tells several observers, in order."""
+    """Tells several observers, in order; what one raises does not keep it from the others."""
 
     def __init__(self, *observers: Observer) -> None:
-        self._observers = observers
+        self._observers = tuple(map(telling, observers))
 
     def progress(self, progress: Progress) -> None:
         """Passed on to each."""

@@ -22,7 +22,9 @@ from compactlib.observe import (
     Progress,
     PrometheusObserver,
     RecordingObserver,
+    TellingObserver,
     TqdmObserver,
+    telling,
 )
 
 
@@ -355,3 +357,20 @@ def test_labels_are_bounded_and_sums_stay_right(registry: prometheus_client.Coll
     assert samples == {"store 0": 2, "store 1": 1, "store 2": 1, "(other)": 7}
     with pytest.raises(InvalidInput, match="max_series is 0"):
         PrometheusObserver(registry, prefix="other", max_series=0)
+
+
+def test_one_of_several_that_raises_does_not_keep_it_from_the_others() -> None:
+    class Raising(Observer):
+        def event(self, name: str, fields: object) -> None:
+            raise RuntimeError("its own bug")
+
+    recording = RecordingObserver()
+    Observers(Raising(), recording).event("happened", {"x": 1})
+    assert recording.events == [("happened", {"x": 1})]
+
+
+def test_one_without_the_methods_is_kept_quiet_as_well() -> None:
+    told = telling(object())  # type: ignore[arg-type]  # what a host without a type checker may give
+    told.count("counter")
+    assert isinstance(told, TellingObserver)
+    assert isinstance(told.last_error, AttributeError)

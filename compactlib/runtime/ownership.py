@@ -2,21 +2,20 @@
 
 A run is recognised by the context in which code runs (`contextvars`), not by its thread: what an observer, a policy or
 a task does on any thread of the run is the run's own doing. `begin` marks the thread that runs; `LocalExecutor` carries
-the mark into its threads; and an observer given by `Run.observer` carries it into the threads of any other executor.
+the mark into its threads; and an observer given by `Run.observer` carries it into the threads of any other executor,
+for what is told and for each task that is run by `attempt_task`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Any
 
 from compactlib.budget import Budget
 from compactlib.errors import Busy
-from compactlib.observe import Observer, Progress
-from compactlib.runtime.tell import telling
+from compactlib.observe import Observer, TellingObserver, telling
 
 
 class Run:
@@ -29,11 +28,13 @@ class Run:
     def __init__(self, budget: Budget) -> None:
         self.budget: Budget = budget.lend()
         self.ended: threading.Event = threading.Event()
+        # Work that this one is a part of: a worker's turn, say, which runs a store's compaction.
+        self._around: frozenset[Run] = _RUNS.get()
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
-        """Mark what this thread does inside the `with` as done by the run."""
-        token = _RUNS.set((*_RUNS.get(), self))
+        """Mark what this thread does inside the `with` as done by the run, and by those that it is a part of."""
+        token = _RUNS.set(_RUNS.get() | self._around | {self})
         try:
             yield
         finally:
@@ -49,29 +50,20 @@ class Run:
         return _RunObserver(self, telling(observer))
 
 
-_RUNS: ContextVar[tuple[Run, ...]] = ContextVar("compactlib_runs", default=())
+_RUNS: ContextVar[frozenset[Run]] = ContextVar("compactlib_runs", default=frozenset())
 
 
-class _RunObserver(Observer):
+class _RunObserver(TellingObserver):
     def __init__(self, run: Run, told: Observer) -> None:
+        super().__init__(told)
         self._run = run
-        self._told = told
 
-    def progress(self, progress: Progress) -> None:
-        with self._run.inside():
-            self._told.progress(progress)
+    def inside(self) -> contextlib.AbstractContextManager[None]:
+        return self._run.inside()
 
-    def count(self, name: str, value: int = 1, labels: Mapping[str, str] | None = None) -> None:
+    def _tell(self, method: str, *arguments: object) -> None:
         with self._run.inside():
-            self._told.count(name, value, labels)
-
-    def measure(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        with self._run.inside():
-            self._told.measure(name, value, labels)
-
-    def event(self, name: str, fields: Mapping[str, Any]) -> None:
-        with self._run.inside():
-            self._told.event(name, fields)
+            super()._tell(method, *arguments)
 
 
 class Ownership:
@@ -86,6 +78,7 @@ class Ownership:
         self._run: Run | None = None
         self._holders = 0
         self._closed = False
+        self._cancelled_too: list[Budget] = []
         self._changed = threading.Condition()
 
     @property
@@ -104,6 +97,11 @@ class Ownership:
         """Whether `close` was called: no run begins any more."""
         return self._closed
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether somebody waits for the end of what runs, and lets nothing begin meanwhile."""
+        return self._holders > 0
+
     @contextlib.contextmanager
     def begin(self, budget: Budget | None = None) -> Iterator[Run | None]:
         """Run inside the `with`; yields the run, or `None` if another one is under way or the store is closing.
@@ -111,9 +109,7 @@ class Ownership:
         Args:
             budget: what the run may use up; the run's own `budget` is lent from it.
         """
-        with self._changed:
-            run = None if self._run is not None or self._closed or self._holders else Run(budget or Budget())
-            self._run = self._run if run is None else run
+        run = self.take(budget)
         if run is None:
             yield None
             return
@@ -121,9 +117,43 @@ class Ownership:
             with run.inside():
                 yield run
         finally:
-            with self._changed:
+            self.release(run)
+
+    def take(self, budget: Budget | None = None) -> Run | None:
+        """As `begin`, for runs of several stores that do not end in the order in which they began.
+
+        The caller marks what it does with `Run.inside`, and calls `release` however it ends.
+        """
+        with self._changed:
+            if self._run is not None or self._closed or self._holders:
+                return None
+            self._run = run = Run(budget or Budget())
+            return run
+
+    def release(self, run: Run) -> None:
+        """The run has ended; releasing it again does nothing."""
+        with self._changed:
+            if self._run is run:
                 self._run = None
                 self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def cancels(self, budget: Budget) -> Iterator[None]:
+        """Inside the `with`, closing the store cancels `budget` too, and does not wait for its work.
+
+        For work that changes nothing beside the runs (counting, waiting for a rate), and for budgets that runs of
+        several stores share.
+        """
+        with self._changed:
+            self._cancelled_too.append(budget)
+            is_late = self._closed or self._holders > 0
+        try:
+            if is_late:
+                budget.cancel()
+            yield
+        finally:
+            with self._changed:
+                self._cancelled_too.remove(budget)
 
     @contextlib.contextmanager
     def ended(self) -> Iterator[None]:
@@ -137,10 +167,10 @@ class Ownership:
                 raise Busy(f"{self._what} cannot be closed from within its own work; cancel the budget of the work, "
                            f"and close when it has returned")
             self._holders += 1
-            run = self._run
+            budgets = [*self._cancelled_too, *([self._run.budget] if self._run is not None else [])]
         try:
-            if run is not None:
-                run.budget.cancel()
+            for budget in budgets:
+                budget.cancel()
             with self._changed:
                 self._changed.wait_for(lambda: self._run is None)
             yield
