@@ -26,7 +26,7 @@ import attrs
 from compactlib._process_workers import Job, KeptWorkers, Worker, exit_text
 from compactlib.budget import Budget, BudgetLimits
 from compactlib.errors import BudgetSpent, InvalidInput, TaskFailed
-from compactlib.observe import Observer, Progress
+from compactlib.observe import Observer, Progress, telling
 from compactlib.process_worker import READY, Order, Report, Steering
 from compactlib.rewrite import (
     RewriteFailure,
@@ -106,10 +106,9 @@ class ProcessExecutor:
         """
         listed = checked_names(tasks)
         lent_budget = Budget() if budget is None else budget
-        lent_observer = Observer() if observer is None else observer
         parallel = min(self._workers, max(1, len(listed)))
         return _Run(listed, parallel, self._max_attempts, self._grace_seconds, self._attempt_id, lent_budget,
-                    lent_observer, self._kept).outcomes()
+                    telling(observer), self._kept).outcomes()
 
     def __repr__(self) -> str:
         return f"ProcessExecutor(workers={self._workers}, max_attempts={self._max_attempts})"

@@ -7,6 +7,7 @@ task's outcome exactly once; publishing the files is the caller's business, afte
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import pickle
@@ -20,7 +21,7 @@ import attrs
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CompactlibError, InvalidInput, TaskFailed
-from compactlib.observe import Observer
+from compactlib.observe import Observer, TellingObserver, telling
 from compactlib.report import Table
 
 if TYPE_CHECKING:
@@ -168,8 +169,10 @@ def attempt_task(task: RewriteTask, attempt: Attempt) -> RewriteOutcome:
     `KeyboardInterrupt`, passes through.
     """
     try:
-        attempt.budget.check()
-        result: object = task.run(attempt)
+        # On whichever thread this is, the task is work of the run that its observer belongs to.
+        with _inside(attempt.observer):
+            attempt.budget.check()
+            result: object = task.run(attempt)
     except CompactlibError as error:
         return RewriteFailure(task.name, error)
     except Exception as error:  # whatever foreign code raises is this task's outcome
@@ -179,6 +182,10 @@ def attempt_task(task: RewriteTask, attempt: Attempt) -> RewriteOutcome:
     return RewriteFailure(task.name, InvalidInput(
         f"task {task.name!r} returned {_cut(repr(result), MAX_MESSAGE_CHARS)}; its run() must return a RewriteResult "
         f"with its own name and the attempt id {attempt.id!r}"))
+
+
+def _inside(observer: Observer) -> contextlib.AbstractContextManager[None]:
+    return observer.inside() if isinstance(observer, TellingObserver) else contextlib.nullcontext()
 
 
 def foreign_error(task: str, error: BaseException) -> TaskFailed:
@@ -255,7 +262,7 @@ class LocalExecutor:
         listed = checked_names(tasks)
         # Lent, so that leaving can end the running tasks without cancelling what belongs to the caller.
         lent = (Budget() if budget is None else budget).lend()
-        told = Observer() if observer is None else observer
+        told = telling(observer)
 
         def run_one(task: RewriteTask) -> RewriteOutcome:
             return attempt_task(task, Attempt(self._attempt_id(), lent, told, self._clock))

@@ -19,7 +19,7 @@ import attrs
 
 from compactlib.budget import Budget, BudgetLimits
 from compactlib.errors import BudgetSpent, InvalidInput
-from compactlib.observe import Observer, Progress
+from compactlib.observe import Observer, Progress, telling
 from compactlib.rewrite import (
     RewriteFailure,
     RewriteOutcome,
@@ -124,8 +124,7 @@ class SparkExecutor:
         each of its tasks, with Spark's message; the next job is tried all the same.
         """
         listed = checked_names(tasks)
-        return self._run_jobs(listed, Budget() if budget is None else budget,
-                              Observer() if observer is None else observer)
+        return self._run_jobs(listed, Budget() if budget is None else budget, telling(observer))
 
     def _run_jobs(self, tasks: Sequence[RewriteTask], budget: Budget,
                   observer: Observer) -> Generator[RewriteOutcome, None, None]:

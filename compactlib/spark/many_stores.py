@@ -19,7 +19,7 @@ import attrs
 
 from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.observe import Observer, Progress
+from compactlib.observe import Observer, Progress, telling
 from compactlib.outcome import Failed
 from compactlib.report import Table
 from compactlib.rewrite import Executor, foreign_error
@@ -199,7 +199,7 @@ def compact_stores(jobs: Iterable[StoreJob], executor: Executor, *, stores_at_on
     if stores_at_once < 1:
         raise InvalidInput(f"stores_at_once is {stores_at_once}; at least one store has to be open")
     return _compact_stores(listed, executor, stores_at_once, weigh, (Budget() if budget is None else budget).lend(),
-                           Observer() if observer is None else observer)
+                           telling(observer))
 
 
 def _compact_stores(jobs: Sequence[StoreJob], executor: Executor, stores_at_once: int, weigh: Weigh | None,

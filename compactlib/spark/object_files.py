@@ -20,7 +20,7 @@ from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.files import Files, LocalFiles
 from compactlib.objects import ObjectStore
-from compactlib.observe import Observer
+from compactlib.observe import Observer, telling
 from compactlib.raftlog.rewrite import CompactSegments
 from compactlib.rewrite import (
     Attempt,
@@ -166,7 +166,7 @@ class ObjectsExecutor:
         """
         listed = checked_names(tasks)
         known = {task.name: self._files_of(task) for task in listed}
-        return self._run(listed, known, budget, Observer() if observer is None else observer)
+        return self._run(listed, known, budget, telling(observer))
 
     def _files_of(self, task: RewriteTask) -> TaskFiles:
         for kind in self._kinds:

@@ -18,7 +18,7 @@ import attrs
 
 from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, Closed, CompactlibError, InvalidInput
-from compactlib.observe import Observer, Progress
+from compactlib.observe import Observer, Progress, telling
 from compactlib.rewrite import (
     Attempt,
     Executor,
@@ -87,7 +87,7 @@ class SharedExecutor:
         self._weigh = weigh
         self._max_batch = max_batch
         self._budget = (Budget() if budget is None else budget).lend()
-        self._observer = Observer() if observer is None else observer
+        self._observer = telling(observer)
         self._changed = threading.Condition()
         self._heap: list[tuple[float, int, _Waiting]] = []
         self._order = itertools.count()
@@ -203,7 +203,7 @@ class Lane:
         """See `Executor.run`. The observer is told of finished tasks; counters and events go to the shared one."""
         listed = checked_names(tasks)
         lent = (Budget() if budget is None else budget).lend()
-        return self._run(listed, lent, Observer() if observer is None else observer)
+        return self._run(listed, lent, telling(observer))
 
     def _run(self, tasks: Sequence[RewriteTask], budget: Budget,
              observer: Observer) -> Generator[RewriteOutcome, None, None]:

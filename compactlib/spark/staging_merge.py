@@ -23,7 +23,7 @@ from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.objects import ObjectRef, ObjectStore
-from compactlib.observe import Observer
+from compactlib.observe import Observer, telling
 from compactlib.rewrite import (
     Attempt,
     RewriteFailure,
@@ -84,7 +84,7 @@ class StagingMerge:
         The budget is asked before a job begins, and charged with what it wrote; Spark's workers do not see it.
         """
         lent = Budget() if budget is None else budget
-        return self._run(checked_names(tasks), lent, Observer() if observer is None else observer)
+        return self._run(checked_names(tasks), lent, telling(observer))
 
     def _run(self, tasks: Sequence[RewriteTask], budget: Budget, observer: Observer) -> Iterator[RewriteOutcome]:
         for task in tasks:

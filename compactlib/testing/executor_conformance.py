@@ -17,13 +17,15 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 
 from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, TaskFailed
+from compactlib.observe import Observer, Progress
 from compactlib.rewrite import (
     Executor,
     RewriteFailure,
@@ -182,6 +184,15 @@ class ExecutorConformance(ConformanceKit):
                 same(str(pickle.loads(pickle.dumps(error))), str(error))
         result_of(outcomes["sound"])
 
+    def test_what_an_observer_raises_is_kept(self, tmp_path: Path) -> None:
+        """Watching breaks nothing: every task ends as it would have, whatever the observer does.
+
+        To do: call compactlib.runtime.telling(observer) in run(), and tell only what that returns.
+        """
+        tasks = [WriteTask("a", str(tmp_path), 100), WriteTask("b", str(tmp_path), 100)]
+        outcomes = by_name(tasks, self.make_executor().run(tasks, observer=_Raising()))
+        same([result_of(outcome).files[0].size_bytes for outcome in outcomes.values()], [100, 100])
+
     def test_duplicate_names_are_refused_at_once(self, tmp_path: Path) -> None:
         """By `run` itself, not by the first `next`; nothing has run.
 
@@ -273,6 +284,17 @@ class ExecutorConformance(ConformanceKit):
         assert mark.name != f"mortal.died.{result.attempt}", "the attempt that died was reported as done"
         for outcome in outcomes.values():
             assert Path(result_of(outcome).files[0].path).exists(), outcome
+
+
+class _Raising(Observer):
+    def progress(self, progress: Progress) -> None:
+        raise RuntimeError("the observer's own bug")
+
+    def count(self, name: str, value: int = 1, labels: Mapping[str, str] | None = None) -> None:
+        raise RuntimeError("the observer's own bug")
+
+    def event(self, name: str, fields: Mapping[str, Any]) -> None:
+        raise RuntimeError("the observer's own bug")
 
 
 def check_executor(make_executor: Callable[[], Executor], folder: Path, *, isolates_tasks: bool = False) -> list[str]:
