@@ -9,13 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 import attrs
 
-from compactlib.budget import Budget
 from compactlib.clock import Clock
-from compactlib.errors import CompactlibError, StorageError
+from compactlib.errors import CompactlibError, InvalidInput, StorageError
 from compactlib.files import Files, list_folder
 from compactlib.observe import Observer, Progress
 from compactlib.raftlog.commit import finish_group, is_committed, place_leader
@@ -30,7 +29,8 @@ from compactlib.raftlog.result import CompactionReport, GroupFailed, GroupOutcom
 from compactlib.raftlog.rewrite import CompactSegments, SegmentSource
 from compactlib.raftlog.segment_set import SegmentSet, open_segment
 from compactlib.raftlog.snapshot_state import SnapshotState
-from compactlib.rewrite import Executor, RewriteResult
+from compactlib.rewrite import Executor, RewriteFailure, RewriteResult, foreign_error
+from compactlib.runtime import Run, telling
 
 
 @attrs.frozen
@@ -62,7 +62,7 @@ class Compactor:
         self._switch = switch
         self._files = files
         self._clock = clock
-        self._observer = observer
+        self._observer = telling(observer)
         self._keep_links_seconds = keep_links_seconds
         self._run_id = run_id
         self._switched = switched
@@ -72,7 +72,7 @@ class Compactor:
         self._reclaiming = threading.RLock()
 
     def run(self, plan: CompactionPlan, state: SnapshotState, *, why: str, limits: SegmentLimits, executor: Executor,
-            budget: Budget, set_aside: Sequence[GroupFailed] = ()) -> CompactionReport:
+            run: Run, set_aside: Sequence[GroupFailed] = ()) -> CompactionReport:
         """Carry out `plan`, which was made of this log's segments and `state`.
 
         Args:
@@ -81,7 +81,7 @@ class Compactor:
             why: for the report.
             limits: of the segments to be written.
             executor: who copies.
-            budget: what the copying may use up.
+            run: whose budget the copying may use up, and as whose work the observer is told.
             set_aside: what was found damaged while planning, for the report.
         """
         began = self._clock.monotonic()
@@ -92,7 +92,7 @@ class Compactor:
         if refused is not None:
             plan, blocked = without_refused(plan, self.doomed, refused)
             set_aside = (*set_aside, *blocked)
-        groups = list(self._rewrite(plan, state, limits, executor, budget)) if plan.groups else []
+        groups = list(self._rewrite(plan, state, limits, executor, run)) if plan.groups else []
         purged, unreclaimed = self._try_to_reclaim()
         report = CompactionReport(
             kind=plan.kind, why=why, snapshot_index=state.index, dropped=tuple(stats.number for stats in plan.drops),
@@ -175,10 +175,10 @@ class Compactor:
         return size
 
     def _rewrite(self, plan: CompactionPlan, state: SnapshotState, limits: SegmentLimits, executor: Executor,
-                 budget: Budget) -> Iterator[GroupOutcome]:
+                 run: Run) -> Iterator[GroupOutcome]:
         private = os.path.join(self._folder, f"{REWRITE_PREFIX}{self._run_id()}")
-        planned = {segment_name(group.members[0].number): group for group in plan.groups}
-        tasks = [self._task(name, group, private, state, limits) for name, group in planned.items()]
+        waiting = {segment_name(group.members[0].number): group for group in plan.groups}
+        tasks = [self._task(name, group, private, state, limits) for name, group in waiting.items()]
         try:
             self._files.make_folder(private)
         except StorageError as error:
@@ -186,17 +186,38 @@ class Compactor:
             return
         try:
             self._observer.progress(Progress("compact", 0, len(tasks), "groups"))
-            for count, outcome in enumerate(executor.run(tasks, budget=budget, observer=self._observer), 1):
-                group = planned[outcome.task]
-                if isinstance(outcome, RewriteResult):
-                    yield self._commit(group, outcome)
-                else:
-                    yield GroupFailed(group.numbers, outcome.error)
-                self._observer.progress(Progress("compact", count, len(tasks), "groups"))
+            with contextlib.closing(self._rewritten(waiting, tasks, executor, run)) as ended:
+                for count, outcome in enumerate(ended, 1):
+                    yield outcome
+                    self._observer.progress(Progress("compact", count, len(tasks), "groups"))
         finally:
             # An attempt that outlives its run finds no folder to create its file in.
             with contextlib.suppress(StorageError):
                 remove_private_folder(self._files, private)
+
+    def _rewritten(self, waiting: dict[str, PlannedGroup], tasks: Sequence[CompactSegments], executor: Executor,
+                   run: Run) -> Generator[GroupOutcome, None, None]:
+        """Have the groups rewritten and commit each; those that the executor never answers for have failed."""
+        try:
+            outcomes: Iterable[object] = executor.run(tasks, budget=run.budget, observer=run.observer(self._observer))
+            with _left(outcomes):
+                for outcome in outcomes:
+                    if not isinstance(outcome, RewriteResult | RewriteFailure) or outcome.task not in waiting:
+                        raise InvalidInput(f"the executor {executor!r} answered {outcome!r:.200}; it must give one "
+                                           f"outcome for each of the tasks it was given: see Executor.run")
+                    group = waiting.pop(outcome.task)
+                    if isinstance(outcome, RewriteResult):
+                        yield self._commit(group, outcome)
+                    else:
+                        yield GroupFailed(group.numbers, outcome.error)
+            error: CompactlibError = InvalidInput(f"the executor {executor!r} gave no outcome for this group; it must "
+                                                  f"give one for each task: see Executor.run")
+        except CompactlibError as raised:
+            error = raised
+        except Exception as raised:  # whatever a host's executor raises
+            error = foreign_error("compact", raised)
+        for group in waiting.values():
+            yield GroupFailed(group.numbers, error)
 
     def _task(self, name: str, group: PlannedGroup, private: str, state: SnapshotState,
               limits: SegmentLimits) -> CompactSegments:
@@ -209,6 +230,9 @@ class Compactor:
 
     def _commit(self, group: PlannedGroup, result: RewriteResult) -> GroupOutcome:
         members = group.numbers
+        if len(result.files) != 1:
+            return GroupFailed(members, InvalidInput(f"the rewrite of segments {members} made {len(result.files)} "
+                                                     f"files; expected one"))
         file = result.files[0]
         try:
             sizes = sum(map(self._size, members))
@@ -253,3 +277,14 @@ class Compactor:
             self._observer.event("raftlog_group_failed", {"members": failed.members, "error": str(failed.error)})
         if report.unreclaimed is not None:
             self._observer.event("raftlog_unreclaimed", {"error": str(report.unreclaimed)})
+
+
+@contextlib.contextmanager
+def _left(outcomes: Iterable[object]) -> Iterator[None]:
+    """Leave what an executor gave, so that nothing it began runs on; not every iterator can be left."""
+    try:
+        yield
+    finally:
+        close = getattr(outcomes, "close", None)
+        if close is not None:
+            close()

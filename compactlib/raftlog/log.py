@@ -6,8 +6,10 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
+import attrs
+
 from compactlib.budget import Budget
-from compactlib.errors import Busy, Closed, CompactlibError, InvalidInput, Stale, StorageError
+from compactlib.errors import Closed, CompactlibError, InvalidInput, Stale, StorageError
 from compactlib.files import StrPath
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
@@ -17,16 +19,30 @@ from compactlib.raftlog.holes import DEFAULT_MIN_HOLE_BYTES, HoleReport, punch_h
 from compactlib.raftlog.known import KnownSegment
 from compactlib.raftlog.live_check import require_live
 from compactlib.raftlog.log_writer import LogWriter
-from compactlib.raftlog.one_at_a_time import OneAtATime
 from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.plan import CompactionPlan, CompactionView, plan_major, plan_minor
 from compactlib.raftlog.policy import CompactionPolicy
 from compactlib.raftlog.result import CompactionReport, outcome_of
 from compactlib.raftlog.snapshot_state import SnapshotState, write_snapshot_state
 from compactlib.rewrite import Executor, LocalExecutor
+from compactlib.runtime import Ownership, Run
 
 CompactionKind: TypeAlias = Literal["auto", "minor", "major"]
 """What `SegmentLog.compact` is asked for; `"auto"` leaves it to the log's trigger."""
+
+
+@attrs.frozen
+class _Sensed:
+    """What a plan is made from: a snapshot state, the segments as a compaction may rely on them, and their view.
+
+    Attributes:
+        damaged: segments that could not be judged.
+    """
+
+    state: SnapshotState
+    known: tuple[KnownSegment, ...]
+    view: CompactionView
+    damaged: dict[int, CompactlibError]
 
 
 class SegmentLog(LogWriter):
@@ -50,7 +66,7 @@ class SegmentLog(LogWriter):
 
     def __init__(self, folder: StrPath, options: LogOptions | None = None) -> None:
         super().__init__(folder, options)
-        self._compaction = OneAtATime()
+        self._owner = Ownership(f"the log in {self._folder}")
         self._cadence = MajorCadence(self._options.trigger, self._options.clock)
 
     def record_snapshot(self, index: int, live: IndexSet | Iterable[int] = ()) -> None:
@@ -96,50 +112,69 @@ class SegmentLog(LogWriter):
 
         Returns:
             `Done` with the report, in which single groups may have failed; `Skipped` if there was nothing to do or a
-            compaction is running; `Failed` if nothing could be done.
+            compaction is running; `Failed` if nothing could be done, `TaskFailed` in it for an executor's own error.
 
         Raises:
             InvalidInput: there is no such kind.
             Closed: the log was closed.
+            Exception: whatever the policy or the trigger raised; nothing was changed.
         """
         self._require_open()
         if kind not in ("auto", "minor", "major"):
             raise InvalidInput(f"compact() takes the kinds 'auto', 'minor' and 'major', found {kind!r}")
-        lent = (budget or Budget()).lend()
-        with self._compaction.begin(lent) as is_free:
-            if not is_free:
-                return Skipped("a compaction is running; ask again when it has ended")
+        with self._owner.begin(budget) as run:
+            if run is None:
+                return self._busy()
             try:
-                # Again: `close` either sees what runs, or is seen here.
-                self._require_open()
-                return self._compact(kind, policy or self._options.policy, executor or LocalExecutor(), lent)
+                sensed = self._sense()
             except CompactlibError as error:
-                if self._closed and isinstance(error, Closed):
-                    raise
-                return Failed(error)
+                return self._failed(error)
+            if sensed is None:
+                return Skipped("no snapshot was recorded yet, so nothing is dead")
+            # Not as the failures of the work: a policy's answer is used, and what it raises is for the caller to see.
+            why = "asked for" if kind != "auto" else self._cadence.reason_for_major(sensed.view)
+            chosen = "major" if kind == "major" or (kind == "auto" and why) else "minor"
+            plan = self._plan(sensed.view, sensed.state, chosen, policy or self._options.policy)
+            try:
+                return self._compact(plan, sensed, why or "after a snapshot", executor or LocalExecutor(), run)
+            except CompactlibError as error:
+                return self._failed(error)
 
-    def _compact(self, kind: CompactionKind, policy: CompactionPolicy, executor: Executor,
-                 budget: Budget) -> Done[CompactionReport] | Skipped | Failed:
+    def _busy(self) -> Skipped:
+        if self._owner.is_closed:
+            raise Closed(f"the log in {self._folder} is closed; open it again")
+        return Skipped("a compaction is running; ask again when it has ended")
+
+    def _failed(self, error: CompactlibError) -> Failed:
+        if self._closed and isinstance(error, Closed):
+            raise error
+        return Failed(error)
+
+    def _sense(self) -> _Sensed | None:
+        """What a plan is made from; `None` before the first snapshot."""
+        self._require_open()
         if self._state is None:
-            return Skipped("no snapshot was recorded yet, so nothing is dead")
+            return None
         self._compactor.settle()
         damaged: dict[int, CompactlibError] = {}
         known = self._durable_list()
         # Of this state, whatever is recorded meanwhile: what is copied must be what was counted.
         state = self._compacted_state(known)
-        view = self._view_of(state, known, damaged)
-        why = "asked for" if kind != "auto" else self._cadence.reason_for_major(view)
-        plan = self._plan(view, state, "major" if kind == "major" or (kind == "auto" and why) else "minor", policy)
-        plan, set_aside = without_damaged(plan, damaged)
+        return _Sensed(state, known, self._view_of(state, known, damaged), damaged)
+
+    def _compact(self, plan: CompactionPlan, sensed: _Sensed, why: str, executor: Executor,
+                 run: Run) -> Done[CompactionReport] | Skipped | Failed:
+        state = sensed.state
+        plan, set_aside = without_damaged(plan, sensed.damaged)
         plan = self._compactor.feasible(plan)
-        self._cadence.planned(plan, view)
+        self._cadence.planned(plan, sensed.view)
         if plan.is_empty and not set_aside:
             purged = self._compactor.reclaim()
             self._cadence.ended(plan, ())
             return Skipped(f"nothing to {'rewrite or drop' if plan.kind == 'major' else 'drop'} at snapshot "
                            f"{state.index}" + (f"; purged {len(purged)} old links" if purged else ""))
-        report = self._compactor.run(plan, state, why=why or "after a snapshot", limits=self._limits,
-                                     executor=executor, budget=budget, set_aside=set_aside)
+        report = self._compactor.run(plan, state, why=why, limits=self._limits, executor=executor, run=run,
+                                     set_aside=set_aside)
         self._cadence.ended(plan, report.failed)
         return outcome_of(report)
 
@@ -158,31 +193,33 @@ class SegmentLog(LogWriter):
         Raises:
             InvalidInput: `min_bytes` is less than 1.
             Closed: the log was closed.
+            Exception: whatever the policy raised; nothing was changed.
         """
         self._require_open()
         if min_bytes < 1:
             raise InvalidInput(f"min_bytes is {min_bytes}; a hole has at least 1 byte")
-        lent = (budget or Budget()).lend()
-        with self._compaction.begin(lent) as is_free:
-            if not is_free:
-                return Skipped("a compaction is running; ask again when it has ended")
-            if self._state is None:
-                return Skipped("no snapshot was recorded yet, so nothing is dead")
+        with self._owner.begin(budget) as run:
+            if run is None:
+                return self._busy()
             try:
-                return self._punch_holes(min_bytes, lent)
+                sensed = self._sense()
             except CompactlibError as error:
-                return Failed(error)
+                return self._failed(error)
+            if sensed is None:
+                return Skipped("no snapshot was recorded yet, so nothing is dead")
+            plan = plan_major(sensed.view, self._options.policy)
+            try:
+                return self._punch_holes(plan, sensed, min_bytes, run.budget)
+            except CompactlibError as error:
+                return self._failed(error)
 
-    def _punch_holes(self, min_bytes: int, budget: Budget) -> Done[HoleReport] | Skipped | Failed:
-        self._compactor.settle()
-        known = self._durable_list()
-        state = self._compacted_state(known)
-        plan = plan_major(self._view_of(state, known), self._options.policy)
-        leave = {stats.number for stats in plan.drops}.union(*(group.numbers for group in plan.groups))
+    def _punch_holes(self, plan: CompactionPlan, sensed: _Sensed, min_bytes: int,
+                     budget: Budget) -> Done[HoleReport] | Skipped | Failed:
+        leave = {stats.number for stats in plan.drops}.union(sensed.damaged, *(group.numbers for group in plan.groups))
         if self._segments.is_leased(self._segments.epoch + 1):
             return Skipped("somebody holds a lease and may still read what has died since; ask again when it ended")
-        return punch_holes(self._folder, self._files, self._segments, [segment.ref for segment in known[:-1]], state,
-                           leave=leave, min_bytes=min_bytes, budget=budget)
+        return punch_holes(self._folder, self._files, self._segments, [segment.ref for segment in sensed.known[:-1]],
+                           sensed.state, leave=leave, min_bytes=min_bytes, budget=budget)
 
     def _compacted_state(self, known: Sequence[KnownSegment]) -> SnapshotState:
         """What a compaction of the segments `known` has to keep. They are listed first: what is added later is safe."""
@@ -231,15 +268,9 @@ class SegmentLog(LogWriter):
             Busy: called from within a compaction, by an observer for example; nothing was done.
             StorageError: the disk refused the last sync; the log is closed all the same.
         """
-        if self._closed:
-            return
-        if self._compaction.is_mine:
-            raise Busy(f"the log in {self._folder} cannot be closed from within its own compaction; cancel the budget, "
-                       f"and close it when compact() has returned")
-        self._closed = True
         # The folder must not be given to another process while groups are still committed in it.
-        with self._compaction.ended():
-            super().close()
+        self._owner.close()
+        super().close()
 
     def __enter__(self) -> SegmentLog:
         return self

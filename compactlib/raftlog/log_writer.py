@@ -26,6 +26,7 @@ from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.recover import RecoveryReport, recover_folder
 from compactlib.raftlog.segment_set import Lease, SegmentSet
 from compactlib.raftlog.snapshot_state import read_snapshot_state
+from compactlib.runtime import telling
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -39,6 +40,7 @@ class LogWriter(LogReader):
     def __init__(self, folder: StrPath, options: LogOptions | None = None) -> None:
         self._options = LogOptions() if options is None else options
         self._files = self._options.files
+        self._observer = telling(self._options.observer)
         self._switch = threading.RLock()
         self._older_last = -1
         self._newest_first = _BEYOND
@@ -71,7 +73,7 @@ class LogWriter(LogReader):
         if not number:
             self._newest.create_first()
         self._compactor = Compactor(folder, self._segments, self._switch, files=self._files, clock=self._options.clock,
-                                    observer=self._options.observer,
+                                    observer=self._observer,
                                     keep_links_seconds=self._options.keep_links_seconds,
                                     run_id=self._options.run_id, switched=self._note_newest)
         empty = [segment for segment in contents.empty if segment != self._newest.number]
@@ -90,10 +92,10 @@ class LogWriter(LogReader):
 
     def _tell_recovery(self) -> None:
         if self._recovery:
-            self._options.observer.event("raftlog_recovered", attrs.asdict(self._recovery))
+            self._observer.event("raftlog_recovered", attrs.asdict(self._recovery))
         if self.torn_entries:
-            self._options.observer.event("raftlog_torn_tail_cut", {"records": self.torn_entries,
-                                                                   "segment": self._newest.number})
+            self._observer.event("raftlog_torn_tail_cut", {"records": self.torn_entries,
+                                                           "segment": self._newest.number})
 
     @property
     def recovery(self) -> RecoveryReport:

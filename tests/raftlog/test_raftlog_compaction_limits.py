@@ -32,6 +32,7 @@ from tests.raftlog.compaction_logs import (
     strays,
     vector_45,
 )
+from tests.raftlog.wrapped_files import WatchedFiles
 
 ONE, TWO = segment_name(1), segment_name(2)
 PAIRS = SeedPolicy(max_sources=2)
@@ -161,12 +162,11 @@ def test_damage_to_dead_entries_stops_nothing(tmp_path: Path) -> None:
 def test_a_task_that_fails_in_its_own_way_is_told_by_name(tmp_path: Path) -> None:
     expected = vector_45(tmp_path)
 
-    class Bug(Observer):
-        def progress(self, progress: Progress) -> None:
-            if progress.work == f"compact {ONE}":
-                raise ZeroDivisionError("a bug")
+    def bug(operation: str, path: str) -> None:
+        if operation == "create" and f"{ONE}." in path:
+            raise ZeroDivisionError("a bug")
 
-    with SegmentLog(tmp_path, options(observer=Bug())) as log:
+    with SegmentLog(tmp_path, options(WatchedFiles(bug))) as log:
         outcome = log.compact("major")
         assert isinstance(outcome, Failed)
         assert isinstance(outcome.error, TaskFailed)
