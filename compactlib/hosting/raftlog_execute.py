@@ -110,7 +110,6 @@ class RaftlogExecute:
             CompactlibError: what the rewrite ended in; the segments are as before.
         """
         job.check()
-        # The same token for all of it: what a renewal brings is not needed to commit.
         token, plan = job.token, job.plan
         log = self._log(plan.tenant)
         policy = TheseSegments(tuple(sorted(map(segment_of_block, plan.source_blocks))))

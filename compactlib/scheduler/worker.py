@@ -19,7 +19,7 @@ from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Closed, InvalidInput
 from compactlib.observe import Observer
-from compactlib.scheduler.errors import JobLost, ReleaseJob
+from compactlib.scheduler.errors import FencedOff, JobLost, ReleaseJob
 from compactlib.scheduler.model import CompactedBlocks, JobPlan, Tombstone
 from compactlib.scheduler.output_id import output_block_id
 from compactlib.scheduler.transport import Transport
@@ -88,20 +88,23 @@ class RunningJob:
         self.plan: JobPlan = start.plan
         self.budget: Budget = budget
         self._clock = clock
-        # Replaced as one, since the polling thread renews while the job's own threads look.
-        self._lease = start.token, start.deadline
-        self._first_token = start.token
+        self._token = start.token
+        self._deadline = start.deadline
         self._stopped: Stop | None = None
 
     @property
     def token(self) -> int:
-        """The fencing token, as last confirmed; give it to a `Fence` around the commit."""
-        return self._lease[0]
+        """The fencing token that the job was assigned with; give it to a `Fence`, first and around the commit.
+
+        It stays the same for as long as the job runs. A job that this worker loses and is given again is another run,
+        with a token of its own, so that a commit under this token rests on what was seen under this token.
+        """
+        return self._token
 
     @property
     def lease_seconds_left(self) -> float:
         """How long the lease lasts by this worker's clock; negative if it may be over."""
-        return self._lease[1] - self._clock.monotonic()
+        return self._deadline - self._clock.monotonic()
 
     @property
     def is_stopped(self) -> bool:
@@ -110,7 +113,7 @@ class RunningJob:
 
     def output_id(self, tenant: str | None = None, number: int = 0) -> str:
         """The id of a block to be written; see `output_block_id`. Stays the same while the job runs."""
-        return output_block_id(self.plan, self._first_token, tenant, number)
+        return output_block_id(self.plan, self._token, tenant, number)
 
     def check(self) -> None:
         """Return if the work may go on; call it now and then.
@@ -124,7 +127,7 @@ class RunningJob:
 
     def renew(self, renewed: Renewed) -> None:
         """Called by the worker when the lease was renewed."""
-        self._lease = renewed.token, renewed.deadline
+        self._deadline = renewed.deadline
 
     def stop(self, stop: Stop) -> None:
         """Called by the worker when the work has to end."""
@@ -138,7 +141,8 @@ class RunningJob:
 Execute: TypeAlias = Callable[[RunningJob], CompactedBlocks]
 """Does a job: reads the sources of `job.plan`, writes the outputs under ids of `job.output_id`, says what they are.
 
-May run twice for one job, also at the same time. Any error but `ReleaseJob` counts as a failure of the job.
+May run twice for one job, also at the same time. `JobLost` and `FencedOff` end a run that has lost its job, and
+`ReleaseJob` gives it back; any other error counts as a failure of the job.
 """
 
 Cleanup: TypeAlias = Callable[[Tombstone], object]
@@ -352,7 +356,9 @@ class Worker:
             results: object = self._execute(job)
             outcome = (Finished(results) if isinstance(results, CompactedBlocks) else
                        Crashed(f"the execute returned a {type(results).__name__}; it must return CompactedBlocks"))
-        except ReleaseJob as released:
+        except (ReleaseJob, JobLost, FencedOff) as released:
+            # What a fence refuses went to somebody else, which is no failure of the job; if the scheduler does not
+            # know of anybody else, somebody should try again.
             outcome = GivenBack(str(released))
         except BaseException as error:
             # A job may also end in SystemExit or the like; the worker lives on.

@@ -4,6 +4,10 @@ One poll is under way at a time. Each says what has become of the jobs that the 
 is what I wrote", "failed", "I give it back". What is not answered is said again. A job that the scheduler does not
 confirm any more is lost: its work is stopped, and its outcome means nothing.
 
+A run keeps the token that it began with for its whole life. An assignment of the same job with a larger token is a new
+one, also when it comes in the answer that says that the run has lost the job: another worker may have had the job in
+between, and what the run has seen may be out of date. So the run is stopped, and the assignment begins another one.
+
 A lease is a length of time on the worker's own steady clock, counted from when the poll was sent: the scheduler's
 clock and the worker's are never compared. A lease that has run out by this count is not lost yet, since the scheduler
 accepts a late renewal as long as nobody else was given the job; but after `patience_seconds` more without an answer the
@@ -45,7 +49,7 @@ class Start:
     Attributes:
         run: a number of its own for this run; the same job may come again.
         plan: the job.
-        token: the fencing token, as of now.
+        token: the fencing token of this run, from its first step to its last.
         deadline: end of the lease, seconds on the worker's steady clock.
     """
 
@@ -57,10 +61,9 @@ class Start:
 
 @attrs.frozen
 class Renewed:
-    """The job is still the worker's; it may have a new token."""
+    """The job is still the worker's, under the token that the run began with; its lease ends at `deadline` now."""
 
     run: int
-    token: int
     deadline: float
 
 
@@ -308,32 +311,47 @@ class WorkerCore:
         held = self._jobs.get(update.name)
         if held is None:
             return []
-        if assignment is not None and update.status == JobStatus.IN_PROGRESS:
+        is_later = assignment is not None and assignment.token > held.token
+        if assignment is not None and not is_later and update.status == JobStatus.IN_PROGRESS:
             return self._renew(held, assignment, now)
-        if answer is not None and answer.verdict in _NOTHING_CHANGED:
+        if answer is not None and answer.verdict in _NOTHING_CHANGED and not is_later:
             return []
-        # Reported for good, or lost: in both cases the job is not the worker's any more.
-        del self._jobs[update.name]
         verdict, detail = (None, "") if answer is None else (answer.verdict, answer.detail)
         if update.status != JobStatus.IN_PROGRESS:
+            # Reported for good: the job is not the worker's any more.
+            del self._jobs[update.name]
             return [Settled(update.name, JobStatus(update.status), verdict, detail)]
+        reason = "the scheduler did not renew the lease" if verdict is None else verdict.value
+        return self._lose(held, verdict, detail, f"{reason}: {detail}" if detail else reason)
+
+    def _lose(self, held: _Held, verdict: Verdict | None, detail: str, reason: str) -> list[Effect]:
+        """The run has lost its job: it is stopped, and what it ends in means nothing."""
+        name = held.plan.name
+        del self._jobs[name]
         if held.stage is _Stage.ENDED:
             # It ended while the poll was under way, and the job was lost before it could be reported.
-            return [Settled(update.name, held.update().status, verdict, detail)]  # type: ignore[arg-type]
+            return [Settled(name, held.update().status, verdict, detail)]  # type: ignore[arg-type]
         self._lost_runs.add(held.run)
-        reason = "the scheduler did not renew the lease" if verdict is None else verdict.value
-        return [Stop(held.run, update.name, True, f"{reason}: {detail}" if detail else reason)]
+        return [Stop(held.run, name, True, reason)]
 
     def _renew(self, held: _Held, assignment: Assignment, now: float) -> list[Effect]:
-        held.token, held.seal = assignment.token, assignment.seal
+        if assignment.token == held.token:
+            # Sealed anew perhaps, with another key.
+            held.seal = assignment.seal
         held.deadline = self._deadline(assignment, now)
-        return [] if held.stage is _Stage.ENDED else [Renewed(held.run, held.token, held.deadline)]
+        return [] if held.stage is _Stage.ENDED else [Renewed(held.run, held.deadline)]
 
     def _take_job(self, plan: JobPlan, assignment: Assignment, now: float) -> list[Effect]:
         held = self._jobs.get(plan.name)
-        if held is not None:
-            # Assigned anew to the worker that has it: the work goes on, or its result waits, under the new token.
+        if held is not None and assignment.token <= held.token:
             return self._renew(held, assignment, now)
+        lost: list[Effect] = []
+        if held is not None:
+            detail = f"assigned again with token {assignment.token}, above the run's {held.token}"
+            lost = self._lose(held, None, detail, detail)
+        return lost + self._begin(plan, assignment, now)
+
+    def _begin(self, plan: JobPlan, assignment: Assignment, now: float) -> list[Effect]:
         self._last_run += 1
         deadline = self._deadline(assignment, now)
         has_room = self.free_slots > 0 and not self._draining

@@ -225,10 +225,14 @@ class Checks:
             self._sim.fail(f"the fence admits token {token} of {job} after {self._admitted[job]}")
         self._admitted[job] = token
 
-    def committed(self, job: str, token: int) -> None:
-        """The fence has let a commit through."""
+    def committed(self, job: str, token: int, seen: int | None) -> None:
+        """The fence has let a commit through, of a run that began when `seen` was the token published last."""
         if token < self._admitted.get(job, 0):
             self._sim.fail(f"token {token} of {job} commits after {self._admitted[job]} was admitted")
+        published = self._sim.published.get(job)
+        if published != seen:
+            self._sim.fail(f"what token {published} has published of {job} is overwritten with token {token} by a run "
+                           f"that began before, when {seen} was the last")
 
     # ----------------------------------------------------------------------------------------- at the end
 

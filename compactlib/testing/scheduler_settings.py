@@ -39,7 +39,9 @@ class SimulationSettings:
         writer_patience: how long a block that was not acknowledged is sent again. Must be less than the scheduler's
             cleanup delay by the clock skew and the delay of messages: a block that is sent again after it was
             compacted and deleted would be added once more.
+        cut_off_rate: workers that nobody hears for up to 40 seconds, in 10 seconds.
         fenced: whether jobs commit through a fence.
+        in_place: whether they replace what was published, under a guard of the fence, instead of committing a value.
         reuses_results: whether a worker that finds an earlier holder's results at the fence reports those. Wrong: they
             may have been refused, and deleted, before.
         retention: whether old data is dropped.
@@ -76,7 +78,9 @@ class SimulationSettings:
     obedience: float = 0.5
     cleanup_seconds: float = 3.0
     writer_patience: float = 8.0
+    cut_off_rate: float = 0.0
     fenced: bool = True
+    in_place: bool = False
     reuses_results: bool = False
     retention: bool = False
     prepare_in_the_log: bool = False
@@ -113,4 +117,5 @@ class SimulationSettings:
             obedience=rng.choice([0.0, 0.5, 1.0]), cleanup_seconds=rng.choice([1.0, 10.0]), writer_patience=patience,
             fenced=rng.random() < 0.5, retention=rng.random() < 0.3, prepare_in_the_log=rng.random() < 0.3,
             careless_leaders=rng.random() < 0.5, over_the_wire=rng.random() < 0.1, trouble=rng.random() < 0.2,
-            config=config)
+            config=config, cut_off_rate=rng.choice([0.0, 0.0, 0.5]), in_place=rng.random() < 0.5,
+            rough_seconds=rng.choice([40.0, 40.0, 120.0]))

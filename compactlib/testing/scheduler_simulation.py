@@ -28,7 +28,7 @@ import attrs
 from compactlib.errors import CompactlibError
 from compactlib.report import Table
 from compactlib.scheduler.config import SchedulerConfig
-from compactlib.scheduler.fence import Fence, MemoryFence
+from compactlib.scheduler.fence import LockingFence, MemoryFence
 from compactlib.scheduler.model import CompactedBlocks, JobPhase
 from compactlib.scheduler.service import SchedulerService
 from compactlib.scheduler.state import SchedulerState
@@ -109,10 +109,11 @@ class Simulation:
         self._order = itertools.count()
         self.retained_rows: set[tuple[str, int]] = set()
         self.committed_results: dict[tuple[str, int], CompactedBlocks] = {}
+        self.published: dict[str, int] = {}
         self.checks: Checks = Checks(self)
         self.objects: Objects = Objects(self)
         self.writer: Writer = Writer(self)
-        self.fence: Fence = self.new_fence()
+        self.fence: LockingFence = self.new_fence()
         self.nodes: list[Node] = [Node(self, number) for number in range(self.settings.nodes)]
         self.workers: list[SimulatedWorker] = [SimulatedWorker(self, number) for number in range(self.settings.workers)]
 
@@ -126,7 +127,7 @@ class Simulation:
         """The core of one worker's process."""
         return WorkerCore(self.settings.capacity, cleanup_capacity=4, patience_seconds=10)
 
-    def new_fence(self) -> Fence:
+    def new_fence(self) -> LockingFence:
         """What jobs commit through."""
         return MemoryFence()
 
@@ -239,6 +240,9 @@ class Simulation:
             if worker.is_up and rng.random() < settings.crash_rate:
                 worker.crash()
                 self.after(rng.random() * 10, self._restart, worker)
+            if settings.cut_off_rate and rng.random() < settings.cut_off_rate:
+                worker.cut_off_until = self.now + rng.random() * 40
+                self.note("worker {} is cut off for {:.1f} s", worker.number, worker.cut_off_until - self.now)
         if rng.random() < settings.election_rate:
             self.after(rng.random() * 10, elect, self)
             if rng.random() < 0.7:
@@ -258,6 +262,7 @@ class Simulation:
         for node in self.nodes:
             self._restart(node)
         for worker in self.workers:
+            worker.cut_off_until = 0.0
             self._restart(worker)
         elect(self, by_force=True)
 

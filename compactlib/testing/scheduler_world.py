@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
+from compactlib.budget import Budget
+from compactlib.clock import ManualClock
 from compactlib.scheduler.codec import decode_message, encode_message
 from compactlib.scheduler.errors import FencedOff
 from compactlib.scheduler.model import BlockMeta, BlockTombstones, CompactedBlocks, NoOutput, Tombstone
-from compactlib.scheduler.output_id import output_block_id
 from compactlib.scheduler.poll import PollRequest, PollResponse, StatusUpdate, Verdict
 from compactlib.scheduler.update import AddBlocks, Applied, ApplyResult, BlocksAdded, Requeue, Retain, Tick
+from compactlib.scheduler.worker import RunningJob
 from compactlib.scheduler.worker_core import (
     Clean,
     Crashed,
     Effect,
     Finished,
     GivenBack,
+    Renewed,
     RunOutcome,
     Settled,
     Start,
@@ -41,6 +44,8 @@ Rows: TypeAlias = frozenset[tuple[str, int]]
 """Tenant and number of each row."""
 
 _HOUR = 3600.0
+_STANDING_CLOCK = ManualClock()
+"""Simulated jobs do not ask how long their leases last."""
 
 
 def key_of(block: BlockMeta) -> BlockKey:
@@ -174,10 +179,10 @@ class SimulatedWorker:
         self.number = number
         self._clock_rate = 1 + sim.rng.uniform(-0.05, 0.05)
         self.is_up: bool = True
+        self.cut_off_until: float = 0.0
         self._life = 0
         self.core: WorkerCore = sim.new_core()
-        self._stopped: set[int] = set()
-        self._running: dict[int, Start] = {}
+        self._running: dict[int, RunningJob] = {}
 
     def poll(self, life: int) -> None:
         """Poll, and again after a while."""
@@ -187,7 +192,7 @@ class SimulatedWorker:
         now = sim.now * self._clock_rate
         self._carry_out(self.core.give_up_overdue(now))
         request = self.core.poll(now)
-        if request is not None:
+        if request is not None and sim.now >= self.cut_off_until:
             sim.send(self._arrive, life, sim.some_leader(), request)
         sim.after(sim.settings.poll_seconds * sim.rng.uniform(0.8, 1.2), self.poll, life)
 
@@ -202,7 +207,7 @@ class SimulatedWorker:
             self._sim.send(self._answered, life, request, as_sent(self._sim, result.response))
 
     def _answered(self, life: int, request: PollRequest, response: PollResponse) -> None:
-        if life == self._life and self.is_up:
+        if life == self._life and self.is_up and self._sim.now >= self.cut_off_until:
             self._carry_out(self.core.answered(request, response))
             self.core.audit()
 
@@ -213,9 +218,11 @@ class SimulatedWorker:
                 case Start():
                     sim.note("worker {} starts {} with token {}", self.number, effect.plan.name, effect.token)
                     self._start(effect)
+                case Renewed():
+                    self._running[effect.run].renew(effect)
                 case Stop():
                     sim.note("worker {} is to stop {}: {}", self.number, effect.name, effect.reason)
-                    self._stopped.add(effect.run)
+                    self._running[effect.run].stop(effect)
                     # Some do not listen, and go on to the end.
                     if sim.rng.random() < sim.settings.obedience:
                         sim.after(sim.rng.random(), self._end, self._life, effect.run, Crashed("told to stop"))
@@ -230,47 +237,59 @@ class SimulatedWorker:
 
     def _start(self, start: Start) -> None:
         sim = self._sim
-        self._running[start.run] = start
+        job = self._running[start.run] = RunningJob(start, Budget(), _STANDING_CLOCK)
+        name = job.plan.name
         if sim.settings.fenced:
             try:
-                admission = sim.fence.admit(start.plan.name, start.token)
+                admission = sim.fence.admit(name, job.token)
             except FencedOff:
-                sim.after(0.1, self._end, self._life, start.run, Crashed("fenced off"))
+                sim.after(0.1, self._end, self._life, start.run, GivenBack("fenced off"))
                 return
-            sim.checks.admitted(start.plan.name, start.token)
+            sim.checks.admitted(name, job.token)
             if admission.committed is not None and sim.settings.reuses_results:
-                results = sim.committed_results[start.plan.name, admission.committed.token]
+                results = sim.committed_results[name, admission.committed.token]
                 sim.after(0.1, self._end, self._life, start.run, Finished(results))
                 return
         seconds = sim.rng.uniform(0.2, sim.settings.job_seconds)
         if sim.rng.random() < sim.settings.hang_rate:
             seconds += 4 * sim.settings.job_seconds
-        sim.after(seconds, self._finish, self._life, start)
+        # What it publishes in the end replaces what is published now.
+        sim.after(seconds, self._finish, self._life, start.run, sim.published.get(name))
 
-    def _finish(self, life: int, start: Start) -> None:
+    def _finish(self, life: int, run: int, seen: int | None) -> None:
         """The work is done: read, write, commit. A process that died meanwhile does not come here."""
         sim = self._sim
-        if life != self._life or start.run not in self._running:
+        job = self._running.get(run)
+        if life != self._life or job is None:
             return
         fate = sim.rng.random()
         if fate < sim.settings.failure_rate:
-            self._end(life, start.run, Crashed("a bad day"))
+            self._end(life, run, Crashed("a bad day"))
         elif fate < 1.5 * sim.settings.failure_rate:
-            self._end(life, start.run, GivenBack("a better idea"))
+            self._end(life, run, GivenBack("a better idea"))
         else:
-            results = self._compact(start)
+            results = self._compact(job)
             try:
                 if sim.settings.fenced:
-                    sim.fence.commit(start.plan.name, start.token, repr(results).encode())
-                    sim.checks.committed(start.plan.name, start.token)
-                    sim.committed_results[start.plan.name, start.token] = results
+                    self._publish(job, results, seen)
             except FencedOff:
-                self._end(life, start.run, Crashed("fenced off"))
+                self._end(life, run, GivenBack("fenced off"))
             else:
-                self._end(life, start.run, Finished(results))
+                self._end(life, run, Finished(results))
 
-    def _compact(self, start: Start) -> CompactedBlocks:
-        plan, objects = start.plan, self._sim.objects
+    def _publish(self, job: RunningJob, results: CompactedBlocks, seen: int | None) -> None:
+        sim, name = self._sim, job.plan.name
+        if sim.settings.in_place:
+            with sim.fence.guard(name, job.token):
+                sim.checks.committed(name, job.token, seen)
+        else:
+            sim.fence.commit(name, job.token, repr(results).encode())
+            sim.checks.committed(name, job.token, seen)
+            sim.committed_results[name, job.token] = results
+        sim.published[name] = job.token
+
+    def _compact(self, job: RunningJob) -> CompactedBlocks:
+        plan, objects = job.plan, self._sim.objects
         found = [objects.present[key] for block_id in plan.source_blocks
                  if (key := (plan.tenant, plan.shard, block_id)) in objects.present]
         read = tuple(each.block.id for each in found)
@@ -279,7 +298,7 @@ class SimulatedWorker:
         rows = frozenset[tuple[str, int]]().union(*(each.rows for each in found))
         blocks = []
         for tenant in sorted({row[0] for row in rows}) if plan.tenant == "" else [plan.tenant]:
-            block = BlockMeta(id=output_block_id(plan, start.token, tenant), tenant=tenant, shard=plan.shard,
+            block = BlockMeta(id=job.output_id(tenant), tenant=tenant, shard=plan.shard,
                               level=plan.compaction_level + 1, size_bytes=sum(each.block.size_bytes for each in found),
                               min_time=min(each.block.min_time for each in found),
                               max_time=max(each.block.max_time for each in found))
@@ -312,7 +331,7 @@ class SimulatedWorker:
         self.is_up = True
         self._life += 1
         self.core = self._sim.new_core()
-        self._running, self._stopped = {}, set()
+        self._running = {}
         self.poll(self._life)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import attrs
@@ -15,18 +15,19 @@ from compactlib.scheduler import apply as apply_module
 from compactlib.scheduler import complete as complete_module
 from compactlib.scheduler.due_jobs import DueJobs
 from compactlib.scheduler.effects import Effects
-from compactlib.scheduler.fence import Admission, Fence, MemoryFence
+from compactlib.scheduler.fence import Admission, LockingFence, MemoryFence
 from compactlib.scheduler.job import Job
 from compactlib.scheduler.job_queue import JobQueue
 from compactlib.scheduler.metadata_index import MetadataIndex
-from compactlib.scheduler.model import BlockMeta, BlockTombstones, Command, JobStatus
-from compactlib.scheduler.poll import PollRequest, PollResponse, Verdict
+from compactlib.scheduler.model import BlockMeta, BlockTombstones, Command, JobPlan, JobStatus
+from compactlib.scheduler.poll import Assignment, PollRequest, PollResponse, StatusUpdate, Verdict
 from compactlib.scheduler.schedule import Schedule
 from compactlib.scheduler.service import SchedulerService
 from compactlib.scheduler.state import SchedulerState
 from compactlib.scheduler.tombstones import Tombstones
 from compactlib.scheduler.update import ApplyResult, Operation, PlanUpdate
-from compactlib.scheduler.worker_core import Effect, Stop, WorkerCore
+from compactlib.scheduler.worker import RunningJob
+from compactlib.scheduler.worker_core import Effect, Renewed, Stop, WorkerCore
 from compactlib.testing.scheduler_simulation import (
     Simulation,
     SimulationFailure,
@@ -114,7 +115,7 @@ class Planted(Simulation):
     def new_core(self) -> WorkerCore:
         return self.core_class(self.settings.capacity, cleanup_capacity=4, patience_seconds=10)
 
-    def new_fence(self) -> Fence:
+    def new_fence(self) -> LockingFence:
         return self.fence_class()
 
 
@@ -345,6 +346,72 @@ def test_reporting_what_an_earlier_holder_committed_is_found_to_be_wrong() -> No
                             cleanup_seconds=1.0, rough_seconds=60.0, fenced=True, reuses_results=True,
                             config={"max_failures": 1, "max_queue_size": 1, "cleanup_delay_seconds": 12.0})
     assert "its object is gone" in failure.what
+
+
+CUT_OFF: Final[dict[str, Any]] = {
+    "workers": 2, "nodes": 1, "fenced": True, "in_place": True, "cut_off_rate": 0.5, "rough_seconds": 120.0,
+    "loss_rate": 0.0, "crash_rate": 0.0, "failure_rate": 0.0, "job_seconds": 30.0, "hang_rate": 0.5, "obedience": 0.0,
+    "config": {"max_failures": 0, "backoff_seconds": 0.0}}
+"""Two workers that lose jobs to each other for as long as one of them is cut off, and publish in place."""
+
+
+@attrs.frozen
+class RenewedUnder(Renewed):
+    """A renewal that changes the run's token."""
+
+    token: int = 0
+
+
+def let_runs_change_their_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that lost its job goes on under the token of the later assignment, as if it had been renewed."""
+    lose, begin, renew = WorkerCore._take_answer, WorkerCore._take_job, RunningJob.renew  # noqa: SLF001
+
+    def take_answer(self: WorkerCore, update: StatusUpdate, answer: Any, assignment: Assignment | None,
+                    now: float) -> list[Effect]:
+        held = self._jobs.get(update.name)
+        if held is None or assignment is None or assignment.token <= held.token:
+            return lose(self, update, answer, assignment, now)
+        return take_job(self, held.plan, assignment, now)
+
+    def take_job(self: WorkerCore, job: JobPlan, assignment: Assignment, now: float) -> list[Effect]:
+        held = self._jobs.get(job.name)
+        if held is None:
+            return begin(self, job, assignment, now)
+        held.token, held.seal = assignment.token, assignment.seal
+        return [RenewedUnder(held.run, 0.0, held.token)] if held.outcome is None else []
+
+    def renewed(self: RunningJob, effect: Renewed) -> None:
+        renew(self, effect)
+        if isinstance(effect, RenewedUnder):
+            self._token = effect.token
+
+    monkeypatch.setattr(WorkerCore, "_take_answer", take_answer)
+    monkeypatch.setattr(WorkerCore, "_take_job", take_job)
+    monkeypatch.setattr(RunningJob, "renew", renewed)
+
+
+def test_a_run_that_goes_on_under_a_later_token_is_found_to_overwrite_what_another_one_published(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    let_runs_change_their_tokens(monkeypatch)
+    failure = first_failure(60, **CUT_OFF)
+    assert re.search("what token .* has published of .* is overwritten with token .* by a run that began before",
+                     failure.what)
+
+
+def test_workers_that_are_cut_off_lose_their_jobs_and_overwrite_nothing() -> None:
+    run_worlds(range(60), **CUT_OFF)
+
+
+@pytest.mark.soak
+def test_many_workers_that_are_cut_off_overwrite_nothing() -> None:
+    run_worlds(range(60, 3000), **CUT_OFF)
+
+
+def run_worlds(seeds: Iterable[int], config: dict[str, Any], **changes: Any) -> None:
+    """Run the worlds of some seeds, with these settings changed."""
+    for seed in seeds:
+        settings = attrs.evolve(SimulationSettings.from_seed(seed), **changes)
+        Simulation(seed, attrs.evolve(settings, config=attrs.evolve(settings.config, **config))).run()
 
 
 def test_a_worker_that_does_not_stop_costs_work_but_harms_nothing() -> None:

@@ -13,7 +13,7 @@ from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Closed, InvalidInput
 from compactlib.observe import Observer, RecordingObserver
-from compactlib.scheduler.errors import JobLost, ReleaseJob
+from compactlib.scheduler.errors import FencedOff, JobLost, ReleaseJob
 from compactlib.scheduler.model import BlockTombstones, CompactedBlocks, JobPlan, JobStatus, NoOutput, Tombstone
 from compactlib.scheduler.poll import Assignment, PollRequest, PollResponse, StatusAnswer, Verdict
 from compactlib.scheduler.worker import Execute, RunningJob, Worker, WorkerOptions
@@ -117,6 +117,8 @@ def test_jobs_run_side_by_side_and_are_renewed_meanwhile() -> None:
     (SystemExit("out"), JobStatus.FAILED, "SystemExit: out"),
     (MemoryError(), JobStatus.FAILED, "MemoryError: "),
     (ReleaseJob("too large for me"), JobStatus.RELEASED, "too large for me"),
+    (FencedOff(resource="a", token=1, highest=7), JobStatus.RELEASED, "token 1 is stale"),
+    (JobLost(name="a", reason="it went away"), JobStatus.RELEASED, "stop working on 'a': it went away"),
 ])
 def test_a_worker_survives_what_its_jobs_end_in(error: BaseException, status: JobStatus, reason: str) -> None:
     desk = Desk("bad", "good")

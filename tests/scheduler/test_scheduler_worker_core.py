@@ -73,13 +73,14 @@ def test_a_lease_is_measured_from_when_the_poll_was_sent_on_the_worker_s_clock()
     assert core.earliest_deadline() == 75.0
 
 
-def test_a_renewal_brings_a_new_deadline_and_maybe_a_new_token() -> None:
+@pytest.mark.parametrize(("token", "seal"), [(5, "sealed anew"), (4, "seal 5")])
+def test_a_renewal_brings_a_new_deadline_and_the_run_keeps_its_token(token: int, seal: str) -> None:
     core = WorkerCore(1)
     given(core, "a")
     request = asked(core, 10.0)
-    response = answer(request, Verdict.ACCEPTED, Assignment("a", 9, 1015.0, "seal 9"))
-    assert core.answered(request, response) == (Renewed(1, 9, 25.0),)
-    assert asked(core).status_updates[0] == StatusUpdate("a", 9, JobStatus.IN_PROGRESS, seal="seal 9")
+    response = answer(request, Verdict.ACCEPTED, Assignment("a", token, 1015.0, "sealed anew"))
+    assert core.answered(request, response) == (Renewed(1, 25.0),)
+    assert asked(core).status_updates[0] == StatusUpdate("a", 5, JobStatus.IN_PROGRESS, seal=seal)
 
 
 @pytest.mark.parametrize("verdict", [*LOST, None])
@@ -167,14 +168,63 @@ def test_only_the_answer_to_the_last_poll_counts() -> None:
     assert core.answered(second, response) == ()
 
 
-def test_a_job_assigned_anew_to_its_worker_goes_on_under_the_new_token() -> None:
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_an_answer_that_says_lost_and_assigned_again_ends_the_run_and_begins_another(verdict: Verdict) -> None:
     core = WorkerCore(2)
     given(core, "a")
     request = asked(core)
+    response = PollResponse((plan("a"),), (Assignment("a", 9, 1015.0),), (StatusAnswer("a", verdict),), now=1000.0)
+    stop, start = core.answered(request, response)
+    assert isinstance(stop, Stop)
+    assert (stop.run, stop.name, stop.lost) == (1, "a", True)
+    assert start == Start(2, plan("a"), 9, 15.0)
+    core.audit()
+    # What the lost run ends in means nothing.
+    core.ended(1, Finished(RESULT))
+    assert asked(core).status_updates == (StatusUpdate("a", 9, JobStatus.IN_PROGRESS),)
+    core.ended(2, Finished(RESULT))
+    assert asked(core).status_updates == (StatusUpdate("a", 9, JobStatus.SUCCESS, RESULT),)
+
+
+def test_a_result_of_a_job_that_is_lost_and_assigned_again_is_thrown_away() -> None:
+    core = WorkerCore(1)
+    given(core, "a")
+    request = asked(core)
+    core.ended(1, Finished(RESULT))
+    response = PollResponse((plan("a"),), (Assignment("a", 9, 1015.0),), (StatusAnswer("a", Verdict.STALE_TOKEN),),
+                            now=1000.0)
+    assert core.answered(request, response) == (Settled("a", JobStatus.SUCCESS, Verdict.STALE_TOKEN, ""),
+                                                Start(2, plan("a"), 9, 15.0))
+    assert asked(core).status_updates == (StatusUpdate("a", 9, JobStatus.IN_PROGRESS),)
+
+
+def test_a_report_about_which_nothing_changed_ends_with_a_later_assignment() -> None:
+    core = WorkerCore(1)
+    given(core, "a")
+    core.ended(1, Finished(RESULT))
+    request = asked(core)
     response = PollResponse((plan("a"),), (Assignment("a", 9, 1015.0),), (StatusAnswer("a", Verdict.SUPERSEDED),),
                             now=1000.0)
-    assert [type(effect) for effect in core.answered(request, response)] == [Renewed, Renewed]
-    assert asked(core).status_updates == (StatusUpdate("a", 9, JobStatus.IN_PROGRESS),)
+    assert core.answered(request, response) == (Settled("a", JobStatus.SUCCESS, Verdict.SUPERSEDED, ""),
+                                                Start(2, plan("a"), 9, 15.0))
+
+
+def test_a_worker_without_room_gives_the_later_assignment_back_until_the_lost_run_has_ended() -> None:
+    core = WorkerCore(1)
+    given(core, "a")
+    request = asked(core)
+    response = PollResponse((plan("a"),), (Assignment("a", 9, 1015.0),), (StatusAnswer("a", Verdict.STALE_TOKEN),),
+                            now=1000.0)
+    assert [type(effect) for effect in core.answered(request, response)] == [Stop]
+    (update,) = asked(core).status_updates
+    assert (update.token, update.status) == (9, JobStatus.RELEASED)
+    core.audit()
+
+
+def test_the_same_assignment_a_second_time_is_a_renewal() -> None:
+    core = WorkerCore(2)
+    given(core, "a")
+    assert given(core, "a", now=10.0) == (Renewed(1, 25.0), Renewed(1, 25.0))
 
 
 def test_a_job_that_was_lost_and_comes_back_is_a_new_run() -> None:
@@ -341,21 +391,25 @@ class CoreMachine(RuleBasedStateMachine):
         self.core = WorkerCore(3, cleanup_capacity=2, patience_seconds=20)
         self.now = 0.0
         self.asked: list[PollRequest] = []
-        self.running: dict[int, str] = {}
+        self.running: dict[int, tuple[str, int]] = {}
+        self.lost: set[int] = set()
         self.cleaning: set[str] = set()
         self.given = 0
 
     def act(self, effects: tuple[object, ...]) -> None:
         for effect in effects:
             match effect:
-                case Start(run, start_plan, _, _):
-                    self.running[run] = start_plan.name
+                case Start(run, start_plan, token, _):
+                    self.running[run] = start_plan.name, token
                     assert len(self.running) <= 3
                 case Clean(cleaned):
                     assert cleaned.name not in self.cleaning
                     self.cleaning.add(cleaned.name)
-                case Renewed(run, _, _) | Stop(run, _, _, _):
-                    assert run in self.running
+                case Renewed(run, _):
+                    assert run in self.running.keys() - self.lost
+                case Stop(run, _, lost, _):
+                    assert run in self.running.keys() - self.lost
+                    self.lost |= {run} if lost else set()
 
     @rule(seconds=st.sampled_from([1.0, 20.0, 50.0]))
     def poll(self, seconds: float) -> None:
@@ -364,6 +418,10 @@ class CoreMachine(RuleBasedStateMachine):
         request = self.core.poll(self.now)
         if request is not None:
             assert len(request.status_updates) == len(self.core.jobs)
+            # A run keeps the token that it began with, and one that was lost is spoken of no more.
+            kept = [self.running[run] for run in self.running.keys() - self.lost]
+            assert all((update.name, update.token) in kept for update in request.status_updates
+                       if update.status == JobStatus.IN_PROGRESS)
             self.asked.append(request)
 
     @precondition(lambda self: self.asked)

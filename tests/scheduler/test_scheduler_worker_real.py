@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from pathlib import Path
 
 import pytest
 
+from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore
 from compactlib.scheduler import (
     AddBlocks,
@@ -17,10 +19,12 @@ from compactlib.scheduler import (
     FileFence,
     JobStatus,
     LevelConfig,
+    MemoryFence,
     NoOutput,
     PollRequest,
     PollResponse,
     SchedulerConfig,
+    SchedulerService,
     SealedPolls,
     StatusUpdate,
     StoredScheduler,
@@ -265,3 +269,45 @@ def test_a_late_worker_cannot_publish_in_place_what_went_to_another(tmp_path: Pa
     assert one.stop(wait_seconds=PATIENCE)
     assert published.read_text() == "fast"
     assert refused[0].token < refused[0].highest
+
+
+def test_a_run_that_lost_its_job_never_goes_on_when_the_job_comes_back_in_the_same_answer() -> None:
+    """Cut off; another worker gets the job, publishes and dies; then one answer says: lost, and yours again."""
+    clock, fence, manifest = ManualClock(1000), MemoryFence(), ["v0"]
+    service = SchedulerService(SchedulerConfig(levels=(LevelConfig(max_blocks=2),)))
+    log = (Command(index, 1, clock.now()) for index in itertools.count(1))
+    service.apply(next(log), AddBlocks(tuple(BlockMeta(id=name, tenant="A", shard=1, level=0) for name in "ab")))
+    service.poll(next(log), PollRequest(job_capacity=1))
+    began, may_go_on, tokens = threading.Semaphore(0), threading.Event(), list[tuple[int, bool]]()
+
+    class Direct:
+        def poll(self, request: PollRequest) -> PollResponse:
+            return service.poll(next(log), request)
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        fence.admit(job.plan.name, job.token)
+        seen = manifest[0]
+        began.release()
+        assert may_go_on.wait(PATIENCE)
+        tokens.append((job.token, job.is_stopped))
+        # Like an execute that does not look at check(): the fence alone keeps it from publishing.
+        with fence.guard(job.plan.name, job.token):
+            manifest[0] = f"{seen}+{job.token}"
+        return CompactedBlocks(tenant="A", shard=1, source_blocks=job.plan.source_blocks, no_output=NoOutput.EMPTY)
+
+    worker = Worker(Direct(), execute, options=WorkerOptions(capacity=2), clock=clock)
+    worker.poll_once()
+    assert began.acquire(timeout=PATIENCE)
+    clock.advance(20)
+    [other] = Direct().poll(PollRequest(job_capacity=1)).assignments
+    fence.admit(other.name, other.token)
+    with fence.guard(other.name, other.token):
+        manifest[0] += "+other"
+    clock.advance(20)
+    worker.poll_once()
+    assert began.acquire(timeout=PATIENCE)
+    may_go_on.set()
+    assert worker.stop(wait_seconds=PATIENCE)
+    assert sorted(tokens) == [(other.token - 1, True), (other.token + 1, False)]
+    assert manifest == [f"v0+other+{other.token + 1}"]
+    assert service.state.jobs.get(other.name) is None
