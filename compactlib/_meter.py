@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from compactlib.clock import Clock
 from compactlib.errors import CompactlibError
-from compactlib.observe import Observer
+from compactlib.observe import Observer, telling
 
 
 class Meter:
@@ -24,7 +24,7 @@ class Meter:
     """
 
     def __init__(self, observer: Observer, family: str, store: str, clock: Clock) -> None:
-        self._observer = observer
+        self._observer = telling(observer)
         self._family = family
         self._store = store
         self._clock = clock

@@ -57,6 +57,19 @@ class Digest:
         return f"Digest({self.hex})"
 
 
+def size_and_digest(data: bytes | memoryview) -> tuple[int, Digest]:
+    """The bytes of an object to be created, counted, and their digest.
+
+    Raises:
+        InvalidInput: these are no bytes, or they do not lie side by side.
+    """
+    try:
+        return memoryview(data).nbytes, Digest.of(data)
+    except (TypeError, BufferError) as error:
+        raise InvalidInput(f"an object is made of bytes that lie side by side, found {type(data).__name__}: "
+                           f"{error}") from None
+
+
 def read_checked(store: ObjectStore, ref: ObjectRef) -> bytes:
     """All bytes of an object, if they are the ones that were created.
 

@@ -20,6 +20,8 @@ def check_key(key: str) -> None:
     Raises:
         BadKey: it is something else, or too long; says what.
     """
+    if not isinstance(key, str):
+        raise BadKey(f"a key is text, found {type(key).__name__}", key=repr(key)[:100])
     if not 1 <= len(key) <= MAX_KEY_CHARS:
         raise BadKey(f"a key has 1 to {MAX_KEY_CHARS} characters, found {len(key)}: {key[:100]!r}", key=key)
     for segment in key.split("/"):

@@ -5,20 +5,24 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import uuid
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
-from compactlib.errors import Closed, InvalidInput, StorageError
-from compactlib.files import Files, LocalFiles, StrPath, read_exactly
+from compactlib.errors import Closed, InvalidInput, ReadOnly, StorageError
+from compactlib.files import Files, LocalFiles, StrPath, read_exactly, sync_names
 from compactlib.objects.audit import audit_listing
-from compactlib.objects.digest import Digest
-from compactlib.objects.errors import BadKey, ObjectExists, ObjectNotFound
+from compactlib.objects.digest import size_and_digest
+from compactlib.objects.errors import BadKey, ForeignFile, ObjectExists, ObjectNotFound
 from compactlib.objects.keys import check_key, check_prefix
 from compactlib.objects.store import ObjectInfo, ObjectRef
 
 _INCOMING = ".incoming"
+_LOST_AND_FOUND = "lost+found/"
+"""In the root of many file systems, where only the administrator may look."""
+_MAX_REMEMBERED = 10_000
 
 
 class LocalObjects:
@@ -27,6 +31,11 @@ class LocalObjects:
     An object is written and synced under a private name in `.incoming`, then linked to its own, which fails if that
     is taken. A crash leaves at most private names; `sweep` removes those.
 
+    Names that are found may have been made by a process that was killed before it synced them, or that has yet to.
+    So each folder is synced when this store first looks into it, and before a create answers that there is one already.
+
+    Links below the folder are never followed, and what is no ordinary file is never opened: see `ForeignFile`.
+
     Args:
         folder: made if there is none.
         files: the disk.
@@ -34,6 +43,7 @@ class LocalObjects:
 
     Raises:
         StorageError: the folder cannot be made.
+        ForeignFile: `.incoming` in it is a link.
     """
 
     def __init__(self, folder: StrPath, *, files: Files | None = None,
@@ -42,7 +52,11 @@ class LocalObjects:
         self._files: Files = LocalFiles() if files is None else files
         self._new_name = new_name
         self._closed = False
-        self._make_folders(os.path.join(self._folder, _INCOMING))
+        # Folders whose own names are durable, and those that were synced as a whole since this store was opened.
+        self._lasting: set[str] = set()
+        self._settled: set[str] = set()
+        self._make_store()
+        self._incoming()
 
     @property
     def folder(self) -> str:
@@ -55,11 +69,13 @@ class LocalObjects:
         Raises:
             StorageError: the disk refused; `DiskFull` if it is full. There is no object then, except if only the last
                 sync was refused.
+            ForeignFile: in place of the object, or of a folder above it, is something else.
         """
         path = self._path(key)
+        size_bytes, digest = size_and_digest(data)
         if os.path.lexists(path):
             raise self._taken(key, path)
-        private = os.path.join(self._folder, _INCOMING, self._new_name())
+        private = os.path.join(self._incoming(), self._new_name())
         out = self._files.create(private)
         try:
             try:
@@ -67,14 +83,14 @@ class LocalObjects:
                 out.sync()
             finally:
                 out.close()
-            self._make_parents(key, path)
+            self._make_lasting(key)
             self._link(key, private, path)
         finally:
             # What the disk refuses to remove here is swept later.
             with contextlib.suppress(StorageError):
                 self._files.unlink(private)
-        self._files.sync_folder(os.path.dirname(path))
-        return ObjectRef(key, memoryview(data).nbytes, Digest.of(data))
+        self._sync(os.path.dirname(path))
+        return ObjectRef(key, size_bytes, digest)
 
     def _link(self, key: str, private: str, path: str) -> None:
         try:
@@ -84,33 +100,85 @@ class LocalObjects:
                 raise self._taken(key, path) from error
             raise
 
-    def _taken(self, key: str, path: str) -> ObjectExists | BadKey:
-        if os.path.isdir(path):
+    def _taken(self, key: str, path: str) -> ObjectExists | BadKey | ForeignFile:
+        """What to say of a name that is taken, once whoever made it no longer has to sync it."""
+        kind = _kind_of(path)
+        if kind == stat.S_IFDIR:
             return BadKey(f"{key!r} is the beginning of other keys here; a folder cannot hold both", key=key)
+        if kind not in (stat.S_IFREG, None):
+            return ForeignFile(key=key, path=path)
+        self._make_lasting(key)
+        self._sync(os.path.dirname(path))
         return ObjectExists(key=key)
 
-    def _make_parents(self, key: str, path: str) -> None:
-        try:
-            self._make_folders(os.path.dirname(path))
-        except StorageError as error:
-            if error.errno in (errno.ENOTDIR, errno.EEXIST):
-                raise BadKey(f"the key {key!r} continues another one that is an object here; a folder cannot hold "
-                             f"both", key=key) from error
-            raise
+    # --- folders
 
-    def _make_folders(self, path: str) -> None:
-        missing = []
+    def _make_store(self) -> None:
+        """Make the store's folder, and whatever is missing above it; each name durable before the next is made."""
+        missing, path = [], self._folder
         while not os.path.isdir(path):
             missing.append(path)
             path = os.path.dirname(path)
+        with contextlib.suppress(ReadOnly):
+            # The one that is there may have been made by a process that was killed before it synced the name.
+            sync_names(self._files, path)
         for folder in reversed(missing):
-            try:
-                self._files.make_folder(folder)
-            except StorageError:
-                # Another writer may have made it a moment ago.
-                if not os.path.isdir(folder):
-                    raise
+            self._make_folder(folder)
             self._files.sync_folder(os.path.dirname(folder))
+
+    def _incoming(self) -> str:
+        path = os.path.join(self._folder, _INCOMING)
+        kind = _kind_of(path)
+        if kind is None:
+            self._make_folder(path)
+        elif kind != stat.S_IFDIR:
+            raise ForeignFile(key=_INCOMING, path=path)
+        return path
+
+    def _make_folder(self, path: str) -> None:
+        try:
+            self._files.make_folder(path)
+        except StorageError:
+            # Another writer may have made it a moment ago.
+            if not os.path.isdir(path):
+                raise
+
+    def _make_lasting(self, key: str) -> None:
+        """Make sure of the folders above an object: that they are there, and that their names are durable."""
+        path = self._folder
+        for part in key.split("/")[:-1]:
+            above, path = path, os.path.join(path, part)
+            kind = _kind_of(path)
+            if kind is None:
+                self._make_folder(path)
+            elif kind == stat.S_IFREG:
+                raise BadKey(f"the key {key!r} continues another one that is an object here; a folder cannot hold "
+                             f"both", key=key)
+            elif kind != stat.S_IFDIR:
+                raise ForeignFile(key=key, path=path)
+            if kind is None or path not in self._lasting:
+                self._files.sync_folder(above)
+                _remember(self._lasting, path)
+
+    def _sync(self, folder: str) -> None:
+        self._files.sync_folder(folder)
+        _remember(self._settled, folder)
+
+    def _settle(self, key: str) -> None:
+        """Make durable what lies in the folder of an object, before anybody goes by what was found there.
+
+        Once for each folder: what an earlier process left. Of one that still runs, the names become durable when its
+        `create` returns.
+        """
+        folder = os.path.dirname(os.path.join(self._folder, key))
+        if folder not in self._settled:
+            # What this process may not sync it has not made either.
+            with contextlib.suppress(ReadOnly):
+                self._make_lasting(key)
+                self._files.sync_folder(folder)
+            _remember(self._settled, folder)
+
+    # --- reading
 
     def get(self, key: str) -> bytes:
         """See `ObjectStore.get`."""
@@ -137,40 +205,61 @@ class LocalObjects:
     def _open(self, key: str) -> int:
         path = self._path(key)
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            # Without waiting, in case the name is a pipe's.
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except (FileNotFoundError, NotADirectoryError):
             raise ObjectNotFound(key=key) from None
         except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO):
+                raise ForeignFile(key=key, path=path) from None
             raise StorageError.from_os(error, "open", path) from error
-        if os.path.isdir(path):
+        try:
+            self._require_object(key, path, os.fstat(descriptor))
+            self._settle(key)
+        except BaseException:
             os.close(descriptor)
-            raise ObjectNotFound(key=key)
+            raise
         return descriptor
+
+    def _require_object(self, key: str, path: str, status: os.stat_result) -> None:
+        if stat.S_ISDIR(status.st_mode):
+            raise ObjectNotFound(key=key)
+        if not stat.S_ISREG(status.st_mode):
+            raise ForeignFile(key=key, path=path)
 
     def info(self, key: str) -> ObjectInfo:
         """See `ObjectStore.info`."""
         path = self._path(key)
         try:
-            status = os.stat(path)
+            status = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
             raise ObjectNotFound(key=key) from None
-        if os.path.isdir(path):
-            raise ObjectNotFound(key=key)
+        except OSError as error:
+            raise StorageError.from_os(error, "look at", path) from error
+        self._require_object(key, path, status)
+        self._settle(key)
         return ObjectInfo(key, status.st_size, status.st_mtime)
 
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
-        """See `ObjectStore.list`. Looks only into folders that can hold such keys."""
+        """See `ObjectStore.list`. Looks only into folders that can hold such keys, and passes over links and pipes."""
         self._require_open()
         check_prefix(prefix)
         return self._walk("", prefix, after)
 
     def _walk(self, above: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
+        folder = os.path.join(self._folder, above)
         try:
-            entries = list(os.scandir(os.path.join(self._folder, above)))
+            entries = list(os.scandir(folder))
         except (FileNotFoundError, NotADirectoryError):
             return
+        except OSError as error:
+            if above == _LOST_AND_FOUND:
+                return
+            raise StorageError.from_os(error, "list", folder) from error
+        self._settle(above)
         # With the slash that its keys go on with, a folder sorts where they do.
-        named = sorted((entry.name + "/" * entry.is_dir(), entry) for entry in entries if entry.name[0] != ".")
+        named = sorted((entry.name + "/" * entry.is_dir(follow_symlinks=False), entry)
+                       for entry in entries if entry.name[0] != ".")
         for name, entry in named:
             key = above + name
             if name[-1] == "/":
@@ -178,22 +267,30 @@ class LocalObjects:
                     yield from self._walk(key, prefix, after)
             elif key.startswith(prefix) and key > after:
                 try:
-                    status = entry.stat()
+                    status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue
-                yield ObjectInfo(key, status.st_size, status.st_mtime)
+                if stat.S_ISREG(status.st_mode):
+                    yield ObjectInfo(key, status.st_size, status.st_mtime)
+
+    # --- removing
 
     def delete(self, key: str) -> None:
-        """See `ObjectStore.delete`. Durable when this returns; folders stay."""
+        """See `ObjectStore.delete`. Durable when this returns, also if another process removed it; folders stay."""
         path = self._path(key)
-        if not os.path.isfile(path):
+        kind = _kind_of(path)
+        if kind == stat.S_IFDIR:
             return
-        try:
-            self._files.unlink(path)
-        except StorageError as error:
-            if error.errno != errno.ENOENT:
-                raise
-        self._files.sync_folder(os.path.dirname(path))
+        if kind == stat.S_IFREG:
+            try:
+                self._files.unlink(path)
+            except StorageError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+        elif kind is not None:
+            raise ForeignFile(key=key, path=path)
+        if os.path.isdir(os.path.dirname(path)):
+            self._sync(os.path.dirname(path))
 
     def sweep(self, older_than: float) -> int:
         """Remove private files that crashed writers left, if they were written before `older_than`.
@@ -205,17 +302,29 @@ class LocalObjects:
         """
         self._require_open()
         removed = 0
-        folder = os.path.join(self._folder, _INCOMING)
-        for entry in list(os.scandir(folder)):
-            if entry.stat().st_mtime < older_than:
-                self._files.unlink(entry.path)
-                removed += 1
+        for entry in list(os.scandir(self._incoming())):
+            with contextlib.suppress(FileNotFoundError):  # Another sweep, or its writer.
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode) and status.st_mtime < older_than:
+                    self._files.unlink(entry.path)
+                    removed += 1
         return removed
 
     def _path(self, key: str) -> str:
+        """Where an object lies; on the way there is no link.
+
+        Raises:
+            BadKey: this is no key.
+            ForeignFile: a folder on the way is a link.
+        """
         self._require_open()
         check_key(key)
-        return os.path.join(self._folder, key)
+        path, *parts = [self._folder, *key.split("/")]
+        for part in parts[:-1]:
+            path = os.path.join(path, part)
+            if os.path.islink(path):
+                raise ForeignFile(key=key, path=path)
+        return os.path.join(path, parts[-1])
 
     def _require_open(self) -> None:
         if self._closed:
@@ -238,3 +347,19 @@ class LocalObjects:
 
     def __repr__(self) -> str:
         return f"LocalObjects({self._folder!r})"
+
+
+def _kind_of(path: str) -> int | None:
+    """What a name stands for, as the `S_IF...` constants of `stat`, a link for itself; `None` for nothing."""
+    try:
+        return stat.S_IFMT(os.lstat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StorageError.from_os(error, "look at", path) from error
+
+
+def _remember(folders: set[str], folder: str) -> None:
+    if len(folders) >= _MAX_REMEMBERED:
+        folders.clear()
+    folders.add(folder)

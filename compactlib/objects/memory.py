@@ -12,7 +12,7 @@ from sortedcontainers import SortedDict
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Closed, InvalidInput
 from compactlib.objects.audit import audit_listing
-from compactlib.objects.digest import Digest
+from compactlib.objects.digest import size_and_digest
 from compactlib.objects.errors import ObjectExists, ObjectNotFound
 from compactlib.objects.keys import check_key, check_prefix
 from compactlib.objects.store import ObjectInfo, ObjectRef
@@ -30,12 +30,13 @@ class MemoryObjects:
     def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
         """See `ObjectStore.create`."""
         self._check(key)
+        size_bytes, digest = size_and_digest(data)
         kept = bytes(data)
         with self._lock:
             if key in self._objects:
                 raise ObjectExists(key=key)
             self._objects[key] = kept, self._clock.now()
-        return ObjectRef(key, len(kept), Digest.of(kept))
+        return ObjectRef(key, size_bytes, digest)
 
     def get(self, key: str) -> bytes:
         """See `ObjectStore.get`."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 from compactlib.errors import Closed, InvalidInput, MissingDependency
 from compactlib.objects.audit import audit_listing
-from compactlib.objects.digest import Digest
+from compactlib.objects.digest import size_and_digest
 from compactlib.objects.errors import AccessDenied, ConditionsIgnored, ObjectExists, ObjectNotFound, StoreFailed
 from compactlib.objects.keys import check_key, check_prefix
 from compactlib.objects.store import ObjectInfo, ObjectRef
@@ -80,18 +80,38 @@ class RemoteObjects:
     def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
         """See `ObjectStore.create`. One request, so at most what the store takes in one (5 GB in S3).
 
-        A create whose answer was lost (`StoreFailed`) may have happened: `info` tells.
+        A create whose answer was lost (`StoreFailed`) may have happened: `info` tells. If the client below tries again
+        by itself, that may also end in `ObjectExists`. Then, as always before that answer, a second request has seen
+        the object: what such a store shows is durable.
         """
         self._check(key)
+        size_bytes, digest = size_and_digest(data)
         if self._conditions == "unchecked":
             with contextlib.suppress(ObjectNotFound):
                 self.info(key)
                 raise ObjectExists(key=key)
-        with self._named("create", key):
-            # Parts cannot be put on a condition everywhere, so one request it is.
-            self._client.put(self._store, key, data, use_multipart=False,
-                             mode="overwrite" if self._conditions == "unchecked" else "create")
-        return ObjectRef(key, memoryview(data).nbytes, Digest.of(data))
+        try:
+            with self._named("create", key):
+                # Parts cannot be put on a condition everywhere, so one request it is.
+                self._client.put(self._store, key, data, use_multipart=False,
+                                 mode="overwrite" if self._conditions == "unchecked" else "create")
+        except ObjectExists:
+            self._require_seen(key)
+            raise
+        return ObjectRef(key, size_bytes, digest)
+
+    def _require_seen(self, key: str) -> None:
+        """Look whether there is an object: a store refuses as well while another create or delete is under way.
+
+        Raises:
+            StoreFailed: none is to be seen; what comes of the other request nobody knows yet.
+        """
+        try:
+            self.info(key)
+        except ObjectNotFound:
+            raise StoreFailed(operation="create", key=key,
+                              detail="the store says that it is there, and it is not to be seen; another request for "
+                                     "it is under way") from None
 
     def get(self, key: str) -> bytes:
         """See `ObjectStore.get`."""

@@ -51,13 +51,16 @@ class ObjectStore(Protocol):
     Keys are those of `compactlib.objects.keys`. A key that continues another one's with a slash (`a` and `a/b`) may be
     refused with `BadKey`: a folder on a disk cannot hold both. Every method raises `StoreFailed` when the store cannot
     be asked, and `Closed` after `close`.
+
+    What reading shows is durable, except where its creator is still at work: whoever is about to rely on an object that
+    somebody else is making creates it as well, and goes on when that has returned or raised `ObjectExists`.
     """
 
     def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
         """Create an object, durable and visible as a whole when this returns.
 
         Raises:
-            ObjectExists: there is one; it stays as it is.
+            ObjectExists: there is one, and it is as durable as if this call had created it; it stays as it is.
             BadKey: the key cannot be stored.
         """
 

@@ -175,8 +175,12 @@ class RecordingFiles:
             self._operations.append(RemoveFolder(entry.path, entry.folder, self._drop(entry)))
 
     def sync_folder(self, path: StrPath) -> None:
-        """See `Files.sync_folder`."""
-        parts = self._inside(os.path.realpath(path), root_too=True)
+        """See `Files.sync_folder`. A folder above the recorded one is synced and not noted: no state differs in it."""
+        real = os.path.realpath(path)
+        if os.path.commonpath((real, self._root)) == real != self._root:
+            self._files.sync_folder(path)
+            return
+        parts = self._inside(real, root_too=True)
         with self._lock:
             self._files.sync_folder(path)
             self._operations.append(SyncFolder("/".join(parts) or ".", self._folder(parts)))

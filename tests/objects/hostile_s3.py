@@ -24,6 +24,7 @@ class Manner(enum.Enum):
 
     OVERWRITES = "takes a conditional put for a put"
     REFUSES_CONDITIONS = "answers a conditional put with 501 Not Implemented"
+    CONFLICTS = "answers a conditional put with 409 Conflict, as S3 does while another request for the key is under way"
     DAMAGES = "gives out bytes that are not those that were put"
     LISTS_IN_DISORDER = "lists in no order"
     FAILS_TO_LIST = "answers a listing with an internal error"
@@ -54,6 +55,8 @@ def _handler(manner: Manner) -> type[BaseHTTPRequestHandler]:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             if self.headers.get("If-None-Match") and manner is Manner.REFUSES_CONDITIONS:
                 self.fail(501, "NotImplemented")
+            elif self.headers.get("If-None-Match") and manner is Manner.CONFLICTS:
+                self.fail(409, "ConditionalRequestConflict")
             elif manner is not Manner.OVERWRITES and self.headers.get("If-None-Match") and self.key in objects:
                 self.fail(412, "PreconditionFailed")
             else:

@@ -94,6 +94,19 @@ def test_a_server_that_refuses_conditions_is_named() -> None:
         RemoteObjects(s3_servers.bucket(address, "hostile"))
 
 
+def test_an_object_is_told_to_be_there_only_if_it_is_seen() -> None:
+    """S3 answers 409 while another create or delete of the key is under way, which may leave nothing there."""
+    with hostile(Manner.CONFLICTS) as address:
+        with RemoteObjects(s3_servers.bucket(address, "hostile"), conditions="trusted") as store, \
+                pytest.raises(StoreFailed, match="another request"):
+            store.create("a", b"1")
+        with RemoteObjects(s3_servers.bucket(address, "hostile"), conditions="unchecked") as other:
+            other.create("a", b"2")
+        with RemoteObjects(s3_servers.bucket(address, "hostile"), conditions="trusted") as store, \
+                pytest.raises(ObjectExists):
+            store.create("a", b"1")
+
+
 def test_bytes_that_changed_on_the_server_are_found_by_their_digest() -> None:
     with hostile(Manner.DAMAGES) as address, RemoteObjects(s3_servers.bucket(address, "hostile")) as store:
         ref = store.create("a", b"data")

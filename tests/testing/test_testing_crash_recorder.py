@@ -139,6 +139,7 @@ def test_a_lock_file_may_be_made_past_the_recorder(tmp_path: Path) -> None:
 
 def test_paths_outside_are_refused_before_anything_is_done(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
+    (tmp_path / "beside").mkdir()
     (tmp_path / "other").write_bytes(b"x")
     files = RecordingFiles(tmp_path / "in")
     outside: list[Callable[[], object]] = [
@@ -149,12 +150,13 @@ def test_paths_outside_are_refused_before_anything_is_done(tmp_path: Path) -> No
         lambda: files.unlink(tmp_path / "other"),
         lambda: files.make_folder(tmp_path / "in/../new"),
         lambda: files.remove_folder(tmp_path / "in"),
-        lambda: files.sync_folder(tmp_path),
+        lambda: files.sync_folder(tmp_path / "beside"),
     ]
     for attempt in outside:
         with pytest.raises(InvalidInput, match="not below"):
             attempt()
-    assert picture(tmp_path) == {"in": None, "other": b"x"}
+    files.sync_folder(tmp_path)  # Changes nothing: opening a store syncs the names above it.
+    assert picture(tmp_path) == {"beside": None, "in": None, "other": b"x"}
     assert files.recording().operations == ()
 
 
