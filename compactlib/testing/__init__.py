@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from compactlib.testing.fault_plans import FaultPlan
     from compactlib.testing.faults import Crash, FailingFiles, Fault
     from compactlib.testing.fence_conformance import FenceConformance, LockingFenceConformance, check_fence
+    from compactlib.testing.forks import check_fork
+    from compactlib.testing.jumps import Jump, JumpingClock, JumpsReport, explore_clock_jumps
+    from compactlib.testing.kills import KillFailure, KillReport, LifeFiles, explore_kills
     from compactlib.testing.kv_conformance import KVStoreConformance, check_kv_store
     from compactlib.testing.kv_faults import (
         FaultyStore,
@@ -56,12 +59,15 @@ if TYPE_CHECKING:
         fault_at,
     )
     from compactlib.testing.kv_machine import kv_machine
+    from compactlib.testing.lost_answers import LostAnswer, LostAnswersReport, explore_lost_answers
     from compactlib.testing.need_checks import check_need_source
     from compactlib.testing.objects_conformance import ObjectStoreConformance, check_object_store
     from compactlib.testing.objects_faults import FaultyObjects
+    from compactlib.testing.pauses import SteppedFiles, explore_pauses
     from compactlib.testing.policy_checks import check_blob_policy, check_raftlog_policy, check_scheduler_config
     from compactlib.testing.range_format_conformance import RangeFormatConformance, check_range_format
     from compactlib.testing.sense_checks import check_sense_policy
+    from compactlib.testing.settings import SettingsFailure, SettingsReport, check_settings
     from compactlib.testing.staging_histories import check_staging_backend
 
 __all__ = [
@@ -78,13 +84,21 @@ __all__ = [
     "FaultyObjects",
     "FaultyStore",
     "FenceConformance",
+    "Jump",
+    "JumpingClock",
+    "JumpsReport",
     "KVCrash",
     "KVFault",
     "KVFaultReport",
     "KVOperation",
     "KVRun",
     "KVStoreConformance",
+    "KillFailure",
+    "KillReport",
+    "LifeFiles",
     "LockingFenceConformance",
+    "LostAnswer",
+    "LostAnswersReport",
     "ObjectStoreConformance",
     "PromiseBroken",
     "RangeFormatConformance",
@@ -92,9 +106,13 @@ __all__ = [
     "RecordingFiles",
     "Recover",
     "ScriptedClock",
+    "SettingsFailure",
+    "SettingsReport",
+    "SteppedFiles",
     "check_blob_policy",
     "check_executor",
     "check_fence",
+    "check_fork",
     "check_kv_store",
     "check_need_source",
     "check_object_store",
@@ -102,10 +120,15 @@ __all__ = [
     "check_range_format",
     "check_scheduler_config",
     "check_sense_policy",
+    "check_settings",
     "check_staging_backend",
     "explain",
     "explore",
+    "explore_clock_jumps",
+    "explore_kills",
     "explore_kv_faults",
+    "explore_lost_answers",
+    "explore_pauses",
     "explore_recovery",
     "fault_at",
     "kv_machine",
@@ -123,16 +146,22 @@ load_lazily(__name__, {
     ".fault_plans": ("FaultPlan",),
     ".faults": ("Crash", "FailingFiles", "Fault"),
     ".fence_conformance": ("FenceConformance", "LockingFenceConformance", "check_fence"),
+    ".forks": ("check_fork",),
+    ".jumps": ("Jump", "JumpingClock", "JumpsReport", "explore_clock_jumps"),
+    ".kills": ("KillFailure", "KillReport", "LifeFiles", "explore_kills"),
     ".kv_conformance": ("KVStoreConformance", "check_kv_store"),
     ".kv_faults": (
         "FaultyStore", "KVCrash", "KVFault", "KVFaultReport", "KVOperation", "KVRun", "explore_kv_faults",
         "fault_at"),
     ".kv_machine": ("kv_machine",),
+    ".lost_answers": ("LostAnswer", "LostAnswersReport", "explore_lost_answers"),
     ".need_checks": ("check_need_source",),
     ".objects_conformance": ("ObjectStoreConformance", "check_object_store"),
     ".objects_faults": ("FaultyObjects",),
+    ".pauses": ("SteppedFiles", "explore_pauses"),
     ".policy_checks": ("check_blob_policy", "check_raftlog_policy", "check_scheduler_config"),
     ".range_format_conformance": ("RangeFormatConformance", "check_range_format"),
     ".sense_checks": ("check_sense_policy",),
+    ".settings": ("SettingsFailure", "SettingsReport", "check_settings"),
     ".staging_histories": ("check_staging_backend",),
 })

@@ -115,11 +115,11 @@ def explore(recording: Recording, check: Check, *, rng: random.Random | None = N
         InvalidInput: the limit is below 2, or a point lies outside the recording.
     """
     tally = Tally()
-    with _scratch_folder(scratch) as base:
+    with scratch_folder(scratch) as base:
         found = distinct_states(recording, rng or random.Random(0), limit_per_point, points, set(), tally)
         for number, candidate in enumerate(found):
-            with (_rebuilt(candidate.model, candidate.choices, base / f"crash-{number}") as folder,
-                  _explained(recording, candidate.state)):
+            with (rebuilt(candidate.model, candidate.choices, base / f"crash-{number}") as folder,
+                  explained(recording, candidate.state)):
                 check(folder, recording.acknowledged(candidate.state.point))
     return _report(tally)
 
@@ -151,16 +151,16 @@ def explore_recovery(recording: Recording, recover: Recover, check: Check, *, rn
     tally = Tally()
     seen: set[tuple[bytes, object]] = set()
     model = CrashModel(recording)
-    with _scratch_folder(scratch) as base:
+    with scratch_folder(scratch) as base:
         for state in first_states:
             model.advance_to(state.point)
-            with (_rebuilt(model, model.choices(state), base / "first") as folder,
-                  _explained(recording, state)):
+            with (rebuilt(model, model.choices(state), base / "first") as folder,
+                  explained(recording, state)):
                 again = record(folder, recover, ignore=recording.ignore)
             acknowledged = recording.acknowledged(state.point)
             for candidate in distinct_states(again, rng, limit_per_point, None, seen, tally, len(acknowledged)):
-                with (_rebuilt(candidate.model, candidate.choices, base / "second") as folder,
-                      _explained(recording, state, again, candidate.state)):
+                with (rebuilt(candidate.model, candidate.choices, base / "second") as folder,
+                      explained(recording, state, again, candidate.state)):
                     recover(folder, LocalFiles())
                     check(folder, acknowledged)
     return _report(tally, len(first_states))
@@ -189,7 +189,7 @@ def replay(recording: Recording, state: str | CrashState, folder: StrPath, *,
     if slash:
         if recover is None:
             raise InvalidInput(f"the state {state} is that of a crashed recovery; give the recovery too")
-        with _scratch_folder(None) as base:
+        with scratch_folder(None) as base:
             replay(recording, parsed, base / "first")
             _write(record(base / "first", recover, ignore=recording.ignore), CrashState.parse(second), folder)
     else:
@@ -243,8 +243,8 @@ def _fate(recording: Recording, index: int, model: CrashModel, choices: Choices)
 
 
 @contextlib.contextmanager
-def _explained(recording: Recording, state: CrashState, again: Recording | None = None,
-               second: CrashState | None = None) -> Iterator[None]:
+def explained(recording: Recording, state: CrashState, again: Recording | None = None,
+              second: CrashState | None = None) -> Iterator[None]:
     """Turn whatever the check raises into a `CrashFailure` (pytest's own failures are no `Exception`)."""
     try:
         yield
@@ -263,7 +263,8 @@ def _explained(recording: Recording, state: CrashState, again: Recording | None 
 
 
 @contextlib.contextmanager
-def _rebuilt(model: CrashModel, choices: Choices, folder: Path) -> Iterator[Path]:
+def rebuilt(model: CrashModel, choices: Choices, folder: Path) -> Iterator[Path]:
+    """The folder as it stands after a crash with these choices, inside the `with`."""
     folder.mkdir()
     model.write(choices, str(folder))
     try:
@@ -279,7 +280,8 @@ def _write(recording: Recording, state: CrashState, folder: StrPath) -> None:
 
 
 @contextlib.contextmanager
-def _scratch_folder(parent: StrPath | None) -> Iterator[Path]:
+def scratch_folder(parent: StrPath | None) -> Iterator[Path]:
+    """A folder of its own inside the `with`, in shared memory if there is some and no parent is given."""
     name = None
     if parent is None:
         # There may be no shared memory, or no room left in it; then the ordinary place for temporary files will do.

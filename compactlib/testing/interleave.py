@@ -111,7 +111,7 @@ def explore(actors: Actors[WorldT], make_world: Callable[[Stage], WorldT], check
         NotDeterministic: runs do not repeat.
         ActorStuck: an actor waits for something off the stage.
     """
-    theatre = _Theatre(actors, make_world, check)
+    theatre = Theatre(actors, make_world, check)
     tree = ScheduleTree(list(actors), reduce=reduce)
     with theatre:
         while True:
@@ -141,7 +141,7 @@ def sample(actors: Actors[WorldT], make_world: Callable[[Stage], WorldT], check:
         InterleavingFailed: a run failed; has the schedule and the story.
         ActorStuck: an actor waits for something off the stage.
     """
-    with _Theatre(actors, make_world, check) as theatre:
+    with Theatre(actors, make_world, check) as theatre:
         for _ in range(schedules):
             theatre.perform(_at_random(Random(random.getrandbits(64))))
         return theatre.report(complete=False)
@@ -160,7 +160,7 @@ def replay(actors: Actors[WorldT], make_world: Callable[[Stage], WorldT], check:
     unknown = set(names) - set(actors)
     if unknown:
         raise InvalidInput(f"the schedule names {', '.join(sorted(unknown))}; the actors are {', '.join(actors)}")
-    with _Theatre(actors, make_world, check) as theatre:
+    with Theatre(actors, make_world, check) as theatre:
         error = theatre.attempt(Follow(names).choose, telling=True)
         if error is not None:
             raise InterleavingFailed(schedule_text(theatre.stage.steps), story_of(theatre.stage.steps), error)
@@ -178,8 +178,8 @@ def _at_random(random: Random) -> Choose:
     return choose
 
 
-class _Theatre:
-    """One stage for many runs, and the counts."""
+class Theatre:
+    """One stage for many runs, and the counts. For the explorers of this package."""
 
     def __init__(self, actors: Actors[Any], make_world: Callable[[Stage], Any], check: Check[Any]) -> None:
         if not actors:
@@ -195,7 +195,7 @@ class _Theatre:
         self._steps = 0
         self._longest = 0
 
-    def __enter__(self) -> _Theatre:
+    def __enter__(self) -> Theatre:
         return self
 
     def __exit__(self, *_: object) -> None:
