@@ -19,13 +19,26 @@ from collections.abc import Iterable, Sequence
 from compactlib.blobstore.compaction_log import Cycle, Target
 from compactlib.blobstore.names import SegmentName, place_of_index_file, segment_of_log_file
 from compactlib.blobstore.rewrite import TEMPORARY_SUFFIX
-from compactlib.errors import CorruptData, StorageError
+from compactlib.errors import Conflict, CorruptData, StorageError
 from compactlib.files import Files, StrPath, list_folder
 
 
 def private_name(target: SegmentName) -> str:
     """The name of a new segment that is whole, until the commit."""
     return target.log_file + TEMPORARY_SUFFIX
+
+
+def check_names_are_free(folder: StrPath, targets: Iterable[SegmentName]) -> None:
+    """Before anything is committed: that no stranger's folder has the name that a new segment is to get.
+
+    Raises:
+        Conflict: one has.
+    """
+    for target in targets:
+        path = os.path.join(folder, target.log_file)
+        if os.path.isdir(path) and not os.path.islink(path):
+            raise Conflict(f"{path} is a folder, and a new segment of the compaction gets this name; see what it is, "
+                           f"move it away, and resume the compaction")
 
 
 def place_targets(files: Files, folder: StrPath, cycle: Cycle) -> None:
@@ -61,7 +74,7 @@ def remove_sources(files: Files, folder: StrPath, sources: Sequence[SegmentName]
         StorageError: the disk refused; call again.
     """
     for name in files_of(folder, sources):
-        files.unlink(os.path.join(folder, name))
+        remove_file(files, folder, name)
 
 
 def files_of(folder: StrPath, segments: Iterable[SegmentName]) -> list[str]:
@@ -90,9 +103,18 @@ def remove_names(files: Files, folder: StrPath, names: Sequence[str]) -> None:
         StorageError: the disk refused; call again.
     """
     for name in names:
-        path = os.path.join(folder, name)
-        try:
-            files.unlink(path)
-        except StorageError:
-            if os.path.lexists(path):
-                raise
+        remove_file(files, folder, name)
+
+
+def remove_file(files: Files, folder: StrPath, name: str) -> None:
+    """Remove a name; one that is gone already does not matter, and a folder under it is a stranger's and stays.
+
+    Raises:
+        StorageError: the disk refused; call again.
+    """
+    path = os.path.join(folder, name)
+    try:
+        files.unlink(path)
+    except StorageError:
+        if os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path)):
+            raise

@@ -7,17 +7,18 @@ that, nothing is lost: opening the store makes it again from the log.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 
-from compactlib.blobstore.commit import files_of
+from compactlib.blobstore.commit import files_of, remove_file
 from compactlib.blobstore.config import BlobStoreConfig
-from compactlib.blobstore.descriptor import Descriptor
+from compactlib.blobstore.descriptor import DESCRIPTOR_FILE, Descriptor
 from compactlib.blobstore.errors import BlobTooLarge, PlanDoesNotFit, StoreFull
 from compactlib.blobstore.index_file import write_index
 from compactlib.blobstore.journal import Journal
-from compactlib.blobstore.load_log import SegmentLoader
+from compactlib.blobstore.load_log import SegmentLoader, is_ordinary
 from compactlib.blobstore.log_state import LogSegment, LogSnapshot, LogState
 from compactlib.blobstore.log_writer import LogWriter
 from compactlib.blobstore.model import IndexEntry, RecordFlag
@@ -29,7 +30,7 @@ from compactlib.checksum import crc32
 from compactlib.clock import Clock
 from compactlib.errors import CompactlibError, InvalidInput, StorageError
 from compactlib.files import Files
-from compactlib.observe import Observer
+from compactlib.runtime import LaterObserver
 
 MAX_UNSYNCED_RECORDS = 1 << 16
 """How many records may be written without a sync; sequences that a crash may have lost are never given again."""
@@ -43,20 +44,20 @@ class LiveLog:
         folder: the store's folder.
         config: how the store is kept.
         clock: where time comes from.
-        observer: told of index files that could not be written.
+        observer: told of index files that could not be written, when `deliver` is called on it.
         descriptor: what the store is.
         state: what the folder holds.
         writer: at the end of the active segment.
         next_sequence: the number of the next record.
     """
 
-    def __init__(self, files: Files, folder: str, config: BlobStoreConfig, clock: Clock, observer: Observer,
+    def __init__(self, files: Files, folder: str, config: BlobStoreConfig, clock: Clock, observer: LaterObserver,
                  descriptor: Descriptor, state: LogState, writer: LogWriter, next_sequence: int) -> None:
         self._files = files
         self._folder = folder
         self._config = config
         self._clock = clock
-        self._observer = observer
+        self.observer: LaterObserver = observer
         self._descriptor = descriptor
         self._salt = salt_of(descriptor.incarnation)
         self._next_sequence = next_sequence
@@ -141,20 +142,19 @@ class LiveLog:
         self.writer.keep(entry.size)
         # Given once, even if the sync fails: what a failed sync has left on the disk may be found there later.
         self._next_sequence += 1
-        if self._config.durability == "each":
+        now = self._clock.monotonic()
+        if self._config.durability == "each" or (self._config.durability == "interval"
+                                                 and now - self._synced_at >= self._config.sync_interval_seconds):
+            # Nobody sees a record whose writer is told that it failed.
             try:
                 self.writer.sync()
             except BaseException:
-                self.writer.give_back(entry.size)
+                self.writer.give_back(entry.offset)
                 raise
+            self._synced_at = now
         state = self.state
         state.open.append(entry)
         self.journal.append(entry.segment)
-        if self._config.durability == "interval":
-            now = self._clock.monotonic()
-            if now - self._synced_at >= self._config.sync_interval_seconds:
-                self.writer.sync()
-                self._synced_at = now
         if len(state.open) >= self._config.index_max_entries or state.open.file_bytes() >= self._config.index_max_bytes:
             self._seal_or_tell()
         return entry
@@ -164,7 +164,7 @@ class LiveLog:
         try:
             self.seal_index()
         except StorageError as error:
-            self._observer.event("blobstore_seal_failed", {"folder": self._folder, "error": str(error)})
+            self.observer.event("blobstore_seal_failed", {"folder": self._folder, "error": str(error)})
 
     # -------------------------------------------------------------------------------------- sealing and switching
 
@@ -182,7 +182,7 @@ class LiveLog:
         try:
             write_index(self._files, self._folder, index, self._descriptor.incarnation)
         except StorageError as error:
-            self._observer.event("blobstore_index_not_written", {"folder": self._folder, "index": str(index.place),
+            self.observer.event("blobstore_index_not_written", {"folder": self._folder, "index": str(index.place),
                                                                  "error": str(error)})
         self.state = state.sealed_open(index)
 
@@ -198,6 +198,9 @@ class LiveLog:
                             wanted_bytes=wanted_bytes)
         self.seal_index()
         name = self.writer.segment.next_position
+        while os.path.lexists(path := os.path.join(self._folder, name.log_file)) and not is_ordinary(path):
+            # A stranger's link or folder has this name, and stays.
+            name = name.next_position
         self.writer.roll(self._descriptor.header(name, self._next_sequence))
         self.state = self.state.with_segment(name)
 
@@ -255,10 +258,30 @@ class LiveLog:
         """Return when a record is durable, if the configuration wants that; not under the lock.
 
         Raises:
-            StorageError: the disk refused.
+            StorageError: the disk refused; the record, and all others that wait for the same, are taken back.
         """
-        if self._config.durability == "group":
+        if self._config.durability != "group":
+            return
+        try:
             self.writer.sync_to(LogPosition(entry.segment, entry.end))
+        except StorageError:
+            with self.lock:
+                if self.writer.stopped is None:
+                    # It was not the sync that was refused: no descriptor is left, say. This one is open.
+                    with contextlib.suppress(StorageError):
+                        self.writer.sync()
+                if self.writer.synced >= (entry.segment, entry.end):
+                    return
+                self._take_back()
+            raise
+
+    def _take_back(self) -> None:
+        """After a refused sync: what nobody was told to be stored is there no more. Writing has stopped."""
+        end = self.writer.synced.offset
+        state = self.state
+        if state.open.end > end:
+            self.writer.give_back(end)
+            self.state = LogState(state.key, state.segments, state.open.cut(end), state.directory)
 
     def flush(self) -> None:
         """Make everything written durable."""
@@ -266,10 +289,10 @@ class LiveLog:
             self.writer.sync()
             self._synced_at = self._clock.monotonic()
 
-    def close(self) -> None:
-        """Seal the index and give up the files."""
+    def close(self, *, is_mine: bool = True) -> None:
+        """Seal the index and give up the files; in a fork of the process that has the store, only the latter."""
         try:
-            if self.writer.stopped is None:
+            if is_mine and self.writer.stopped is None:
                 self.seal_index()
         finally:
             self.writer.close()
@@ -304,11 +327,12 @@ def index_starts_of(folder: str, names: Iterable[SegmentName]) -> dict[SegmentNa
     return starts
 
 
-def remove_leftovers(files: Files, folder: str, suffixes: tuple[str, ...]) -> None:
-    """Unlink what an interrupted durable write has left."""
+def remove_leftovers(files: Files, folder: str) -> None:
+    """Unlink what an interrupted durable write of the store itself has left."""
     for file_name in os.listdir(folder):
-        if file_name.endswith(suffixes):
-            files.unlink(os.path.join(folder, file_name))
+        written, suffix = os.path.splitext(file_name)
+        if suffix == ".tmp" and (written == DESCRIPTOR_FILE or place_of_index_file(written) is not None):
+            remove_file(files, folder, file_name)
 
 
 def _content(entry: IndexEntry) -> int:

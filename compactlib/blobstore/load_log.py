@@ -9,7 +9,8 @@ disk, so a failure there is the end of the log (notes 1.1, 1.2, 1.9).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import stat
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 import attrs
@@ -24,7 +25,7 @@ from compactlib.blobstore.open_index import OpenIndex
 from compactlib.blobstore.scan import DamagedRange, Scanned, ScannedRecord, scan_records
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader
 from compactlib.errors import CorruptData, StorageError, Unsupported
-from compactlib.files import Files, list_folder
+from compactlib.files import Files, StrPath
 
 
 @attrs.frozen
@@ -80,6 +81,7 @@ class SegmentLoader:
         index_max_entries: how many entries an index segment made from the log may have.
         index_files: the offsets at which the folder's index files begin, by segment.
         repair: whether indexes that had to be made again are written to the disk.
+        not_written: told of each that the disk did not take; it is made again at the next opening.
     """
 
     files: Files
@@ -88,6 +90,7 @@ class SegmentLoader:
     index_max_entries: int
     index_files: dict[SegmentName, list[int]]
     repair: bool = True
+    not_written: Callable[[str, StorageError], None] = lambda place, error: None
 
     def load_sealed(self, name: SegmentName) -> LoadedSegment:
         """Open a segment that nothing is appended to any more.
@@ -206,7 +209,11 @@ class _Loading:
         index = IndexSegment.of_entries(self._name, entries, self.end, stop, loader.descriptor.incarnation)
         self.index.append(index)
         if loader.repair:
-            write_index(loader.files, loader.folder, index, loader.descriptor.incarnation)
+            try:
+                write_index(loader.files, loader.folder, index, loader.descriptor.incarnation)
+            except StorageError as error:
+                # It is in memory, and the log says the same: a full disk keeps no store from being opened.
+                loader.not_written(str(index.place), error)
 
     def note_damage(self, scanned: Iterable[Scanned]) -> None:
         """Remember what a scan found that is no whole record."""
@@ -250,7 +257,7 @@ def list_log(folder: str, *, check: bool = True) -> tuple[list[SegmentName], dic
         StorageError: the folder cannot be read.
     """
     names, index_files = [], dict[SegmentName, list[int]]()
-    for file_name in list_folder(folder):
+    for file_name in _ordinary_names(folder):
         name, place = segment_of_log_file(file_name), place_of_index_file(file_name)
         if name is not None:
             names.append(name)
@@ -262,6 +269,24 @@ def list_log(folder: str, *, check: bool = True) -> tuple[list[SegmentName], dic
             raise CorruptData(path=os.path.join(folder, second.log_file), offset=0,
                               expected="one generation of each position", found=f"{first} beside {second}")
     return names, {name: sorted(starts) for name, starts in index_files.items()}
+
+
+def is_ordinary(path: StrPath) -> bool:
+    """Whether this is an ordinary file, and no link to one."""
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _ordinary_names(folder: str) -> list[str]:
+    """The ordinary files in a folder. What else lies there under a name of ours is a stranger's: links are not
+    followed, pipes not waited for."""
+    try:
+        with os.scandir(folder) as found:
+            return [entry.name for entry in found if entry.is_file(follow_symlinks=False)]
+    except OSError as error:
+        raise StorageError.from_os(error, "list", folder) from error
 
 
 def find_descriptor(folder: str, names: Sequence[SegmentName]) -> Descriptor | None:

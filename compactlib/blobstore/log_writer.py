@@ -96,9 +96,9 @@ class LogWriter:
         except StorageError as error:
             self.stopped = error
 
-    def give_back(self, size: int) -> None:
-        """Take back the record that was kept last, because its sync was refused."""
-        self._end -= size
+    def give_back(self, end: int) -> None:
+        """Take back the records behind offset `end`, because their sync was refused."""
+        self._end = end
         self.abandon()
 
     def sync(self) -> None:

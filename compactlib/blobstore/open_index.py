@@ -43,6 +43,15 @@ class OpenIndex:
         index.end = sealed.end
         return index
 
+    def cut(self, end: int) -> OpenIndex:
+        """The same without the entries that end behind offset `end`; readers of this one keep what they see."""
+        index = OpenIndex(self.segment, self.start)
+        for entry in self.entries():
+            if entry.end <= end:
+                index.append(entry)
+        index.end = end
+        return index
+
     @property
     def segment(self) -> SegmentName:
         """The active log segment."""

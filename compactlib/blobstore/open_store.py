@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 import attrs
 
+from compactlib.blobstore.compaction_file import LOG_NAME
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.descriptor import DESCRIPTOR_FILE, Descriptor, read_descriptor, write_descriptor
+from compactlib.blobstore.erasure import STATE_NAME
 from compactlib.blobstore.errors import NotAStore
 from compactlib.blobstore.live_log import MAX_UNSYNCED_RECORDS, LiveLog, remove_leftovers
 from compactlib.blobstore.load_log import (
@@ -16,23 +18,28 @@ from compactlib.blobstore.load_log import (
     RecoveryReport,
     SegmentLoader,
     find_descriptor,
+    is_ordinary,
     list_log,
     merged,
 )
 from compactlib.blobstore.log_state import LogSegment, LogState
 from compactlib.blobstore.log_writer import LogWriter
 from compactlib.blobstore.model import milliseconds
-from compactlib.blobstore.names import FIRST_SEGMENT, INDEX_SUFFIX, SegmentName, place_of_index_file
+from compactlib.blobstore.names import FIRST_SEGMENT, SegmentName, place_of_index_file, segment_of_log_file
 from compactlib.blobstore.open_index import OpenIndex
+from compactlib.blobstore.plan_history import FILE_NAME as PLAN_HISTORY_FILE
 from compactlib.blobstore.recover import CompactionRecovery, recover_compaction
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, create_segment, decode_header
 from compactlib.clock import Clock
-from compactlib.errors import CorruptData
-from compactlib.files import Files, list_folder
-from compactlib.folder_lock import FolderLock
+from compactlib.errors import CorruptData, DiskFull, InvalidInput, StorageError
+from compactlib.files import Files, list_folder, sync_names
+from compactlib.folder_lock import LOCK_NAME, FolderLock
 from compactlib.observe import Observer
+from compactlib.runtime import LaterObserver
 
-LOCK_FILE = "LOCK"
+_OWN_FILES = (DESCRIPTOR_FILE, LOG_NAME, STATE_NAME, PLAN_HISTORY_FILE)
+_NO_STRANGERS = (LOCK_NAME, DESCRIPTOR_FILE + ".tmp", "lost+found")
+"""What a folder may hold in which a store is created, beside hidden files."""
 
 
 @attrs.frozen
@@ -56,27 +63,65 @@ class OpenedStore:
 
 def open_log(folder: str, config: BlobStoreConfig, files: Files, clock: Clock, observer: Observer,
              new_incarnation: Callable[[], bytes]) -> OpenedStore:
-    """Open or create the store in a folder; see `BlobStore` for the errors."""
-    if not os.path.isdir(folder):
-        config.check_capacity()
-        files.make_folder(folder)
-        files.sync_folder(os.path.dirname(folder))
+    """Open or create the store in a folder; see `BlobStore` for the errors.
+
+    What is found may be in the page cache only, left there by a process that was killed before it had synced it: the
+    folder, its parent and the log of a compaction are synced before anything is built on them. Nothing but a new store
+    needs room on the disk.
+    """
+    told = LaterObserver(observer)
+    _make_folder(folder, config, files)
     lock = FolderLock(folder)
     try:
+        sync_names(files, folder)
+        _check_own_files(folder, files)
         descriptor, damage = _descriptor(folder, config, files, clock, new_incarnation)
-        remove_leftovers(files, folder, (INDEX_SUFFIX + ".tmp", DESCRIPTOR_FILE + ".tmp"))
+        remove_leftovers(files, folder)
         compaction = recover_compaction(folder, files)
-        log, report = _load(folder, config, files, clock, observer, descriptor)
-        found = (*damage, *([compaction.damage] if compaction.damage is not None else []),
-                 *_lost_segments(folder, compaction.removed))
+        lost = tuple(_lost_segments(folder, compaction.removed))
+        log, report = _load(folder, config, files, clock, told, descriptor)
+        found = (*damage, *([compaction.damage] if compaction.damage is not None else []), *lost,
+                 *_strange_segments(folder))
         report = merged([RecoveryReport(found), report])
         for error in report.damage:
-            observer.event("blobstore_damage", {"folder": folder, "path": error.path, "offset": error.offset,
-                                                "expected": error.expected, "found": error.found})
+            told.event("blobstore_damage", {"folder": folder, "path": error.path, "offset": error.offset,
+                                            "expected": error.expected, "found": error.found})
+        told.deliver()
         return OpenedStore(lock, descriptor, log, report, compaction)
     except BaseException:
         lock.release()
         raise
+
+
+def _make_folder(folder: str, config: BlobStoreConfig, files: Files) -> None:
+    if os.path.isdir(folder):
+        return
+    config.check_capacity()
+    try:
+        files.make_folder(folder)
+    except StorageError:
+        # Two processes may create one store at once: who gets the lock does the rest.
+        if not os.path.isdir(folder):
+            if os.path.lexists(folder):
+                raise NotAStore(f"{folder} is not a folder; choose another place for the store",
+                                path=folder) from None
+            raise
+
+
+def _check_own_files(folder: str, files: Files) -> None:
+    """Links are not followed, pipes are not waited for: what has the name of one of our files has to be a file."""
+    for name in _OWN_FILES:
+        path = os.path.join(folder, name)
+        if os.path.lexists(path) and not is_ordinary(path):
+            raise InvalidInput(f"{path} is not an ordinary file, and the store's own is one; see what it is, and "
+                               f"remove it")
+    if os.path.lexists(path := os.path.join(folder, LOG_NAME)):
+        # The step that it ends with decides what is removed.
+        out = files.open(path)
+        try:
+            out.sync()
+        finally:
+            out.close()
 
 
 def _descriptor(folder: str, config: BlobStoreConfig, files: Files, clock: Clock,
@@ -100,24 +145,32 @@ def _descriptor(folder: str, config: BlobStoreConfig, files: Files, clock: Clock
         if known is None:
             raise lost
     else:
-        strangers = [name for name in list_folder(folder) if name not in (LOCK_FILE, DESCRIPTOR_FILE + ".tmp")]
+        strangers = [name for name in list_folder(folder) if name not in _NO_STRANGERS and not name.startswith(".")]
         if strangers:
             raise NotAStore(f"{folder} holds {strangers[0]!r} and no blob store; choose an empty folder", path=folder)
         config.check_capacity()
         segment_bytes = min(config.segment_bytes, config.capacity_bytes)
         known = Descriptor(new_incarnation(), segment_bytes, config.capacity_bytes // segment_bytes,
                            milliseconds(clock.now()))
-    write_descriptor(files, folder, known)
+    try:
+        write_descriptor(files, folder, known)
+    except DiskFull:
+        # The segments say the same; the next opening tries again.
+        if not names:
+            raise
     return known, damage
 
 
-def _load(folder: str, config: BlobStoreConfig, files: Files, clock: Clock, observer: Observer,
+def _load(folder: str, config: BlobStoreConfig, files: Files, clock: Clock, observer: LaterObserver,
           descriptor: Descriptor) -> tuple[LiveLog, RecoveryReport]:
     names, index_files = list_log(folder)
     if names and _was_never_whole(folder, names[-1]):
         # The crash came while the segment was being created: no record was ever in it.
         files.unlink(os.path.join(folder, names.pop().log_file))
-    loader = SegmentLoader(files, folder, descriptor, config.index_max_entries, index_files)
+    def not_written(index: str, error: StorageError) -> None:
+        observer.event("blobstore_index_not_written", {"folder": folder, "index": index, "error": str(error)})
+
+    loader = SegmentLoader(files, folder, descriptor, config.index_max_entries, index_files, not_written=not_written)
     loaded = [loader.load_sealed(name) for name in names[:-1]]
     loaded.append(loader.load_active(names[-1]) if names else _first_segment(folder, files, descriptor))
     active = loaded[-1]
@@ -130,6 +183,15 @@ def _load(folder: str, config: BlobStoreConfig, files: Files, clock: Clock, obse
     writer = LogWriter(files, folder, active.header, active.open.end)
     log = LiveLog(files, folder, config, clock, observer, descriptor, state, writer, following)
     return log, merged(segment.report for segment in loaded)
+
+
+def _strange_segments(folder: str) -> Iterator[CorruptData]:
+    """What has the name of a segment and is none: it is left alone."""
+    for name in list_folder(folder):
+        path = os.path.join(folder, name)
+        if segment_of_log_file(name) is not None and not is_ordinary(path):
+            yield CorruptData(path=path, offset=0, expected="a segment's file",
+                              found="a link, a folder or another thing that is not an ordinary file")
 
 
 def _lost_segments(folder: str, removed: Iterable[str]) -> Iterator[CorruptData]:

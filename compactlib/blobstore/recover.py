@@ -17,7 +17,9 @@ A hard delete that was interrupted is finished first. Running this again changes
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -27,13 +29,15 @@ from compactlib.blobstore.commit import place_targets, private_name, remove_name
 from compactlib.blobstore.compaction_file import LOG_NAME, close_log, read_log, write_log
 from compactlib.blobstore.compaction_log import CompactionLog, Cycle, Phase
 from compactlib.blobstore.erasure import STATE_NAME, redo_erasures
+from compactlib.blobstore.load_log import is_ordinary
 from compactlib.blobstore.names import SegmentName, place_of_index_file, segment_of_log_file
 from compactlib.blobstore.rewrite import TEMPORARY_SUFFIX
-from compactlib.errors import CorruptData
+from compactlib.errors import CorruptData, DiskFull
 from compactlib.files import Files, StrPath, list_folder
 
 DAMAGED_SUFFIX = ".damaged"
-_HALF_WRITTEN = (".index.tmp", LOG_NAME + ".tmp", STATE_NAME + ".tmp")
+_HALF_WRITTEN = (LOG_NAME + ".tmp", STATE_NAME + ".tmp")
+_ATTEMPT = re.compile(r"(0|[1-9][0-9]{0,18})_(0|[1-9][0-9]{0,18})\.log(\..+)?" + re.escape(TEMPORARY_SUFFIX))
 
 
 @attrs.frozen
@@ -66,7 +70,9 @@ def recover_compaction(folder: StrPath, files: Files) -> CompactionRecovery:
         Unsupported: the compaction log is that of a later release.
         StorageError: the disk refused; call again.
     """
-    redo_erasures(files, folder)
+    # On a full disk it waits: the index says already that these contents are gone, and a hard delete finishes it first.
+    with contextlib.suppress(DiskFull):
+        redo_erasures(files, folder)
     damage = None
     try:
         log = read_log(folder)
@@ -86,7 +92,8 @@ def recover_compaction(folder: StrPath, files: Files) -> CompactionRecovery:
         close_log(files, folder, log)
         log = None
     # Nobody else writes now: what is half written is nobody's.
-    half_written = [name for name in list_folder(folder) if name.endswith(_HALF_WRITTEN)]
+    half_written = [name for name in list_folder(folder) if name in _HALF_WRITTEN
+                    or (name.endswith(".index.tmp") and place_of_index_file(name.removesuffix(".tmp")) is not None)]
     removed = tuple(sorted({*leftovers(folder, log), *half_written}))
     remove_names(files, folder, removed)
     if removed:
@@ -97,7 +104,7 @@ def recover_compaction(folder: StrPath, files: Files) -> CompactionRecovery:
 def _take_back_names(files: Files, folder: StrPath, cycle: Cycle) -> CorruptData | None:
     """Names are given after the step to COMMIT is durable: one that is given says that this step was there."""
     present = {name for name in map(segment_of_log_file, list_folder(folder)) if name is not None}
-    given = [name for name in cycle.planned if name in present]
+    given = [name for name in cycle.planned if name in present and is_ordinary(os.path.join(folder, name.log_file))]
     if not given or not present.issuperset(cycle.sources):
         return None
     for name in given:
@@ -115,12 +122,15 @@ def _finish_cycle(files: Files, folder: StrPath, log: CompactionLog) -> Compacti
     place_targets(files, folder, cycle)
     if log.phase is Phase.COMMIT:
         log = log.start_cleanup(at)
-    # With it the new segments' names become durable.
-    write_log(files, folder, log)
+    # The new segments' names, before anything of the sources goes.
+    files.sync_folder(folder)
     remove_sources(files, folder, cycle.sources)
     files.sync_folder(folder)
     log = log.end_cycle(at)
-    write_log(files, folder, log)
+    # Only now, when the sources have given their room back. On a disk that is full all the same, the log stays at the
+    # commit, and whoever reads it does all this again; what goes on from here writes it anew.
+    with contextlib.suppress(DiskFull):
+        write_log(files, folder, log)
     return log
 
 
@@ -154,7 +164,7 @@ def leftovers(folder: StrPath, log: CompactionLog | None) -> Iterator[str]:
         if place is not None:
             if place.segment not in present | whole:
                 yield name
-        elif name.endswith(TEMPORARY_SUFFIX) and name not in {private_name(each) for each in whole}:
+        elif _ATTEMPT.fullmatch(name) and name not in {private_name(each) for each in whole}:
             # Attempts elsewhere may still be writing to theirs; ours have died with their process.
             owner = segment_of_log_file(name.split(".log", 1)[0] + ".log")
             if not (owner in wanted and name.endswith(".kept" + TEMPORARY_SUFFIX)):

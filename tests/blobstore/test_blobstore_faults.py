@@ -5,17 +5,23 @@ from __future__ import annotations
 import copy
 import errno
 import itertools
+import os
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from compactlib.blobstore.config import BlobStoreConfig, Durability
 from compactlib.blobstore.errors import WritesStopped
 from compactlib.blobstore.model import Blob, GetOptions, Missing
+from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.store import BlobStore
 from compactlib.clock import ManualClock
-from compactlib.errors import StorageError
-from compactlib.files import Files
+from compactlib.errors import Closed, StorageError
+from compactlib.files import Files, LocalFiles, OutFile, StrPath
+from compactlib.observe import Observer
 from compactlib.testing import FailingFiles
 from tests.blobstore.plain_store import PlainStore, told
 
@@ -130,3 +136,166 @@ def test_after_a_refused_sync_nothing_more_is_written_and_reading_goes_on(tmp_pa
     with opened(tmp_path, None, "each") as store:
         assert isinstance(store.get(b"a"), Blob)
         store.put(b"c", b"3")
+
+
+class NoSync(LocalFiles):
+    """Refuses to sync segments while it is armed; `before` is called first."""
+
+    def __init__(self) -> None:
+        self.armed = False
+        self.before: Callable[[], object] = lambda: None
+
+    def create(self, path: StrPath) -> OutFile:
+        return NoSyncFile(super().create(path), self)
+
+    def open(self, path: StrPath) -> OutFile:
+        return NoSyncFile(super().open(path), self)
+
+
+class NoSyncFile:
+    def __init__(self, out: OutFile, files: NoSync) -> None:
+        self._out, self._files = out, files
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._out, name)
+
+    def sync(self) -> None:
+        if self._files.armed and self._out.path.endswith(".log"):
+            before, self._files.before = self._files.before, lambda: None
+            before()
+            raise StorageError(operation="sync", path=self._out.path, errno=errno.EIO)
+        self._out.sync()
+
+
+@pytest.mark.parametrize("entries", [2, 100])
+@pytest.mark.parametrize("durability", ["each", "group", "interval"])
+def test_a_write_refused_by_a_failed_sync_leaves_no_trace(durability: Durability, entries: int, tmp_path: Path) -> None:
+    files, clock = NoSync(), ManualClock(NOW)
+    config = BlobStoreConfig(capacity_bytes=1 << 14, segment_bytes=1 << 12, durability=durability,
+                             index_max_entries=entries, sync_interval_seconds=5)
+    store = BlobStore(tmp_path / "store", config, files=files, clock=clock)
+    store.put(b"a", b"1")
+    clock.advance(6)
+    before = store.snapshot()
+    files.armed = True
+    with pytest.raises(StorageError):
+        store.put(b"b", b"2")
+    assert isinstance(store.get(b"b"), Missing)
+    assert isinstance(store.info(b"b"), Missing)
+    assert store.snapshot().segments == before.segments
+    assert [entry.id for entry in store.entries_since(None).entries] == [b"a"]
+    store.audit()
+    for refused in (lambda: store.delete(b"a"), lambda: store.put(b"c", b"3"), store.flush):
+        with pytest.raises(WritesStopped):
+            refused()
+    assert isinstance(store.get(b"a"), Blob)
+    store.audit()
+    files.armed = False
+    store.close()
+    with BlobStore(tmp_path / "store", config, clock=clock) as again:
+        assert isinstance(again.get(b"a"), Blob)
+        assert isinstance(again.get(b"b"), Missing)
+        assert not again.recovery.damage
+
+
+def test_whoever_waits_for_the_same_refused_sync_is_taken_back_too(tmp_path: Path) -> None:
+    """While one thread syncs, another writes on top of what it sees; the sync is refused, and so are both."""
+    files, clock = NoSync(), ManualClock(NOW)
+    config = BlobStoreConfig(capacity_bytes=1 << 14, segment_bytes=1 << 12, durability="group")
+    store = BlobStore(tmp_path / "store", config, files=files, clock=clock)
+    store.put(b"a", b"1")
+    store.put(b"b", b"1")
+    errors: list[StorageError] = []
+
+    def second() -> None:
+        try:
+            store.delete(b"a")
+        except StorageError as error:
+            errors.append(error)
+
+    other = threading.Thread(target=second)
+
+    def write_meanwhile() -> None:
+        other.start()
+        while isinstance(store.get(b"a"), Blob):
+            pass
+
+    files.armed, files.before = True, write_meanwhile
+    with pytest.raises(StorageError):
+        store.delete(b"b")
+    other.join()
+    assert isinstance(errors[0], WritesStopped)
+    assert isinstance(store.get(b"a"), Blob)
+    assert isinstance(store.get(b"b"), Blob)
+    store.audit()
+    store.close()
+
+
+def test_a_group_write_does_not_need_a_second_descriptor(tmp_path: Path) -> None:
+    class NoneLeft(LocalFiles):
+        armed = False
+
+        def open(self, path: StrPath) -> OutFile:
+            if self.armed:
+                raise StorageError(operation="open", path=path, errno=errno.EMFILE)
+            return super().open(path)
+
+    files = NoneLeft()
+    with BlobStore(tmp_path / "store", BlobStoreConfig(durability="group"), files=files) as store:
+        files.armed = True
+        store.put(b"a", b"1")
+        assert isinstance(store.get(b"a"), Blob)
+        assert not store.status().stopped
+
+
+def test_a_fork_can_read_and_changes_nothing(tmp_path: Path) -> None:
+    config = BlobStoreConfig(capacity_bytes=1 << 14, segment_bytes=1 << 12, index_max_entries=1000)
+    store = BlobStore(tmp_path / "store", config, clock=ManualClock(NOW))
+    store.put(b"a", b"1")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "store").iterdir()}
+    child = os.fork()
+    if child == 0:
+        told = 1
+        try:
+            assert isinstance(store.get(b"a"), Blob)
+            for change in (lambda: store.put(b"b", b"2"), lambda: store.delete(b"a"), store.flush,
+                           store.close_active_segment, lambda: store.reload_index(SegmentName(0, 0)),
+                           lambda: store.swap_segments([SegmentName(0, 0)], [])):
+                with pytest.raises(Closed, match="fork"):
+                    change()
+            store.close()
+            told = 0
+        finally:
+            os._exit(told)
+    assert os.waitpid(child, 0)[1] == 0
+    assert {path.name: path.read_bytes() for path in (tmp_path / "store").iterdir()} == before
+    store.put(b"b", b"2")
+    store.close()
+    with BlobStore(tmp_path / "store", config, clock=ManualClock(NOW)) as again:
+        assert isinstance(again.get(b"b"), Blob)
+
+
+def test_an_observer_is_told_outside_of_the_lock_and_breaks_nothing(tmp_path: Path) -> None:
+    """It asks another thread to write, which waits for the lock; then it raises."""
+    told: list[str] = []
+
+    class Curious(Observer):
+        def event(self, name: str, fields: Mapping[str, Any]) -> None:
+            told.append(name)
+            thread = threading.Thread(target=lambda: store.put(b"by the observer %d" % len(told), b""))
+            thread.start()
+            thread.join(10)
+            assert not thread.is_alive()
+            raise RuntimeError("an observer's own")
+
+    files = FailingFiles()
+    config = BlobStoreConfig(capacity_bytes=1 << 14, segment_bytes=1 << 12, index_max_entries=4)
+    store = BlobStore(tmp_path / "store", config, files=files, clock=ManualClock(NOW), observer=Curious())
+    for name in ("0_0.80.index.tmp", "0_0.80.index.tmp/in the way"):
+        (tmp_path / "store" / name).mkdir()
+    for number in range(4):
+        store.put(b"%d" % number, b"x")
+    assert told == ["blobstore_index_not_written"]
+    assert isinstance(store.get(b"by the observer 1"), Blob)
+    store.audit()
+    store.close()
