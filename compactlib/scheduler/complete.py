@@ -41,7 +41,7 @@ def complete(effects: Effects, item: CompletedJob) -> None:
         effects.throw_away(name, results.new_blocks)
         _queue_survivors(effects, job)
         return
-    if results.new_blocks or results.no_output is NoOutput.EMPTY:
+    if results.source_blocks and (results.new_blocks or results.no_output is NoOutput.EMPTY):
         _replace(effects, job, results)
     settle_orphans(effects, job, results.new_blocks)
     unread = unread_sources(job, results) if state.config.check_results else ()
@@ -99,12 +99,11 @@ def _queue_survivors(effects: Effects, job: Job) -> None:
 
 
 def _replace(effects: Effects, job: Job, results: CompactedBlocks) -> None:
-    """The sources go, the new blocks come: tombstone, queue, index."""
+    """The sources, of which there is at least one, go, and the new blocks come: tombstone, queue, index."""
     state = effects.state
-    if results.source_blocks:
-        effects.delete_later(BlockTombstones(
-            name=job.state.name, tenant=job.tenant, shard=job.shard, level=job.state.compaction_level,
-            blocks=results.source_blocks))
+    effects.delete_later(BlockTombstones(
+        name=job.state.name, tenant=job.tenant, shard=job.shard, level=job.state.compaction_level,
+        blocks=results.source_blocks))
     for block in results.new_blocks:
         queue_block(effects, block)
     if state.index is None:

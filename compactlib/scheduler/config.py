@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import attrs
 
@@ -104,8 +104,8 @@ class SchedulerConfig:
         cleanup_lease_seconds: after this long without a confirmation, a tombstone is handed out again.
         standalone_cleanup: hand tombstones to workers that have room and no job to do.
         refuse_future_tokens: refuse tokens above the current log index, which nobody can have been given.
-        evict_at_limit: make room as soon as the queue is full; `False`: only once it is over its limit (notes 5.1).
-        check_results: hold results against the plan and the metadata index (notes 5.5).
+        evict_at_limit: make room as soon as the queue is full; `False`: only once it is over its limit.
+        check_results: hold results against the plan and the metadata index; without, what a worker says is done.
         strict_states: refuse updates about jobs that are assigned to nobody, and second updates about one job.
 
     Raises:
@@ -151,21 +151,3 @@ class SchedulerConfig:
             raise BadConfig(f"higher_level_share is {self.higher_level_share}; a share lies between 0 and 1")
         if self.last_key not in ("age", "name"):
             raise BadConfig(f"last_key is {self.last_key!r}; give 'age' or 'name'")
-
-    @classmethod
-    def upstream(cls, **changes: Any) -> SchedulerConfig:
-        """The behaviour described in notes 1, for comparison: see there what is weak about it.
-
-        As there, the age of the last level is the most by which the times of any job's blocks may differ.
-
-        Args:
-            changes: settings that differ from it.
-        """
-        settings: dict[str, Any] = {
-            "last_key": "name", "standalone_cleanup": False, "refuse_future_tokens": False, "evict_at_limit": False,
-            "check_results": False, "strict_states": False, "backoff_seconds": 0.0,
-        }
-        config = cls(**{**settings, **changes})
-        span = config.levels[-1].max_age_seconds
-        levels = tuple(attrs.evolve(level, max_range_seconds=span) for level in config.levels)
-        return attrs.evolve(config, levels=levels)

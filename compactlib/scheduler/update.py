@@ -61,7 +61,7 @@ class CompletedJob:
 
     Attributes:
         state: with the token it had.
-        compacted_blocks: the results; `None` if the worker sent none, which only `SchedulerConfig.upstream()` takes.
+        compacted_blocks: the results; `None` if the worker sent none, which only a scheduler that does not check takes.
     """
 
     state: JobState

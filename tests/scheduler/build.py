@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
 
 from compactlib.scheduler import (
     AddBlocks,
@@ -34,7 +37,16 @@ def levels(*limits: Limits) -> tuple[LevelConfig, ...]:
     return tuple(LevelConfig(max_blocks=blocks, max_age_seconds=age) for blocks, age in limits)
 
 
-CFG3 = SchedulerConfig.upstream(levels=levels((3, 0), (2, 0), (2, 0)), cleanup_batch_size=0)
+def lenient(**changes: Any) -> SchedulerConfig:
+    """Every check switched off, jobs by name, and the last level's age as the widest span of a job at any level."""
+    config = SchedulerConfig(**{
+        "last_key": "name", "standalone_cleanup": False, "refuse_future_tokens": False, "evict_at_limit": False,
+        "check_results": False, "strict_states": False, "backoff_seconds": 0.0, **changes})
+    span = config.levels[-1].max_age_seconds
+    return attrs.evolve(config, levels=tuple(attrs.evolve(level, max_range_seconds=span) for level in config.levels))
+
+
+CFG3 = lenient(levels=levels((3, 0), (2, 0), (2, 0)), cleanup_batch_size=0)
 
 
 def queue_of(config: SchedulerConfig = CFG3) -> BlockQueue:

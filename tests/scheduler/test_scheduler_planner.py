@@ -13,7 +13,7 @@ from compactlib.scheduler.block_queue import BlockQueue
 from compactlib.scheduler.planner import PlanCursor, job_name
 from compactlib.scheduler.ulid import NO_TIME, ulid_seconds
 from compactlib.scheduler.xxh64 import xxh64
-from tests.scheduler.build import CFG3, batches, cursor, drained, levels, planned, push, queue_of
+from tests.scheduler.build import CFG3, batches, cursor, drained, lenient, levels, planned, push, queue_of
 from tests.scheduler.model_planner import Block, model_jobs
 
 KEYS = {"A0": ("A", 0, 0), "A1": ("A", 1, 0), "B2": ("B", 2, 0)}
@@ -89,7 +89,7 @@ def test_vector_15_a_batch_without_blocks_gives_no_job() -> None:
 
 
 def test_vector_16_old_batches_become_jobs_of_one_block() -> None:
-    config = SchedulerConfig.upstream(levels=levels((5, 5), (5, 5)), cleanup_batch_size=0)
+    config = lenient(levels=levels((5, 5), (5, 5)), cleanup_batch_size=0)
     queue = queue_of(config)
     push(queue, ("A", 1, 0), 1, at=10)
     push(queue, ("B", 0, 0), 2, at=20)
@@ -104,7 +104,7 @@ def ulid(seconds: float, tail: int = 0) -> str:
 
 
 def test_vector_17_blocks_too_far_apart_in_time_are_not_joined() -> None:
-    config = SchedulerConfig.upstream(cleanup_batch_size=0)
+    config = lenient(cleanup_batch_size=0)
     queue = queue_of(config)
     start = 1727049615.0  # 2024-09-23T00:00:15Z
     times = [start + 15 * number for number in range(10)]

@@ -39,7 +39,7 @@ from compactlib.scheduler import (
     Verdict,
 )
 from compactlib.scheduler.state_rows import dump_rows
-from tests.scheduler.build import Host, P, S, job_plan, job_state, output, say
+from tests.scheduler.build import Host, P, S, job_plan, job_state, lenient, output, say
 
 PAIRS = SchedulerConfig(levels=(LevelConfig(max_blocks=2), LevelConfig(max_blocks=2, max_age_seconds=50)),
                         cleanup_delay_seconds=60, max_failures=2)
@@ -83,10 +83,12 @@ def test_vector_49_an_update_of_another_term_changes_nothing_and_says_so() -> No
 
 
 @pytest.mark.parametrize("results", [None, CompactedBlocks(tenant="A", shard=1, source_blocks=()),
-                                     CompactedBlocks(tenant="A", shard=1, source_blocks=("a", "b"))])
-def test_vector_50_under_upstream_a_completion_without_results_leaves_its_sources(
+                                     CompactedBlocks(tenant="A", shard=1, source_blocks=("a", "b")),
+                                     CompactedBlocks(tenant="A", shard=1, source_blocks=(), new_blocks=(
+                                         BlockMeta(id="made of nothing", tenant="A", shard=1, level=1),))])
+def test_vector_50_unchecked_a_completion_without_results_leaves_its_sources(
         results: CompactedBlocks | None) -> None:
-    host, response = with_job(SchedulerConfig.upstream(levels=PAIRS.levels))
+    host, response = with_job(lenient(levels=PAIRS.levels))
     answer = host.service.poll(host.command(), PollRequest((say(response, S, results=results),)))
     assert [one.verdict for one in answer.answers] == [Verdict.ACCEPTED]
     state = host.service.state
@@ -481,9 +483,9 @@ def test_a_queue_full_of_excluded_jobs_makes_room_for_as_many_as_are_wanted() ->
     assert len(host.poll(9).compaction_jobs) == 2
 
 
-def test_under_upstream_a_full_queue_of_excluded_jobs_ends_all_compaction() -> None:
+def test_without_evict_at_limit_a_full_queue_of_excluded_jobs_ends_all_compaction() -> None:
     # Notes 5.1, number 1: why `evict_at_limit` is our default.
-    host = exhausted(SchedulerConfig.upstream(levels=PAIRS.levels, max_queue_size=3, max_failures=2), 3)
+    host = exhausted(lenient(levels=PAIRS.levels, max_queue_size=3, max_failures=2), 3)
     host.add(*(f"b{number}" for number in range(4)))
     for _ in range(5):
         host.poll(9)
