@@ -269,7 +269,8 @@ class SegmentLog(LogWriter):
             StorageError: the disk refused the last sync; the log is closed all the same.
         """
         # The folder must not be given to another process while groups are still committed in it.
-        self._owner.close()
+        if self._lock.is_mine:
+            self._owner.close()
         super().close()
 
     def __enter__(self) -> SegmentLog:

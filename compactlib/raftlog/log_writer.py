@@ -15,7 +15,7 @@ from compactlib.errors import (
     InvalidInput,
     StorageError,
 )
-from compactlib.files import StrPath
+from compactlib.files import StrPath, sync_names
 from compactlib.folder_lock import FolderLock
 from compactlib.raftlog.compaction import Compactor
 from compactlib.raftlog.folder import discard_headless_newest, read_folder, require_log
@@ -58,7 +58,9 @@ class LogWriter(LogReader):
         if not require_log(folder, may_create=True) and not os.path.isdir(folder):
             self._make_folder(folder)
             self._files.sync_folder(os.path.dirname(os.path.abspath(folder)))
-        self._open_stack.enter_context(FolderLock(folder))
+        self._lock = self._open_stack.enter_context(FolderLock(folder))
+        # An earlier writer may have been killed before it synced what is found here; all that is acknowledged rests on it.
+        sync_names(self._files, folder)
         self._limits = self._options.limits
         self._state = read_snapshot_state(folder)
         self._recovery = recover_folder(self._files, folder)
@@ -197,6 +199,7 @@ class LogWriter(LogReader):
             self._recover_newest()
 
     def _recover_newest(self) -> None:
+        self._lock.require_mine()
         self._newest.recover()
         known = read_folder(self._folder).known
         self._segments.reset(segment for segment in known if segment.ref.number not in self._compactor.doomed)
@@ -228,6 +231,7 @@ class LogWriter(LogReader):
             newest = self._newest.known()
             if newest is None or self._closed:
                 return
+            self._lock.require_mine()
             try:
                 self._newest.flush()
             except StorageError:
@@ -295,12 +299,23 @@ class LogWriter(LogReader):
             if found != wanted:
                 raise CompactlibError(f"(end of the older segments, start of the newest) is {found}, expected {wanted}")
 
+    def _require_open(self) -> None:
+        super()._require_open()
+        # A fork of the process that opened the log has its memory, and must not write what that holds.
+        self._lock.require_mine()
+
     def close(self) -> None:
-        """Sync, and let the log go; closing again does nothing.
+        """Sync, and let the log go; closing again does nothing. In a fork it only lets the fork's files go.
 
         Raises:
             StorageError: the disk refused the last sync; the log is closed all the same.
         """
+        if not self._closed and not self._lock.is_mine:
+            # Without the locks: whoever held one when the process was forked is not here to give it back.
+            self._closed = True
+            self._newest.abandon()
+            self._open_stack.close()
+            return
         with self._switch:
             super().close()
             self._open_stack.close()

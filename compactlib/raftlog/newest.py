@@ -184,6 +184,12 @@ class NewestSegment:
         ref = SegmentRef(self._number, index.first, index.last)
         return KnownSegment(ref, index.entries, index.data_bytes, "native")
 
+    def abandon(self) -> None:
+        """Give up the files without another write."""
+        writer, self._writer, self._reader = self._writer, None, None
+        if writer is not None:
+            writer.abandon()
+
     def close(self) -> None:
         """Sync and give up the files.
 

@@ -179,8 +179,12 @@ class Story:
         assert self.log is not None
         self.close()
 
+        opened = 0
+
         def compact(folder: Path, files: RecordingFiles) -> None:
+            nonlocal opened
             with SegmentLog(folder, self._options(files)) as log:
+                opened = len(files.recording().operations)
                 for index, term in self.unsynced:
                     log.append(index, term, payload_of(index, term))
                 log.compact(kind)
@@ -191,7 +195,7 @@ class Story:
             point = int(rest[0])
         else:
             matches = [place for place, operation in enumerate(operations)
-                       if fnmatch.fnmatch(operation, rest[1] if rest[0] == "last" else rest[0])]
+                       if place >= opened and fnmatch.fnmatch(operation, rest[1] if rest[0] == "last" else rest[0])]
             assert matches, f"no operation matches {rest}"
             point = matches[-1 if rest[0] == "last" else 0]
         losing = rest[rest.index("losing") + 1] if "losing" in rest else None

@@ -1,0 +1,174 @@
+"""Around the log: killed and followed by an owner who acknowledges before the power fails, forked, under new settings."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import attrs
+import pytest
+
+from compactlib.errors import Closed
+from compactlib.indexset import IndexSet
+from compactlib.outcome import Done, Failed
+from compactlib.raftlog import (
+    CostPolicy,
+    Dead,
+    Entry,
+    EveryNMinors,
+    LogOptions,
+    LogReader,
+    Missing,
+    RaPolicy,
+    SeedPolicy,
+    SegmentLimits,
+    SegmentLog,
+    SnapshotState,
+)
+from compactlib.raftlog.names import segment_name
+from compactlib.testing.forks import check_fork
+from compactlib.testing.kills import LifeFiles, explore_kills
+from compactlib.testing.settings import check_settings
+from tests.raftlog.compaction_logs import counted
+from tests.raftlog.wrapped_files import UnsyncedFiles
+
+LOG = "log"
+
+# ------------------------------------------------------------------------------- killed, followed, and then no power
+
+
+@attrs.frozen
+class Promised:
+    """What a log has acknowledged: the term of each index, by its last sync, and the snapshot in force."""
+
+    terms: dict[int, int]
+    snapshot: int
+    live: IndexSet
+
+
+def small(files: object) -> LogOptions:
+    return LogOptions(limits=SegmentLimits(max_entries=4), run_id=counted(), keep_links_seconds=0.0,
+                      trigger=EveryNMinors(0), files=files)  # type: ignore[arg-type]
+
+
+def payload_of(index: int, term: int) -> bytes:
+    return b"%d in %d" % (index, term) * (index % 3)
+
+
+def promise_of(log: SegmentLog) -> Promised:
+    state = log.snapshot
+    return Promised({entry.index: entry.term for entry in log.entries()}, -1 if state is None else state.index,
+                    IndexSet() if state is None else state.live)
+
+
+def life(folder: Path, files: LifeFiles, rounds: int = 1) -> None:
+    """Appends, overwrites, takes a snapshot, compacts, appends again; acknowledges after each."""
+    with SegmentLog(folder / LOG, small(files)) as log:
+        for _ in range(rounds):
+            last, state = log.last_index or 0, log.snapshot
+            term = 1 if not last else max(entry.term for entry in log.entries(last)) + 1
+            log.sync()
+            files.acknowledge(promise_of(log))
+            # What an earlier life may have appended without a sync is taken back first.
+            first = max(last - 1, 1 if state is None else state.index + 1)
+            log.extend((index, term, payload_of(index, term)) for index in range(first, first + 8))
+            log.sync()
+            files.acknowledge(promise_of(log))
+            held = [entry.index for entry in log.entries()]
+            log.record_snapshot(held[-3], [index for index in held[:-3] if index % 3 == 0])
+            files.acknowledge(promise_of(log))
+            log.compact("major")
+            log.punch_holes()
+            log.append(held[-1] + 1, term, b"after")
+            log.sync()
+            files.acknowledge(promise_of(log))
+            log.append(held[-1] + 2, term, b"never synced")
+
+
+def require_kept(folder: Path, acknowledged: Sequence[Promised]) -> None:
+    if not acknowledged:
+        return
+    promised = acknowledged[-1]
+    with SegmentLog(folder / LOG, small(UnsyncedFiles())) as log:
+        state = log.snapshot
+        assert (-1 if state is None else state.index) >= promised.snapshot
+        newest = max([entry.term for entry in log.entries(log.last_index or 0)], default=0)
+        for index, term in promised.terms.items():
+            match log.read(index):
+                case Entry(found, found_term, payload):
+                    assert found == index
+                    assert found_term >= term
+                    assert payload in (payload_of(index, found_term), b"after", b"never synced")
+                case Dead():
+                    # Only by a snapshot of which nothing was acknowledged yet, when it was alive by the last one.
+                    assert state is not None
+                    assert state.index > promised.snapshot
+                case Missing():
+                    assert newest > term, f"{index} is gone, and nothing newer has taken it back"
+        assert log.verify() == []
+        log.audit()
+
+
+def kills(max_states: int, limit_per_point: int, rounds: int = 1) -> int:
+    work = partial(life, rounds=rounds)
+    return explore_kills(work, work, require_kept, max_states=max_states, limit_per_point=limit_per_point).distinct
+
+
+def test_a_killed_life_another_that_acknowledges_and_then_no_power() -> None:
+    """A new segment's name was found, appended to and synced, and was gone after the power failure."""
+    assert kills(600, 4) >= 600
+
+
+@pytest.mark.soak
+def test_soak_a_killed_life_another_that_acknowledges_and_then_no_power() -> None:
+    assert kills(32_000, 64, rounds=3) >= 30_000
+
+
+# ------------------------------------------------------------------------------------------------------------- a fork
+
+
+def test_a_fork_may_not_write_what_its_parent_has_open(tmp_path: Path) -> None:
+    """It wrote what the parent had not flushed, and appended beside it: acknowledged entries were replaced."""
+    def append(log: SegmentLog) -> None:
+        log.append((log.last_index or 0) + 1, 1, b"entry")
+        log.sync()
+        log.append((log.last_index or 0) + 1, 1, b"not synced, waits in memory")
+
+    def audit(log: SegmentLog) -> None:
+        assert log.last_index == 6
+        assert log.verify() == []
+        log.audit()
+
+    assert isinstance(check_fork(lambda: SegmentLog(tmp_path / LOG), append, SegmentLog.close, audit=audit), Closed)
+
+
+@pytest.mark.parametrize("name", ["refs", "last_index", "lease", "read", "scan", "record_snapshot", "compact",
+                                  "punch_holes", "reclaim", "sync"])
+def test_no_question_to_a_log_in_a_fork_writes(tmp_path: Path, name: str) -> None:
+    """What waits in memory was handed to the disk by whoever looked, also in a fork, where it is out of date."""
+    with SegmentLog(tmp_path / LOG) as log:
+        log.append(1, 1, b"entry")
+        log.sync()
+        log.append(2, 1, b"waits in memory")
+        before = (tmp_path / LOG / segment_name(1)).read_bytes()
+        if not (child := os.fork()):
+            try:
+                with contextlib.suppress(Closed):
+                    ask(log, name)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert (tmp_path / LOG / segment_name(1)).read_bytes() == before
+
+
+def ask(log: SegmentLog, name: str) -> object:
+    calls: dict[str, Callable[[], object]] = {
+        "refs": lambda: log.refs, "last_index": lambda: log.last_index, "lease": log.lease, "read": lambda: log.read(2),
+        "scan": lambda: list(log.scan()), "record_snapshot": lambda: log.record_snapshot(1), "compact": log.compact,
+        "punch_holes": log.punch_holes, "reclaim": log.reclaim, "sync": log.sync}
+    return calls[name]()
