@@ -70,6 +70,8 @@ class Connections(Generic[C]):
             connection.close()
 
     def _take(self) -> C:
+        # Before the lock: in a forked child a thread that is not there may hold it.
+        self.require_open()
         with self._lock:
             self.require_open()
             if self._idle:

@@ -189,7 +189,13 @@ class SqliteStore(TransactionalStore):
     def _set_up(self) -> None:
         try:
             with named_errors("open", self._path), self._connections.lent() as connection:
-                ready = is_ready(connection, self._path)
+                # In one read transaction: another process may be setting the file up right now.
+                connection.execute("BEGIN")
+                try:
+                    ready = is_ready(connection, self._path)
+                finally:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
                 self._switch_to_wal(connection)
                 if ready:
                     return

@@ -64,7 +64,7 @@ def require_sound(path: str, partition: object, key: object, value: object, vers
 
 
 def is_ready(connection: sqlite3.Connection, path: str) -> bool:
-    """Whether the database is a store; `False` if it is empty and may become one.
+    """Whether the database is a store; `False` if it is empty and may become one. Call it within a transaction.
 
     Raises:
         NotAStore: it holds something else.

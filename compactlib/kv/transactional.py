@@ -45,7 +45,12 @@ class TransactionalStore(ABC):
 
     @abstractmethod
     def _require_open(self) -> None:
-        """Raise `Closed` after `close`."""
+        """Raise `Closed` after `close`, and in a child of the process that opened the store."""
+
+    def _submit(self, transaction: Transaction) -> None:
+        # Before any lock: in a forked child a thread that is not there may hold it.
+        self._require_open()
+        self._writes.submit(transaction)
 
     @property
     def limits(self) -> KVLimits:
@@ -54,26 +59,26 @@ class TransactionalStore(ABC):
 
     def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
         """See `KVStore.set`. One commit, shared by the threads that write meanwhile."""
-        self._writes.submit(Transaction((), [checked_put(partition, key, value, self._limits)]))
+        self._submit(Transaction((), [checked_put(partition, key, value, self._limits)]))
 
     def set_if(self, partition: bytes, key: bytes, value: Buffer, predicate: Predicate | None) -> None:
         """See `KVStore.set_if`."""
         put = checked_put(partition, key, value, self._limits)
-        self._writes.submit(Transaction([(*put[:2], predicate)], [put]))
+        self._submit(Transaction([(*put[:2], predicate)], [put]))
 
     def delete(self, partition: bytes, key: bytes) -> None:
         """See `KVStore.delete`."""
-        self._writes.submit(Transaction((), [(*checked_cell(partition, key, self._limits), None)]))
+        self._submit(Transaction((), [(*checked_cell(partition, key, self._limits), None)]))
 
     def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
         """See `KVStore.delete_if`."""
         cell = checked_cell(partition, key, self._limits)
-        self._writes.submit(Transaction([(*cell, checked_present(predicate))], [(*cell, None)]))
+        self._submit(Transaction([(*cell, checked_present(predicate))], [(*cell, None)]))
 
     def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
                  deletes: Iterable[Delete] = ()) -> None:
         """See `KVStore.transact`."""
-        self._writes.submit(checked_transaction(conditions, puts, deletes, self._limits))
+        self._submit(checked_transaction(conditions, puts, deletes, self._limits))
 
     def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
              page_size: int | None = None) -> PagedEntries:

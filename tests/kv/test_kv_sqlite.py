@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import random
@@ -11,8 +12,10 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -137,6 +140,54 @@ def test_a_writer_that_is_killed_leaves_whole_transactions(tmp_path: Path) -> No
             with store.scan(b"log") as entries:
                 assert [int(entry.key) for entry in entries] == list(range(1, int(left) + 1))
             store.audit()
+
+
+def test_another_process_may_set_the_file_up_at_any_statement_of_this_one(tmp_path: Path,
+                                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several processes open one new store at once; at each statement of one, another one opens it from start to end."""
+    statements = itertools.count()
+    turn, path, met = -1, tmp_path / "kv", False
+    connect = sqlite3.connect
+
+    class Meddled(sqlite3.Connection):
+        def execute(self, *arguments: Any) -> sqlite3.Cursor:
+            nonlocal met
+            if next(statements) == turn:
+                met = True
+                monkeypatch.setattr(sqlite3, "connect", connect)
+                # Waits for nothing that this one holds.
+                with contextlib.suppress(SlowDown), contextlib.closing(SqliteStore(path, busy_seconds=0)) as other:
+                    other.set(b"p", b"k", b"v")
+            return super().execute(*arguments)
+
+    while met or turn < 0:
+        turn, met, statements, path = turn + 1, False, itertools.count(), tmp_path / f"kv{turn + 1}"
+        monkeypatch.setattr(sqlite3, "connect", functools.partial(connect, factory=Meddled))
+        with contextlib.closing(SqliteStore(path)) as store:
+            store.set(b"p", b"mine", b"v")
+            store.audit()
+    assert turn > 8
+
+
+def test_a_child_forked_while_a_thread_writes_is_told_and_does_not_hang(tmp_path: Path) -> None:
+    """The locks inside are held by a thread that the child does not have."""
+    with contextlib.closing(SqliteStore(tmp_path / "kv", busy_seconds=60)) as store:
+        store._writes._lock.acquire()  # noqa: SLF001
+        store._connections._lock.acquire()  # noqa: SLF001
+        child = os.fork()
+        if child == 0:
+            threading.Timer(10, os._exit, [1]).start()
+            told = []
+            for call in (lambda: store.get(b"p", b"k"), lambda: store.set(b"p", b"k", b"w")):
+                try:
+                    call()
+                except Closed:
+                    told.append(True)
+            store.close()
+            os._exit(0 if told == [True, True] else 2)
+        store._writes._lock.release()  # noqa: SLF001
+        store._connections._lock.release()  # noqa: SLF001
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_child_of_fork_must_open_its_own(tmp_path: Path) -> None:
