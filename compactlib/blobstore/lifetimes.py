@@ -86,18 +86,29 @@ def lifetimes(history: Sequence[IndexEntry], rules: PurgeRules) -> Iterator[Life
     effective = newest.op_time_ms if newest.kind == _DELETE else FOREVER
     before = -1
     for entry in history:
-        if entry.sequence == before or rules.is_container_gone(entry):
+        if entry.sequence == before:
             continue
         before = entry.sequence
-        if entry.kind == _PUT:
-            yield Lifetime(entry.segment, entry.size, (entry.account, entry.container), effective, expires)
+        covers = (entry is newest or entry.kind == _TTL_UPDATE) and _covers(entry, history)
+        if rules.is_container_gone(entry):
+            if covers:
+                yield Lifetime(entry.segment, entry.size, None, FOREVER, FOREVER)
+        elif entry.kind == _PUT:
+            yield Lifetime(entry.segment, entry.size, (entry.account, entry.container), effective,
+                           FOREVER if covers else expires)
         elif entry.kind == _TTL_UPDATE:
             put_stays = put is not None and put.segment != entry.segment
             yield Lifetime(entry.segment, entry.size, None, FOREVER if put_stays else effective, FOREVER)
         elif entry is newest:
-            until = expires if entry.kind == _UNDELETE else _tombstone_until(entry, put, rules)
+            until = FOREVER if covers else expires if entry.kind == _UNDELETE else _tombstone_until(entry, put, rules)
             if until >= 0:
                 yield Lifetime(entry.segment, entry.size, None, FOREVER, until)
+
+
+def _covers(entry: IndexEntry, history: Sequence[IndexEntry]) -> bool:
+    """Whether a record in another segment would mean something else without this one."""
+    return any(other.segment != entry.segment and other.sequence != entry.sequence for other in history
+               if other.sequence < entry.sequence or entry.kind == _DELETE)
 
 
 def _tombstone_until(tombstone: IndexEntry, put: IndexEntry | None, rules: PurgeRules) -> int:

@@ -12,6 +12,10 @@ UNDELETE, and whether a TTL_UPDATE has made it permanent. "Latest" is always the
 
 A delete is in effect strictly before the reference time. A blob is expired strictly after its expiry, at the time of
 the copying, not at the reference time.
+
+No older state comes back: the newest state of a blob, and a TTL_UPDATE, are kept as long as an older record of the blob
+stays in the log, whatever else says that they may go; a tombstone as long as any other one does. A record stays if its
+segment is not compacted, or is compacted in a later cycle, which may never come.
 """
 
 from __future__ import annotations
@@ -97,8 +101,20 @@ def judge(history: Sequence[IndexEntry], rules: Rules, compacting: Collection[Se
     blob = _Blob.of([history[place] for place in distinct])
     for place in distinct:
         entry = history[place]
-        verdicts[place] = Verdict.CONTAINER if rules.is_container_gone(entry) else blob.judge(entry, rules, compacting)
+        verdict = Verdict.CONTAINER if rules.is_container_gone(entry) else blob.judge(entry, rules, compacting)
+        if verdict in _MAY_UNCOVER and blob.is_covering(entry) and _uncovers(entry, history, compacting):
+            verdict = Verdict.KEEP
+        verdicts[place] = verdict
     return verdicts
+
+
+_MAY_UNCOVER = (Verdict.EXPIRED, Verdict.PURGED, Verdict.CONTAINER)
+
+
+def _uncovers(entry: IndexEntry, history: Sequence[IndexEntry], compacting: Collection[SegmentName]) -> bool:
+    """Whether a record that `entry` has outdone would be left without it. Cycles take their segments in ascending order."""
+    return any(other.sequence != entry.sequence and (other.segment not in compacting or other.segment > entry.segment)
+               for other in history if other.sequence < entry.sequence or entry.kind == _DELETE)
 
 
 def _judge_alone(entry: IndexEntry, rules: Rules) -> Verdict:
@@ -167,6 +183,10 @@ class _Blob:
         if newest is not None and newest.flags & _TTL_UPDATED:
             is_permanent = True
         return cls(newest, put, is_permanent)
+
+    def is_covering(self, entry: IndexEntry) -> bool:
+        """Whether older records mean something else without it."""
+        return self.newest is not None and (entry is self.newest or entry.kind == _TTL_UPDATE)
 
     def judge(self, entry: IndexEntry, rules: Rules, compacting: Collection[SegmentName]) -> Verdict:
         newest = self.newest
