@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import BinaryIO
 
+from compactlib.blobstore.errors import BlobExists
 from compactlib.blobstore.model import (
     NO_EXPIRY,
     Answer,
@@ -25,7 +26,7 @@ from compactlib.blobstore.model import (
     milliseconds,
 )
 from compactlib.blobstore.operations import draft_delete, draft_of, draft_put, draft_ttl_update, draft_undelete
-from compactlib.blobstore.records import HEADER_BYTES, TRAILER_BYTES, check_record
+from compactlib.blobstore.records import HEADER_BYTES, TRAILER_BYTES, check_record, content_range
 from compactlib.blobstore.replication import FoundEntries, ReplicationToken, entries_since
 from compactlib.blobstore.state import BlobState, blob_state
 from compactlib.blobstore.store_log import StoreLog
@@ -189,8 +190,12 @@ class BlobStore(StoreLog):
                           account: int = 0, container: int = 0) -> IndexEntry:
         """Append a record as a peer has it, whatever the blob's state here; what it is to mean is the host's concern.
 
+        A PUT that is here already is not written again: the answer is the entry of the one that is.
+
         Raises:
             InvalidInput: a field is out of its range, or a record other than a PUT has content.
+            BlobExists: a PUT of this id is here that is not the same; a blob has one.
+            CorruptData: a PUT of this id is here, and is damaged.
             BlobTooLarge: it does not fit into a segment.
             StoreFull: no segment is left.
             StorageError: the disk refused.
@@ -204,7 +209,11 @@ class BlobStore(StoreLog):
         draft = draft_of(id_bytes(blob_id), kind, content_bytes=len(content), flags=flags, life_version=life_version,
                          op_time_ms=milliseconds(op_time), expires_ms=expires_ms, account=account, container=container)
         with self._writing() as log:
-            entry = log.append(draft, content)
+            known = blob_state(log.state.find(draft.id)) if kind == RecordKind.PUT else None
+            if known is not None and known.put is not None:
+                entry = self._same_put(known.put, draft, content)
+            else:
+                entry = log.append(draft, content)
         log.wait_for(entry)
         return entry
 
@@ -229,6 +238,17 @@ class BlobStore(StoreLog):
         if not options.include_expired and state.is_expired(self._now_ms()):
             return Expired(key, state.newest.expires_ms / 1000)
         return Missing(key) if put is None or gone else put
+
+    def _same_put(self, known: IndexEntry, draft: IndexEntry, content: bytes) -> IndexEntry:
+        """The PUT that is here, if it is the one that a peer brings once more."""
+        erased = bool(known.flags & RecordFlag.ERASED)
+        same = (known.size, known.op_time_ms, known.expires_ms, known.account, known.container) == (
+            draft.size, draft.op_time_ms, draft.expires_ms, draft.account, draft.container)
+        if not same or not (erased or self._read(known) == content):
+            raise BlobExists(f"blob {draft.id!r} was put at {known.op_time_ms / 1000:.3f} with "
+                             f"{content_range(known)[1]} bytes, and this is another PUT of the same id, of "
+                             f"{draft.op_time_ms / 1000:.3f} with {len(content)} bytes; a blob has one", id=draft.id)
+        return known
 
     def _read(self, entry: IndexEntry) -> bytes:
         file = self._log.segments.get(entry.segment)

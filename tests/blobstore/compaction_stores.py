@@ -11,8 +11,9 @@ from typing import Any
 from compactlib.blobstore.compaction_report import BlobCompactionOutcome, BlobCompactionReport
 from compactlib.blobstore.compactor import BlobCompactor
 from compactlib.blobstore.config import BlobStoreConfig
-from compactlib.blobstore.model import Blob, GetOptions
+from compactlib.blobstore.model import Blob, GetOptions, RecordKind, milliseconds
 from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.operations import draft_of
 from compactlib.blobstore.plan import CompactionPlan, PlannedSegment
 from compactlib.blobstore.store import BlobStore
 from compactlib.blobstore.verify import StorePicture, compare, verify
@@ -127,3 +128,10 @@ def check_against(store: BlobStore, before: StorePicture, *, now: float | None =
     sound = verify(store)
     assert not sound.findings, str(sound)
     store.audit()
+
+
+def put_twice(store: BlobStore, blob_id: bytes) -> None:
+    """A second PUT of an id, as a damaged index may show one; no operation of a store writes it."""
+    draft = draft_of(blob_id, RecordKind.PUT, content_bytes=5, op_time_ms=milliseconds(store.clock.now()))
+    with store._writing() as log:  # noqa: SLF001
+        log.append(draft, b"again")

@@ -22,7 +22,6 @@ from compactlib.blobstore.errors import (
 from compactlib.blobstore.index_file import write_index
 from compactlib.blobstore.index_segment import IndexSegment
 from compactlib.blobstore.lifetimes import PurgeRules
-from compactlib.blobstore.model import RecordKind
 from compactlib.blobstore.statistics import log_statistics
 from compactlib.blobstore.store import BlobStore
 from compactlib.blobstore.validity import Verdict
@@ -47,6 +46,7 @@ from tests.blobstore.compaction_stores import (
     names,
     open_store,
     plan_of,
+    put_twice,
 )
 
 
@@ -146,7 +146,7 @@ def test_one_store_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     stores = [garbage_store(tmp_path / f"s{number}", ManualClock(START), seed=number, count=30) for number in range(3)]
     compactors = [BlobCompactor(store) for store in stores]
     work = [(compactor, plan_of(compactor.store)) for compactor in compactors]  # type: ignore[arg-type]
-    stores[1].append_replicated(RecordKind.PUT, "b0", b"again", op_time=START)
+    put_twice(stores[1], b"b0")
     fill(stores[1], 10, random.Random(1), first=100)
     found = compact_many([*work[:1], (compactors[1], plan_of(stores[1], names("0_0"))), *work[2:]])
     kinds = [type(found[str(tmp_path / f"s{number}")]).__name__ for number in range(3)]

@@ -14,7 +14,6 @@ from compactlib.blobstore.errors import (
     CompactionInProgress,
     PlanDoesNotFit,
 )
-from compactlib.blobstore.model import RecordKind
 from compactlib.blobstore.store import BlobStore
 from compactlib.blobstore.verify import StorePicture
 from compactlib.budget import Budget
@@ -33,6 +32,7 @@ from tests.blobstore.compaction_stores import (
     names,
     open_store,
     plan_of,
+    put_twice,
     segment_names,
     strays,
 )
@@ -122,7 +122,7 @@ def test_c7_a_second_compaction_while_one_is_in_progress(folder: Path, clock: Ma
 def test_c9_two_puts_of_one_blob_are_damage_and_their_segments_stay(folder: Path, clock: ManualClock) -> None:
     """Upstream the compaction fails each time. Here nothing of the blob changes, and the rest is compacted."""
     with garbage_store(folder, clock) as store:
-        store.append_replicated(RecordKind.PUT, "b0", b"again", op_time=clock.now())
+        put_twice(store, b"b0")
         fill(store, 10, random.Random(1), first=100)
         before, plain = segment_names(store), answers(store, 60)
         of_b0 = [entry.segment for entry in store.snapshot().history(b"b0")]
@@ -139,7 +139,7 @@ def test_c9_two_puts_of_one_blob_are_damage_and_their_segments_stay(folder: Path
 
 def test_c9_where_nothing_else_is_to_be_compacted_it_fails_and_is_over(folder: Path, clock: ManualClock) -> None:
     with garbage_store(folder, clock) as store:
-        store.append_replicated(RecordKind.PUT, "b0", b"again", op_time=clock.now())
+        put_twice(store, b"b0")
         fill(store, 10, random.Random(1), first=100)
         before = segment_names(store)
         compactor = BlobCompactor(store)

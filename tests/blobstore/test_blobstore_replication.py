@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -11,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore.errors import BlobExists
 from compactlib.blobstore.index_file import write_index
 from compactlib.blobstore.index_segment import IndexSegment
 from compactlib.blobstore.live_log import MAX_UNSYNCED_RECORDS
-from compactlib.blobstore.model import IndexEntry, RecordKind
+from compactlib.blobstore.model import Deleted, IndexEntry, RecordKind
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.records import encode_record
 from compactlib.blobstore.replication import ReplicationToken, bytes_after, records_after
@@ -194,3 +196,21 @@ def test_a_token_is_read_back_and_every_flipped_byte_is_noticed(incarnation: byt
         for damaged in (data[:place] + bytes([data[place] ^ 4]) + data[place + 1:], data[:place]):
             with pytest.raises(CorruptData):
                 ReplicationToken.from_bytes(damaged)
+
+
+def test_a_put_that_comes_twice_is_written_once(scratch: Path) -> None:
+    """Two PUTs of one blob made their segments uncompactable for ever."""
+    with opened(scratch / "store") as store:
+        first = store.append_replicated(RecordKind.PUT, b"a", b"content", op_time=5.0, expires_at=7000.0)
+        store.put(b"b", b"in between")
+        assert store.append_replicated(RecordKind.PUT, b"a", b"content", op_time=5.0, expires_at=7000.0) == first
+        store.delete(b"a")
+        assert store.append_replicated(RecordKind.PUT, b"a", b"content", op_time=5.0, expires_at=7000.0) == first
+        assert isinstance(store.get(b"a"), Deleted)
+        for content, changed in ((b"CONTENT", {}), (b"longer content", {}), (b"content", {"op_time": 6.0}),
+                                 (b"content", {"expires_at": None}), (b"content", {"account": 1})):
+            told: dict[str, Any] = {"op_time": 5.0, "expires_at": 7000.0, **changed}
+            with pytest.raises(BlobExists, match="another PUT of the same id"):
+                store.append_replicated(RecordKind.PUT, b"a", content, **told)
+        assert [entry.kind for entry in store.snapshot().history(b"a")] == [RecordKind.PUT, RecordKind.DELETE]
+        store.audit()
