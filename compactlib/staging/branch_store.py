@@ -1,4 +1,4 @@
-"""`BranchStore`: branch records in the key-value store, changed by compare-and-set only (`notes/staging.md` 1.9)."""
+"""`BranchStore`: branch records in the key-value store, changed by compare-and-set only."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import attrs
 from compactlib.clock import Clock
 from compactlib.errors import CompactlibError, StorageError
 from compactlib.kv import Condition, KeyNotFound, KVStore, OutcomeUnknown, Predicate, PredicateFailed, SlowDown
+from compactlib.runtime import look_until_seen
 from compactlib.staging.errors import (
     BeingCollected,
     BranchExists,
@@ -60,6 +61,23 @@ update. It need not count the version."""
 
 class _MovedOn(Exception):
     """What was decided about a branch record no longer counts. Never leaves this module."""
+
+
+class _Attempts:
+    """The writes of one update that got no answer."""
+
+    def __init__(self) -> None:
+        self.unknown: OutcomeUnknown | None = None
+        self._updates: list[BranchUpdate] = []
+
+    def add(self, unknown: OutcomeUnknown, update: BranchUpdate) -> None:
+        """One more."""
+        self.unknown = unknown
+        self._updates.append(update)
+
+    def landed(self, record: BranchRecord) -> BranchUpdate | None:
+        """The one that made this record."""
+        return next((update for update in self._updates if update.after == record), None)
 
 
 class Backoff:
@@ -125,16 +143,19 @@ class BranchStore:
 
         Raises:
             BranchExists: there is a branch of this name.
+            OutcomeUnknown: no answer came, and what became of the write cannot be seen.
         """
         key = branch_key(branch)
         try:
             self._store.set_if(self._partition, key, encode_branch_record(record), None)
-        except (PredicateFailed, OutcomeUnknown) as error:
-            if not self._is(branch, record):
-                if isinstance(error, OutcomeUnknown):
-                    raise
-                raise BranchExists(branch=branch) from None
-
+        except PredicateFailed:
+            raise BranchExists(branch=branch) from None
+        except OutcomeUnknown as error:
+            seen = self.seen_after(branch, error)
+            if seen is None or seen.record.version > record.version:
+                raise
+            if seen.record != record:
+                raise BranchExists(branch=branch) from error
     def try_update(self, found: FoundBranch, record: BranchRecord) -> BranchRecord:
         """Write the next record, if the branch is as it was found; gives it with its version. One write.
 
@@ -146,6 +167,20 @@ class BranchStore:
         self._store.set_if(self._partition, branch_key(found.branch), encode_branch_record(record), found.predicate)
         return record
 
+    def seen_after(self, branch: str, unknown: OutcomeUnknown) -> FoundBranch | None:
+        """The branch as it is after a write of its record that got no answer, read again and again; `None`: no branch.
+
+        Raises:
+            OutcomeUnknown: `unknown`: it could not be read.
+        """
+        def look() -> FoundBranch | None:
+            try:
+                return self.read(branch)
+            except BranchNotFound:
+                return None
+
+        return look_until_seen(look, unknown, clock=self._clock, rng=self._random)
+
     def unchanged(self, found: FoundBranch) -> Condition:
         """The condition of a `transact` that the branch is as it was found."""
         return Condition(self._partition, branch_key(found.branch), found.predicate)
@@ -154,21 +189,32 @@ class BranchStore:
         """Change the record of a branch against others who do the same, with waits in between.
 
         A write without an answer is looked for: the record says whether it happened. If others wrote over it meanwhile,
-        `change` is asked again and has to know its own work (a token, a commit).
+        `change` is asked again and has to know its own work (a token, a commit). Whatever fails after such a write,
+        before it was seen, leaves the outcome unknown.
 
         Raises:
             BranchNotFound: there is no such branch, or no longer.
             TooManyTries: others were faster too many times.
-            OutcomeUnknown: the last try got no answer.
+            OutcomeUnknown: a try got no answer, and what became of it could not be seen.
         """
+        attempts = _Attempts()
+        try:
+            return self._update(branch, change, operation, attempts)
+        except Exception as error:
+            if attempts.unknown is None or error is attempts.unknown:
+                raise
+            raise attempts.unknown from error
+
+    def _update(self, branch: str, change: Change, operation: str, attempts: _Attempts) -> BranchUpdate:
         backoff = self.backoff()
-        attempted: list[BranchUpdate] = []
         tries = 0
         while True:
-            found = self.read(branch)
-            landed = next((attempt for attempt in attempted if attempt.after == found.record), None)
+            found = self._found(branch, attempts.unknown)
+            landed = attempts.landed(found.record)
             if landed is not None:
                 return landed
+            if tries >= self._options.max_update_tries:
+                raise attempts.unknown or TooManyTries(operation=operation, branch=branch, tries=tries)
             refused: CompactlibError | None = None
             record: BranchRecord | None = None
             try:
@@ -188,12 +234,20 @@ class BranchStore:
             except OutcomeUnknown as error:
                 refused = error
                 if record is not None:
-                    attempted.append(BranchUpdate(
+                    attempts.add(error, BranchUpdate(
                         found.record, attrs.evolve(record, version=found.record.version + 1), tries + 1))
             tries += 1
-            if tries >= self._options.max_update_tries:
+            if tries >= self._options.max_update_tries and attempts.unknown is None:
                 raise refused or TooManyTries(operation=operation, branch=branch, tries=tries)
             backoff.wait()
+
+    def _found(self, branch: str, unknown: OutcomeUnknown | None) -> FoundBranch:
+        if unknown is None:
+            return self.read(branch)
+        seen = self.seen_after(branch, unknown)
+        if seen is None:
+            raise BranchNotFound(branch=branch)
+        return seen
 
     def _asked(self, change: Change, found: FoundBranch) -> BranchRecord | None:
         """What `change` makes of the record; `None` for "leave it".
@@ -221,23 +275,30 @@ class BranchStore:
         Raises:
             BranchNotFound: there is no such branch.
             TooManyTries: others were faster too many times.
+            OutcomeUnknown: a try got no answer, and what became of it could not be seen. If the branch has another
+                record then, it may have been made anew, and is left alone.
         """
         backoff = self.backoff()
         maybe_deleted: BranchRecord | None = None
-        for tries in range(1, self._options.max_update_tries + 1):
-            try:
-                found = self.read(branch)
-            except BranchNotFound:
-                if maybe_deleted is None:
-                    raise
+        unknown: OutcomeUnknown | None = None
+        for tries in range(self._options.max_update_tries + 1):
+            if unknown is None:
+                found: FoundBranch | None = self.read(branch)
+            else:
+                found = self.seen_after(branch, unknown)
+            if found is None:
+                assert maybe_deleted is not None, "after an unanswered delete"
                 return maybe_deleted
-            expected(found.record)
+            if unknown is not None and (found.record != maybe_deleted or tries == self._options.max_update_tries):
+                raise unknown
+            if tries == self._options.max_update_tries:
+                break
+            if unknown is None:
+                expected(found.record)
             try:
                 self._store.delete_if(self._partition, branch_key(branch), found.predicate)
-            except OutcomeUnknown:
-                if tries == self._options.max_update_tries:
-                    raise
-                maybe_deleted = found.record
+            except OutcomeUnknown as error:
+                maybe_deleted, unknown = found.record, error
             except (PredicateFailed, SlowDown):
                 pass
             else:
@@ -262,12 +323,6 @@ class BranchStore:
             self._decoded.clear()
         self._decoded[key] = value, record
         return record
-
-    def _is(self, branch: str, record: BranchRecord) -> bool:
-        try:
-            return self.read(branch).record == record
-        except BranchNotFound:
-            return False
 
     def _place(self, key: bytes) -> str:
         return f"key {key!r} of partition {self._partition!r}"

@@ -194,10 +194,10 @@ class Compactor:
                 # It was named by nobody, and never will be.
                 context.tokens.forget(fresh)
             return None
-        except OutcomeUnknown:
-            landed = context.branches.read(found.branch).record
-            if landed == attrs.evolve(wanted, version=record.version + 1):
-                return landed
+        except OutcomeUnknown as error:
+            seen = context.branches.seen_after(found.branch, error)
+            if seen is not None and seen.record == attrs.evolve(wanted, version=record.version + 1):
+                return seen.record
             raise
 
     def _compact_sealed(self, branch: str, sealed: BranchRecord, budget: Budget | None,

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from compactlib.kv import Condition, Exists, OutcomeUnknown, PredicateFailed, Put, SlowDown
+from compactlib.runtime import look_until_seen
 from compactlib.staging.branch_store import FoundBranch
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import MetaRangeNotFound, PreconditionFailed, RangeNotFound
@@ -110,7 +111,15 @@ class _ConditionalWrite:
         self._unknown: OutcomeUnknown | None = None
 
     def run(self, attempts: Attempts) -> None:
-        """Try until it is done."""
+        """Try until it is done. Whatever fails after a write without an answer leaves the outcome unknown."""
+        try:
+            self._run(attempts)
+        except Exception as error:
+            if self._unknown is None or error is self._unknown:
+                raise
+            raise self._unknown from error
+
+    def _run(self, attempts: Attempts) -> None:
         while True:
             found = attempts.found
             now: FoundBranch | None = None
@@ -121,6 +130,7 @@ class _ConditionalWrite:
                     return
             except OutcomeUnknown as error:
                 self._unknown = error
+                now = self._look(attempts, error)
             except SlowDown as error:
                 refused = error
             except PredicateFailed:
@@ -131,6 +141,15 @@ class _ConditionalWrite:
                     raise
                 refused = error
             attempts.again(now, refused=self._unknown or refused)
+
+    def _look(self, attempts: Attempts, unknown: OutcomeUnknown) -> FoundBranch:
+        """The branch, once it and the key could be read again."""
+        def look() -> FoundBranch:
+            now = attempts.read_again()
+            BranchView.of(self._context, self._branch, now.record).find(self._key)
+            return now
+
+        return look_until_seen(look, unknown, clock=self._context.clock, rng=self._context.random)
 
     def _try(self, found: FoundBranch, attempts: Attempts) -> FoundBranch | None:
         """`None` if it is done, else the branch as it has become."""
@@ -144,7 +163,8 @@ class _ConditionalWrite:
             return self._write(found, place, written, attempts)
         if written is not None and place.staged is None and _same(place.record, written.record):
             if self._is_atomic:
-                raise self._unknown or AssertionError("an atomic write is in doubt only if the store gave no answer")
+                # This call's, or the same by somebody else, taken in by a commit: one cannot tell any more.
+                raise self._unknown or PreconditionFailed(branch=self._branch, key=self._key)
             return _unless_extended(found, attempts)
         try:
             staged = self._decide(place.record)
@@ -152,8 +172,6 @@ class _ConditionalWrite:
             now = None if place.in_staging_token else _unless_extended(found, attempts)
             if now is not None:
                 return now
-            if self._unknown is not None:
-                raise self._unknown from None
             raise
         if staged is None:
             return None if place.in_staging_token else _unless_extended(found, attempts)
@@ -183,7 +201,7 @@ class _ConditionalWrite:
         return self._unless_token_held(found, attempts)
 
     def _unless_token_held(self, found: FoundBranch, attempts: Attempts) -> FoundBranch | None:
-        now = attempts.read_again()
+        now = attempts.confirm()
         return None if now.record.staging_token == found.record.staging_token else now
 
 

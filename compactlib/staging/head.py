@@ -33,6 +33,9 @@ from compactlib.staging.view import BranchView
 MoveOutcome: TypeAlias = Done[CommitStats] | NoChanges
 """What a move of HEAD ends in."""
 
+_CountsOfMoves: TypeAlias = dict[tuple[CommitId | None, CommitId | None], Counts]
+"""How many keys the moves differ in that were tried, by where from and where to. Counted before the move."""
+
 NextHead: TypeAlias = Callable[[CommitId | None], CommitId | None]
 """Given HEAD, the commit it shall move to, already stored; the same one if there is nothing to do."""
 
@@ -56,7 +59,7 @@ def move_head(context: StagingContext, branch: str, cache: DiffCache, next_head:
     move = _Move(context, branch, cache, next_head, makes_commits=makes_commits)
     start = context.branches.update(branch, move.prepare, operation=operation)
     update = context.branches.update(branch, move.switch, operation=operation)
-    return _outcome(context, branch, start.before.commit_id, update, move.targets)
+    return _outcome(context, branch, start.before.commit_id, update, move.counts)
 
 
 def discard_and_move(context: StagingContext, branch: str, next_head: NextHead) -> MoveOutcome:
@@ -65,15 +68,15 @@ def discard_and_move(context: StagingContext, branch: str, next_head: NextHead) 
     Raises:
         BranchNotFound, TooManyTries, OutcomeUnknown: see `BranchStore.update`; and what `next_head` raises.
     """
-    targets: set[CommitId | None] = set()
+    counts: _CountsOfMoves = {}
 
     def change(record: BranchRecord) -> BranchRecord:
         target = next_head(record.commit_id)
-        targets.add(target)
+        counts[record.commit_id, target] = _counts(context, record.commit_id, target)
         return record.emptied(context.tokens.issue(branch), target)
 
     update = context.branches.update(branch, change, operation="hard_reset")
-    return _outcome(context, branch, update.before.commit_id, update, targets)
+    return _outcome(context, branch, update.before.commit_id, update, counts)
 
 
 def require_clean(context: StagingContext, branch: str, record: BranchRecord, cache: DiffCache, *,
@@ -99,7 +102,7 @@ class _Move:
         self._cache = cache
         self._next_head = next_head
         self._makes_commits = makes_commits
-        self.targets: set[CommitId | None] = set()
+        self.counts: _CountsOfMoves = {}
 
     def prepare(self, record: BranchRecord) -> BranchRecord:
         """Sealed, if nothing is uncommitted."""
@@ -110,28 +113,32 @@ class _Move:
         """With the new HEAD and nothing sealed or compacted, if nothing that is sealed or compacted counts."""
         context = self._context
         if self._makes_commits and any(target is not None and context.commits.is_ancestor(target, record.commit_id)
-                                       for target in self.targets):
+                                       for _, target in self.counts):
             return None  # A write without an answer had happened, and others went on from there.
         require_clean(context, self._branch, record, self._cache, include_staging=False)
         target = self._next_head(record.commit_id)
         if target != record.commit_id:
-            self.targets.add(target)
+            self.counts[record.commit_id, target] = _counts(context, record.commit_id, target)
         elif not record.sealed_tokens and record.compacted_metarange_id is None:
             return None
         return record.emptied(record.staging_token, target)
 
 
+def _counts(context: StagingContext, before: CommitId | None, target: CommitId | None) -> Counts:
+    return Counts.of(context.committed.diff(context.commits.metarange_of(before), context.commits.metarange_of(target)))
+
+
 def _outcome(context: StagingContext, branch: str, before: CommitId | None, update: BranchUpdate,
-             targets: set[CommitId | None]) -> MoveOutcome:
+             counted: _CountsOfMoves) -> MoveOutcome:
+    """What came of a move. Reads nothing unless others moved HEAD too: a move that happened is not told as failed."""
     after = update.after
     if after.version != update.before.version:
         context.drop_tokens(branch, update.before, after)
         context.events.committed(branch, after)
         before = update.before.commit_id
-    if after.commit_id is None or after.commit_id == before or not targets:
+    if after.commit_id is None or after.commit_id == before or not counted:
         return NoChanges("HEAD stays where it is", after.commit_id)
-    counts = Counts.of(context.committed.diff(context.commits.metarange_of(before),
-                                              context.commits.metarange_of(after.commit_id)))
+    counts = counted.get((before, after.commit_id)) or _counts(context, before, after.commit_id)
     return Done(CommitStats(commit_id=after.commit_id, added=counts.added, changed=counts.changed,
                             removed=counts.removed))
 

@@ -76,7 +76,7 @@ def reset_key(context: StagingContext, branch: str, key: bytes) -> ResetOutcome:
                 raise
             attempts.again(now, refused=error)
             continue
-        now = attempts.read_again()
+        now = attempts.read_again() if staged is None else attempts.confirm()
         if staged is None and now.record == record:
             return Skipped("the key is what it is in HEAD")
         if staged is not None and (now.record.staging_token, now.record.commit_id) == (

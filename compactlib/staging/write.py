@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from compactlib.kv import SlowDown
+from compactlib.kv import OutcomeUnknown, SlowDown
 from compactlib.kv.arguments import checked_bytes
 from compactlib.staging.branch_store import FoundBranch
 from compactlib.staging.context import StagingContext
-from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound, TooManyKeys, TooManyTries
+from compactlib.staging.errors import BranchNotFound, MetaRangeNotFound, RangeNotFound, TooManyKeys, TooManyTries
 from compactlib.staging.model import Record, check_key
 from compactlib.staging.options import MAX_BATCH_KEYS
 from compactlib.staging.read import checked_keys
@@ -49,6 +49,20 @@ class Attempts:
     def read_again(self) -> FoundBranch:
         """The branch as it is now, to be compared with `found`; always a fresh read."""
         return self._context.branches.read(self._branch)
+
+    def confirm(self) -> FoundBranch:
+        """The branch as it is now, after something was written to its token: read again and again.
+
+        Raises:
+            OutcomeUnknown: it cannot be read; what was written may be visible, or become so.
+            BranchNotFound: there is no such branch any more.
+        """
+        unknown = OutcomeUnknown(operation=self._operation, path=f"branch {self._branch!r}", detail=(
+            "what was written was taken, and whether the branch still names the token that took it cannot be seen"))
+        now = self._context.branches.seen_after(self._branch, unknown)
+        if now is None:
+            raise BranchNotFound(branch=self._branch)
+        return now
 
     def again(self, now: FoundBranch | None = None, *, refused: Exception | None = None) -> None:
         """Get ready for one more try.
@@ -102,7 +116,7 @@ def stage(context: StagingContext, branch: str, entries: Mapping[bytes, Staged],
         except SlowDown as error:
             attempts.again(refused=error)
             continue
-        now = attempts.read_again()
+        now = attempts.confirm()
         if now.record.staging_token == token:
             context.events.record_seen(branch, now.record)
             return
@@ -136,7 +150,7 @@ def delete_many(context: StagingContext, branch: str, keys: Iterable[bytes]) -> 
                 raise
             attempts.again(now, refused=error)
             continue
-        now = attempts.read_again()
+        now = attempts.confirm() if hidden else attempts.read_again()
         token_held = now.record.staging_token == found.record.staging_token
         if now.record == found.record or (token_held and hidden == len(wanted)):
             if hidden:

@@ -127,7 +127,24 @@ def contents_of(context: StagingContext, branch: str = MAIN) -> Contents:
 
 def start(name: str, number: int | None = None, fault: KVFault | None = None) -> Run:
     """Prepare, and do the work with a fault at the request of this number."""
-    setup, work = WORK[name]
+    work = WORK[name][1]
+    store, objects, behind = stores_for(name)
+    trouble = Trouble(number, fault)
+    run = Run(name, store, objects, FaultyStore(store, trouble.of_store), trouble, contents_of(behind))
+    context = context_over(run.faulty, FaultyObjects(objects, trouble.of_objects), 8)
+    try:
+        result = work(context)
+        if isinstance(result, Failed):
+            run.error = result.error
+    except (Crash, CompactlibError) as error:
+        run.error = error
+    run.faulty.settle()
+    return run
+
+
+def stores_for(name: str) -> tuple[LoggedStore, MemoryObjects, StagingContext]:
+    """The stores as this work finds them, and a process that looks on from behind."""
+    setup = WORK[name][0]
     store, objects = LoggedStore(), MemoryObjects(clock=ManualClock(0.0))
     prepared = prepare("compacted" if setup == "compacted and staged" else "sealed" if setup == "dropped" else setup)
     for partition, key, value in prepared.cells:
@@ -142,17 +159,7 @@ def start(name: str, number: int | None = None, fault: KVFault | None = None) ->
         put_many(behind, MAIN, {b"x": b"1"})
         assert isinstance(Compactor(behind, window_seconds=0).compact(MAIN), Done)
         behind.tokens.issue(MAIN)  # an orphan
-    trouble = Trouble(number, fault)
-    run = Run(name, store, objects, FaultyStore(store, trouble.of_store), trouble, contents_of(behind))
-    context = context_over(run.faulty, FaultyObjects(objects, trouble.of_objects), 8)
-    try:
-        result = work(context)
-        if isinstance(result, Failed):
-            run.error = result.error
-    except (Crash, CompactlibError) as error:
-        run.error = error
-    run.faulty.settle()
-    return run
+    return store, objects, behind
 
 
 def check_run(run: Run, after: Contents) -> None:
