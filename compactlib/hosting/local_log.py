@@ -10,20 +10,24 @@ Each opening is a new term, noted in the log. Entries: `docs/formats/command-log
 
 from __future__ import annotations
 
+import contextlib
+import os
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
 
-from compactlib.errors import Closed, CompactlibError, CorruptData, InvalidInput, Unsupported
+from compactlib.errors import AuditFailed, Closed, CorruptData, InvalidInput, Unsupported
 from compactlib.files import StrPath
 from compactlib.hosting.command_log import StateMachine
 from compactlib.hosting.errors import LogBroken, NotStarted, OutOfStep
+from compactlib.kv.errors import OutcomeUnknown
 from compactlib.kv.group_commit import GroupCommit
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import Entry, LogOptions, SegmentLog
+from compactlib.runtime import LaterObserver, SteadyClock
 from compactlib.scheduler import Command
 
 _HEAD = struct.Struct(">Bq")
@@ -47,7 +51,8 @@ class LocalLog:
 
     Args:
         folder: made if there is none.
-        options: how the segments are kept; its clock gives commands their time, its observer is told
+        options: how the segments are kept; its clock gives commands their time, held against the monotonic clock
+            (`SteadyClock`; give one of your own for other bounds, or to `accept` a jump), its observer is told
             `command_log_syncs` and `command_log_commands`.
 
     Raises:
@@ -64,6 +69,8 @@ class LocalLog:
         self._pending: list[_Pending] = []
         self._broken: str | None = None
         self._closed = False
+        self._pid = os.getpid()
+        self._observer = LaterObserver(self._options.observer)
         self._order = threading.Lock()
         self._syncs: GroupCommit[int, None] = GroupCommit(self._sync, max_batch=_MAX_BATCH)
         self._log = SegmentLog(folder, self._options)
@@ -71,7 +78,9 @@ class LocalLog:
         self._first = 1 if snapshot is None else snapshot.index + 1
         self._last = max(self._log.last_index or 0, self._first - 1)
         self._durable = self._last
-        self._term = 0 if snapshot is None else self._term_at(snapshot.index)
+        # Term and time of the last entry, as far as it was read.
+        self._term, self._last_time = (0, None) if snapshot is None else self._stamp_at(snapshot.index)
+        self._clock: SteadyClock | None = None
 
     # -- starting
 
@@ -84,7 +93,7 @@ class LocalLog:
             Unsupported: a command was written by a later release.
             StorageError: the new term could not be noted.
         """
-        with self._order:
+        with self._in_order():
             self._require_open()
             if self._machine is not None:
                 raise InvalidInput("this log was started before; open another one for another state machine")
@@ -92,12 +101,17 @@ class LocalLog:
             if not self._first - 1 <= applied <= self._last:
                 raise OutOfStep(applied_index=applied, first_index=self._first, last_index=self._last)
             self._replay(machine)
+            clock = self._options.clock
+            self._clock = clock if isinstance(clock, SteadyClock) else SteadyClock(
+                clock, last_known=self._last_time, observer=self._observer)
             self._term += 1
             self._last += 1
-            self._log.append(self._last, self._term, _HEAD.pack(_OPENING, self._now_ns()))
+            # Not refused whatever the clock says: an opening is no command.
+            self._log.append(self._last, self._term, _HEAD.pack(_OPENING, round(self._clock.steady() * 1e9)))
             self._log.sync()
             self._durable = self._last
             self._machine = machine
+        self._observer.deliver()
 
     def _replay(self, machine: StateMachine) -> None:
         # From its beginning, though the machine may stand later: the last term must be known, and damage told.
@@ -110,6 +124,7 @@ class LocalLog:
             if len(entry.payload) < _HEAD.size:
                 raise self._damaged(entry.index, f"at least {_HEAD.size} bytes", f"{len(entry.payload)} bytes")
             kind, time_ns = _HEAD.unpack_from(entry.payload)
+            self._last_time = time_ns / 1e9
             if kind not in (_COMMAND, _OPENING):
                 raise Unsupported(f"entry {entry.index} of {self._log.folder} is of kind {kind}, this release knows "
                                   f"{_COMMAND} and {_OPENING}; open the log with the release that wrote it")
@@ -118,11 +133,11 @@ class LocalLog:
         if expected != self._last + 1:
             raise self._damaged(expected, f"entries up to {self._last}", f"an end before {expected}")
 
-    def _term_at(self, index: int) -> int:
+    def _stamp_at(self, index: int) -> tuple[int, float | None]:
         found = self._log.read(index)
-        if not isinstance(found, Entry):
+        if not isinstance(found, Entry) or len(found.payload) < _HEAD.size:
             raise self._damaged(index, f"entry {index}, which holds the last term", repr(found))
-        return found.term
+        return found.term, _HEAD.unpack_from(found.payload)[1] / 1e9
 
     def _damaged(self, index: int, expected: str, found: str) -> CorruptData:
         return CorruptData(path=self._log.folder, offset=0, expected=expected, found=found, index=index)
@@ -135,34 +150,44 @@ class LocalLog:
 
     def decide(self, make: Callable[[Command], bytes | None]) -> Any:
         """See `CommandLog.decide`."""
-        with self._order:
-            machine = self._require_started()
-            time_ns = self._now_ns()
-            command = Command(self._last + 1, self._term, time_ns / 1e9)
-            payload = make(command)
-            result = None
-            if payload is not None:
-                if len(payload) > _MAX_PAYLOAD_BYTES:
-                    raise InvalidInput(f"a command of {len(payload)} bytes was given, this log takes at most "
-                                       f"{_MAX_PAYLOAD_BYTES}; split it")
-                entry = _HEAD.pack(_COMMAND, time_ns) + payload
-                result = self._carry_out(machine, command, payload)
-                self._last = command.index
-                self._pending.append(_Pending(command.index, command.term, entry))
-            awaited = self._last
-        self._wait_until_durable(awaited)
+        try:
+            with self._in_order():
+                machine, clock = self._require_started()
+                # Whole nanoseconds, so that a replay gives the machine the very same float.
+                time_ns = round(clock.now() * 1e9)
+                command = Command(self._last + 1, self._term, time_ns / 1e9, clock.expiry())
+                payload = make(command)
+                result = None if payload is None else self._carry_out(machine, command, time_ns, payload)
+                awaited = self._last
+            self._wait_until_durable(awaited)
+        finally:
+            self._observer.deliver()
         return result
 
-    def _carry_out(self, machine: StateMachine, command: Command, payload: bytes) -> Any:
+    def _carry_out(self, machine: StateMachine, command: Command, time_ns: int, payload: bytes) -> Any:
+        if len(payload) > _MAX_PAYLOAD_BYTES:
+            raise InvalidInput(f"a command of {len(payload)} bytes was given, this log takes at most "
+                               f"{_MAX_PAYLOAD_BYTES}; split it")
+        # Wherever this is cut short, the machine and the log may differ.
         try:
-            return machine.apply(command, payload)
+            result = machine.apply(command, payload)
+            self._last = command.index
+            self._pending.append(_Pending(command.index, command.term, _HEAD.pack(_COMMAND, time_ns) + payload))
         except BaseException as error:
             self._break(f"the state machine raised {error!r} at command {command.index}")
+            if not isinstance(error, Exception):
+                raise
             raise self._is_broken() from error
+        return result
 
     def _wait_until_durable(self, index: int) -> None:
         if index > self._durable:
-            self._syncs.submit(index)
+            try:
+                self._syncs.submit(index)
+            except OutcomeUnknown as error:
+                # Whoever wrote for all who wait was interrupted.
+                self._break(f"the log ended in {error!r}")
+                raise self._is_broken() from error
 
     def _sync(self, batch: Sequence[int]) -> list[Exception | None]:
         """Write and sync everything that was carried out so far, whoever waits for it."""
@@ -177,17 +202,19 @@ class LocalLog:
             except BaseException as error:
                 with self._order:
                     self._break(f"the log ended in {error!r}")
+                if not isinstance(error, Exception):
+                    raise
                 raise self._is_broken() from error
             self._durable = pending[-1].index
-            self._options.observer.count("command_log_syncs")
-            self._options.observer.count("command_log_commands", len(pending))
+            self._observer.count("command_log_syncs")
+            self._observer.count("command_log_commands", len(pending))
         return [None] * len(batch)
 
     # -- keeping it small, and the rest
 
     def compact(self, index: int) -> Done[Any] | Skipped | Failed:
         """See `CommandLog.compact`. Drops the segments that hold nothing later."""
-        with self._order:
+        with self._in_order():
             self._require_open()
             if index > self._durable:
                 raise InvalidInput(f"the log is to forget commands up to {index}, durable are those up to "
@@ -220,7 +247,14 @@ class LocalLog:
         return self._term
 
     def close(self) -> None:
-        """See `CommandLog.close`. Commands under way are made durable first, unless the log is broken."""
+        """See `CommandLog.close`. Commands under way are made durable first, unless the log is broken.
+
+        In a fork of the process that opened the log it only gives up the fork's copy.
+        """
+        if self._pid != os.getpid():
+            self._closed = True
+            self._log.close()
+            return
         with self._order:
             if self._closed:
                 return
@@ -234,13 +268,13 @@ class LocalLog:
 
     def audit(self) -> None:
         """See `CommandLog.audit`."""
-        with self._order:
+        with self._in_order():
             waiting = [one.index for one in self._pending]
             wanted = list(range(self._last - len(waiting) + 1, self._last + 1))
             if waiting != wanted:
-                raise CompactlibError(f"commands {waiting} are waiting for a sync, expected {wanted}")
+                raise AuditFailed(f"commands {waiting} are waiting for a sync, expected {wanted}")
             if not self._first - 1 <= self._durable <= self._last:
-                raise CompactlibError(f"first {self._first}, durable {self._durable}, last {self._last} do not ascend")
+                raise AuditFailed(f"first {self._first}, durable {self._durable}, last {self._last} do not ascend")
         if not self._closed:
             self._log.audit()
 
@@ -253,9 +287,15 @@ class LocalLog:
     def __repr__(self) -> str:
         return f"LocalLog({self._log.folder!r}, {self._first} to {self._last}, term {self._term})"
 
-    def _now_ns(self) -> int:
-        # Whole nanoseconds, so that a replay gives the machine the very same float.
-        return round(self._options.clock.now() * 1e9)
+    @contextlib.contextmanager
+    def _in_order(self) -> Iterator[None]:
+        # Before the lock: in a fork, whoever held it may not be there to give it back.
+        if self._pid != os.getpid():
+            raise Closed(f"the log in {self._log.folder} was opened by process {self._pid}, and this is process "
+                         f"{os.getpid()}; a fork must not use what its parent has open, open it here when it is closed "
+                         f"there")
+        with self._order:
+            yield
 
     def _require_open(self) -> None:
         if self._broken is not None:
@@ -263,11 +303,11 @@ class LocalLog:
         if self._closed:
             raise Closed(f"the log in {self._log.folder} was closed; open it again")
 
-    def _require_started(self) -> StateMachine:
+    def _require_started(self) -> tuple[StateMachine, SteadyClock]:
         self._require_open()
-        if self._machine is None:
+        if self._machine is None or self._clock is None:
             raise NotStarted(f"the log in {self._log.folder} has no state machine yet; call start() first")
-        return self._machine
+        return self._machine, self._clock
 
     def _break(self, cause: str) -> None:
         if self._broken is None:

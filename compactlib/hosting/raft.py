@@ -17,13 +17,16 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Busy, Closed, CompactlibError, InvalidInput, MissingDependency
+import attrs
+
+from compactlib.clock import Clock
+from compactlib.errors import AuditFailed, Busy, Closed, CompactlibError, InvalidInput, MissingDependency
 from compactlib.files import Files, LocalFiles, StrPath
 from compactlib.hosting.command_log import StateMachine
 from compactlib.hosting.errors import LogBroken, NoAnswer, NotLeader, NotStarted
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.rewrite import new_attempt_id
+from compactlib.runtime import SteadyClock
 from compactlib.scheduler import Command
 
 try:
@@ -61,14 +64,14 @@ class _Replica(SyncObjConsumer):  # type: ignore[misc]
         """Apply one command. Without a payload, it is a place in the log where the proposer decides on one."""
         self._term = max(self._term, term)
         command = Command(self._syncObj.raftLastApplied + 1, self._term, time_ns / 1e9)
-        # pysyncobj would apply the entry again and again if this raised.
+        # pysyncobj would apply the entry again and again if this raised, and its thread end at what is no `Exception`.
         try:
             if payload is None:
                 return self._log._decided_at(ticket, command)
             return _Answer(self._machine.apply(command, payload))
-        except Exception as error:
+        except BaseException as error:
             if payload is not None:
-                self._log._break(command.index, f"the state machine raised {error!r}")
+                self._log._break(command.index, f"the state machine raised {error!r}", error)
             return _Raised(error)
 
     def _serialize(self) -> tuple[int, bytes]:
@@ -79,7 +82,7 @@ class _Replica(SyncObjConsumer):  # type: ignore[misc]
             self._term, dumped = data
             self._machine.load(dumped)
         except Exception as error:
-            self._log._break(self._machine.applied_index, f"a snapshot could not be loaded: {error!r}")
+            self._log._break(self._machine.applied_index, f"a snapshot could not be loaded: {error!r}", error)
             raise
 
 
@@ -93,7 +96,7 @@ class _Answer:
 class _Raised:
     """What was raised instead."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         self.error = error
 
 
@@ -109,7 +112,8 @@ class RaftLog:
             a node that was restarted gets everything from the others.
         password: encrypts the messages between nodes, with the package `cryptography`; the same everywhere.
         wait_seconds: how long a command is waited for.
-        clock: gives the commands that are proposed here their time.
+        clock: gives the commands that are proposed here their time, held against the monotonic clock (`SteadyClock`;
+            give one of your own for other bounds, or to `accept` a jump).
         files: makes the folder.
         settings: further settings of `pysyncobj.SyncObjConf`, by name; they win over what is chosen here.
     """
@@ -122,7 +126,7 @@ class RaftLog:
         self._folder = None if folder is None else os.fspath(folder)
         self._password = password
         self._wait_seconds = wait_seconds
-        self._clock: Clock = SystemClock() if clock is None else clock
+        self._clock: SteadyClock = clock if isinstance(clock, SteadyClock) else SteadyClock(clock)
         self._files: Files = LocalFiles() if files is None else files
         self._settings = settings
         self._run = new_attempt_id()
@@ -131,7 +135,7 @@ class RaftLog:
         self._deciders: dict[int, Callable[[Command], bytes | None]] = {}
         self._node: Any = None
         self._replica: _Replica | None = None
-        self._broken: LogBroken | None = None
+        self._broken: tuple[int, str, BaseException] | None = None
         self._closed = False
 
     def start(self, machine: StateMachine) -> None:
@@ -173,6 +177,7 @@ class RaftLog:
         Raises:
             NotLeader: this node does not lead, or lost the lead before the command was in the log.
             NoAnswer: there was no answer in time, or the lead went elsewhere meanwhile.
+            ClockJumped: the clock is off by more than its bound; nothing was proposed.
             Busy: too many commands are waiting.
             LogBroken: this node's state machine has failed.
         """
@@ -199,7 +204,7 @@ class RaftLog:
     def _decided_at(self, ticket: tuple[str, int], command: Command) -> _Answer:
         run, number = ticket
         make = self._deciders.pop(number, None) if run == self._run else None
-        return _Answer(None if make is None else make(command))
+        return _Answer(None if make is None else make(attrs.evolve(command, expiry=self._clock.expiry())))
 
     def _carry(self, payload: bytes | None, ticket: tuple[str, int]) -> Any:
         node, replica = self._require_started()
@@ -220,7 +225,7 @@ class RaftLog:
         if reason != FAIL_REASON.SUCCESS:
             raise self._named(reason)
         if isinstance(result, _Raised):
-            raise (self._broken or result.error) from result.error
+            raise (self._is_broken() or result.error) from result.error
         return result.value
 
     def _named(self, reason: int) -> CompactlibError:
@@ -271,11 +276,24 @@ class RaftLog:
             self._node.destroy_synchronous()
 
     def audit(self) -> None:
-        """See `CommandLog.audit`."""
+        """See `CommandLog.audit`.
+
+        Raises:
+            AuditFailed: the state machine is ahead of the log, or pysyncobj's thread has ended.
+        """
         node, replica = self._require_started()
+        thread = getattr(node, "_SyncObj__thread", None)
+        if thread is not None and not thread.is_alive():
+            raise AuditFailed(f"pysyncobj's thread of {self._address} has ended, see its log (can the address be "
+                              f"listened on?); close this node and start it again")
         applied, last = replica._machine.applied_index, node.raftLastApplied
         if applied > last:
-            raise CompactlibError(f"the state machine stands at command {applied}, this node's log at {last}")
+            raise AuditFailed(f"the state machine stands at command {applied}, this node's log at {last}")
+
+    @property
+    def last_error(self) -> BaseException | None:
+        """What broke this node: raised by its state machine, in pysyncobj's thread; `None` if nothing did."""
+        return None if self._broken is None else self._broken[2]
 
     def __enter__(self) -> RaftLog:
         return self
@@ -288,14 +306,22 @@ class RaftLog:
                 f"last {self.last_index})")
 
     def _require_started(self) -> tuple[Any, _Replica]:
-        if self._broken is not None:
-            raise self._broken
+        broken = self._is_broken()
+        if broken is not None:
+            raise broken from self.last_error
         if self._closed:
             raise Closed("the log was closed; open it again")
         if self._node is None or self._replica is None:
             raise NotStarted("this log has no state machine yet; call start() first")
         return self._node, self._replica
 
-    def _break(self, index: int, cause: str) -> None:
+    def _break(self, index: int, cause: str, error: BaseException) -> None:
         if self._broken is None:
-            self._broken = LogBroken(index=index, durable_index=index, cause=cause)
+            self._broken = index, cause, error
+
+    def _is_broken(self) -> LogBroken | None:
+        """A new one for each who is told."""
+        if self._broken is None:
+            return None
+        index, cause, _ = self._broken
+        return LogBroken(index=index, durable_index=index, cause=cause)

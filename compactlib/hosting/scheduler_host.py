@@ -3,23 +3,30 @@
 The log orders what happens; the scheduler's state is what the log's commands make of it. Now and then the state goes
 into a key-value store as a snapshot, and the log forgets what led there. After a restart the state is the snapshot with
 the rest of the log carried out again, which is exactly the state before.
+
+The settings are part of what the log orders: what was carried out under old ones is never judged again by new ones.
 """
 
 from __future__ import annotations
 
+import contextlib
+import random
 import threading
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias, TypeVar
 
-from compactlib.errors import CompactlibError, CorruptData, InvalidInput
+from compactlib.clock import Clock
+from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput
 from compactlib.hosting.command_log import CommandLog
 from compactlib.hosting.errors import PollAgain
 from compactlib.hosting.snapshots import SnapshotStore
 from compactlib.kv import KVStore
 from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.runtime import telling
 from compactlib.scheduler import (
     AddBlocks,
+    AlreadyApplied,
     Applied,
     ApplyResult,
     BlockMeta,
@@ -43,27 +50,43 @@ from compactlib.scheduler import (
     encode_message,
 )
 from compactlib.scheduler.codec import RecordKind, decode_record, encode_record
-from compactlib.scheduler.state_rows import dump_rows, load_rows
+from compactlib.scheduler.stored_settings import (
+    decode_settings,
+    dump_state,
+    encode_settings,
+    holds_settings,
+    load_state,
+    under,
+)
+
+SNAPSHOT_FAILED = "scheduler_snapshot_failed"
+"""A snapshot was not written, or not surely; the next command tries again: `error`."""
+CLEANUP_FAILED = "scheduler_cleanup_failed"
+"""A snapshot is in force, and what it replaces could not be removed, from the store or from the log: `error`."""
 
 AnswerT = TypeVar("AnswerT")
+Event: TypeAlias = tuple[str, Mapping[str, Any]]
 
 
 class SchedulerMachine:
-    """A scheduler as a `StateMachine`: commands are encoded operations. A log calls it from one thread at a time.
+    """A scheduler as a `StateMachine`: commands are encoded operations, or settings that hold from there on.
+
+    A log calls it from one thread at a time.
 
     Args:
-        config: the same on every node.
+        config: holds until the log, or a state that is loaded, brings settings.
         with_index: whether a new scheduler has a metadata index; one that is loaded has what it had.
-        observer: is told what happens as commands are applied, those of a replay included.
 
     Attributes:
         service: the scheduler.
+        has_settings: whether the settings in force came from the log or a loaded state.
+        events: what the last command made happen, name and fields; for whoever proposed it.
     """
 
-    def __init__(self, config: SchedulerConfig, *, with_index: bool = True, observer: Observer | None = None) -> None:
-        self._config = config
-        self._observer = observer
+    def __init__(self, config: SchedulerConfig, *, with_index: bool = True) -> None:
         self._encoded: tuple[bytes, Operation] | None = None
+        self.has_settings: bool = False
+        self.events: list[Event] = []
         self.service: SchedulerService = self._serve(SchedulerState(config, MetadataIndex() if with_index else None))
 
     @property
@@ -77,32 +100,75 @@ class SchedulerMachine:
         self._encoded = payload, operation
         return payload
 
-    def apply(self, command: Command, payload: bytes) -> ApplyResult:
-        """See `StateMachine.apply`."""
+    def apply(self, command: Command, payload: bytes) -> ApplyResult | SchedulerConfig:
+        """See `StateMachine.apply`; for settings, these."""
+        self.events = []
         encoded = self._encoded
         if encoded is not None and encoded[0] is payload:
             return self.service.apply(command, encoded[1])
+        if holds_settings(payload):
+            return self._go_on_under(command, decode_settings(payload, f"command {command.index}"))
         operation = decode_message(payload, f"command {command.index}")
         if not isinstance(operation, Operation):
             raise CorruptData(path=f"command {command.index}", offset=0, expected="an operation",
                               found=type(operation).__name__)
         return self.service.apply(command, operation)
 
+    def _go_on_under(self, command: Command, config: SchedulerConfig) -> ApplyResult | SchedulerConfig:
+        if command.index <= self.applied_index:
+            return AlreadyApplied(command.index, self.applied_index)
+        self.service = self._serve(under(self.service.state, config))
+        self.service.state.applied = command
+        self.has_settings = True
+        return config
+
     def dump(self) -> bytes:
-        """The whole state. O(state)."""
-        return encode_record(RecordKind.ROWS, list(dump_rows(self.service.state)))
+        """The whole state and its settings. O(state)."""
+        return encode_record(RecordKind.ROWS, list(dump_state(self.service.state)))
 
     def load(self, data: bytes) -> None:
-        """Become the state that gave these bytes. O(state).
+        """Become the state that gave these bytes, under its settings. O(state).
 
         Raises:
-            CorruptData, Unsupported: they are not what `dump` gave, or a later release did.
+            CorruptData, Unsupported: they are not what `dump` gave, or another release did.
         """
         place = "a scheduler's snapshot"
-        self.service = self._serve(load_rows(decode_record(data, RecordKind.ROWS, place), self._config, place))
+        self.service = self._serve(load_state(decode_record(data, RecordKind.ROWS, place), place))
+        self.has_settings = True
 
     def _serve(self, state: SchedulerState) -> SchedulerService:
-        return SchedulerService(state=state, observer=self._observer)
+        return SchedulerService(state=state, observer=_Noting(self))
+
+
+class _Noting(Observer):
+    """Notes what a command made happen."""
+
+    def __init__(self, machine: SchedulerMachine) -> None:
+        self._machine = machine
+
+    def event(self, name: str, fields: Mapping[str, Any]) -> None:
+        self._machine.events.append((name, fields))
+
+
+class _Driven:
+    """The machine as a log drives it: each answer brings along what happened, to be told outside of the log's lock."""
+
+    def __init__(self, machine: SchedulerMachine) -> None:
+        self._machine = machine
+
+    @property
+    def applied_index(self) -> int:
+        return self._machine.applied_index
+
+    def apply(self, command: Command, payload: bytes) -> tuple[ApplyResult | SchedulerConfig, list[Event]]:
+        result = self._machine.apply(command, payload)
+        return result, self._machine.events
+
+    def dump(self) -> bytes:
+        return self._machine.dump()
+
+    def load(self, data: bytes) -> None:
+        self._machine.load(data)
 
 
 class SchedulerHost:
@@ -115,12 +181,15 @@ class SchedulerHost:
     Args:
         log: orders the commands; started, and from then on owned, by the host, which closes it.
         kv: where snapshots go. `None`: the log keeps itself small, as the Raft adapter does. Stays open.
-        config: the same on every node of a group, and after a restart; levels and limits may change in between if a
-            snapshot is taken first.
+        config: may be another one after a restart: then it holds from a command of its own on, which is the first one
+            that this host proposes. In a group the leader's holds; give every node the same.
         partition: of the store, for this scheduler's snapshots alone.
         snapshot_every: commands after which a snapshot is taken, in the thread of whoever polls then; 0 for never.
         with_index: whether a new scheduler has a metadata index.
-        observer: is told what happens, what is replayed at the start included.
+        observer: is told what the commands of this host make happen, once each has its answer, and outside of any lock;
+            a replay tells nothing.
+        clock: for the pauses between looks after a write to `kv` that got no answer.
+        rng: tells apart two processes that write snapshots at once; give each its own seed.
 
     Attributes:
         log: the log, for looking at it.
@@ -128,22 +197,25 @@ class SchedulerHost:
 
     Raises:
         OutOfStep: the log does not continue the snapshot.
-        CorruptData, Unsupported: a snapshot or a command cannot be read.
+        CorruptData, Unsupported: a snapshot or a command cannot be read, or was written by another release.
         InvalidInput: `snapshot_every` is negative.
         CompactlibError: what log or store raise.
     """
 
     def __init__(self, log: CommandLog, kv: KVStore | None = None, config: SchedulerConfig | None = None, *,
                  partition: bytes = b"scheduler/snapshot", snapshot_every: int = 10_000, with_index: bool = True,
-                 observer: Observer | None = None) -> None:
+                 observer: Observer | None = None, clock: Clock | None = None,
+                 rng: random.Random | None = None) -> None:
         if snapshot_every < 0:
             raise InvalidInput(f"snapshot_every is {snapshot_every}; give 0 or more")
         self.log: CommandLog = log
         self._every = snapshot_every
-        self._observer = Observer() if observer is None else observer
-        self.machine: SchedulerMachine = SchedulerMachine(config or SchedulerConfig(), with_index=with_index,
-                                                          observer=observer)
-        self._snapshots = None if kv is None else SnapshotStore(kv, partition)
+        self._observer = telling(observer)
+        self._settings = encode_settings(config or SchedulerConfig())
+        # As they come back from the log, so that they compare.
+        self._config = decode_settings(self._settings)
+        self.machine: SchedulerMachine = SchedulerMachine(self._config, with_index=with_index)
+        self._snapshots = None if kv is None else SnapshotStore(kv, partition, clock=clock, rng=rng)
         self._snapshotting = threading.Lock()
         snapshot = None if self._snapshots is None else self._snapshots.load()
         if snapshot is not None:
@@ -151,7 +223,10 @@ class SchedulerHost:
             if self.machine.applied_index != snapshot.index:
                 raise CorruptData(path=repr(self._snapshots), offset=0, expected=f"a state after {snapshot.index}",
                                   found=f"a state after {self.machine.applied_index}")
-        log.start(self.machine)
+        log.start(_Driven(self.machine))
+        with contextlib.suppress(Busy):
+            # Where this node does not lead, or its clock is in doubt: with the first command.
+            self._decide(lambda command: None)
 
     # -- what changes the state
 
@@ -161,6 +236,7 @@ class SchedulerHost:
         Raises:
             PollAgain: the leader changed between the two phases.
             InvalidInput: the capacity is negative, or there are too many updates.
+            ClockJumped: the clock is off by more than its bound; nothing was changed.
             NotLeader, NoAnswer, LogBroken: see `CommandLog.propose`.
         """
         idle = PollResponse()
@@ -173,7 +249,7 @@ class SchedulerHost:
                 return None
             return self.machine.encode(update)
 
-        result = self.log.decide(prepare)
+        result = self._decide(prepare)
         if result is None:
             return idle
         if isinstance(result, TermChanged):
@@ -200,10 +276,28 @@ class SchedulerHost:
 
     def _carry_out(self, operation: Operation, kind: type[AnswerT]) -> AnswerT:
         # Encoded within the log's order, where the machine may remember it.
-        result = self.log.decide(lambda command: self.machine.encode(operation))
+        result = self._decide(lambda command: self.machine.encode(operation))
         assert isinstance(result, kind), result
         self._snapshot_if_due()
         return result
+
+    def _decide(self, make: Callable[[Command], bytes | None]) -> Any:
+        """`CommandLog.decide` under this host's settings; tells what happened."""
+        def under_settings(command: Command) -> bytes | None:
+            machine = self.machine
+            if machine.has_settings and machine.service.config == self._config:
+                return make(command)
+            return self._settings
+
+        while True:
+            decided = self.log.decide(under_settings)
+            if decided is None:
+                return None
+            result, events = decided
+            for name, fields in events:
+                self._observer.event(name, fields)
+            if not isinstance(result, SchedulerConfig):
+                return result
 
     # -- what looks at it
 
@@ -239,24 +333,30 @@ class SchedulerHost:
 
         Returns:
             `Done` with the index of the last command that the snapshot covers; `Failed` if the store refused, which
-            changes nothing.
+            changes nothing, or did not answer: then the snapshot may be in force, which is as good.
         """
         snapshots = self._snapshots
         if snapshots is None:
             return Skipped("this host has no store for snapshots; the log keeps itself small")
         if not self._snapshotting.acquire(blocking=False):
             return Skipped("a snapshot is being taken")
+        told: list[tuple[str, object]] = []
         try:
             index, data = self.look(lambda service: (service.state.applied_index, self.machine.dump()))
             if index <= snapshots.index:
                 return Skipped(f"nothing has happened since command {snapshots.index}")
             snapshots.save(index, data)
-            self.log.compact(index)
+            told.append((CLEANUP_FAILED, snapshots.cleanup_error))
+            compacted = self.log.compact(index)
+            told.append((CLEANUP_FAILED, compacted.error if isinstance(compacted, Failed) else None))
         except CompactlibError as error:
-            self._observer.event("scheduler_snapshot_failed", {"error": str(error)})
+            told.append((SNAPSHOT_FAILED, error))
             return Failed(error)
         finally:
             self._snapshotting.release()
+            for name, what in told:
+                if what is not None:
+                    self._observer.event(name, {"error": str(what)})
         return Done(index)
 
     def _snapshot_if_due(self) -> None:

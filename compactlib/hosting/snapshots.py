@@ -1,24 +1,38 @@
 """`SnapshotStore`: the last snapshot of a state machine in a key-value store, whole or not at all.
 
-A snapshot is written in chunks under its own index; then one compare-and-set moves the head from the one before to it.
-A crash leaves the old snapshot in force, and chunks that nobody names, which the next snapshot removes. Nothing here
-needs more than compare-and-set of one key. Keys and records: `docs/formats/command-log.md`.
+A snapshot is written in chunks under names of its own; then one compare-and-set moves the head from the one before to
+it. A crash leaves the old snapshot in force, and chunks that nobody names, which the next snapshot removes. Nothing
+here needs more than compare-and-set of one key.
+
+Each snapshot is a generation, one above that of the head it replaces, and who writes it removes only what lies below:
+a former owner that wakes up late can neither overwrite nor delete anything of a later one. Keys and records:
+`docs/formats/command-log.md`.
 """
 
 from __future__ import annotations
 
+import os
+import random
 import struct
+import threading
+from collections.abc import Iterator
 
 import attrs
 
 from compactlib.checksum import crc32
-from compactlib.errors import CorruptData, InvalidInput, Unsupported
-from compactlib.kv import KeyNotFound, KVStore, OutcomeUnknown, Predicate
+from compactlib.clock import Clock
+from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, Unsupported
+from compactlib.kv import Condition, Delete, KeyNotFound, KVStore, OutcomeUnknown, Predicate, PredicateFailed
+from compactlib.runtime import look_until_seen
 
 _HEAD_KEY = b"head"
-_MAGIC = b"CLSNAP\0\1"
-_HEAD = struct.Struct(">8sQQQI")
+_MAGIC = b"CLSNAP\0\2"
+_HEAD = struct.Struct(">8sQQQQQI")
+_CRC = struct.Struct(">I")
+_HEAD_BYTES = _HEAD.size + _CRC.size
 _CHUNK_BYTES = 256 << 10
+_MAX_LOADS = 10
+_MAX_DELETES = 100
 
 
 @attrs.frozen
@@ -36,51 +50,88 @@ class Snapshot:
 
 @attrs.frozen
 class _Head:
-    """Which snapshot is in force, and what its chunks must add up to."""
+    """Which snapshot is in force, and what its chunks must add up to.
+
+    The nonce tells apart what two processes wrote that replaced the same snapshot at once.
+    """
 
     index: int
+    generation: int
+    nonce: int
     size_bytes: int
     chunks: int
     checksum: int
 
     def encode(self) -> bytes:
-        return _HEAD.pack(_MAGIC, self.index, self.size_bytes, self.chunks, self.checksum)
+        data = _HEAD.pack(_MAGIC, *attrs.astuple(self))
+        return data + _CRC.pack(crc32(data))
 
 
 class SnapshotStore:
-    """Keeps one snapshot in one partition of a store. One process at a time writes it.
+    """Keeps one snapshot in one partition of a store. Any thread may call any method; one process at a time writes.
 
     Args:
         kv: the store; stays open when this object is dropped.
         partition: of its own.
+        clock: for the pauses between looks after a write that got no answer.
+        rng: tells apart two processes that write at once; give each its own seed.
+
+    Attributes:
+        cleanup_error: what kept older chunks from being removed after the last `save`; the next one tries again.
 
     Raises:
         CorruptData: what is stored there is no snapshot, or a damaged one.
-        Unsupported: it was written by a later release.
+        Unsupported: it was written by another release.
     """
 
-    def __init__(self, kv: KVStore, partition: bytes) -> None:
+    def __init__(self, kv: KVStore, partition: bytes, *, clock: Clock | None = None,
+                 rng: random.Random | None = None) -> None:
         self._kv = kv
         self._partition = partition
+        self._clock = clock
+        self._rng = random.Random() if rng is None else rng
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        # Heads of which it is not known yet whether they are in force, or will be.
+        self._unsure: set[_Head] = set()
+        self.cleanup_error: CompactlibError | None = None
         self._head, self._predicate = self._read_head()
+        self._knows_predicate = True
 
     @property
     def index(self) -> int:
         """The last command that the snapshot covers; 0 if there is none."""
-        return 0 if self._head is None else self._head.index
+        head = self._head
+        return 0 if head is None else head.index
 
     def load(self) -> Snapshot | None:
         """The snapshot in force. O(size).
 
         Raises:
             CorruptData: a chunk is missing or damaged.
+            Busy: somebody else writes snapshots faster than they can be read.
         """
-        if self._head is None:
+        with self._lock:
+            for _ in range(_MAX_LOADS):
+                head = self._head
+                try:
+                    return self._read(head)
+                except CorruptData:
+                    # Or did somebody else write another one, and remove this one?
+                    found, predicate = self._read_head()
+                    if found == head:
+                        raise
+                    self._head, self._predicate, self._knows_predicate = found, predicate, True
+            raise Busy(f"{_MAX_LOADS} snapshots in partition {self._partition!r} went while they were read; stop "
+                       f"whoever writes them, or try again")
+
+    def _read(self, head: _Head | None) -> Snapshot | None:
+        if head is None:
             return None
-        head, pieces = self._head, []
+        pieces = []
         for number in range(head.chunks):
             try:
-                pieces.append(self._kv.get(self._partition, _chunk_key(head.index, number)).value)
+                pieces.append(self._kv.get(self._partition, _chunk_key(head, number)).value)
             except KeyNotFound:
                 raise self._corrupt(f"{head.chunks} chunks", f"no chunk {number}") from None
         data = b"".join(pieces)
@@ -95,22 +146,60 @@ class SnapshotStore:
         Raises:
             InvalidInput: the snapshot in force covers more.
             PredicateFailed: somebody else wrote a snapshot here; nothing was changed.
+            OutcomeUnknown: it may be in force, now or later; the next call finds out.
+            Closed: this process is a fork of the one that made this object.
+            CompactlibError: what the store raises; nothing was changed.
         """
-        if index <= self.index:
-            raise InvalidInput(f"a snapshot up to command {index} was given, the one in force covers {self.index}; "
-                               f"snapshots only move forward")
+        if self._pid != os.getpid():
+            raise Closed(f"{self!r} was made by process {self._pid}, and this is process {os.getpid()}; a fork must "
+                         f"not use what its parent has open, make it anew when it is not used there any more")
+        with self._lock:
+            self._settle()
+            if index <= self.index:
+                raise InvalidInput(f"a snapshot up to command {index} was given, the one in force covers {self.index}; "
+                                   f"snapshots only move forward")
+            head = self._write_chunks(index, data)
+            self._switch(head)
+            try:
+                self.cleanup_error = None
+                self._clean_up(head)
+            except CompactlibError as error:
+                self.cleanup_error = error
+
+    def _settle(self) -> None:
+        """Know which of this owner's heads is in force, and by what it is replaced."""
+        if self._knows_predicate and not self._unsure:
+            return
+        found, predicate = self._read_head()
+        if found != self._head and found not in self._unsure:
+            raise PredicateFailed(partition=self._partition, key=_HEAD_KEY)
+        self._head, self._predicate, self._knows_predicate = found, predicate, True
+
+    def _write_chunks(self, index: int, data: bytes) -> _Head:
         step = min(_CHUNK_BYTES, self._kv.limits.max_value_bytes)
         chunks = [data[start:start + step] for start in range(0, len(data), step)]
+        generation = 1 if self._head is None else self._head.generation + 1
+        head = _Head(index, generation, self._rng.getrandbits(63), len(data), len(chunks), crc32(data))
         for number, chunk in enumerate(chunks):
-            self._kv.set(self._partition, _chunk_key(index, number), chunk)
-        head = _Head(index, len(data), len(chunks), crc32(data))
+            self._kv.set(self._partition, _chunk_key(head, number), chunk)
+        return head
+
+    def _switch(self, head: _Head) -> None:
+        self._unsure.add(head)
         try:
             self._kv.set_if(self._partition, _HEAD_KEY, head.encode(), self._predicate)
-        except OutcomeUnknown:
-            if self._read_head()[0] != head:
+        except OutcomeUnknown as unknown:
+            found, _ = look_until_seen(self._read_head, unknown, clock=self._clock, rng=self._rng)
+            if found != head:
                 raise
-        self._head, self._predicate = self._read_head()
-        self._remove_others(index)
+        except CompactlibError as error:
+            self._unsure.discard(head)
+            if isinstance(error, PredicateFailed):
+                self._knows_predicate = False
+            raise
+        # Whatever else was sent was to replace the same head as this one, and can never be in force any more.
+        self._unsure.clear()
+        self._head, self._knows_predicate = head, False
 
     def audit(self) -> None:
         """Read the snapshot, and check that the store's head is the one that was written last.
@@ -118,16 +207,40 @@ class SnapshotStore:
         Raises:
             CorruptData: it is not, or the snapshot is damaged.
         """
-        self.load()
-        head, _ = self._read_head()
-        if head != self._head:
-            raise self._corrupt(repr(self._head), repr(head))
+        with self._lock:
+            if self._unsure:
+                self._settle()
+            self._read(self._head)
+            head, _ = self._read_head()
+            if head != self._head:
+                raise self._corrupt(repr(self._head), repr(head))
 
-    def _remove_others(self, index: int) -> None:
+    def _clean_up(self, head: _Head) -> None:
+        """Remove what lies below the head in force: older snapshots, and those that lost against it."""
+        found, predicate = self._read_head()
+        if found != head or predicate is None:
+            return  # somebody else's by now; the next snapshot finds out
+        self._predicate, self._knows_predicate = predicate, True
+        keys = list(self._leftovers(head))
+        most = min(self._kv.limits.max_transact - 1, _MAX_DELETES)
+        if most < 1:
+            for key in keys:
+                self._kv.delete(self._partition, key)
+            return
+        condition = Condition(self._partition, _HEAD_KEY, predicate)
+        for start in range(0, len(keys), most):
+            self._kv.transact([condition], (), [Delete(self._partition, key) for key in keys[start:start + most]])
+
+    def _leftovers(self, head: _Head) -> Iterator[bytes]:
+        below, own = b"chunk/%016x/" % head.generation, _chunks_of(head)
         with self._kv.scan(self._partition, prefix=b"chunk/") as entries:
-            gone = [entry.key for entry in entries if not entry.key.startswith(_chunks_of(index))]
-        for key in gone:
-            self._kv.delete(self._partition, key)
+            for entry in entries:
+                if entry.key.startswith(own):
+                    entries.seek(own + b"\xff")
+                elif entry.key < below or entry.key.startswith(below):
+                    yield entry.key
+                else:
+                    break
 
     def _read_head(self) -> tuple[_Head | None, Predicate | None]:
         try:
@@ -135,12 +248,13 @@ class SnapshotStore:
         except KeyNotFound:
             return None, None
         value = found.value
-        if len(value) != _HEAD.size or value[:7] != _MAGIC[:7]:
-            raise self._corrupt(f"a head of {_HEAD.size} bytes", repr(value[:40]))
-        if value[7] != _MAGIC[7]:
+        if value[:7] == _MAGIC[:7] and value[7:8] not in (b"", b"\0", _MAGIC[7:]):
             raise Unsupported(f"the snapshot in partition {self._partition!r} has format {value[7]}, this release "
-                              f"knows {_MAGIC[7]}; use the release that wrote it, or a later one")
-        return _Head(*_HEAD.unpack(value)[1:]), found.predicate
+                              f"knows {_MAGIC[7]}; use the release that wrote it")
+        head = value[:_HEAD.size]
+        if len(value) != _HEAD_BYTES or value[:8] != _MAGIC or value[_HEAD.size:] != _CRC.pack(crc32(head)):
+            raise self._corrupt(f"a head of {_HEAD_BYTES} bytes with its CRC", repr(value[:_HEAD_BYTES]))
+        return _Head(*_HEAD.unpack(head)[1:]), found.predicate
 
     def _corrupt(self, expected: str, found: str) -> CorruptData:
         return CorruptData(path=f"snapshot in partition {self._partition!r}", offset=0, expected=expected, found=found)
@@ -149,9 +263,9 @@ class SnapshotStore:
         return f"SnapshotStore({self._partition!r}, up to command {self.index})"
 
 
-def _chunks_of(index: int) -> bytes:
-    return b"chunk/%016x/" % index
+def _chunks_of(head: _Head) -> bytes:
+    return b"chunk/%016x/%016x/" % (head.generation, head.nonce)
 
 
-def _chunk_key(index: int, number: int) -> bytes:
-    return _chunks_of(index) + b"%08x" % number
+def _chunk_key(head: _Head, number: int) -> bytes:
+    return _chunks_of(head) + b"%08x" % number

@@ -39,7 +39,7 @@ def hosted(folder: Path, kv: KVStore | None, clock: ManualClock | None = None, e
     options = LogOptions(limits=SegmentLimits(max_entries=8), clock=clock or ManualClock(1000.0))
     log = LocalLog(folder / "log", options)
     try:
-        return SchedulerHost(log, kv, CONFIG, snapshot_every=every)
+        return SchedulerHost(log, kv, CONFIG, snapshot_every=every, rng=random.Random(7))
     except BaseException:
         log.close()
         raise
@@ -213,13 +213,14 @@ def test_a_snapshot_without_its_log_and_a_log_without_its_snapshot(memory_path: 
     host = hosted(memory_path, kv)
     host.add_blocks(blocks(0, 4))
     host.poll(PollRequest(job_capacity=1))
-    assert host.snapshot() == Done(3)
-    assert host.snapshot() == Skipped("nothing has happened since command 3")
+    # The opening, the settings, the blocks, the poll.
+    assert host.snapshot() == Done(4)
+    assert host.snapshot() == Skipped("nothing has happened since command 4")
     host.close()
-    with pytest.raises(OutOfStep, match="stands at command 0, the log holds 4 to 3"):
+    with pytest.raises(OutOfStep, match="stands at command 0, the log holds 5 to 4"):
         hosted(memory_path, MemoryStore())
     (memory_path / "new").mkdir()
-    with pytest.raises(OutOfStep, match="stands at command 3"):
+    with pytest.raises(OutOfStep, match="stands at command 4"):
         hosted(memory_path / "new", kv)
     with pytest.raises(InvalidInput, match="snapshot_every is -1"):
         hosted(memory_path, kv, every=-1)
@@ -293,6 +294,8 @@ def test_a_snapshot_whose_answer_was_lost() -> None:
     with pytest.raises(OutcomeUnknown):
         store.save(1, b"state")
     assert store.index == 0
+    with pytest.raises(OutcomeUnknown):
+        store.save(1, b"state")
 
 
 def test_damaged_snapshots_are_never_loaded() -> None:
@@ -307,9 +310,11 @@ def test_damaged_snapshots_are_never_loaded() -> None:
         with pytest.raises(CorruptData):
             SnapshotStore(kv, b"p").load()
         kv.set(b"p", entry.key, entry.value)
-    kv.delete(b"p", b"chunk/%016x/%08x" % (7, 0))
+    kv.delete(b"p", next(entry.key for entry in kv.scan(b"p", prefix=b"chunk/")))
     with pytest.raises(CorruptData, match="no chunk 0"):
         SnapshotStore(kv, b"p").load()
-    kv.set(b"p", b"head", b"CLSNAP\0\2" + bytes(28))
-    with pytest.raises(Unsupported, match="format 2"):
-        SnapshotStore(kv, b"p")
+    # The version before, whose chunks two owners could write to at once, and one after.
+    for version, size in ((1, 28), (3, 50)):
+        kv.set(b"p", b"head", b"CLSNAP\0" + bytes([version]) + bytes(size))
+        with pytest.raises(Unsupported, match=f"format {version}, this release knows 2"):
+            SnapshotStore(kv, b"p")
