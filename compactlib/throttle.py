@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
 
 import attrs
 
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CompactlibError, InvalidInput
 
+_LOOK_AGAIN_SECONDS = 0.1
 
 @attrs.frozen
 class TokenBucket:
@@ -104,17 +106,28 @@ class Throttle:
         with self._lock:
             self._bucket = self._bucket.give_back(size)
 
-    def take(self, size: int) -> float:
+    def take(self, size: int, *, check: Callable[[], object] | None = None) -> float:
         """Wait until `size` more bytes may go; returns the seconds waited.
+
+        Args:
+            size: how many.
+            check: called ten times a second while waiting, `Budget.check` for example. What it raises ends the wait,
+                and the bytes are given back.
 
         Raises:
             InvalidInput: `size` is negative.
         """
         start = self._clock.monotonic()
         due = self.reserve(size)
-        # The due time is absolute: a clock that another thread moved on meanwhile is not waited for twice.
-        while (left := due - self._clock.monotonic()) > 0:
-            self._clock.sleep(left)
+        try:
+            # The due time is absolute: a clock that another thread moved on meanwhile is not waited for twice.
+            while (left := due - self._clock.monotonic()) > 0:
+                if check is not None:
+                    check()
+                self._clock.sleep(left if check is None else min(left, _LOOK_AGAIN_SECONDS))
+        except BaseException:
+            self.give_back(size)
+            raise
         return max(0.0, due - start)
 
     def audit(self) -> None:

@@ -8,12 +8,15 @@ Giving it up without a nap does not help: the same thread has it back before ano
 
 from __future__ import annotations
 
+from compactlib.budget import Budget
 from compactlib.clock import Clock
 
 WORK_SECONDS = 0.0005
 """How long is computed at a stretch."""
 NAP_SECONDS = 0.000_001
 """Systems make some 60 us of it."""
+_LOOK_EVERY = 512
+"""After so many pieces the budget is asked at the latest, also by a clock that stands still."""
 
 
 def unhurried() -> None:
@@ -25,17 +28,30 @@ class Breather:
 
     Args:
         clock: where time comes from. One that stands still while nobody moves it sees no naps.
+        budget: asked at each nap whether the computing may go on.
     """
 
-    __slots__ = ("_monotonic", "_since", "_sleep")
+    __slots__ = ("_budget", "_left", "_monotonic", "_since", "_sleep")
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, budget: Budget | None = None) -> None:
+        self._budget = budget
+        self._left = _LOOK_EVERY
         self._monotonic = clock.monotonic
         self._sleep = clock.sleep
         self._since = clock.monotonic()
 
     def breathe(self) -> None:
-        """Nap if the last nap is long ago. Costs a look at the clock."""
+        """Nap if the last nap is long ago. Costs a look at the clock.
+
+        Raises:
+            BudgetSpent: the budget does not let it go on.
+        """
+        self._left -= 1
+        if self._left and self._monotonic() - self._since < WORK_SECONDS:
+            return
+        self._left = _LOOK_EVERY
+        if self._budget is not None:
+            self._budget.check()
         if self._monotonic() - self._since >= WORK_SECONDS:
             self._sleep(NAP_SECONDS)
             self._since = self._monotonic()

@@ -11,6 +11,7 @@ from compactlib.blobstore.model import IndexEntry
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.statistics import all_lifetimes
 from compactlib.blobstore.swap import Snapshot
+from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, Stale
 from compactlib.throttle import Throttle
 
@@ -61,26 +62,34 @@ class KeptStatistics:
         self.full_counts: int = 0
         """How often everything was counted anew."""
 
-    def refresh(self, snapshot: Snapshot, now: float, *, breather: Breather | None = None) -> BucketStatistics:
-        """The statistics of `snapshot`, moved on to `now` (seconds); they stay this object's own."""
+    def refresh(self, snapshot: Snapshot, now: float, *, breather: Breather | None = None,
+                budget: Budget | None = None) -> BucketStatistics:
+        """The statistics of `snapshot`, moved on to `now` (seconds); they stay this object's own.
+
+        Raises:
+            BudgetSpent: the budget (the breather's, too) ended before everything was counted; the next look counts
+                anew.
+        """
         buckets = self._buckets
         if buckets is None or not self._continues(snapshot):
-            return self._count_anew(snapshot, now, breather)
+            return self._count_anew(snapshot, now, breather, budget)
         try:
             buckets.advance(now)
         except Stale:
-            return self._count_anew(snapshot, now, breather)
+            return self._count_anew(snapshot, now, breather, budget)
         new = self._appended(snapshot)
         ids = {entry.id for entry in new}
         if ids and len(ids) * len(snapshot.index_parts()) > sum(info.records for info in snapshot.segments):
-            return self._count_anew(snapshot, now, breather)
+            return self._count_anew(snapshot, now, breather, budget)
         for info in snapshot.segments:
             buckets.add_segment(info.name)
+        # Half of what is new is worth nothing: whatever ends this early, everything is counted anew.
+        self._buckets = None
         for blob_id in ids:
             self._fold(snapshot.history(blob_id), buckets)
             if breather is not None:
                 breather.breathe()
-        self._seen = _Seen.of(snapshot)
+        self._buckets, self._seen = buckets, _Seen.of(snapshot)
         return buckets
 
     def _fold(self, history: list[IndexEntry], buckets: BucketStatistics) -> None:
@@ -101,13 +110,15 @@ class KeptStatistics:
         return [entry for info in snapshot.segments if known.get(info.name) != info.end
                 for entry in snapshot.entries_of(info.name, start=known.get(info.name, 0))]
 
-    def _count_anew(self, snapshot: Snapshot, now: float, breather: Breather | None) -> BucketStatistics:
+    def _count_anew(self, snapshot: Snapshot, now: float, breather: Breather | None,
+                    budget: Budget | None) -> BucketStatistics:
         settings = self._settings
         buckets = BucketStatistics(now, bucket_seconds=settings.bucket_seconds, bucket_count=settings.bucket_count,
                                    retention_seconds=settings.retention_seconds)
         for info in snapshot.segments:
             buckets.add_segment(info.name)
-        buckets.add(all_lifetimes(snapshot, settings.rules, throttle=self._throttle, breather=breather))
+        buckets.add(all_lifetimes(snapshot, settings.rules, throttle=self._throttle, breather=breather,
+                                  budget=budget))
         self._buckets, self._seen = buckets, _Seen.of(snapshot)
         self.full_counts += 1
         return buckets

@@ -24,6 +24,7 @@ from compactlib.blobstore.model import IndexEntry, RecordFlag, RecordKind, milli
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.swap import Snapshot
 from compactlib.blobstore.validity import nobody
+from compactlib.budget import Budget
 from compactlib.report import Table
 from compactlib.throttle import Throttle
 
@@ -70,7 +71,8 @@ class LogStatistics:
 
 
 def log_statistics(snapshot: Snapshot, reference_time: float, now: float, rules: PurgeRules | None = None, *,
-                   throttle: Throttle | None = None, breather: Breather | None = None) -> LogStatistics:
+                   throttle: Throttle | None = None, breather: Breather | None = None,
+                   budget: Budget | None = None) -> LogStatistics:
     """Valid bytes of each log segment, exactly. O(n log s) for n index entries in s index segments.
 
     Args:
@@ -80,10 +82,14 @@ def log_statistics(snapshot: Snapshot, reference_time: float, now: float, rules:
         rules: what else a compaction may remove.
         throttle: limits the entries looked at in a second, one "byte" an entry.
         breather: lets other threads run now and then.
+        budget: asked while the throttle lets it wait; give it to the breather, too.
+
+    Raises:
+        BudgetSpent: the budget ended before everything was counted.
     """
     reference_ms, now_ms = milliseconds(reference_time), milliseconds(now)
     valid = {info.name: 0 for info in snapshot.segments}
-    for life in all_lifetimes(snapshot, rules, throttle=throttle, breather=breather):
+    for life in all_lifetimes(snapshot, rules, throttle=throttle, breather=breather, budget=budget):
         if reference_ms <= life.reference_until and now_ms <= life.now_until:
             valid[life.segment] += life.size
     return LogStatistics(reference_time=reference_time, now=now, valid_bytes=valid)
@@ -111,13 +117,13 @@ def container_statistics(snapshot: Snapshot, as_of: float, rules: PurgeRules | N
 
 
 def all_lifetimes(snapshot: Snapshot, rules: PurgeRules | None = None, *, throttle: Throttle | None = None,
-                  breather: Breather | None = None) -> Iterator[Lifetime]:
+                  breather: Breather | None = None, budget: Budget | None = None) -> Iterator[Lifetime]:
     """The lifetime of every record that is kept at some time; in no particular order. Cost as for `log_statistics`."""
     rules = PurgeRules() if rules is None else rules
     no_container_goes = rules.is_container_gone is nobody
     parts = snapshot.index_parts()
     breathe = unhurried if breather is None else breather.breathe
-    for alone, histories in _slices(parts, throttle):
+    for alone, histories in _slices(parts, throttle, budget):
         for part, row in alone:
             breathe()
             columns = parts[part].columns
@@ -133,7 +139,7 @@ def all_lifetimes(snapshot: Snapshot, rules: PurgeRules | None = None, *, thrott
             yield from lifetimes(history, rules)
 
 
-def _slices(parts: Sequence[IndexSegment], throttle: Throttle | None) -> Iterator[
+def _slices(parts: Sequence[IndexSegment], throttle: Throttle | None, budget: Budget | None = None) -> Iterator[
         tuple[list[tuple[int, int]], list[list[IndexEntry]]]]:
     """For each slice of the hash space: the entries that share their hash with no other, and the histories."""
     count = sum(map(len, parts))
@@ -152,7 +158,7 @@ def _slices(parts: Sequence[IndexSegment], throttle: Throttle | None) -> Iterato
         # The pieces are sorted already; the sort finds these runs and merges them.
         merged.sort()
         if throttle is not None:
-            throttle.take(len(merged))
+            throttle.take(len(merged), check=None if budget is None else budget.check)
         yield _grouped(merged, parts)
 
 
