@@ -2,12 +2,15 @@
 
 Each round copies one cycle of every store that is not done yet, all in one run of the executor, so that a Spark job
 serves hundreds of stores. What a store's tasks end in is noted as it comes.
+
+Each store is run by this compaction alone, until its own part is over. A store that is closed meanwhile ends the round
+for all, since an executor has one budget; the others go on in the next round, with what they had copied.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -20,9 +23,10 @@ from compactlib.blobstore.events import StoreEvents
 from compactlib.blobstore.plan import CompactionPlan
 from compactlib.blobstore.rewrite import CopyRecords
 from compactlib.budget import Budget
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.rewrite import Executor, LocalExecutor
+from compactlib.rewrite import Executor, LocalExecutor, RewriteFailure, RewriteOutcome, foreign_error
+from compactlib.runtime.ownership import Run
 
 if TYPE_CHECKING:
     from compactlib.blobstore.compactor import BlobCompactor
@@ -49,8 +53,9 @@ def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None,
             here: `lambda: fence.guard(resource, token)`.
 
     Returns:
-        The outcome of each store, by its folder. A store whose outcome is `Failed` has its compaction in progress,
-        unless the error is that it could not begin.
+        The outcome of each store, by its folder: `Skipped` for one that is busy. A store whose outcome is `Failed` has
+        its compaction in progress, unless the error is that it could not begin. What an executor, a question or a
+        commit guard raises that is none of the library's errors is told as `TaskFailed`.
 
     Raises:
         CompactlibError: with a single store, why it could not begin (see `BlobCompactor.compact`).
@@ -66,10 +71,10 @@ def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None,
                    clock=first.clock) if budget is None else budget
     with contextlib.ExitStack() as stack:
         rounds = _Rounds(chosen, limit, contextlib.nullcontext if commit_guard is None else commit_guard)
+        stack.callback(rounds.end)
         for compactor, plan in work:
             try:
-                stack.enter_context(compactor.alone())
-                rounds.add(compactor, plan)
+                rounds.add(compactor, plan, stack)
             except CompactlibError as error:
                 if len(work) == 1:
                     raise
@@ -84,8 +89,15 @@ class _Active:
     """A store whose compaction is not done."""
 
     compactor: BlobCompactor
-    work: CompactionWork
+    run: Run
     began: float
+    interrupted: bool = False
+
+    @property
+    def work(self) -> CompactionWork:
+        work = self.compactor.work()
+        assert work is not None, "only a store with a compaction in progress is active"
+        return work
 
     @property
     def folder(self) -> str:
@@ -105,18 +117,39 @@ class _Rounds:
         self.commit_guard = commit_guard
         self.active: list[_Active] = []
         self.outcomes: dict[str, BlobCompactionOutcome] = {}
+        self._running: dict[str, tuple[BlobCompactor, Run]] = {}
 
-    def add(self, compactor: BlobCompactor, plan: CompactionPlan | None) -> None:
-        """Begin, or resume."""
+    def add(self, compactor: BlobCompactor, plan: CompactionPlan | None, stack: contextlib.ExitStack) -> None:
+        """Begin, or resume; what follows is marked as done by the store's run, until the stack ends."""
         store = compactor.store
         began = store.clock.monotonic()
-        if plan is not None:
-            compactor.begin(plan)
-        work = compactor.work
-        if work is None:
+        run = compactor.take(self.budget)
+        if run is None:
+            self.outcomes[store.folder] = compactor.busy()
+            return
+        self._running[store.folder] = compactor, run
+        # One in the other, so that the last one's mark is that of all.
+        stack.enter_context(run.inside())
+        try:
+            if plan is not None:
+                compactor.begin(plan)
+            if compactor.work() is not None:
+                self.active.append(_Active(compactor, run, began))
+                return
             self.outcomes[store.folder] = Skipped(f"no compaction of store {store.name} is in progress")
-        else:
-            self.active.append(_Active(compactor, work, began))
+        except BaseException:
+            self._release(store.folder)
+            raise
+        self._release(store.folder)
+
+    def end(self) -> None:
+        """Whatever has happened: nobody is kept from the stores any more."""
+        for folder in list(self._running):
+            self._release(folder)
+
+    def _release(self, folder: str) -> None:
+        compactor, run = self._running.pop(folder)
+        compactor.store.compactions.ownership.release(run)
 
     def run_one(self) -> None:
         """One cycle of every store."""
@@ -124,36 +157,76 @@ class _Rounds:
         owners: dict[str, _Active] = {}
         kept = isinstance(self.executor, LocalExecutor)
         for store in list(self.active):
-            asked = self._guarded(store, partial(store.work.next_tasks, kept=kept)) or []
+            asked = self._guarded(store, lambda store=store: store.work.next_tasks(  # type: ignore[misc]
+                kept=kept, budget=store.run.budget)) or []
             tasks += asked
             owners.update((task.name, store) for task in asked)
         if tasks:
-            observer = owners[tasks[0].name].compactor.store.observer
-            for outcome in self.executor.run(tasks, budget=self.budget, observer=observer):
-                store = owners[outcome.task]
-                if store in self.active:
-                    self._guarded(store, partial(store.work.take, outcome))
+            self._copy(tasks, owners)
         for store in list(self.active):
-            self._guarded(store, partial(self._finish, store))
+            if store.interrupted:
+                store.interrupted = False
+            else:
+                self._guarded(store, partial(self._finish, store))
+
+    def _copy(self, tasks: list[CopyRecords], owners: Mapping[str, _Active]) -> None:
+        """Let the executor copy, and note what comes back."""
+        last = self.active[-1]
+        observer = last.run.observer(owners[tasks[0].name].compactor.store.observer)
+        shared = self.budget.lend()
+        with contextlib.ExitStack() as stack:
+            for store in self.active:
+                stack.enter_context(store.compactor.store.compactions.ownership.cancels(shared))
+            try:
+                outcomes = self.executor.run(tasks, budget=shared, observer=observer)
+                # Nothing that it runs here goes on when this is left.
+                if isinstance(outcomes, Generator):
+                    stack.callback(outcomes.close)
+                for outcome in outcomes:
+                    store = owners[outcome.task]
+                    if store not in self.active:
+                        continue
+                    if _is_for_another(outcome, shared, store):
+                        store.interrupted = True
+                    else:
+                        self._guarded(store, partial(store.work.take, outcome, budget=store.run.budget))
+            except Exception as error:
+                # An executor of the host's own may raise anything; what it has copied so far is noted.
+                for store in {id(each): each for each in owners.values()}.values():
+                    if store in self.active:
+                        self._fail(store, error)
 
     def _finish(self, store: _Active) -> None:
         if store.work.log.phase is not Phase.DONE:
             # A resumed compaction may have had nothing left to do but to close its log.
             with self.commit_guard():
-                store.work.finish_cycle()
+                store.work.finish_cycle(budget=store.run.budget)
         if store.work.log.phase is Phase.DONE:
             report = store.compactor.close(store.work, store.elapsed)
             damaged = report.damage[:1] if not report.sources else ()
-            self.outcomes[store.folder] = Failed(damaged[0]) if damaged else Done(report)
-            self.active.remove(store)
+            self._over(store, Failed(damaged[0]) if damaged else Done(report))
 
     def _guarded(self, store: _Active, step: Callable[[], _T]) -> _T | None:
         """Do a step of one store; its failure ends this store's part, and no other's."""
         try:
             return step()
-        except CompactlibError as error:
-            told = store.compactor.store
-            StoreEvents(told.name, told.observer).failed(store.work.log.phase.value, error)
-            self.outcomes[store.folder] = Failed(error)
-            self.active.remove(store)
+        except Exception as error:
+            self._fail(store, error)
             return None
+
+    def _fail(self, store: _Active, error: Exception) -> None:
+        told = store.compactor.store
+        known = error if isinstance(error, CompactlibError) else foreign_error(f"compact {told.name}", error)
+        StoreEvents(told.name, told.observer).failed(store.work.log.phase.value, known)
+        self._over(store, Failed(known))
+
+    def _over(self, store: _Active, outcome: BlobCompactionOutcome) -> None:
+        self.outcomes[store.folder] = outcome
+        self.active.remove(store)
+        self._release(store.folder)
+
+
+def _is_for_another(outcome: RewriteOutcome, shared: Budget, store: _Active) -> bool:
+    """Whether a task was ended only because another store of the round is being closed."""
+    return (isinstance(outcome, RewriteFailure) and isinstance(outcome.error, BudgetSpent) and shared.cancelled
+            and store.run.budget.refusal is None)

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import attrs
 
 from compactlib.blobstore.breather import Breather
-from compactlib.blobstore.commit import place_targets, private_name, remove_names, remove_sources
+from compactlib.blobstore.commit import check_names_are_free, place_targets, private_name, remove_names, remove_sources
 from compactlib.blobstore.compaction_file import CompactionFile
 from compactlib.blobstore.compaction_log import CompactionLog, Phase, Target
 from compactlib.blobstore.cycle_plan import CyclePlan, TargetPlan, plan_cycle
@@ -31,6 +31,7 @@ from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.swap import CompactableStore, Snapshot
 from compactlib.blobstore.tombstones import DroppedPuts
 from compactlib.blobstore.validity import Rules, Verdict, nobody
+from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, Conflict, CorruptData
 from compactlib.files import list_folder
 from compactlib.rewrite import RewriteFailure, RewriteOutcome, RewriteResult
@@ -57,7 +58,7 @@ class Questions:
 
 
 class CompactionWork:
-    """A compaction of one store from its first step to its last. Used by one thread at a time.
+    """A compaction of one store from its first step to its last. Used by whoever runs the store.
 
     Args:
         store: the store.
@@ -75,10 +76,10 @@ class CompactionWork:
         self.verdicts: Counter[Verdict] = Counter()
         self.copied_records: int = 0
         self.damage: list[CorruptData] = []
+        self.questions: Questions = questions
         self._store = store
         self._files = store.files
         self._folder = store.folder
-        self._questions = questions
         self._events = StoreEvents(store.name, store.observer)
         self._dropped_puts = DroppedPuts(store.incarnation, complete=not resumed)
         self._plan: CyclePlan | None = None
@@ -89,22 +90,26 @@ class CompactionWork:
         # later goes when the compaction does.
         self._has_leftovers = True
 
-    def next_tasks(self, *, kept: bool) -> list[CopyRecords]:
+    def next_tasks(self, *, kept: bool, budget: Budget | None = None) -> list[CopyRecords]:
         """What there is to copy for the cycle under way, which is decided first; nothing in COMMIT and CLEANUP.
 
         Args:
             kept: whether attempts die with this process, so that a later one may go on with their files.
+            budget: asked while the cycle is decided.
 
         A segment with a record that cannot be beside another one is left out, as one with a damaged record is.
 
         Raises:
             PlanDoesNotFit: victims are gone, because the log has lost steps; drop the compaction.
+            BudgetSpent: the budget ended while the cycle was decided; call again.
             StorageError: the disk refused; call again.
         """
+        self._store.require_mine()
+        self._failures.clear()
         plan = None
         while plan is None and self.log.phase in (Phase.PREPARE, Phase.COPY):
             try:
-                plan = self._decided()
+                plan = self._decided(budget)
             except CorruptData as error:
                 self._leave_out(error)
         if plan is None:
@@ -114,20 +119,28 @@ class CompactionWork:
         self._has_leftovers = True
         return [self._task(target, kept, halves.get(target.name)) for target in plan.targets if target.name not in done]
 
-    def take(self, outcome: RewriteOutcome) -> None:
+    def take(self, outcome: RewriteOutcome, *, budget: Budget | None = None) -> None:
         """Note what a task ended in; a new segment that is whole moves the safe point on.
+
+        Args:
+            outcome: the task's.
+            budget: asked while the new segment's index is built.
 
         Raises:
             Conflict: the file is not what this compaction asked for.
+            BudgetSpent: the budget ended; what was copied is used when it is resumed.
             StorageError: the disk refused; call `next_tasks` again.
         """
         if isinstance(outcome, RewriteFailure):
             self._failures.append(outcome.error)
         else:
-            self._note(outcome)
+            self._note(outcome, budget)
 
-    def finish_cycle(self) -> None:
+    def finish_cycle(self, *, budget: Budget | None = None) -> None:
         """When all tasks have ended: commit and clean up.
+
+        Args:
+            budget: asked until the commit; from there on little is left to do.
 
         A record that turned out to be damaged keeps its whole segment where it is; the cycle is decided anew without.
 
@@ -135,6 +148,7 @@ class CompactionWork:
             CompactlibError: what a task or a step failed with. Go on with `next_tasks`.
         """
         failures, self._failures = self._failures, []
+        self._store.require_mine()
         if self.log.phase is Phase.COPY:
             damaged = next((error for error in failures if isinstance(error, CorruptData)), None)
             if damaged is not None:
@@ -142,7 +156,7 @@ class CompactionWork:
                 return
             if failures:
                 raise failures[0]
-            if self._has_come_back():
+            if self._has_come_back(self._breather(budget)):
                 self._restart()
                 return
             self._start_commit()
@@ -153,7 +167,7 @@ class CompactionWork:
 
     # -- deciding
 
-    def _decided(self) -> CyclePlan:
+    def _decided(self, budget: Budget | None) -> CyclePlan:
         """The plan of the cycle under way; the log is in COPY afterwards."""
         base = self.log.restart_copy() if self.log.phase is Phase.COPY else self.log
         now_ms = milliseconds(self._store.clock.now())
@@ -166,7 +180,7 @@ class CompactionWork:
         plan = plan_cycle(
             snapshot, base.remaining, base.copied_before, self._rules(now_ms), swap_segments=base.swap_segments,
             segment_bytes=self._store.segment_bytes, header_bytes=SEGMENT_HEADER_BYTES,
-            dropped_put=self._dropped_puts.note if config.purge_tombstones else None, breather=self._breather())
+            dropped_put=self._dropped_puts.note if config.purge_tombstones else None, breather=self._breather(budget))
         if self.log.phase is Phase.PREPARE or not _is_begun(self.log, plan):
             self.log = base.start_copy(plan.sources, plan.partial, tuple(each.name for each in plan.targets), now_ms)
             self._write_log()
@@ -180,8 +194,8 @@ class CompactionWork:
         config = self._store.config
         return Rules(
             reference_ms=self.log.reference_ms, now_ms=now_ms, purge_tombstones=config.purge_tombstones,
-            seen_by_all_peers=self._questions.seen_by_all_peers, had_put=self._dropped_puts.had_put,
-            is_container_gone=self._questions.is_container_gone if config.drop_dead_containers else nobody)
+            seen_by_all_peers=self.questions.seen_by_all_peers, had_put=self._dropped_puts.had_put,
+            is_container_gone=self.questions.is_container_gone if config.drop_dead_containers else nobody)
 
     def _task(self, target: TargetPlan, kept: bool, half_written: str | None) -> CopyRecords:
         config = self._store.config
@@ -213,14 +227,16 @@ class CompactionWork:
 
     # -- taking what was copied
 
-    def _note(self, result: RewriteResult) -> None:
+    def _note(self, result: RewriteResult, budget: Budget | None) -> None:
+        self._store.require_mine()
         file = result.files[0]
         target = next((each for each in self._planned().targets if self._task_name(each.name) == result.task), None)
         if target is None or (file.size_bytes, file.entries) != (target.end, target.records):
             raise Conflict(f"{file.path} holds {file.entries} records up to {file.size_bytes}, which is not what this "
                            f"compaction asked for; resume it, which decides anew")
+        # The index first: if the budget ends in between, what was copied is still there to go on with.
+        starts = tuple(self._write_index_files(target, self._breather(budget)))
         self._files.rename(file.path, os.path.join(self._folder, private_name(target.name)))
-        starts = tuple(self._write_index_files(target))
         self.copied_records += target.records
         self._ready[target.name] = Target(target.name, target.end, target.records, target.fingerprint, starts)
         # Noted in the order of the plan, whatever the order in which they come.
@@ -234,12 +250,11 @@ class CompactionWork:
             self._files.sync_folder(self._folder)
             self._write_log()
 
-    def _write_index_files(self, target: TargetPlan) -> Iterator[int]:
+    def _write_index_files(self, target: TargetPlan, breather: Breather) -> Iterator[int]:
         snapshot = self._store.snapshot()
         most = self._store.config.index_max_entries
         entries: list[IndexEntry] = []
         start = SEGMENT_HEADER_BYTES
-        breather = self._breather()
         for entry in _moved_entries(snapshot, target):
             breather.breathe()
             if len(entries) == most:
@@ -282,7 +297,7 @@ class CompactionWork:
         self.log = self.log.restart_copy()
         self._write_log()
 
-    def _has_come_back(self) -> bool:
+    def _has_come_back(self, breather: Breather) -> bool:
         """Whether a blob that this cycle drops was undeleted or made permanent after the cycle was decided.
 
         The store refuses both for what is gone by its clock; a clock that was set back is what this is for.
@@ -294,6 +309,7 @@ class CompactionWork:
             if info.last_sequence <= plan.last_sequence:
                 continue
             for entry in snapshot.entries_of(info.name):
+                breather.breathe()
                 if (entry.sequence > plan.last_sequence and entry.kind in (RecordKind.UNDELETE, RecordKind.TTL_UPDATE)
                         and any(other.segment in sources and other.kind == RecordKind.PUT and not plan.copies(other)
                                 for other in snapshot.history(entry.id))):
@@ -304,6 +320,8 @@ class CompactionWork:
 
     def _start_commit(self) -> None:
         plan = self._planned()
+        self._store.require_mine()
+        check_names_are_free(self._folder, (target.name for target in plan.targets))
         # The names of the new segments, which the log is about to rely on.
         self._files.sync_folder(self._folder)
         committed = self.log.start_commit(plan.moves, plan.copied_bytes, milliseconds(self._store.clock.now()))
@@ -338,10 +356,11 @@ class CompactionWork:
         self._plan = None
         self._has_leftovers = False
 
-    def _breather(self) -> Breather:
-        return Breather(self._store.clock)
+    def _breather(self, budget: Budget | None) -> Breather:
+        return Breather(self._store.clock, budget)
 
     def _write_log(self) -> None:
+        self._store.require_mine()
         self.file.write(self.log)
 
     def _planned(self) -> CyclePlan:

@@ -7,7 +7,6 @@ store is opened. One that stopped with an error stays in progress: it is resumed
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
 
 from compactlib.blobstore.commit import remove_names
@@ -21,35 +20,31 @@ from compactlib.blobstore.events import StoreEvents
 from compactlib.blobstore.model import milliseconds
 from compactlib.blobstore.plan import CompactionPlan
 from compactlib.blobstore.recover import leftovers
+from compactlib.blobstore.store_compactions import StoreBusy
 from compactlib.blobstore.swap import CompactableStore
 from compactlib.budget import Budget
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.outcome import Done, Skipped
 from compactlib.rewrite import Executor
+from compactlib.runtime.ownership import Run
 
 
 class BlobCompactor:
-    """Compacts one store. One run at a time; any thread may ask.
+    """Compacts one store. Any thread may ask.
+
+    The store owns its compaction: one run at a time, through whichever compactor, and closing the store cancels it and
+    waits. Several compactors of one store see the same compaction in progress.
 
     Args:
-        store: the store, recovered before (`recover_compaction`).
+        store: the store.
         questions: what the compaction asks its host.
-
-    Raises:
-        CorruptData: the compaction log is damaged.
-        StorageError: it cannot be read.
     """
 
     def __init__(self, store: CompactableStore, questions: Questions | None = None) -> None:
         self._store = store
         self._questions = Questions() if questions is None else questions
         self._events = StoreEvents(store.name, store.observer)
-        log = read_log(store.folder)
-        self._work: CompactionWork | None = None
-        if log is not None:
-            file = CompactionFile(store.files, store.folder)
-            self._work = CompactionWork(store, file, log, self._questions, resumed=True)
-        self._running = threading.Lock()
+        self._shared = store.compactions
 
     @property
     def store(self) -> CompactableStore:
@@ -64,12 +59,15 @@ class BlobCompactor:
     @property
     def log(self) -> CompactionLog | None:
         """The compaction in progress, as far as it has come, or `None`."""
-        work = self._work
-        return None if work is None else work.log
+        return self._shared.log
 
     def compact(self, plan: CompactionPlan, *, executor: Executor | None = None, budget: Budget | None = None,
                 commit_guard: CommitGuard | None = None) -> BlobCompactionOutcome:
         """Carry out a plan. Memory: 24 bytes a copied record of one cycle, and a few MiB.
+
+        `Skipped` if the store is busy: another compaction or a hard delete of it is running, or it is being closed.
+        Whatever an executor, a question or a commit guard raises is the outcome: `Failed`, with `TaskFailed` for what
+        is none of the library's errors; the compaction waits to be resumed. An observer breaks nothing.
 
         Args:
             plan: made for this store; checked against it.
@@ -78,7 +76,8 @@ class BlobCompactor:
             commit_guard: entered around each commit, see `compact_many`.
 
         Raises:
-            CompactionInProgress: another one is running, or waits to be resumed or dropped.
+            CompactionInProgress: an earlier one waits to be resumed or dropped.
+            Closed: the store is closed.
             PlanDoesNotFit: the store has changed since; nothing was done.
             InvalidInput: the plan is for another store, or would drop what can still be undeleted.
             StorageError: the disk refused the first step; nothing was begun.
@@ -88,26 +87,30 @@ class BlobCompactor:
 
     def resume(self, *, executor: Executor | None = None, budget: Budget | None = None,
                commit_guard: CommitGuard | None = None) -> BlobCompactionOutcome:
-        """Go on with the compaction in progress; `Skipped` if there is none. The arguments are those of `compact`.
+        """Go on with the compaction in progress; `Skipped` if there is none, or if the store is busy.
+
+        The arguments are those of `compact`, and so is what is done about errors.
 
         Raises:
-            CompactionInProgress: it is running.
+            Closed: the store is closed.
         """
-        if self._work is None:
-            return Skipped(f"no compaction of store {self._store.name} is in progress")
         return compact_many([(self, None)], executor=executor, budget=budget,
                             commit_guard=commit_guard)[self._store.folder]
 
     def drop(self) -> BlobCompactionOutcome:
         """Give up the compaction in progress; what its earlier cycles did stays, and nothing is lost.
 
+        `Skipped` if there is none, or if the store is busy.
+
         Raises:
-            CompactionInProgress: it is running.
+            Closed: the store is closed.
             CompactionOutOfOrder: a commit is under way, which can only be resumed.
             StorageError: the disk refused; call again.
         """
-        with self.alone():
-            work = self._work
+        with self.running() as run:
+            if run is None:
+                return self.busy()
+            work = self.work()
             if work is None:
                 return Skipped(f"no compaction of store {self._store.name} is in progress")
             if not work.log.dropped:
@@ -116,57 +119,71 @@ class BlobCompactor:
                 work.log = dropped
             return Done(self.close(work, 0.0))
 
-    @contextlib.contextmanager
-    def idle(self) -> Iterator[None]:
-        """Keep compactions away for a moment; for those who change segments in place.
-
-        Raises:
-            CompactionInProgress: one is running, or waits to be resumed or dropped.
-        """
-        with self.alone():
-            if self._work is not None:
-                raise self._in_progress(self._work.log.phase.value)
-            yield
-
     def audit(self) -> None:
-        """Check that what is in memory is what is on the disk.
+        """Check that what is in memory is what is on the disk; nothing is checked while the store is busy.
 
         Raises:
-            CompactlibError: the log in memory is another one, or does not hold together.
+            AuditFailed: the log in memory is another one, or does not hold together.
+            Closed: the store is closed.
         """
-        with self.alone():
+        with self.running() as run:
+            if run is None:
+                return
             log, stored = self.log, read_log(self._store.folder)
             if log is not None:
                 log.audit()
             # A log that has come to its end may have its other name already, if only the sync after that was refused.
             if (log is None) != (stored is None) and (log is None or log.phase is not Phase.DONE):
-                raise CompactlibError(f"the compaction in memory is {log}, on the disk {stored}")
+                raise AuditFailed(f"the compaction in memory is {log}, on the disk {stored}")
 
-    # -- the steps that `compact_many` takes for one store or for many
+    # -- the steps that `compact_many` takes for one store or for many, and a hard delete
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep every other thread from running this compactor.
+    def running(self, budget: Budget | None = None) -> Iterator[Run | None]:
+        """A run of the store inside the `with`; `None` if the store is `busy`.
+
+        Raises:
+            Closed: the store is closed.
+        """
+        self._store.require_mine()
+        with self._shared.ownership.begin(budget) as run:
+            yield run
+
+    def take(self, budget: Budget) -> Run | None:
+        """As `running`, for several stores whose runs do not end in the order in which they began."""
+        self._store.require_mine()
+        return self._shared.ownership.take(budget)
+
+    def busy(self) -> StoreBusy:
+        """The answer to who comes second."""
+        why = ("it is being closed" if self._shared.ownership.is_ending
+               else "another compaction or a hard delete of it is running")
+        return StoreBusy(f"store {self._store.name} is busy: {why}")
+
+    def require_none(self) -> None:
+        """Return if no compaction waits to be resumed or dropped; for those who change segments in place.
 
         Raises:
             CompactionInProgress: one does.
         """
-        if not self._running.acquire(blocking=False):
-            raise self._in_progress("running")
-        try:
-            yield
-        finally:
-            self._running.release()
+        log = self.log
+        if log is not None:
+            raise CompactionInProgress(f"a compaction of store {self._store.name} is in progress ({log.phase.value}); "
+                                       f"resume it or drop it first", phase=log.phase.value)
 
-    @property
     def work(self) -> CompactionWork | None:
-        """The compaction in progress."""
-        return self._work
+        """The compaction in progress; the caller runs the store."""
+        log, store = self.log, self._store
+        if self._shared.work is None and log is not None:
+            file = CompactionFile(store.files, store.folder)
+            self._shared.work = CompactionWork(store, file, log, self._questions, resumed=True)
+        elif self._shared.work is not None:
+            self._shared.work.questions = self._questions
+        return self._shared.work
 
     def begin(self, plan: CompactionPlan) -> None:
-        """PREPARE: check the plan against the store and note it, durably. The caller is `alone`; see `compact`."""
-        if self._work is not None:
-            raise self._in_progress(self._work.log.phase.value)
+        """PREPARE: check the plan against the store and note it, durably. The caller runs the store; see `compact`."""
+        self.require_none()
         store = self._store
         now = store.clock.now()
         self._check(plan, now)
@@ -176,7 +193,7 @@ class BlobCompactor:
             reference_ms=milliseconds(plan.reference_time), swap_segments=store.config.swap_segments)
         file = CompactionFile(store.files, store.folder)
         file.write(log)
-        self._work = CompactionWork(store, file, log, self._questions, resumed=False)
+        self._shared.work = CompactionWork(store, file, log, self._questions, resumed=False)
 
     def _check(self, plan: CompactionPlan, now: float) -> None:
         store = self._store
@@ -200,9 +217,10 @@ class BlobCompactor:
             StorageError: the disk refused; call again.
         """
         store, log = self._store, work.log
+        store.require_mine()
         close_log(store.files, store.folder, log)
         remove_names(store.files, store.folder, tuple(leftovers(store.folder, None)))
-        self._work = None
+        self._shared.ended()
         report = BlobCompactionReport(
             store=store.name, number=log.number, victims=log.victims,
             sources=tuple(name for cycle in log.committed for name in cycle.sources),
@@ -212,7 +230,3 @@ class BlobCompactor:
             seconds=seconds)
         self._events.done(log.number, [str(name) for name in log.victims], report.freed_segments, log.copied_bytes)
         return report
-
-    def _in_progress(self, phase: str) -> CompactionInProgress:
-        return CompactionInProgress(f"a compaction of store {self._store.name} is in progress ({phase}); resume it or "
-                                    f"drop it first", phase=phase)

@@ -1,8 +1,8 @@
 """Hard delete: the content of deleted blobs is overwritten with zeros where it lies (seed, effect 5; notes 1.11).
 
 It follows the deletes in the order of their sequences, and remembers durably how far it has come; since compactions
-keep sequences, it never has to begin anew because of one. It works in small batches and gives way to compactions: while
-one runs, or waits to be resumed, nothing is overwritten.
+keep sequences, it never has to begin anew because of one. It works in small batches, each a run of the store like a
+compaction, and gives way to compactions: while one runs, or waits to be resumed, nothing is overwritten.
 
 A batch: what is to be overwritten is written down durably (`erasure`), then the index says that the contents are gone,
 then the records are overwritten and synced, then the note is cleared. A crash in between is made good when the store
@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
+from compactlib.blobstore.breather import Breather
 from compactlib.blobstore.compactor import BlobCompactor
 from compactlib.blobstore.erasure import (
     Erasure,
@@ -32,9 +33,10 @@ from compactlib.blobstore.model import IndexEntry, RecordFlag, RecordKind, milli
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.records import content_range, encode_head
 from compactlib.blobstore.segment import salt_of
+from compactlib.blobstore.store_compactions import StoreBusy
 from compactlib.blobstore.swap import CompactableStore, Snapshot
 from compactlib.budget import Budget
-from compactlib.errors import CompactlibError, CorruptData
+from compactlib.errors import AuditFailed, CompactlibError, CorruptData
 from compactlib.outcome import Done, Failed, Outcome
 
 MAX_BATCH_RECORDS = 64
@@ -57,7 +59,7 @@ class HardDeleteReport:
 
 
 class HardDeleter:
-    """Overwrites the content of deleted blobs of one store. One run at a time.
+    """Overwrites the content of deleted blobs of one store. Several for one store take turns.
 
     Args:
         store: the store.
@@ -77,8 +79,9 @@ class HardDeleter:
     def run(self, *, budget: Budget | None = None) -> Outcome[HardDeleteReport]:
         """Carry out every delete that is in effect by now and was not looked at before.
 
-        `Failed` with `CompactionInProgress` if a compaction is in the way, with `BudgetSpent` if the budget ended;
-        what was done stays, and the next run goes on from there.
+        `Skipped` if the store is busy (a compaction is running), `Failed` with `CompactionInProgress` if one waits to
+        be resumed, with `BudgetSpent` if the budget ended or the store is being closed; what was done stays, and the
+        next run goes on from there.
 
         Args:
             budget: what it may use up; the configured rate if not given.
@@ -87,15 +90,21 @@ class HardDeleter:
         limit = Budget(bytes_per_second=config.hard_delete_bytes_per_second,
                        clock=self._store.clock) if budget is None else budget
         records = written = 0
+        lent = limit.lend()
         try:
-            while (batch := self._next_batch()) is not None:
-                erasures, sequence = batch
-                limit.spend(total_bytes(erasures))
-                with self._compactor.idle():
-                    # What was found may have moved while the budget let us wait.
-                    if self._still_there(erasures):
-                        written += self._carry_out(erasures, sequence)
-                        records += len(erasures)
+            with self._store.compactions.ownership.cancels(lent):
+                while (batch := self._next_batch(Breather(self._store.clock, lent))) is not None:
+                    erasures, sequence = batch
+                    lent.spend(total_bytes(erasures))
+                    with self._compactor.running(lent) as run:
+                        if run is None:
+                            busy = self._compactor.busy().reason
+                            return StoreBusy(f"{busy}; {records} records were overwritten before" if records else busy)
+                        self._compactor.require_none()
+                        # What was found may have moved, or another one have been here, while the budget let us wait.
+                        if self._still_there(erasures) and self._stored().sequence == self._state.sequence:
+                            written += self._carry_out(erasures, sequence)
+                            records += len(erasures)
         except CompactlibError as error:
             return Failed(error)
         finally:
@@ -104,33 +113,44 @@ class HardDeleter:
         return Done(HardDeleteReport(records, written, self._state.sequence))
 
     def audit(self) -> None:
-        """Check that what is in memory is what is on the disk.
+        """Check that what is in memory is what is on the disk, or was before another one went on from there.
 
         Raises:
-            CompactlibError: it is not.
+            AuditFailed: it is not.
         """
         stored = read_state(self._store.folder)
-        if stored is not None and stored.sequence != self._state.sequence:
-            raise CompactlibError(f"hard delete has reached {self._state.sequence}, its file says {stored.sequence}")
+        if stored is not None and stored.sequence < self._state.sequence:
+            raise AuditFailed(f"hard delete has reached {self._state.sequence}, its file says {stored.sequence}")
 
     def _read(self) -> HardDeleteState:
         try:
-            state = read_state(self._store.folder)
+            return self._known(read_state(self._store.folder))
         except CorruptData as error:
             self._compactor.events.hard_delete_reset(error)
-            state = None
+            return self._known(None)
+
+    def _stored(self) -> HardDeleteState:
+        """As `_read`, without telling of damage again."""
+        try:
+            return self._known(read_state(self._store.folder))
+        except CorruptData:
+            return self._known(None)
+
+    def _known(self, state: HardDeleteState | None) -> HardDeleteState:
         if state is None or state.incarnation != self._store.incarnation:
             return HardDeleteState(self._store.incarnation)
         return state
 
-    def _next_batch(self) -> tuple[list[Erasure], int] | None:
+    def _next_batch(self, breather: Breather) -> tuple[list[Erasure], int] | None:
         """The next records to overwrite, and the sequence that is reached with them; `None` if there is nothing new."""
         snapshot = self._store.snapshot()
+        self._state = self._stored()
         in_effect_ms = milliseconds(self._store.clock.now() - self._store.config.deleted_retention_seconds)
         found: list[Erasure] = []
         size = 0
         reached = self._state.sequence
-        for delete in _deletes_after(snapshot, reached):
+        for delete in _deletes_after(snapshot, reached, breather):
+            breather.breathe()
             if delete.op_time_ms >= in_effect_ms:
                 break
             doomed = self._doomed(snapshot, delete, in_effect_ms)
@@ -188,12 +208,15 @@ class HardDeleter:
         store.reload_index(segment)
 
 
-def _deletes_after(snapshot: Snapshot, sequence: int) -> Iterator[IndexEntry]:
+def _deletes_after(snapshot: Snapshot, sequence: int, breather: Breather) -> Iterator[IndexEntry]:
     """The DELETE entries behind a sequence, in order. Segments that are older are not looked at."""
     def of_segment(name: SegmentName) -> list[IndexEntry]:
-        return sorted((entry for entry in snapshot.entries_of(name)
-                       if entry.kind == RecordKind.DELETE and entry.sequence > sequence),
-                      key=lambda entry: entry.sequence)
+        found = []
+        for entry in snapshot.entries_of(name):
+            breather.breathe()
+            if entry.kind == RecordKind.DELETE and entry.sequence > sequence:
+                found.append(entry)
+        return sorted(found, key=lambda entry: entry.sequence)
 
     return heapq.merge(*(of_segment(info.name) for info in snapshot.segments if info.last_sequence > sequence),
                        key=lambda entry: entry.sequence)

@@ -12,15 +12,20 @@ from compactlib.blobstore.lifetimes import PurgeRules
 from compactlib.blobstore.policies import CompactAll, Hybrid, policy_of
 from compactlib.blobstore.policy import CompactionPolicy, StoreView, why_no_plan
 from compactlib.blobstore.sense import Sensor
+from compactlib.blobstore.store_compactions import StoreBusy
 from compactlib.blobstore.swap import CompactableStore
 from compactlib.blobstore.validity import nobody
 from compactlib.budget import Budget, BudgetLimits
+from compactlib.errors import BudgetSpent
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.rewrite import Executor
 
 
 class ManagedBlobStore:
     """Asks the policy and carries out its plans. One thread at a time, which the manager sees to.
+
+    What it does to the store is the store's own work: another compaction of the store, through whichever object, is
+    waited for (`StoreBusy`), and closing the store ends it.
 
     Args:
         store: the store.
@@ -61,6 +66,11 @@ class ManagedBlobStore:
         return self._store.folder
 
     @property
+    def is_open(self) -> bool:
+        """Whether the store is open; a manager does not work on one that is closed."""
+        return not self._store.compactions.ownership.is_closed
+
+    @property
     def compactor(self) -> BlobCompactor:
         """What compacts the store."""
         return self._compactor
@@ -70,10 +80,10 @@ class ManagedBlobStore:
         return Budget(bytes_per_second=self._store.config.compaction_bytes_per_second, clock=self._store.clock)
 
     def resume(self, budget: Budget) -> BlobCompactionOutcome:
-        """See `ManagedStore.resume`.
+        """See `ManagedStore.resume`; `StoreBusy` if somebody else is compacting the store.
 
         Raises:
-            CompactionInProgress: somebody else is compacting the store.
+            Closed: the store is closed.
         """
         log = self._compactor.log
         outcome = self._compactor.resume(executor=self._executor, budget=budget)
@@ -84,16 +94,21 @@ class ManagedBlobStore:
     def check(self, budget: Budget) -> BlobCompactionOutcome:
         """See `ManagedStore.check`; then overwrites the content of deleted blobs, if the store is configured so.
 
-        The hard delete has the configured rate of its own, and ends when `budget` is cancelled. Its error is the
-        outcome; what it did is told to the observer, and in the reason if nothing was compacted.
+        Counting, deciding and copying ask `budget`. The hard delete has the configured rate of its own, and ends when
+        `budget` is cancelled. Its error is the outcome; what it did is told to the observer, and in the reason if
+        nothing was compacted. `StoreBusy` if somebody else is compacting the store.
 
         Raises:
-            CompactionInProgress: somebody else is compacting the store.
+            Closed: the store is closed.
+            CompactionInProgress: somebody else's compaction waits to be resumed or dropped.
             PlanDoesNotFit: the store changed between plan and compaction; the next check plans again.
             StorageError: the disk refused.
         """
-        outcome = self._compact(budget)
-        if self._eraser is None or isinstance(outcome, Failed):
+        try:
+            outcome = self._compact(budget)
+        except BudgetSpent as error:
+            return Failed(error)
+        if self._eraser is None or isinstance(outcome, Failed | StoreBusy):
             return outcome
         rate = self._store.config.hard_delete_bytes_per_second
         erased = self._eraser.run(budget=budget.beside(BudgetLimits(bytes_per_second=rate)))
@@ -106,13 +121,18 @@ class ManagedBlobStore:
 
     def _compact(self, budget: Budget) -> BlobCompactionOutcome:
         now = self._store.clock.now()
-        view = self._sensor.view(now)
-        if self._store.config.close_active_segment and self._is_full_round(view, now):
-            self._store.close_active_segment()
-            view = self._sensor.view(now)
-        plan = self._policy.plan(view, now)
-        if plan is None:
-            return Skipped(why_no_plan(self._policy, view, now))
+        # Counting takes long, and changes nothing: others may compact meanwhile.
+        view = self._sensor.view(now, budget=budget)
+        with self._compactor.running(budget) as run:
+            if run is None:
+                return self._compactor.busy()
+            if self._store.config.close_active_segment and self._is_full_round(view, now):
+                self._store.close_active_segment()
+                view = self._sensor.view(now, budget=run.budget)
+            plan = self._policy.plan(view, now)
+            if plan is None:
+                return Skipped(why_no_plan(self._policy, view, now))
+            run.budget.check()
         outcome = self._compactor.compact(plan, executor=self._executor, budget=budget)
         if isinstance(outcome, Done):
             self._sensor.carried_out(plan, self._store.clock.now())

@@ -4,6 +4,10 @@ Runs of adjacent records are read and written at once, and each record is checke
 written is what was checked. One fsync makes the whole file durable. The task knows nothing of the store it works for:
 it can run in any process that sees the folder, twice, or at the same time as another try; each writes its own file and
 publishes nothing, and all write the same bytes.
+
+An attempt may go on with what an earlier one has written. It takes that file over under a name of its own, and only if
+nobody has it open for writing any more: whoever writes a file that may be taken over holds a lock on it (`flock`, so
+that it ends with the process, too). So no file ever has two writers, even if an earlier attempt's thread still runs.
 """
 
 from __future__ import annotations
@@ -76,7 +80,8 @@ class CopyRecords:
         buffer_bytes: how much is read at once, at least one page.
         kept: whether a file that the attempt could not finish is kept, so that a later one can go on with it; only
             for attempts that die with the process that holds the store.
-        resume_from: such a file. What it holds is checked, and used as far as it is right.
+        resume_from: such a file. It is taken over if nobody writes to it any more; what it holds is checked, and used
+            as far as it is right.
         pace: how the copying slows down on a slow disk, if at all.
         files: the disk.
     """
@@ -100,14 +105,15 @@ class CopyRecords:
             BudgetSpent: the budget ran out; the file is removed unless it is `kept`.
         """
         began = attempt.clock.monotonic()
-        out, start = self._open(attempt)
+        opened = self._open(attempt)
+        out = opened.out
         writing = _Writing(self, attempt, out)
         try:
             try:
-                writing.resume(start)
+                writing.resume(opened.size)
                 writing.copy_all()
             finally:
-                out.close()
+                opened.close()
         except BaseException as error:
             # A disk that refused may have lost what it had taken before: that file is no base to go on from.
             if not self.kept or isinstance(error, StorageError | CorruptData):
@@ -118,13 +124,87 @@ class CopyRecords:
         return RewriteResult(task=self.name, attempt=attempt.id, files=(file,), bytes_read=writing.bytes_read,
                              bytes_written=writing.bytes_written, seconds=attempt.clock.monotonic() - began)
 
-    def _open(self, attempt: Attempt) -> tuple[OutFile, int]:
-        if self.resume_from is not None and os.path.exists(self.resume_from):
-            out = self.files.open(self.resume_from)
-            return out, os.fstat(out.fileno()).st_size
-        mark = "kept" if self.kept else "lent"
-        path = os.path.join(self.folder, f"{self.header.name.log_file}.{attempt.id}.{mark}{TEMPORARY_SUFFIX}")
-        return self.files.create(path), 0
+    def _open(self, attempt: Attempt) -> _Opened:
+        path = os.path.join(self.folder, f"{self.header.name.log_file}.{attempt.id}.")
+        if not self.kept:
+            return _Opened(self.files.create(path + "lent" + TEMPORARY_SUFFIX))
+        kept = path + "kept" + TEMPORARY_SUFFIX
+        taken = None if self.resume_from is None else _taken_over(self.files, self.resume_from, kept)
+        if taken is not None:
+            return taken
+        opened = _Opened(self.files.create(kept))
+        if _is_locked(opened.out.fileno()):
+            return opened
+        # A file system without locks, or somebody was quicker: then nobody may go on with what this attempt writes.
+        opened.close()
+        with contextlib.suppress(StorageError):
+            self.files.unlink(kept)
+        return _Opened(self.files.create(path + "lent" + TEMPORARY_SUFFIX))
+
+
+@attrs.frozen
+class _Opened:
+    """An attempt's file.
+
+    Attributes:
+        out: written through.
+        size: how much an earlier attempt has written.
+        holder: holds the lock, if that is not `out` itself.
+    """
+
+    out: OutFile
+    size: int = 0
+    holder: OutFile | None = None
+
+    def close(self) -> None:
+        try:
+            self.out.close()
+        finally:
+            if self.holder is not None:
+                self.holder.close()
+
+
+def _taken_over(files: Files, found: str, path: str) -> _Opened | None:
+    """An earlier attempt's file under this attempt's name; `None` if it is gone, or somebody may still write to it.
+
+    Raises:
+        StorageError: the disk refused the new name.
+    """
+    try:
+        holder = files.open(found)
+    except StorageError:
+        return None
+    try:
+        # Who has locked it and finds the name gone, has come after another one who took it over.
+        if not _is_locked(holder.fileno()) or not _is_at(holder.fileno(), found):
+            holder.close()
+            return None
+        files.rename(found, path)
+        return _Opened(files.open(path), os.fstat(holder.fileno()).st_size, holder)
+    except BaseException:
+        holder.close()
+        raise
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Lock a file for whoever has it open through this descriptor; whether that could be done."""
+    try:
+        import fcntl
+    except ImportError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _is_at(descriptor: int, path: str) -> bool:
+    """Whether the name is still that of the open file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 @attrs.frozen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import attrs
 
@@ -17,12 +17,13 @@ from compactlib.blobstore.policy import Dying, SegmentView, StoreView
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.statistics import LogStatistics, log_statistics
 from compactlib.blobstore.swap import CompactableStore, Snapshot
+from compactlib.budget import Budget
 from compactlib.errors import CorruptData
 from compactlib.throttle import Throttle
 
 
 class Sensor:
-    """Makes the views of one store. One thread at a time.
+    """Makes the views of one store. One thread at a time; several sensors of one store do not disturb each other.
 
     With time buckets (`stats_bucket_count`, or a policy that needs them), statistics are kept up to date between views,
     and know what will die when; without, each view counts everything, exactly, and forecasts nothing.
@@ -46,22 +47,32 @@ class Sensor:
                                       bucket_count=bucket_count, rules=self._rules)
             self._kept = KeptStatistics(settings, throttle=self._throttle)
 
-    def view(self, now: float) -> StoreView:
+    def view(self, now: float, *, budget: Budget | None = None) -> StoreView:
         """The store as a policy sees it at `now` (seconds).
 
         The first view of a store begins its history of plans on the disk: schedules count from then.
 
+        Args:
+            now: when, seconds since the epoch.
+            budget: asked while everything is counted; closing the store ends the counting as well.
+
         Raises:
+            BudgetSpent: the budget ended, or the store was closed, before everything was counted.
             StorageError: the history of plans cannot be read or written.
         """
-        snapshot = self._store.snapshot()
+        lent = (Budget() if budget is None else budget).lend()
+        with self._store.compactions.ownership.cancels(lent):
+            return self._view(now, lent)
+
+    def _view(self, now: float, budget: Budget) -> StoreView:
+        snapshot, breather = self._store.snapshot(), Breather(self._store.clock, budget)
         retention = self._store.config.deleted_retention_seconds
         dying: Mapping[SegmentName, tuple[Dying, ...]] = {}
         if self._kept is None:
             statistics = log_statistics(snapshot, now - retention, now, self._rules, throttle=self._throttle,
-                                        breather=Breather(self._store.clock))
+                                        breather=breather, budget=budget)
         else:
-            buckets = self._kept.refresh(snapshot, now, breather=Breather(self._store.clock))
+            buckets = self._kept.refresh(snapshot, now, breather=breather, budget=budget)
             statistics, dying = buckets.statistics(now), buckets.dying(buckets.ends_at)
             # The buckets do not go back with a clock that was set back; the reference time has to.
             statistics = attrs.evolve(statistics, reference_time=min(statistics.reference_time, now - retention))
@@ -73,10 +84,7 @@ class Sensor:
         Raises:
             StorageError: the disk refuses; the schedule will come due again too early.
         """
-        before = self._history(plan.planned_at)
-        after = before.after(plan, done_at)
-        if after != before:
-            write_history(self._store.files, self._store.folder, after)
+        self._history(plan.planned_at, lambda before: before.after(plan, done_at))
 
     def full_carried_out(self, done_at: float) -> None:
         """Remember that a plan over the full range was carried out, when the plan itself is gone: after a restart.
@@ -84,21 +92,26 @@ class Sensor:
         Raises:
             StorageError: as for `carried_out`.
         """
-        after = attrs.evolve(self._history(done_at), last_full_at=done_at)
-        write_history(self._store.files, self._store.folder, after)
+        self._history(done_at, lambda before: attrs.evolve(before, last_full_at=done_at))
 
-    def _history(self, now: float) -> PlanHistory:
-        try:
-            found = read_history(self._store.folder)
-        except CorruptData as error:
+    def _history(self, now: float, change: Callable[[PlanHistory], PlanHistory] | None = None) -> PlanHistory:
+        """The history as it is kept, changed if asked for; begun if there is none."""
+        store, damage = self._store, None
+        # The file is replaced through one temporary name, and more than one sensor may look at a store.
+        with store.compactions.side_files:
+            store.require_mine()
+            try:
+                kept = read_history(store.folder)
+            except CorruptData as error:
+                kept, damage = None, error
+            before = PlanHistory(since=now) if kept is None else kept
+            after = before if change is None else change(before)
+            if after != kept:
+                write_history(store.files, store.folder, after)
+        if damage is not None:
             # Only schedules depend on it: they start anew, and whoever watches is told.
-            self._store.observer.event("blobstore_plan_history_damaged",
-                                       {"store": self._store.name, "message": str(error)})
-            found = None
-        if found is None:
-            found = PlanHistory(since=now)
-            write_history(self._store.files, self._store.folder, found)
-        return found
+            store.observer.event("blobstore_plan_history_damaged", {"store": store.name, "message": str(damage)})
+        return after
 
 
 def view_of(store: CompactableStore, snapshot: Snapshot, statistics: LogStatistics, history: PlanHistory,

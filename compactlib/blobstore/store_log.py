@@ -22,10 +22,12 @@ from compactlib.blobstore.open_store import open_log
 from compactlib.blobstore.recover import CompactionRecovery
 from compactlib.blobstore.segment import SegmentHeader, salt_of
 from compactlib.blobstore.status import StoreStatus
+from compactlib.blobstore.store_compactions import StoreCompactions
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Closed
 from compactlib.files import Files, LocalFiles, StrPath
 from compactlib.observe import Observer
+from compactlib.runtime import telling
 
 
 def _new_incarnation() -> bytes:
@@ -43,7 +45,7 @@ class StoreLog:
         self._config = config if config is not None else BlobStoreConfig()
         self._files: Files = files if files is not None else LocalFiles()
         self._clock: Clock = clock if clock is not None else SystemClock()
-        self._observer = observer if observer is not None else Observer()
+        self._observer = telling(observer)
         opened = open_log(self._folder, self._config, self._files, self._clock, self._observer, new_incarnation)
         self._lock_file = opened.lock_file
         self._descriptor = opened.descriptor
@@ -51,6 +53,7 @@ class StoreLog:
         self._compaction_recovery = opened.compaction
         self._log: LiveLog = opened.log
         self._salt = salt_of(self._descriptor.incarnation)
+        self._compactions = StoreCompactions(f"the blob store {self._name}", opened.compaction.log)
         self._closed = False
 
     # ------------------------------------------------------------------------------------------------- properties
@@ -116,7 +119,10 @@ class StoreLog:
         Raises:
             StorageError: the disk refused; writing has stopped.
         """
-        self._opened().flush()
+        log = self._opened()
+        self._lock_file.require_mine()
+        log.flush()
+        log.observer.deliver()
 
     def status(self) -> StoreStatus:
         """Numbers of the store as it is now. Takes the lock for a moment."""
@@ -125,6 +131,20 @@ class StoreLog:
             return StoreStatus.of(self._name, log, self._descriptor)
 
     # ----------------------------------------------------------------------------------- for the compactor (swap.py)
+
+    @property
+    def compactions(self) -> StoreCompactions:
+        """Who may compact it, and what is in progress: one for the store, whichever objects work on it."""
+        return self._compactions
+
+    def require_mine(self) -> None:
+        """Return if the folder is this store's to change.
+
+        Raises:
+            Closed: the store is closed, or this process is a fork of the one that has it open.
+        """
+        self._opened()
+        self._lock_file.require_mine()
 
     def segment_header(self, name: SegmentName) -> SegmentHeader:
         """The header of a segment of this store with that name, for one that a compaction builds."""
@@ -142,6 +162,7 @@ class StoreLog:
             CorruptData: a segment to add is not readable; nothing was switched.
         """
         log = self._opened()
+        self._lock_file.require_mine()
         loaded = log.load(add)
         with log.lock:
             log.swap(remove, loaded)
@@ -157,6 +178,7 @@ class StoreLog:
             PlanDoesNotFit: the segment is unknown or is the active one.
         """
         log = self._opened()
+        self._lock_file.require_mine()
         (loaded,) = log.load([segment])
         with log.lock:
             log.reload(segment, loaded)
@@ -186,19 +208,33 @@ class StoreLog:
             log.audit()
 
     def close(self) -> None:
-        """Make everything durable, seal the index, and give the folder up; closing again does nothing.
+        """Cancel what compacts the store and wait for it, make everything durable, and give the folder up.
+
+        A compaction that was cancelled goes on when the store is opened again and it is resumed. Closing again does
+        nothing. In a fork of the process that opened the store, only the fork's copy is given up.
 
         Raises:
+            Busy: called from within a compaction of the store, on whichever thread: by an observer, a policy, a
+                question, a task. Nothing was done.
             StorageError: the disk refused; the folder is given up all the same.
         """
-        with self._log.lock:
+        if not self._lock_file.is_mine:
+            # Closed before; or a fork, in which what is locked or under way in its parent never ends.
+            if not self._closed:
+                self._closed = True
+                self._log.close(is_mine=False)
+                self._lock_file.release()
+            return
+        self._compactions.ownership.close()
+        with self._compactions.side_files, self._log.lock:
             if self._closed:
                 return
             self._closed = True
             try:
-                self._log.close()
+                self._log.close(is_mine=True)
             finally:
                 self._lock_file.release()
+        self._log.observer.deliver()
 
     def __enter__(self) -> Self:
         return self
@@ -235,6 +271,8 @@ class _Writing:
 
     def __enter__(self) -> LiveLog:
         log = self._store._log
+        # Before the lock, which a fork may have copied while another thread held it.
+        self._store._lock_file.require_mine()
         log.lock.acquire()
         try:
             return self._store._opened()
@@ -243,4 +281,6 @@ class _Writing:
             raise
 
     def __exit__(self, *_: object) -> None:
-        self._store._log.lock.release()
+        log = self._store._log
+        log.lock.release()
+        log.observer.deliver()

@@ -24,6 +24,7 @@ from compactlib.blobstore.index_segment import IndexSegment
 from compactlib.blobstore.model import IndexEntry
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.segment import SegmentHeader
+from compactlib.blobstore.store_compactions import StoreCompactions
 from compactlib.clock import Clock
 from compactlib.files import Files
 from compactlib.observe import Observer
@@ -124,6 +125,17 @@ class CompactableStore(Protocol):
     @property
     def observer(self) -> Observer:
         """Told of progress, counters and events."""
+
+    @property
+    def compactions(self) -> StoreCompactions:
+        """Who may compact it, and what is in progress: one for the store, whichever objects work on it."""
+
+    def require_mine(self) -> None:
+        """Return if the folder is this store's to change; asked before each change of a compaction.
+
+        Raises:
+            Closed: the store is closed, or this process is a fork of the one that has it open.
+        """
 
     def segment_header(self, name: SegmentName) -> SegmentHeader:
         """The header of a segment of this store with that name, for one that a compaction builds."""

@@ -1,0 +1,388 @@
+"""One owner for a store's compaction: whoever asks, through whichever object, and whatever is closed meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from compactlib.blobstore.compaction_work import Questions
+from compactlib.blobstore.compactor import BlobCompactor
+from compactlib.blobstore.hard_delete import HardDeleter
+from compactlib.blobstore.managed_store import ManagedBlobStore
+from compactlib.blobstore.policies import CompactAll
+from compactlib.blobstore.store import BlobStore
+from compactlib.budget import Budget
+from compactlib.clock import ManualClock
+from compactlib.errors import BudgetSpent, Busy, Closed
+from compactlib.observe import Observer
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.rewrite import LocalExecutor, RewriteOutcome, RewriteTask
+from tests.blobstore.compaction_stores import START, done, open_store, plan_of, strays
+from tests.blobstore.held_compactions import PATIENCE, SETTINGS, Held, Working, build, check, open_held
+
+Beside = Callable[[BlobStore, BlobCompactor], Any]
+
+
+class Trouble(Exception):
+    """Of a host's own."""
+
+
+def never(*_: object) -> Any:
+    """A callable of a host's own that is broken."""
+    raise Trouble("this is broken")
+
+
+def compact(store: BlobStore, compactor: BlobCompactor) -> Any:
+    return compactor.compact(plan_of(store), budget=Budget())
+
+
+def compact_by_another(store: BlobStore, compactor: BlobCompactor) -> Any:
+    return BlobCompactor(store).compact(plan_of(store), budget=Budget())
+
+
+def resume_by_another(store: BlobStore, compactor: BlobCompactor) -> Any:
+    return BlobCompactor(store).resume(budget=Budget())
+
+
+def drop_by_another(store: BlobStore, compactor: BlobCompactor) -> Any:
+    return BlobCompactor(store).drop()
+
+
+def erase(store: BlobStore, compactor: BlobCompactor) -> Any:
+    return HardDeleter(store, BlobCompactor(store)).run(budget=Budget())
+
+
+def check_by_manager(store: BlobStore, compactor: BlobCompactor) -> Any:
+    managed = ManagedBlobStore(store, policy=CompactAll(min_used_fraction=0.0))
+    resumed = managed.resume(Budget())
+    return managed.check(Budget()) if isinstance(resumed, Skipped) else resumed
+
+
+TURNED_AWAY: dict[str, Beside] = {
+    "compact, the same object": compact, "compact": compact_by_another, "resume": resume_by_another,
+    "drop": drop_by_another, "hard delete": erase, "manager": check_by_manager}
+
+
+def meet(folder: Path, at: int, first: Beside, second: Beside) -> tuple[Any, Any] | None:
+    """Hold `first` at a change of the disk, call `second`, let `first` go on; what both answered.
+
+    `None`: `first` has ended before.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    before, held = build(folder), Held(at)
+    with open_held(folder, held) as store:
+        compactor = BlobCompactor(store)
+
+        def work() -> Any:
+            held.counts_me()
+            return first(store, compactor)
+
+        working = Working(work)
+        try:
+            if not held.is_reached(working.thread):
+                return None
+            answer = second(store, compactor)
+        finally:
+            held.release()
+        ended = working.join()
+        check(store, before)
+        BlobCompactor(store).resume(budget=Budget())
+        assert isinstance(compact_by_another(store, compactor), Done)
+        check(store, before)
+    with open_held(folder) as store:
+        assert not store.compaction_recovery
+        check(store, before)
+    assert strays(folder) == []
+    return ended, answer
+
+
+def each_step(folder: Path, first: Beside, second: Beside, *, stride: int = 1) -> Iterator[tuple[Any, Any]]:
+    """`meet` at every step of the first, or at every so many."""
+    at = 1
+    while (answers := meet(folder, at, first, second)) is not None:
+        yield answers
+        at += stride
+    assert at > 20 // stride, f"the first one has made {at} changes only"
+
+
+@pytest.mark.parametrize("name", TURNED_AWAY)
+def test_who_comes_second_is_turned_away_at_any_step_of_a_compaction(name: str, scratch: Path) -> None:
+    for ended, answer in each_step(scratch / "store", compact, TURNED_AWAY[name], stride=9):
+        assert isinstance(ended, Done), ended
+        assert isinstance(answer, Skipped), answer
+        assert "busy" in answer.reason
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", TURNED_AWAY)
+def test_who_comes_second_is_turned_away_at_every_step_of_a_compaction(name: str, scratch: Path) -> None:
+    for ended, answer in each_step(scratch / "store", compact, TURNED_AWAY[name]):
+        assert isinstance(ended, Done), ended
+        assert isinstance(answer, Skipped), answer
+
+
+def close_while_held(folder: Path, at: int, first: Beside) -> bool:
+    """Close the store while `first` is held; whoever opens it next finds everything, whenever `first` goes on."""
+    shutil.rmtree(folder, ignore_errors=True)
+    before, held, clock = build(folder), Held(at), ManualClock(START + 20)
+    store = open_held(folder, held, clock=clock)
+    compactor = BlobCompactor(store)
+
+    def work() -> Any:
+        held.counts_me()
+        return first(store, compactor)
+
+    working = Working(work)
+    is_held = held.is_reached(working.thread)
+    closing = Working(store.close)
+    while closing.thread.is_alive() and is_held and not store.compactions.ownership.is_ending:
+        closing.thread.join(0.001)
+    if is_held:
+        assert closing.thread.is_alive(), "the store was closed while it was being compacted"
+        with pytest.raises(Busy):
+            open_held(folder)
+    clock.advance(200.0)
+    held.release()
+    ended = working.join()
+    assert closing.join() is None
+    assert isinstance(ended, Done) or isinstance(ended.error, BudgetSpent), ended
+    with open_held(folder, clock=clock) as again:
+        check(again, before)
+        BlobCompactor(again).resume(budget=Budget())
+        done(compact_by_another(again, compactor))
+        check(again, before)
+    assert strays(folder) == []
+    return is_held
+
+
+@pytest.mark.parametrize("first", [compact, erase])
+def test_closing_cancels_and_waits_at_any_step(first: Beside, scratch: Path) -> None:
+    at = 1
+    while close_while_held(scratch / "store", at, first):
+        at += 4
+    assert at > 5
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", [compact, erase])
+def test_closing_cancels_and_waits_at_every_step(first: Beside, scratch: Path) -> None:
+    at = 1
+    while close_while_held(scratch / "store", at, first):
+        at += 1
+
+
+class Abandoning(LocalExecutor):
+    """Goes away while a task of its own still copies in another thread."""
+
+    def __init__(self, held: Held) -> None:
+        super().__init__()
+        self.held = held
+        self.threads: list[threading.Thread] = []
+
+    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+            observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
+        first, *others = tasks
+
+        def copy() -> None:
+            self.held.counts_me()
+            list(LocalExecutor().run([first, *others]))
+
+        thread = threading.Thread(target=copy, daemon=True)
+        self.threads.append(thread)
+        thread.start()
+        self.held.is_reached(thread)
+        yield from never("this executor is broken")
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+@pytest.mark.parametrize("expired", [False, True])
+def test_a_copy_is_not_gone_on_with_while_another_thread_still_writes_it(reopened: bool, expired: bool,
+                                                                         scratch: Path) -> None:
+    folder = scratch / "store"
+    for at in range(1, 100, 3):
+        shutil.rmtree(folder, ignore_errors=True)
+        before, held, clock = build(folder), Held(at), ManualClock(START + 20)
+        store = open_held(folder, held, clock=clock)
+        compactor = BlobCompactor(store)
+        executor = Abandoning(held)
+        outcome = compactor.compact(plan_of(store), executor=executor, budget=Budget())
+        assert isinstance(outcome, Failed)
+        assert "this is broken" in str(outcome.error)
+        (thread,) = executor.threads
+        was_held = thread.is_alive()
+        if expired:
+            clock.advance(200.0)
+        if reopened:
+            store.close()
+            store = open_held(folder, clock=clock)
+        done(BlobCompactor(store).resume(budget=Budget()))
+        held.release()
+        thread.join(PATIENCE)
+        check(store, before)
+        store.close()
+        with open_held(folder, clock=clock) as store:
+            check(store, before)
+        if not was_held:
+            break
+    assert at > 4
+
+
+# ------------------------------------------------------------------------------------------------- from the inside
+
+def closing_inside(folder: Path, **arguments: Any) -> tuple[list[BaseException], Any]:
+    """What a close from within raised, and how the compaction ended."""
+    raised: list[BaseException] = []
+    build(folder)
+
+    class Closing(Observer):
+        def progress(self, progress: object) -> None:
+            try_to_close()
+
+        def event(self, name: str, fields: object) -> None:
+            try_to_close()
+
+    def try_to_close(*_: object) -> bool:
+        try:
+            stores[0].close()
+        except BaseException as error:
+            raised.append(error)
+        return False
+
+    stores: list[BlobStore] = []
+    questions = Questions(is_container_gone=try_to_close)
+    with open_store(folder, ManualClock(START + 20), observer=Closing(), drop_dead_containers=True,
+                    **SETTINGS) as store:
+        stores.append(store)
+        outcome = BlobCompactor(store, questions).compact(plan_of(store), budget=Budget(), **arguments)
+    return raised, outcome
+
+
+def _all_of(outcomes: Iterable[RewriteOutcome]) -> list[RewriteOutcome]:
+    return list(outcomes)
+
+
+class InThreads:
+    """An executor with threads of its own, which know nothing of the caller."""
+
+    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+            observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
+        for task in list(tasks):
+            working = Working(partial(_all_of, LocalExecutor().run([task], budget=budget, observer=observer)))
+            yield from working.join()
+
+
+@pytest.mark.parametrize("executor", [LocalExecutor(), LocalExecutor(2), InThreads()])
+def test_closing_from_the_inside_is_busy_on_whichever_thread(executor: Any, folder: Path) -> None:
+    raised, outcome = closing_inside(folder, executor=executor)
+    assert isinstance(outcome, Done), outcome
+    assert len(raised) > 5
+    assert all(isinstance(error, Busy) for error in raised), raised
+
+
+def test_a_policy_and_a_question_cannot_close_either(folder: Path) -> None:
+    build(folder)
+    raised: list[str] = []
+
+    class Closing(CompactAll):
+        def plan(self, view: Any, now: float) -> Any:
+            try:
+                store.close()
+            except Busy as error:
+                raised.append(str(error))
+            return super().plan(view, now)
+
+    with open_held(folder) as store:
+        assert isinstance(ManagedBlobStore(store, policy=Closing(min_used_fraction=0.0)).check(Budget()), Done)
+    assert len(raised) == 1
+    assert "own work" in raised[0]
+
+
+def test_a_store_that_is_closed_is_not_compacted(folder: Path) -> None:
+    build(folder)
+    store = open_held(folder)
+    compactor, plan = BlobCompactor(store), plan_of(store)
+    assert isinstance(compactor.compact(plan, budget=Budget(total_bytes=10)), Failed)
+    store.close()
+    store.close()
+    calls: list[Callable[[], object]] = [lambda: compactor.compact(plan), compactor.resume, compactor.drop]
+    for call in calls:
+        with pytest.raises(Closed):
+            call()
+    outcome = HardDeleter(store, compactor).run()
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, Closed)
+
+
+# ------------------------------------------------------------------------------------- whatever is raised by whoever
+
+@attrs.frozen
+class Breaking:
+    """An executor that raises after so many outcomes."""
+
+    after: int
+    error: BaseException
+
+    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+            observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
+        for number, outcome in enumerate(LocalExecutor().run(tasks, budget=budget, observer=observer)):
+            if number == self.after:
+                raise self.error
+            yield outcome
+
+
+class Shouting(Observer):
+    """Raises whatever it is told."""
+
+    def progress(self, progress: object) -> None:
+        raise Trouble
+
+    def event(self, name: str, fields: object) -> None:
+        raise Trouble
+
+
+@pytest.mark.parametrize("arguments", [
+    {"executor": Breaking(0, Trouble("broken"))}, {"executor": Breaking(1, Trouble("broken"))},
+    {"executor": Breaking(1, KeyboardInterrupt())}, {"executor": Breaking(1, SystemExit())},
+    {"commit_guard": never}, {"commit_guard": lambda: None}], ids=str)
+def test_whatever_is_raised_the_store_is_usable_and_the_next_goes_on(arguments: dict[str, Any], folder: Path) -> None:
+    before = build(folder)
+    with open_held(folder) as store:
+        with contextlib.suppress(KeyboardInterrupt, SystemExit):
+            assert isinstance(BlobCompactor(store).compact(plan_of(store), budget=Budget(), **arguments), Failed)
+        check(store, before)
+        done(BlobCompactor(store).resume(budget=Budget()))
+        check(store, before)
+        done(compact_by_another(store, BlobCompactor(store)))
+    assert strays(folder) == []
+
+
+@pytest.mark.parametrize("error", [Trouble(), KeyboardInterrupt()])
+def test_a_question_that_raises_is_asked_again(error: BaseException, folder: Path) -> None:
+    before, raising = build(folder), [error]
+
+    def asked(_: object) -> bool:
+        if raising:
+            raise raising.pop()
+        return False
+
+    with open_store(folder, ManualClock(START + 20), drop_dead_containers=True, **SETTINGS) as store:
+        compactor = BlobCompactor(store, Questions(is_container_gone=asked))
+        with contextlib.suppress(KeyboardInterrupt):
+            assert isinstance(compactor.compact(plan_of(store), budget=Budget()), Failed)
+        done(compactor.resume(budget=Budget()))
+        check(store, before)
+
+
+def test_an_observer_that_raises_breaks_nobody(folder: Path) -> None:
+    before = build(folder)
+    with open_store(folder, ManualClock(START + 20), observer=Shouting(), **SETTINGS) as store:
+        done(compact_by_another(store, BlobCompactor(store)))
+        check(store, before)
