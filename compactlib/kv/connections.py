@@ -29,22 +29,30 @@ class Connections(Generic[C]):
         path: the database, for messages.
         connect: opens one more.
         is_usable: whether one that comes back may be lent again.
+        is_alive: whether one that was idle may still be lent; asks the other side nothing.
     """
 
-    def __init__(self, path: str, connect: Callable[[], C], is_usable: Callable[[C], bool] = lambda _: True) -> None:
+    def __init__(self, path: str, connect: Callable[[], C], is_usable: Callable[[C], bool] = lambda _: True,
+                 is_alive: Callable[[C], bool] = lambda _: True) -> None:
         self._state = OpenState(path)
         self._connect = connect
         self._is_usable = is_usable
+        self._is_alive = is_alive
         self._idle: list[C] = []
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
-    def lent(self) -> Iterator[C]:
+    def lent(self, *, fresh: bool = False) -> Iterator[C]:
         """A connection for the block.
+
+        Args:
+            fresh: a new one; all that are idle are given up, since one of them was found broken.
 
         Raises:
             Closed: after `close`, or in a child process of the one that made this object.
         """
+        if fresh:
+            self._forget_idle()
         connection = self._take()
         try:
             yield connection
@@ -72,11 +80,23 @@ class Connections(Generic[C]):
     def _take(self) -> C:
         # Before the lock: in a forked child a thread that is not there may hold it.
         self.require_open()
-        with self._lock:
-            self.require_open()
-            if self._idle:
-                return self._idle.pop()
+        while True:
+            with self._lock:
+                self.require_open()
+                if not self._idle:
+                    break
+                connection = self._idle.pop()
+            if self._is_alive(connection):
+                return connection
+            connection.close()
         return self._connect()
+
+    def _forget_idle(self) -> None:
+        self.require_open()
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
 
     def _put_back(self, connection: C) -> None:
         with self._lock:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+import selectors
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
-from compactlib.errors import CompactlibError, InvalidInput, MissingDependency, Unsupported
+from compactlib.errors import AuditFailed, CompactlibError, InvalidInput, MissingDependency, Unsupported
 from compactlib.kv.arguments import Transaction, checked_cell
 from compactlib.kv.connections import Connections
 from compactlib.kv.errors import (
@@ -37,6 +38,8 @@ _SCHEMA_VERSION = 1
 _TABLE = re.compile(r"[a-z_][a-z0-9_]{0,40}(\.[a-z_][a-z0-9_]{0,40})?")
 _TRIES = 100
 """A transaction that lost against another waits for it to end, so tries come at the speed of the database."""
+
+ReadT = TypeVar("ReadT")
 
 
 class PostgresStore(TransactionalStore):
@@ -76,7 +79,7 @@ class PostgresStore(TransactionalStore):
         self._busy_seconds = busy_seconds
         self._sql = _Statements.of(table)
         self._connections: Connections[psycopg.Connection[Any]] = Connections(
-            f"table {table}", self._connect, lambda connection: not connection.broken)
+            f"table {table}", self._connect, lambda connection: not connection.broken, self._is_alive)
         super().__init__(_LIMITS, page_size)
         try:
             self._set_up()
@@ -92,8 +95,8 @@ class PostgresStore(TransactionalStore):
     def get(self, partition: bytes, key: bytes) -> Versioned:
         """See `KVStore.get`. One round trip."""
         partition, key = checked_cell(partition, key, _LIMITS)
-        with self._reading("get") as connection:
-            row = connection.execute(self._sql.get, (partition, key), binary=True).fetchone()
+        row = self._read("get", lambda connection: connection.execute(self._sql.get, (partition, key),
+                                                                      binary=True).fetchone())
         if row is None:
             raise KeyNotFound(partition=partition, key=key)
         return Versioned(bytes(row[0]), row[1])
@@ -107,27 +110,36 @@ class PostgresStore(TransactionalStore):
 
     def audit(self) -> None:
         """See `KVStore.audit`: no version was given out twice, and none is above the sequence."""
-        with self._reading("audit") as connection:
-            row = connection.execute(self._sql.audit).fetchone()
-        assert row is not None
-        cells, versions, highest, counter = row
-        assert cells == versions, f"{cells} keys share {versions} versions"
-        assert highest is None or highest <= counter, f"version {highest} is in use, the sequence stands at {counter}"
+        cells, versions, highest, counter = self._read(
+            "audit", lambda connection: connection.execute(self._sql.audit).fetchall())[0]
+        if cells != versions:
+            raise AuditFailed(f"{cells} keys share {versions} versions")
+        if highest is not None and highest > counter:
+            raise AuditFailed(f"version {highest} is in use, the sequence stands at {counter}")
 
     def __repr__(self) -> str:
         return f"PostgresStore(table={self._table!r})"
 
     # -- reading
 
-    @contextlib.contextmanager
-    def _reading(self, operation: str) -> Iterator[psycopg.Connection[Any]]:
-        """A connection outside of any transaction: each statement sees what was committed before it."""
-        with self._connections.lent() as connection, self._named(operation):
-            yield connection
+    def _read(self, operation: str, work: Callable[[psycopg.Connection[Any]], ReadT]) -> ReadT:
+        """Read on a connection outside of any transaction: each statement sees what was committed before it.
+
+        A connection that breaks may have been idle since before the server restarted: then once more on a new one.
+        """
+        for fresh in (False, True):
+            with self._connections.lent(fresh=fresh) as connection:
+                try:
+                    with self._named(operation):
+                        return work(connection)
+                except StoreFailed:
+                    if fresh or not connection.broken:
+                        raise
+        raise StoreFailed(operation=operation, path=self._table, detail="every connection broke")
 
     def _load_page(self, partition: bytes, position: bytes, limit: int) -> tuple[list[Entry], bool]:
-        with self._reading("scan") as connection:
-            rows = connection.execute(self._sql.scan, (partition, position, limit, _PAGE_BYTES), binary=True).fetchall()
+        rows = self._read("scan", lambda connection: connection.execute(
+            self._sql.scan, (partition, position, limit, _PAGE_BYTES), binary=True).fetchall())
         page = [Entry(bytes(key), bytes(value), version) for key, value, version, _ in rows]
         # The last column counts the rows that the limit allowed, those beyond the page's bytes included.
         return page, not rows or (rows[0][3] < limit and len(page) == rows[0][3])
@@ -136,9 +148,19 @@ class PostgresStore(TransactionalStore):
 
     def _commit(self, batch: Sequence[Transaction]) -> list[Exception | None]:
         """Carry out what several threads asked for in one transaction; each may fail its own conditions."""
+        fresh = False
         for _ in range(_TRIES):
-            with self._connections.lent() as connection:
-                answers = self._try_commit(connection, batch)
+            with self._connections.lent(fresh=fresh) as connection:
+                try:
+                    answers = self._try_commit(connection, batch)
+                except OutcomeUnknown:
+                    raise
+                except StoreFailed:
+                    # As for a read: it broke before the commit, so nothing of it was carried out.
+                    if fresh or not connection.broken:
+                        raise
+                    fresh = True
+                    continue
             if answers is not None:
                 return answers
         raise SlowDown(operation="write", detail=f"{_TRIES} tries were overtaken by other writers of the same keys")
@@ -191,8 +213,19 @@ class PostgresStore(TransactionalStore):
             connection.execute("SELECT set_config('lock_timeout', %s, false)", (f"{int(self._busy_seconds * 1000)}ms",))
         return connection
 
+    def _is_alive(self, connection: psycopg.Connection[Any]) -> bool:
+        """Whether the server has not hung up while the connection was idle, as far as its last words have arrived."""
+        try:
+            with selectors.DefaultSelector() as readable:
+                readable.register(connection.pgconn.socket, selectors.EVENT_READ)
+                while readable.select(0):
+                    connection.pgconn.consume_input()
+        except (self._psycopg.Error, OSError):
+            return False
+        return not connection.broken
+
     def _set_up(self) -> None:
-        with self._reading("set up") as connection:
+        with self._connections.lent() as connection, self._named("set up"):
             # One at a time: "if not exists" alone lets two who are at it at once collide.
             connection.execute("SELECT pg_advisory_lock(hashtext(%s))", (self._table,))
             try:

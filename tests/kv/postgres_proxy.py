@@ -17,6 +17,7 @@ class PostgresProxy:
 
     Attributes:
         word: break the connection when the client sends this; `None`: never.
+        times: how many connections to break so.
         carried_out: whether the server still gets what the word is in, and has answered before the connection breaks.
     """
 
@@ -24,6 +25,7 @@ class PostgresProxy:
         found = conninfo_to_dict(uri)
         host, port = str(found["host"]), int(found.get("port") or 5432)
         self.word: bytes | None = None
+        self.times = 1
         self.carried_out = False
         self.conninfo = make_conninfo(uri, host=str(folder), port=5432)
         self._target = f"{host}/.s.PGSQL.{port}" if host.startswith("/") else (host, port)
@@ -57,7 +59,9 @@ class PostgresProxy:
         with contextlib.suppress(OSError):
             while data := client.recv(1 << 16):
                 if self.word is not None and self.word in data:
-                    self.word = None
+                    self.times -= 1
+                    if self.times <= 0:
+                        self.word = None
                     if self.carried_out:
                         # The server says it all, then finds that nobody listens.
                         client.shutdown(socket.SHUT_WR)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -77,11 +78,14 @@ class _OverDynamoDB(OverANetwork):
     def _tables(self) -> None:
         self.tables: dict[Path, str] = {}
         self.proxy = None
+        self.opening = threading.Lock()
 
     def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
-        table = self.tables.setdefault(folder, new_table())
         address = None if self.proxy is None else self.proxy.address
-        return make(table, address, page_size=page_size or 1000, busy_seconds=0.0)
+        # DynamoDB makes a table once, moto may make it twice, and the second one is empty.
+        with self.opening:
+            table = self.tables.setdefault(folder, new_table())
+            return make(table, address, page_size=page_size or 1000, busy_seconds=0.0)
 
     def make_proxy(self) -> FaultyProxy:
         return make_proxy()

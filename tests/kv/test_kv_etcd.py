@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -61,9 +62,12 @@ class _OverEtcd(OverANetwork):
     def _roots(self) -> None:
         self.roots: dict[Path, bytes] = {}
         self.proxy = None
+        self.naming = threading.Lock()
+        servers.etcd()  # the first call starts it
 
     def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
-        root = self.roots.setdefault(folder, new_root())
+        with self.naming:
+            root = self.roots.setdefault(folder, new_root())
         if self.proxy is not None:
             return EtcdStore("127.0.0.1", self.proxy.port, root=root)
         return make(root, page_size=page_size or 1000)

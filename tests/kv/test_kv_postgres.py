@@ -6,7 +6,8 @@ import contextlib
 import itertools
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -65,12 +66,14 @@ class TestPostgresStore(KVStoreConformance):
         self.server = server
         self.tables: dict[Path, str] = {}
         self.stores: list[PostgresStore] = []
+        self.naming = threading.Lock()
         yield
         for store in self.stores:
             store.close()
 
     def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
-        self.table = self.tables.setdefault(folder, new_table())
+        with self.naming:
+            self.table = self.tables.setdefault(folder, new_table())
         store = PostgresStore(self.server, table=self.table, page_size=page_size or 1000, busy_seconds=0.1)
         self.stores.append(store)
         return store
@@ -146,29 +149,66 @@ def test_a_store_that_others_keep_locked_says_so(store: PostgresStore, server: s
     impatient.close()
 
 
-def test_connections_that_the_server_ended_are_replaced(store: PostgresStore, server: str) -> None:
-    store.set(b"p", b"k", b"v")
+def end_all_connections(server: str) -> None:
+    """What a restart of the server, a failover or an idle time-out does to the connections of a store."""
     with psycopg.connect(server, autocommit=True) as other:
-        other.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
-                      "AND backend_type = 'client backend'")
-    # The one it held is gone; what failed on it changed nothing, and the next call makes another.
-    with pytest.raises((ConnectFailed, StoreFailed)):
-        store.set_if(b"p", b"k", b"new", EXISTS)
-    assert store.get(b"p", b"k").value == b"v"
+        query = ("SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'")
+        other.execute(query.replace("SELECT pid", "SELECT pg_terminate_backend(pid)").encode())
+        while other.execute(query.encode()).fetchall():
+            pass
+
+
+def idle_connections(store: PostgresStore, count: int) -> None:
+    """Leave so many connections idle, as readers do that read at once."""
+    with contextlib.ExitStack() as lent:
+        for _ in range(count):
+            lent.enter_context(store._connections.lent())  # noqa: SLF001
+
+
+def test_connections_that_the_server_ended_are_replaced(store: PostgresStore, server: str) -> None:
+    """And nobody notices: what was not carried out on them is carried out on new ones."""
+    store.set(P, b"k", b"v")
+    calls: list[Callable[[], object]] = [
+        lambda: store.get(P, b"k"), lambda: store.set_if(P, b"k", b"new", EXISTS), lambda: list(store.scan(P)),
+        lambda: store.transact([Condition(P, b"k", EXISTS)], [Put(P, b"l", b"w")]), store.audit]
+    for call in calls:
+        idle_connections(store, 8)
+        end_all_connections(server)
+        for _ in range(10):
+            call()
+    assert store.get(P, b"k").value == b"new"
+
+
+def test_a_connection_whose_end_shows_only_in_use_is_replaced_too(store: PostgresStore, server: str,
+                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at the socket may come before the server's last word has arrived."""
+    monkeypatch.setattr(PostgresStore, "_is_alive", lambda *_: True)
+    store.set(P, b"k", b"v")
+    predicate = store.get(P, b"k").predicate
+    for call in (lambda: store.get(P, b"k"), lambda: store.set_if(P, b"k", b"new", predicate)):
+        idle_connections(store, 3)
+        end_all_connections(server)
+        call()
+    assert store.get(P, b"k").value == b"new"
 
 
 @pytest.mark.parametrize("carried_out", [False, True])
 def test_a_commit_whose_answer_is_lost_is_of_unknown_outcome(server: str, carried_out: bool) -> None:
-    """And what breaks before the commit was not carried out, which is said too."""
+    """And what breaks before the commit was not carried out, which is said too, unless a new connection helps."""
     table = new_table()
     direct = PostgresStore(server, table=table)
     # A socket's path must be short, and pytest's folders have long names.
     with TemporaryDirectory(prefix="pg-") as folder, PostgresProxy(server, Path(folder)) as proxy:
         store = PostgresStore(proxy.conninfo, table=table)
+        for word in (b"BEGIN", b"nextval"):
+            direct.set(P, b"k", b"before")
+            proxy.word, proxy.times, proxy.carried_out = word, 1, carried_out
+            store.set_if(P, b"k", b"after", direct.get(P, b"k").predicate)
+            assert direct.get(P, b"k").value == b"after", word
         for word, error in ((b"BEGIN", StoreFailed), (b"nextval", StoreFailed), (b"COMMIT", OutcomeUnknown)):
             direct.set(P, b"k", b"before")
             predicate = direct.get(P, b"k").predicate
-            proxy.word, proxy.carried_out = word, carried_out
+            proxy.word, proxy.times, proxy.carried_out = word, 1 if word == b"COMMIT" else 2, carried_out
             with pytest.raises(StoreFailed) as raised:
                 store.set_if(P, b"k", b"after", predicate)
             assert type(raised.value) is error, word
@@ -179,7 +219,10 @@ def test_a_commit_whose_answer_is_lost_is_of_unknown_outcome(server: str, carrie
             else:
                 assert direct.get(P, b"k").value == b"before", word
         assert store.get(P, b"k").value == (b"after" if carried_out else b"before")
-        proxy.word = b"SELECT value"
+        proxy.word, proxy.times = b"SELECT value", 1
+        with pytest.raises(KeyNotFound):
+            store.get(P, b"absent")
+        proxy.word, proxy.times = b"SELECT value", 2
         with pytest.raises(StoreFailed) as raised:
             store.get(P, b"absent")
         assert not isinstance(raised.value, OutcomeUnknown)

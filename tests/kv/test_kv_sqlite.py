@@ -144,7 +144,7 @@ def test_a_writer_that_is_killed_leaves_whole_transactions(tmp_path: Path) -> No
 
 def test_another_process_may_set_the_file_up_at_any_statement_of_this_one(tmp_path: Path,
                                                                           monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several processes open one new store at once; at each statement of one, another one opens it from start to end."""
+    """Several processes open one new store at once; at each statement of one, another opens it whole."""
     statements = itertools.count()
     turn, path, met = -1, tmp_path / "kv", False
     connect = sqlite3.connect
