@@ -1,6 +1,7 @@
 """Commits: seal, build, switch (`notes/staging.md` 1.10 with all its [R]).
 
-1. Seal the staging token. Every write acknowledged so far is in a sealed token now, or in what a compaction made of it.
+1. Seal the staging token, unless it is empty. Every write acknowledged so far is in a sealed token now, or in what a
+   compaction made of it.
 2. Apply the sealed tokens to the base: the compacted metarange if there is one, else that of HEAD. Store the commit.
 3. Compare-and-set the branch: HEAD is the commit, the applied tokens and the compacted metarange are gone.
 
@@ -63,13 +64,20 @@ class _Built:
 
 
 def seal(context: StagingContext, branch: str, *, operation: str) -> BranchUpdate:
-    """Give the branch a new staging token; the old one becomes the newest sealed one.
+    """Give the branch a new staging token, if anything is in the old one, which becomes the newest sealed one.
+
+    An empty one stays: whatever was acknowledged before is in the sealed ones then. Otherwise each commit that fails
+    would leave one more token for every read to look into.
 
     Raises:
         BranchNotFound, TooManyTries, OutcomeUnknown: see `BranchStore.update`.
     """
-    return context.branches.update(branch, lambda record: record.sealed_with(context.tokens.issue(branch)),
-                                   operation=operation)
+    def change(record: BranchRecord) -> BranchRecord | None:
+        if context.tokens.is_empty(record.staging_token):
+            return None
+        return record.sealed_with(context.tokens.issue(branch))
+
+    return context.branches.update(branch, change, operation=operation)
 
 
 def commit(context: StagingContext, branch: str, request: CommitRequest) -> CommitOutcome:

@@ -104,9 +104,11 @@ class _Move:
         self._makes_commits = makes_commits
         self.counts: _CountsOfMoves = {}
 
-    def prepare(self, record: BranchRecord) -> BranchRecord:
-        """Sealed, if nothing is uncommitted."""
+    def prepare(self, record: BranchRecord) -> BranchRecord | None:
+        """Sealed, if nothing is uncommitted; `None` if an earlier move that failed has left it so."""
         require_clean(self._context, self._branch, record, self._cache)
+        if record.sealed_tokens and self._context.tokens.is_empty(record.staging_token):
+            return None
         return record.sealed_with(self._context.tokens.issue(self._branch))
 
     def switch(self, record: BranchRecord) -> BranchRecord | None:
