@@ -14,7 +14,7 @@ endef
 
 with_java = JAVA_HOME="$$(python scripts/java_home.py)" && export JAVA_HOME
 
-.PHONY: help demo test setup ruff imports mypy verifytypes site pytest soak peers tla lock clean
+.PHONY: help demo test setup ruff imports mypy verifytypes site pytest soak fresh peers tla lock clean
 # The steps share the environment and the machine's few cores.
 .NOTPARALLEL:
 
@@ -23,6 +23,7 @@ help:
 	@echo 'make test         all checks: ruff, imports, mypy, verifytypes, site, pytest (each also a target of its own)'
 	@echo 'make site         build the documentation into build/site'
 	@echo 'make soak         the campaigns that take minutes'
+	@echo 'make fresh        random tests with other examples than always, and a thousand rounds of each check we ship'
 	@echo 'make tla          check the catalog protocol as a TLA+ specification (minutes)'
 	@echo 'make peers        install the systems that the benchmarks measure beside ours'
 	@echo 'make lock         resolve the dependencies again (UPGRADE=--upgrade: to their newest versions)'
@@ -72,6 +73,11 @@ pytest: setup
 
 soak: setup
 	$(call step,soak,$(with_java) && python -m pytest -n auto --maxprocesses 4 -m soak --timeout 0 --hypothesis-profile=soak $(PYTEST_ARGS))
+
+# Every other target draws the same examples in each run; what this one finds, it names by a number to run again.
+fresh: setup
+	$(call step,fresh: the tests,$(with_java) && python -m pytest -n auto --maxprocesses 4 --hypothesis-profile=fresh $(PYTEST_ARGS))
+	$(call step,fresh: the checks,python -m tests.testing.fresh_kits --rounds 1000)
 
 COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes $(UPGRADE)
 

@@ -44,6 +44,7 @@ except ImportError:
 BLOBS = 24
 """Among how many blobs the steps of a history are spread."""
 _RETENTION_SECONDS = 5.0
+_TICK_SECONDS = 0.001
 _LIVES = (None, None, 0.0, 0.001, 2.0, 7.5, 3_600.0)
 _PLAIN = GetOptions()
 _WITH_DELETED = GetOptions(include_deleted=True)
@@ -250,12 +251,14 @@ class BlobHistory:
             raise AssertionError(f"{name}: the store refused the plan {plan!r}: {error}") from error
         assert isinstance(outcome, Done), f"{name}: the plan {plan!r} could not be carried out: {outcome!r}"
         after = self._lives()
-        # A compaction takes time, and blobs that expire meanwhile may go.
-        lost = sorted(blob for blob, end in before.items() if blob not in after and end >= self.clock.now())
+        # A compaction takes time: blobs that expire meanwhile may go, and so may those whose retention ends.
+        ended = self.clock.now()
+        lost = sorted(blob for blob, end in before.items() if blob not in after and end >= ended)
         assert not lost, f"{name}: {plan!r} lost blobs {lost}, which could be read before"
         back = sorted(after.keys() - before.keys())
         assert not back, f"{name}: {plan!r} brought back blobs {back}, which were deleted or had expired"
-        gone = sorted(undeletable - self._undeletable())
+        kept = self._undeletable()
+        gone = sorted(blob for blob, end in undeletable.items() if blob not in kept and end >= ended)
         assert not gone, (
             f"{name}: {plan!r} took blobs {gone}, which were deleted less than {_RETENTION_SECONDS} s ago and could "
             f"still be undeleted. A plan's reference_time lies the retention before now")
@@ -266,11 +269,18 @@ class BlobHistory:
         return {blob: inf if info.expires_at is None else info.expires_at
                 for blob, info in infos.items() if isinstance(info, BlobInfo)}
 
-    def _undeletable(self) -> set[int]:
-        """The blobs whose deletion can still be taken back: their content has to stay."""
-        return {blob for blob, deleted_at in self._deleted_at.items()
-                if self.clock.now() - deleted_at < _RETENTION_SECONDS and self._read(blob) is None
-                and self._read(blob, _WITH_DELETED) is not None}
+    def _undeletable(self) -> dict[int, float]:
+        """Until when the deletion of each blob can still be taken back: so long its content has to stay."""
+        found: dict[int, float] = {}
+        for blob, deleted_at in self._deleted_at.items():
+            if self._read(blob) is None and self._read(blob, _WITH_DELETED) is not None:
+                info = self._store.info(_id(blob), _WITH_DELETED)
+                expires_at = info.expires_at if isinstance(info, BlobInfo) else None
+                # The store counts in milliseconds.
+                end = min(deleted_at + _RETENTION_SECONDS - _TICK_SECONDS, inf if expires_at is None else expires_at)
+                if end >= self.clock.now():
+                    found[blob] = end
+        return found
 
     def _read(self, blob: int, options: GetOptions = _PLAIN) -> bytes | None:
         answer = self._store.get(_id(blob), options)

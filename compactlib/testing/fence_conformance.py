@@ -12,7 +12,6 @@ guard a step, inherit `LockingFenceConformance`.
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ from compactlib.errors import Busy, CompactlibError, InvalidInput
 from compactlib.scheduler.errors import CommittedOtherwise, FencedOff
 from compactlib.scheduler.fence import MAX_TOKEN, MAX_VALUE_BYTES, Admission, Commitment, Fence, LockingFence
 from compactlib.testing.conformance import ConformanceKit, expect, run_kit, same
+from compactlib.testing.fresh import drawing
 
 _STEPS = 300
 _THREADS = 4
@@ -187,7 +187,7 @@ class FenceConformance(ConformanceKit):
 
         To do: compare your steps with PlainFence of this module, which does the same in twenty lines.
         """
-        fence, plain, rng = self.make_fence(tmp_path), PlainFence(), random.Random(7)
+        fence, plain, rng = self.make_fence(tmp_path), PlainFence(), drawing(7)
         for _ in range(_STEPS):
             what = rng.choice(["admit", "admit", "commit", "commit", "commit", "floor"])
             resource, value = rng.choice("ab"), rng.choice([b"x", b"y"])

@@ -11,7 +11,6 @@ pytest collects the inherited methods; without pytest, `check_object_store` runs
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +28,7 @@ from compactlib.objects import (
 )
 from compactlib.objects.keys import MAX_KEY_CHARS, MAX_SEGMENT_CHARS
 from compactlib.testing.conformance import ConformanceKit, error_from, run_kit, same
+from compactlib.testing.fresh import drawing
 
 BAD_KEYS = ["", "/", "/a", "a/", "a//b", ".", "..", "a/../b", "a/./b", ".hidden", "a/.hidden", "a b", "a\nb", "a\\b",
             "größe", "a?b", "a%b", "a*b", "a:b", "\x00", "x" * (MAX_SEGMENT_CHARS + 1), "x/" * MAX_KEY_CHARS + "x"]
@@ -64,7 +64,7 @@ class ObjectStoreConformance(ConformanceKit):
         instead of failing.
         """
         with self.make_store(tmp_path / "store") as store:
-            data = random.Random(1).randbytes(100_000)
+            data = drawing(1).randbytes(100_000)
             ref = store.create("a/b", data)
             same(ref, ObjectRef("a/b", len(data), Digest.of(data)))
             same(store.get("a/b"), data, read_checked(store, ref))
@@ -89,7 +89,7 @@ class ObjectStoreConformance(ConformanceKit):
         To do: send large objects in parts, and wait until the last one is there before create() returns.
         """
         with self.make_store(tmp_path / "store") as store:
-            data = random.Random(2).randbytes(self.large_bytes)
+            data = drawing(2).randbytes(self.large_bytes)
             store.create("large", memoryview(data))
             same(store.get("large"), data)
 
@@ -165,7 +165,7 @@ class ObjectStoreConformance(ConformanceKit):
         exists.
         """
         with self.make_store(tmp_path / "store") as store:
-            for key in random.Random(3).sample(_SORTED, len(_SORTED)):
+            for key in drawing(3).sample(_SORTED, len(_SORTED)):
                 store.create(key, key.encode())
             infos = list(store.list())
             same([info.key for info in infos], _SORTED)

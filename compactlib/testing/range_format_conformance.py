@@ -23,6 +23,7 @@ from compactlib.staging.plain_format import PlainFormat
 from compactlib.staging.rows import ChangeBatch, RangeFormat, Rows
 from compactlib.staging.split import record_bytes
 from compactlib.testing.conformance import ConformanceKit, Mismatch, run_kit, same
+from compactlib.testing.fresh import drawing
 
 _Pairs = list[tuple[bytes, Record]]
 
@@ -33,7 +34,7 @@ def _random_pairs(rng: random.Random, count: int) -> _Pairs:
 
 
 def _samples() -> list[_Pairs]:
-    rng = random.Random(1)
+    rng = drawing(1)
     odd = [(b"\0", Record(b"", b"")), (b"\0\0", Record(b"\0", b"")), (b"\xff", Record(b"", b"\xff" * 100_000)),
            (b"\xff\xff", Record(b"i", b"d"))]
     return [odd[:1], odd, *(_random_pairs(rng, count) for count in (2, 10, 300))]
@@ -84,7 +85,7 @@ class RangeFormatConformance(ConformanceKit):
         To do: sizes are counted from the part's own begin; ids depend on the rows alone, not on how they were
         made.
         """
-        rng = random.Random(2)
+        rng = drawing(2)
         for pairs in _samples():
             rows = self.make_format().rows(pairs)
             for _ in range(5):
@@ -117,7 +118,7 @@ class RangeFormatConformance(ConformanceKit):
         To do: a put of the same identity changes nothing; a delete of what is absent counts nothing; the rows
         merged from stay.
         """
-        rng = random.Random(3)
+        rng = drawing(3)
         for count in (0, 1, 5, 60, 300):
             for _ in range(8):
                 pairs = _random_pairs(rng, count)
@@ -167,7 +168,7 @@ class RangeFormatConformance(ConformanceKit):
 
         To do: checksum the whole file, headers too, and turn every error of the parser into CorruptData.
         """
-        own, rng = self.make_format(), random.Random(4)
+        own, rng = self.make_format(), drawing(4)
         pairs = _random_pairs(rng, 12)
         rows = own.rows(pairs)
         range_id, data = rows.content_id(), own.encode(rows, rows.content_id())
