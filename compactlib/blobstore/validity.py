@@ -112,7 +112,7 @@ _MAY_UNCOVER = (Verdict.EXPIRED, Verdict.PURGED, Verdict.CONTAINER)
 
 
 def _uncovers(entry: IndexEntry, history: Sequence[IndexEntry], compacting: Collection[SegmentName]) -> bool:
-    """Whether a record that `entry` has outdone would be left without it. Cycles take their segments in ascending order."""
+    """Whether a record that `entry` has outdone would be left without it. Cycles take their segments ascending."""
     return any(other.sequence != entry.sequence and (other.segment not in compacting or other.segment > entry.segment)
                for other in history if other.sequence < entry.sequence or entry.kind == _DELETE)
 
