@@ -176,7 +176,8 @@ class SchedulerHost:
 
     Put `SealedPolls` in front of it where workers are not to be trusted with tokens.
 
-    Answers are given once everything that they rest on is durable. A poll that changes nothing writes nothing.
+    Answers are given once everything that they rest on is durable. A poll that changes nothing writes nothing on a log
+    of one node; on a replicated one it is an entry that changes nothing.
 
     Args:
         log: orders the commands; started, and from then on owned, by the host, which closes it.
