@@ -48,6 +48,7 @@ class LoadedSegment:
         durable_entries: index records known to be durable.
         index_crc: CRC-32 of the index records (native only).
         sealed: nothing will be appended.
+        seal_sequence: of the seal that counts (native only).
         torn_tail: what is to be cut, if the file was not closed cleanly.
     """
 
@@ -59,6 +60,7 @@ class LoadedSegment:
     index_crc: int
     sealed: bool
     torn_tail: TornTail | None = None
+    seal_sequence: int = 0
 
 
 def load_segment(descriptor: int, path: str, *, tail: TailRule = "cut", number: int | None = None) -> LoadedSegment:
@@ -81,7 +83,7 @@ def load_segment(descriptor: int, path: str, *, tail: TailRule = "cut", number: 
     header = native.decode_header(start, path)
     if len(start) < native.INDEX_START:
         raise CorruptData(path=path, offset=len(start), found="the end of the file",
-                          expected=f"a header and a seal of {native.INDEX_START} bytes, which a segment begins as")
+                          expected=f"a header and seals of {native.INDEX_START} bytes, which a segment begins as")
     if number is not None and header.number != number:
         raise CorruptData(path=path, offset=24, expected=f"segment number {number} as in the file name",
                           found=str(header.number))
@@ -92,15 +94,25 @@ def _load_native(descriptor: int, path: str, header: native.Header, seal: native
                  tail: TailRule) -> LoadedSegment:
     if tail == "refuse" and (seal is None or not seal.sealed):
         raise CorruptData(path=path, offset=native.HEADER_BYTES, expected="a sealed segment, since newer ones exist",
-                          found="a damaged seal" if seal is None else "one left open")
+                          found="two damaged seals" if seal is None else "one left open, by the seal that is whole")
     if seal is None:
-        seal = native.Seal(0, header.data_start, 0, False, False)
+        seal = _seal_of_nothing(descriptor, path, header)
     region = _durable_region(descriptor, path, header, seal)
     records = native.decode_records(region)
     if seal.sealed:
         index = SegmentIndex.from_records(records, ascending=seal.ascending)
-        return LoadedSegment("native", index, header, seal.data_end, seal.entries, seal.index_crc, True)
+        return LoadedSegment("native", index, header, seal.data_end, seal.entries, seal.index_crc, True,
+                             seal_sequence=seal.sequence)
     return _with_tail(descriptor, header, seal, region)
+
+
+def _seal_of_nothing(descriptor: int, path: str, header: native.Header) -> native.Seal:
+    """What to go by if no seal is left: no crash leaves it so, and nothing says what was durable of what is there."""
+    size = os.fstat(descriptor).st_size
+    if size > header.data_start or _records_behind(descriptor, native.INDEX_START, header.data_start):
+        raise CorruptData(path=path, offset=native.HEADER_BYTES, found="two damaged seals before entries",
+                          expected="one that says how many of the entries were durable; a crash damages one at most")
+    return native.Seal(0, header.data_start, 0, sealed=False)
 
 
 def _durable_region(descriptor: int, path: str, header: native.Header, seal: native.Seal) -> bytes:
@@ -150,7 +162,8 @@ def _with_tail(descriptor: int, header: native.Header, seal: native.Seal, durabl
     loose_bytes = size > max(data_end, header.data_start)
     torn = TornTail(seal.entries + whole, listed - whole, data_end) if listed > whole or loose_bytes else None
     index = SegmentIndex.from_records(native.decode_records(kept))
-    return LoadedSegment("native", index, header, data_end, seal.entries, crc32(kept, 0), False, torn)
+    return LoadedSegment("native", index, header, data_end, seal.entries, crc32(kept, 0), False, torn,
+                         seal_sequence=seal.sequence)
 
 
 def _records_behind(descriptor: int, start: int, end: int) -> bytes:

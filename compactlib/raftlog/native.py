@@ -2,10 +2,15 @@
 
 ```
 0        header, 40 bytes: magic, version, record size, max_entries, max_bytes, number, flags, CRC
-40       seal, 24 bytes: how much of the file is known to be durable, and the CRC of that part of the index
-64       index region: max_entries records of 40 bytes; an all-zero record ends it
-data     payloads back to back, from 64 + 40 * max_entries
+40       two seals of 32 bytes, written in turn: how much of the file is known to be durable, and the CRC of that part
+         of the index; the valid one of the higher sequence number counts
+104      index region: max_entries records of 40 bytes; an all-zero record ends it
+data     payloads back to back, from 104 + 40 * max_entries
 ```
+
+A seal is written over the one before the last, and only once the last is durable: so a crash leaves one of them whole,
+and two that are not whole are damage. The first one written after the segment was made lies away from the records, so
+that damage on end cannot hit it and the first record, and leave a seal that knows of neither.
 
 All numbers are little-endian. An entry's CRC-32 covers index, term, length and payload, in that order; the record
 also keeps the CRC-32 of the first three, so that one call over the payload finishes the check. Pure functions.
@@ -25,15 +30,16 @@ from compactlib.errors import CorruptData, Unsupported
 from compactlib.raftlog.model import SegmentLimits
 
 MAGIC = b"CLRAFSEG"
-VERSION = 1
+VERSION = 2
 HEADER_BYTES = 40
-SEAL_BYTES = 24
-INDEX_START = HEADER_BYTES + SEAL_BYTES
+SEAL_BYTES = 32
+SEALS = 2
+INDEX_START = HEADER_BYTES + SEALS * SEAL_BYTES
 RECORD_BYTES = 40
 MAX_PAYLOAD_BYTES = (1 << 32) - 1
 
 _HEADER = struct.Struct("<8sHHIQQI")
-_SEAL = struct.Struct("<IIQI")
+_SEAL = struct.Struct("<IIQIQ")
 _ENTRY_HEAD = struct.Struct("<QQI")
 _RECORD = struct.Struct("<QQIIQII")
 _CRC = struct.Struct("<I")
@@ -72,6 +78,7 @@ class Seal:
         index_crc: CRC-32 of those records' bytes.
         sealed: nothing will be appended any more; the file holds exactly these entries.
         ascending: no record was overwritten by a later one, so that a reader need not look for such.
+        sequence: counts the seals of a segment; the highest one counts, and it says at which of the two places.
     """
 
     entries: int
@@ -79,6 +86,12 @@ class Seal:
     index_crc: int
     sealed: bool
     ascending: bool = False
+    sequence: int = 0
+
+    @property
+    def place(self) -> int:
+        """The offset at which this seal is written."""
+        return HEADER_BYTES + SEAL_BYTES * ((self.sequence + 1) % SEALS)
 
 
 def encode_header(header: Header) -> bytes:
@@ -89,10 +102,19 @@ def encode_header(header: Header) -> bytes:
 
 
 def encode_seal(seal: Seal) -> bytes:
-    """The 24 seal bytes."""
+    """The 32 seal bytes."""
     state = (_SEALED if seal.sealed else _OPEN) | (_ASCENDING if seal.ascending else 0)
-    body = _SEAL.pack(seal.entries, state, seal.data_end, seal.index_crc)
+    body = _SEAL.pack(seal.entries, state, seal.data_end, seal.index_crc, seal.sequence)
     return body + _CRC.pack(crc32(body, 0))
+
+
+def encode_start(header: Header, *seals: Seal) -> bytes:
+    """The header and what stands at the places of the seals, zeros where none of `seals` belongs."""
+    start = bytearray(INDEX_START)
+    start[:HEADER_BYTES] = encode_header(header)
+    for seal in seals:
+        start[seal.place:seal.place + SEAL_BYTES] = encode_seal(seal)
+    return bytes(start)
 
 
 def decode_header(data: bytes, path: str) -> Header:
@@ -100,7 +122,7 @@ def decode_header(data: bytes, path: str) -> Header:
 
     Raises:
         CorruptData: too short, wrong magic, wrong CRC, impossible numbers.
-        Unsupported: written by a later release.
+        Unsupported: written by a later release, or by one before 0.1.0.
     """
     if len(data) < HEADER_BYTES:
         raise CorruptData(path=path, offset=0, expected=f"a header of {HEADER_BYTES} bytes", found=f"{len(data)} bytes")
@@ -115,26 +137,40 @@ def decode_header(data: bytes, path: str) -> Header:
     if version > VERSION:
         # Every version keeps these 40 bytes and their CRC in place, so damage is never taken for a later version.
         raise Unsupported(f"{path}: segment format version {version}; this release reads up to {VERSION}: upgrade")
+    if 1 <= version < VERSION:
+        raise Unsupported(f"{path}: segment format version {version}, written before 0.1.0; this release reads version "
+                          f"{VERSION}: read it with the release that wrote it, and append what it holds to a new log")
     if record_bytes != RECORD_BYTES or flags or version < 1 or not max_entries or not 1 <= max_bytes < 1 << 63:
-        raise CorruptData(path=path, offset=8, expected="version 1 fields in range",
+        raise CorruptData(path=path, offset=8, expected=f"version {VERSION} fields in range",
                           found=f"version {version}, records of {record_bytes} bytes, {max_entries} entries, "
                                 f"{max_bytes} bytes, flags {flags:#x}")
     return Header(number, SegmentLimits(max_entries=max_entries, max_bytes=max_bytes))
 
 
 def decode_seal(data: bytes) -> Seal | None:
-    """Read the seal that stands behind the header in `data`; `None` if it does not check out.
+    """The seal that counts of those behind the header in `data`; `None` if neither checks out.
 
-    A seal is overwritten in place, so a crash may tear it; the caller then trusts nothing and checks every entry.
+    One is overwritten in place, so a crash may tear it; the other then says what was known before.
     """
-    place = data[HEADER_BYTES:INDEX_START]
-    if len(place) < SEAL_BYTES:
+    found = [seal for place in range(HEADER_BYTES, INDEX_START, SEAL_BYTES)
+             if (seal := _seal_at(data, place)) is not None]
+    return max(found, key=_sequence, default=None)
+
+
+def _seal_at(data: bytes, place: int) -> Seal | None:
+    body = data[place:place + SEAL_BYTES]
+    if len(body) < SEAL_BYTES:
         return None
-    entries, state, data_end, index_crc = _SEAL.unpack_from(place)
-    (stored,) = _CRC.unpack_from(place, SEAL_BYTES - 4)
-    if stored != crc32(place[:SEAL_BYTES - 4], 0) or state & ~_ASCENDING not in (_OPEN, _SEALED):
+    entries, state, data_end, index_crc, sequence = _SEAL.unpack_from(body)
+    (stored,) = _CRC.unpack_from(body, SEAL_BYTES - 4)
+    if stored != crc32(body[:SEAL_BYTES - 4], 0) or state & ~_ASCENDING not in (_OPEN, _SEALED):
         return None
-    return Seal(entries, data_end, index_crc, bool(state & _SEALED), bool(state & _ASCENDING))
+    seal = Seal(entries, data_end, index_crc, bool(state & _SEALED), bool(state & _ASCENDING), sequence)
+    return seal if seal.place == place else None
+
+
+def _sequence(seal: Seal) -> int:
+    return seal.sequence
 
 
 def head_crc(index: int, term: int, length: int) -> int:

@@ -105,7 +105,8 @@ class CompactSegments:
             attempt.observer.progress(Progress(work, end - header.data_start, total))
         records = _encode_index(parts, header.data_start)
         seal = native.Seal(count, end, crc32(records, 0), sealed=True, ascending=True)
-        out.write_at(0, [native.encode_header(header), native.encode_seal(seal), records])
+        # Durable as a whole or not at all, so that both seals may say the same.
+        out.write_at(0, [native.encode_start(header, seal, attrs.evolve(seal, sequence=1)), records])
         out.sync()
         return RewrittenFile(out.path, end, count, seal.index_crc), bytes_read
 

@@ -39,7 +39,7 @@ class SegmentWriter:
     """
 
     def __init__(self, out: OutFile, header: native.Header, index: SegmentIndex, *, data_end: int,
-                 index_crc: int, torn_tail: TornTail | None) -> None:
+                 index_crc: int, torn_tail: TornTail | None, seal_sequence: int = 0) -> None:
         self._out = out
         self._header = header
         self._index = index
@@ -53,6 +53,8 @@ class SegmentWriter:
         self._record_count = 0
         # What the last sync covered, as a seal would say it; an entry found when the file was opened is not part of it.
         self._synced = native.Seal(0, header.data_start, 0, sealed=False, ascending=True)
+        # The seal written last, and the last one known to be durable, which is never written over.
+        self._sequence = self._proven = seal_sequence
         self._state = "open"
 
     @classmethod
@@ -68,8 +70,7 @@ class SegmentWriter:
             raise Busy(f"{path} exists already; segments are created once, use the next number")
         header = native.Header(number, SegmentLimits() if limits is None else limits)
         seal = native.Seal(0, header.data_start, 0, sealed=False, ascending=True)
-        write_durably(files, path, [native.encode_header(header), native.encode_seal(seal)],
-                      temporary_suffix=TEMPORARY_SUFFIX)
+        write_durably(files, path, [native.encode_start(header, seal)], temporary_suffix=TEMPORARY_SUFFIX)
         return cls(files.open(path), header, SegmentIndex.empty(), data_end=header.data_start, index_crc=0,
                    torn_tail=None)
 
@@ -92,8 +93,8 @@ class SegmentWriter:
                 raise InvalidInput(f"{path} is {'sealed' if loaded.sealed else 'of format ' + loaded.format} and takes "
                                    f"no more entries; append to a new segment")
             writer = cls(out, loaded.header, loaded.index, data_end=loaded.data_end, index_crc=loaded.index_crc,
-                         torn_tail=loaded.torn_tail)
-            writer._clear_tail(loaded.torn_tail)
+                         torn_tail=loaded.torn_tail, seal_sequence=loaded.seal_sequence)
+            writer._clear_tail(loaded.torn_tail, loaded.durable_entries)
         except BaseException:
             out.close()
             raise
@@ -110,19 +111,19 @@ class SegmentWriter:
             StorageError: the disk refused; call again.
         """
         failed.abandon()
-        synced = failed._synced
+        synced = attrs.evolve(failed._synced, sequence=failed._next_sequence())
         out = files.open(failed.path)
         try:
             out.truncate(max(synced.data_end, native.INDEX_START))
             behind = (failed._index_records - synced.entries) * native.RECORD_BYTES
             out.write_at(native.INDEX_START + synced.entries * native.RECORD_BYTES, [bytes(behind)])
-            out.write_at(native.HEADER_BYTES, [native.encode_seal(synced)])
+            out.write_at(synced.place, [native.encode_seal(synced)])
             out.sync()
         finally:
             out.close()
         return cls.open(files, folder, failed.number)
 
-    def _clear_tail(self, torn: TornTail | None) -> None:
+    def _clear_tail(self, torn: TornTail | None, sealed_entries: int) -> None:
         if torn is not None:
             # Records behind the cut may look whole again once entries of the same length are put before them.
             if torn.records:
@@ -130,8 +131,11 @@ class SegmentWriter:
                 self._out.write_at(place, [bytes(torn.records * native.RECORD_BYTES)])
             self._out.truncate(max(torn.data_end, native.INDEX_START))
         if torn is not None or self._index.entries:
-            self._out.sync()
+            self._sync_out()
+        if torn is not None or sealed_entries < self._index.entries:
             self._write_seal(sealed=False)
+        else:
+            self._synced = self._new_seal(sealed=False, sequence=self._sequence)
 
     @property
     def number(self) -> int:
@@ -278,7 +282,7 @@ class SegmentWriter:
         self.flush()
         if self._synced.entries < self._flushed_entries:
             self._state = "failed"
-            self._out.sync()
+            self._sync_out()
             # Not synced in turn: an older seal only means that more is checked when the segment is opened.
             self._write_seal(sealed=False)
             self._state = "open"
@@ -295,14 +299,27 @@ class SegmentWriter:
         self.sync()
         self._state = "failed"
         self._write_seal(sealed=True)
-        self._out.sync()
+        self._sync_out()
         self._state = "sealed"
 
+    def _sync_out(self) -> None:
+        self._out.sync()
+        self._proven = self._sequence
+
+    def _next_sequence(self) -> int:
+        """Of the next seal: its place is not that of the last one known to be durable, lest a crash damage both."""
+        following = self._sequence + 1
+        return following + ((following - self._proven) % native.SEALS == 0)
+
     def _write_seal(self, *, sealed: bool) -> None:
-        ascending = len(self._index) == self._index.entries
-        seal = native.Seal(self._flushed_entries, self._flushed_end, self._index_crc, sealed, ascending)
+        self._sequence = self._next_sequence()
+        seal = self._new_seal(sealed=sealed, sequence=self._sequence)
         self._synced = attrs.evolve(seal, sealed=False)
-        self._out.write_at(native.HEADER_BYTES, [native.encode_seal(seal)])
+        self._out.write_at(seal.place, [native.encode_seal(seal)])
+
+    def _new_seal(self, *, sealed: bool, sequence: int) -> native.Seal:
+        ascending = len(self._index) == self._index.entries
+        return native.Seal(self._flushed_entries, self._flushed_end, self._index_crc, sealed, ascending, sequence)
 
     def close(self) -> None:
         """Sync what can be synced and give up the file; closing again does nothing.

@@ -59,8 +59,8 @@ def edited(path: Path, offset: int, new: bytes, *, crc_of: int = 0) -> None:
 
 DAMAGE: dict[str, tuple[type[CompactlibError], str, str, Callable[[Path], None]]] = {
     "unknown version of a segment": (
-        Unsupported, "segment format version 2; this release reads up to 1: upgrade", segment_name(2),
-        lambda path: edited(path, 8, b"\2\0", crc_of=36)),
+        Unsupported, "segment format version 3; this release reads up to 2: upgrade", segment_name(2),
+        lambda path: edited(path, 8, b"\3\0", crc_of=36)),
     "unknown version of the newest segment": (
         Unsupported, "segment format version 258", segment_name(5), lambda path: edited(path, 8, b"\2\1", crc_of=36)),
     "unknown version of a segment by Ra": (
@@ -76,7 +76,7 @@ DAMAGE: dict[str, tuple[type[CompactlibError], str, str, Callable[[Path], None]]
         CorruptData, "expected a header of 40 bytes, found 0 bytes", segment_name(3),
         lambda path: os.truncate(path, 0)),
     "truncated seal": (
-        CorruptData, "expected a header and a seal of 64 bytes", segment_name(5), lambda path: os.truncate(path, 63)),
+        CorruptData, "expected a header and seals of 104 bytes", segment_name(5), lambda path: os.truncate(path, 103)),
     "truncated snapshot": (
         CorruptData, "expected at least 28 bytes, found 27 bytes", "SNAPSHOT", lambda path: os.truncate(path, 27)),
     "wrong magic": (

@@ -147,7 +147,7 @@ def test_a_file_that_is_not_what_was_written_is_refused(harm: str, tmp_path: Pat
     elif harm == "longer":
         path.write_bytes(path.read_bytes() + b"x")
     elif harm == "flipped":
-        flip_byte(path, 64 + 8)
+        flip_byte(path, 104 + 8)
     before = picture(tmp_path)
     with pytest.raises(CorruptData):
         commit_group(FILES, tmp_path, [1, 2, 3], file)

@@ -1,4 +1,4 @@
-"""The formats are promises: files written by an earlier release are read as they were meant, and still written alike.
+"""The formats are promises: files are read as they were meant, and written alike; earlier versions are refused by name.
 
 `python -m tests.raftlog.test_raftlog_golden` writes the golden files anew; a change in one of them is a new format
 version, or a mistake.
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from compactlib.errors import Unsupported
 from compactlib.files import LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
@@ -93,6 +94,17 @@ def test_a_sealed_segment_with_a_gap_an_overwrite_and_an_empty_payload_is_read()
     with SegmentReader(GOLDEN / "sealed.segment", tail="refuse", number=3) as reader:
         assert list(reader.scan()) == READ
         assert (reader.index.entries, reader.loaded.sealed) == (6, True)
+
+
+@pytest.mark.parametrize("name", ["sealed", "unsealed", "compacted"])
+def test_an_earlier_version_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "0000000000000001.segment"
+    shutil.copy(GOLDEN / f"{name}-v1.segment", path)
+    before = path.read_bytes()
+    for opened in (SegmentReader, lambda path: SegmentLog(path.parent), lambda path: LogReader(path.parent)):
+        with pytest.raises(Unsupported, match="segment format version 1, written before 0.1.0"):
+            opened(path)
+    assert path.read_bytes() == before
 
 
 def test_a_segment_left_open_is_read() -> None:

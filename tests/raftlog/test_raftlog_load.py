@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import pytest
 
-from compactlib.errors import CorruptData, Unsupported
-from compactlib.files import LocalFiles
+from compactlib.errors import CorruptData, StorageError, Unsupported
+from compactlib.files import Files, LocalFiles, OutFile
 from compactlib.raftlog import Entry, Missing, SegmentLimits, SegmentReader, SegmentWriter, native
 from compactlib.raftlog.load import LoadedSegment, TailRule, TornTail, load_segment
+from compactlib.raftlog.names import segment_name
+from compactlib.testing import RecordingFiles, explore, record
 from tests.raftlog.reading import flipped, native_record, segment_answers, write_segment
+from tests.raftlog.wrapped_files import WatchedFiles
 
-DATA_START = 64 + 40 * 8
+DATA_START = 104 + 40 * 8
 ENTRIES = [(index, 1, b"payload %d" % index) for index in range(1, 6)]
 
 
@@ -61,7 +66,7 @@ def test_whole_entries_behind_the_seal_count(unsealed: Path) -> None:
     assert indexes(loaded) == [1, 2, 3, 4, 5]
     assert (loaded.durable_entries, loaded.sealed, loaded.torn_tail) == (2, False, None)
     assert loaded.data_end == os.path.getsize(unsealed)
-    assert loaded.index_crc == zlib.crc32(unsealed.read_bytes()[64:64 + 5 * 40])
+    assert loaded.index_crc == zlib.crc32(unsealed.read_bytes()[104:104 + 5 * 40])
 
 
 def test_a_sealed_segment_is_read_as_its_seal_says(sealed: Path) -> None:
@@ -69,7 +74,7 @@ def test_a_sealed_segment_is_read_as_its_seal_says(sealed: Path) -> None:
     assert (indexes(loaded), loaded.sealed, loaded.durable_entries) == ([1, 2, 3, 4, 5], True, 5)
 
 
-RECORD_4 = 64 + 3 * 40
+RECORD_4 = 104 + 3 * 40
 PAYLOAD_4 = DATA_START + 3 * len(b"payload 1")
 TEARS: dict[str, Callable[[bytes], bytes]] = {
     "a bit of the payload": lambda data: flipped(data, PAYLOAD_4 + 3, 1),
@@ -114,17 +119,17 @@ def test_without_a_seal_every_entry_is_checked(unsealed: Path) -> None:
 
 def test_entries_without_payload_leave_the_file_short(tmp_path: Path) -> None:
     path = write_segment(tmp_path, 1, [(1, 1, b""), (2, 1, b"")], max_entries=100, sealed=False)
-    assert os.path.getsize(path) == 64 + 2 * 40
+    assert os.path.getsize(path) == 104 + 2 * 40
     assert (indexes(load(path)), load(path).torn_tail) == ([1, 2], None)
-    os.truncate(path, 64 + 2 * 40 - 1)
-    with pytest.raises(CorruptData, match=r"expected 2 entries ending at 4064, found the end of the file at 143"):
+    os.truncate(path, 104 + 2 * 40 - 1)
+    with pytest.raises(CorruptData, match=r"expected 2 entries ending at 4104, found the end of the file at 183"):
         load(path)
 
 
 @pytest.mark.parametrize("damage", [
-    lambda data: flipped(data, 64, 0x01),
-    lambda data: flipped(data, 64 + 79, 0x80),
-    lambda data: data[:64 + 79],
+    lambda data: flipped(data, 104, 0x01),
+    lambda data: flipped(data, 104 + 79, 0x80),
+    lambda data: data[:104 + 79],
 ])
 def test_damage_to_what_the_seal_names_is_never_cut(unsealed: Path, damage: Callable[[bytes], bytes]) -> None:
     unsealed.write_bytes(damage(unsealed.read_bytes()))
@@ -134,16 +139,16 @@ def test_damage_to_what_the_seal_names_is_never_cut(unsealed: Path, damage: Call
 
 
 def test_damage_to_a_durable_record_names_its_place(unsealed: Path) -> None:
-    unsealed.write_bytes(flipped(unsealed.read_bytes(), 64 + 40 + 8, 0x01))
+    unsealed.write_bytes(flipped(unsealed.read_bytes(), 104 + 40 + 8, 0x01))
     with pytest.raises(CorruptData, match="expected index CRC") as raised:
         load(unsealed)
-    assert (raised.value.offset, raised.value.index) == (64 + 40, 2)
+    assert (raised.value.offset, raised.value.index) == (104 + 40, 2)
     # Where the index itself is damaged, none is better than a wrong one.
-    unsealed.write_bytes(flipped(unsealed.read_bytes(), 64 + 40 + 8, 0x01))
-    unsealed.write_bytes(flipped(unsealed.read_bytes(), 64 + 40, 0x40))
+    unsealed.write_bytes(flipped(unsealed.read_bytes(), 104 + 40 + 8, 0x01))
+    unsealed.write_bytes(flipped(unsealed.read_bytes(), 104 + 40, 0x40))
     with pytest.raises(CorruptData, match="expected index CRC") as raised:
         load(unsealed)
-    assert (raised.value.offset, raised.value.index) == (64 + 40, None)
+    assert (raised.value.offset, raised.value.index) == (104 + 40, None)
 
 
 def test_a_durable_payload_that_is_cut_off_is_damage(unsealed: Path) -> None:
@@ -152,20 +157,22 @@ def test_a_durable_payload_that_is_cut_off_is_damage(unsealed: Path) -> None:
         load(unsealed)
 
 
-@pytest.mark.parametrize("size", [40, 50, 63])
+@pytest.mark.parametrize("size", [40, 50, 103])
 def test_a_file_that_ends_within_its_seal_is_damage_not_empty(sealed: Path, size: int) -> None:
     """Segments are created with both, durably; so no crash leaves one without."""
     os.truncate(sealed, size)
-    with pytest.raises(CorruptData, match=f"at offset {size}: expected a header and a seal"):
+    with pytest.raises(CorruptData, match=f"at offset {size}: expected a header and seals"):
         load(sealed)
 
 
 def test_a_segment_that_is_not_the_newest_must_be_sealed(tmp_path: Path, sealed: Path) -> None:
     with pytest.raises(CorruptData, match="expected a sealed segment, since newer ones exist, found one left open"):
         load(write_segment(tmp_path, 2, ENTRIES, sealed=False), "refuse")
-    sealed.write_bytes(flipped(sealed.read_bytes(), 48, 0x01))
-    with pytest.raises(CorruptData, match="since newer ones exist, found a damaged seal"):
+    sealed.write_bytes(flipped(flipped(sealed.read_bytes(), 48, 0x01), 80, 0x01))
+    with pytest.raises(CorruptData, match="since newer ones exist, found two damaged seals"):
         load(sealed, "refuse")
+    with pytest.raises(CorruptData, match="found two damaged seals before entries"):
+        load(sealed)
 
 
 def test_the_number_in_the_header_must_be_the_one_in_the_name(sealed: Path) -> None:
@@ -175,18 +182,18 @@ def test_the_number_in_the_header_must_be_the_one_in_the_name(sealed: Path) -> N
 
 
 def test_a_seal_that_cannot_be_true_is_damage(sealed: Path) -> None:
-    for seal in (native.Seal(9, DATA_START, 0, True, True), native.Seal(5, DATA_START - 1, 0, True, True)):
-        change(sealed, 40, native.encode_seal(seal))
+    for seal in (native.Seal(9, DATA_START, 0, True, True, 99), native.Seal(5, DATA_START - 1, 0, True, True, 99)):
+        change(sealed, seal.place, native.encode_seal(seal))
         with pytest.raises(CorruptData, match="expected at most 8 entries"):
             load(sealed)
 
 
 def test_a_later_version_is_unsupported(sealed: Path) -> None:
     data = bytearray(sealed.read_bytes())
-    data[8] = 2
+    data[8] = 3
     struct.pack_into("<I", data, 36, zlib.crc32(data[:36]))
     sealed.write_bytes(data)
-    with pytest.raises(Unsupported, match="version 2"):
+    with pytest.raises(Unsupported, match="version 3"):
         load(sealed)
 
 
@@ -203,11 +210,90 @@ def test_a_segment_for_four_billion_entries_opens_at_once(tmp_path: Path) -> Non
 def test_records_far_behind_a_hole_are_found_and_cleared(tmp_path: Path) -> None:
     """Of many unsynced writes, a late one may be all that is left; the index must not meet its records again later."""
     path = write_segment(tmp_path, 1, [(1, 1, b"one")], max_entries=200_000, sealed=False)
-    place, data_start = 150_000, 64 + 40 * 200_000
-    change(path, 64 + 40 * place, native_record(99, 1, b"", data_start + 3))
+    place, data_start = 150_000, 104 + 40 * 200_000
+    change(path, 104 + 40 * place, native_record(99, 1, b"", data_start + 3))
     loaded = load(path)
     assert loaded.torn_tail == TornTail(entries=1, records=place, data_end=data_start + 3)
     with SegmentWriter.open(LocalFiles(), tmp_path, 1) as writer:
         assert writer.torn_tail == loaded.torn_tail
     assert load(path).torn_tail is None
-    assert not any(path.read_bytes()[64 + 40:data_start])
+    assert not any(path.read_bytes()[104 + 40:data_start])
+
+
+# ------------------------------------------------------------------------------------------- damage around the seals
+
+
+def _synced(folder: Path, counts: Sequence[int], *, closed: bool) -> bytes:
+    """The file of a segment with so many entries to a sync; as a killed process or a closed one leaves it."""
+    with SegmentWriter.create(LocalFiles(), folder, 1, SegmentLimits(max_entries=200)) as writer:
+        for count in counts:
+            for _ in range(count):
+                writer.append(writer.index.entries + 1, 1, b"acknowledged")
+            writer.sync()
+        if closed:
+            writer.close()
+        return Path(writer.path).read_bytes()
+
+
+@pytest.mark.parametrize("counts", [[100], [3, 7], [1, 1, 8], [0]], ids=str)
+@pytest.mark.parametrize("length", [1, 12, 32, 64, 100])
+def test_damage_on_end_never_makes_synced_entries_vanish(tmp_path: Path, counts: list[int], length: int) -> None:
+    """With one seal, 12 damaged bytes that hit it and the first record made 100 synced entries vanish without a word."""
+    sound = _synced(tmp_path, counts, closed=length % 2 == 0)
+    path = tmp_path / segment_name(1)
+    refused = 0
+    for start in range(max(36 - length, 0), 104 + 48):
+        damaged = bytearray(sound)
+        damaged[start:start + length] = b"\xff" * len(damaged[start:start + length])
+        path.write_bytes(damaged)
+        try:
+            with SegmentReader(path) as reader:
+                assert len(reader.index) == sum(counts)
+        except CorruptData:
+            refused += 1
+    assert refused
+
+
+class _RefusesSome(WatchedFiles):
+    """Refuses the syncs of files whose numbers, counted from 1, are given; a refused one promises nothing."""
+
+    def __init__(self, files: Files, refused: Collection[int]) -> None:
+        super().__init__(lambda operation, path: None, files)
+        self._refused = refused
+        self._syncs = 0
+
+    def sync_file(self, out: OutFile) -> None:
+        self._syncs += 1
+        if self._syncs in self._refused:
+            raise StorageError.from_os(OSError(errno.EIO, "refused"), "sync", out.path)
+        out.sync()
+
+
+@pytest.mark.parametrize("refused", [(), (3,), (4,), (5,), (3, 4), (4, 6), (5, 6, 7), (6, 9)], ids=str)
+def test_a_crash_leaves_one_seal_to_go_by_also_behind_refused_syncs(tmp_path: Path, refused: tuple[int, ...]) -> None:
+    """What is known to be durable is never written over; two torn seals would be taken for damage."""
+    def work(folder: Path, recording: RecordingFiles) -> None:
+        files = _RefusesSome(recording, refused)
+        writer = SegmentWriter.create(files, folder, 1, SegmentLimits(max_entries=50))
+        for number in range(8):
+            try:
+                writer.append(writer.index.entries + 1, 1, b"x" * number)
+                writer.seal() if number == 7 else writer.sync()
+                recording.acknowledge(writer.index.entries)
+            except StorageError:
+                while True:
+                    with contextlib.suppress(StorageError):
+                        writer = SegmentWriter.reopen(files, folder, writer)
+                        break
+        writer.close()
+
+    def check(folder: Path, acknowledged: Sequence[int]) -> None:
+        if (folder / segment_name(1)).exists():
+            with SegmentReader(folder / segment_name(1)) as reader:
+                assert len(reader.index) >= max(acknowledged, default=0)
+                assert not reader.damaged_entries()
+        else:
+            assert not acknowledged
+
+    report = explore(record(tmp_path, work), check, limit_per_point=32)
+    assert report.distinct > 50

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,9 +23,9 @@ u32 = st.integers(0, (1 << 32) - 1)
 
 
 def test_a_header_is_as_its_page_says() -> None:
-    body = b"CLRAFSEG" + struct.pack("<HHIQQI", 1, 40, 3, 1000, 7, 0)
+    body = b"CLRAFSEG" + struct.pack("<HHIQQI", 2, 40, 3, 1000, 7, 0)
     assert native.encode_header(HEADER) == body + struct.pack("<I", zlib.crc32(body))
-    assert HEADER.data_start == 64 + 40 * 3
+    assert HEADER.data_start == 104 + 40 * 3
 
 
 @given(number=u64, max_entries=st.integers(1, (1 << 32) - 1), max_bytes=st.integers(1, (1 << 63) - 1))
@@ -61,37 +62,52 @@ def with_field(offset: int, form: str, value: int) -> bytes:
 
 
 def test_a_later_version_is_unsupported_not_damaged() -> None:
-    with pytest.raises(Unsupported, match=r"x: segment format version 2; this release reads up to 1: upgrade"):
-        native.decode_header(with_field(8, "<H", 2), "x")
+    with pytest.raises(Unsupported, match=r"x: segment format version 3; this release reads up to 2: upgrade"):
+        native.decode_header(with_field(8, "<H", 3), "x")
+
+
+def test_an_earlier_version_is_unsupported_and_named() -> None:
+    with pytest.raises(Unsupported, match=r"x: segment format version 1, written before 0.1.0"):
+        native.decode_header(with_field(8, "<H", 1), "x")
 
 
 @pytest.mark.parametrize(("offset", "form", "value"), [
     (8, "<H", 0), (10, "<H", 41), (12, "<I", 0), (16, "<Q", 0), (16, "<Q", 1 << 63), (32, "<I", 1)])
 def test_impossible_fields_are_damage_even_if_the_crc_holds(offset: int, form: str, value: int) -> None:
-    with pytest.raises(CorruptData, match="at offset 8: expected version 1 fields in range"):
+    with pytest.raises(CorruptData, match="at offset 8: expected version 2 fields in range"):
         native.decode_header(with_field(offset, form, value), "x")
 
 
 @pytest.mark.parametrize(("sealed", "ascending", "state"), [
     (False, False, 1), (True, False, 2), (False, True, 5), (True, True, 6)])
 def test_a_seal_is_as_its_page_says(sealed: bool, ascending: bool, state: int) -> None:
-    seal = native.Seal(2, 195, 0x1234ABCD, sealed, ascending)
-    body = struct.pack("<IIQI", 2, state, 195, 0x1234ABCD)
+    seal = native.Seal(2, 195, 0x1234ABCD, sealed, ascending, 7)
+    body = struct.pack("<IIQIQ", 2, state, 195, 0x1234ABCD, 7)
     assert native.encode_seal(seal) == body + struct.pack("<I", zlib.crc32(body))
-    assert native.decode_seal(native.encode_header(HEADER) + native.encode_seal(seal)) == seal
+    assert native.decode_seal(native.encode_start(HEADER, seal)) == seal
 
 
-def test_a_seal_that_does_not_check_out_is_none() -> None:
-    start = native.encode_header(HEADER) + native.encode_seal(SEAL)
-    assert native.decode_seal(start) == SEAL
-    for place in range(40, 64):
-        assert all(native.decode_seal(flipped(start, place, mask)) is None for mask in MASKS)
-    assert all(native.decode_seal(start[:size]) is None for size in range(40, 64))
+def test_seals_are_written_in_turn_and_the_newer_one_counts_while_it_is_whole() -> None:
+    older, newer = attrs.evolve(SEAL, entries=1, sequence=8), attrs.evolve(SEAL, sequence=9)
+    assert (older.place, newer.place) == (72, 40)
+    start = native.encode_start(HEADER, older, newer)
+    assert native.decode_seal(start) == newer
+    for place in range(40, 72):
+        assert all(native.decode_seal(flipped(start, place, mask)) == older for mask in MASKS)
+    for place in range(72, 104):
+        assert all(native.decode_seal(flipped(start, place, mask)) == newer for mask in MASKS)
+    assert native.decode_seal(flipped(flipped(start, 40, 1), 103, 1)) is None
+    assert all(native.decode_seal(start[:size]) is None for size in range(40, 72))
+
+
+def test_a_seal_at_the_place_of_the_other_is_none() -> None:
+    start = native.encode_start(HEADER, attrs.evolve(SEAL, sequence=9))
+    assert native.decode_seal(start[:40] + bytes(32) + start[40:72]) is None
 
 
 @pytest.mark.parametrize("state", [0, 3, 4, 7, 8])
 def test_an_unknown_state_of_a_seal_is_none(state: int) -> None:
-    body = struct.pack("<IIQI", 2, state, 195, 0)
+    body = struct.pack("<IIQIQ", 2, state, 195, 0, 1)
     assert native.decode_seal(bytes(40) + body + struct.pack("<I", zlib.crc32(body))) is None
 
 

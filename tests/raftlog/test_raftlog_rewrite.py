@@ -78,7 +78,7 @@ def test_vector_25_the_odd_ones_of_a_hundred(tmp_path: Path) -> None:
 def test_the_numbers_of_the_result_are_those_of_the_files(tmp_path: Path) -> None:
     vector_45(tmp_path)
     result = task_of(tmp_path, [1, 2, 3], LIVE, into=tmp_path).run(attempt())
-    size = 64 + 40 * 4 + sum(len(payload_of(index)) for index in LIVE)
+    size = 104 + 40 * 4 + sum(len(payload_of(index)) for index in LIVE)
     assert os.path.getsize(result.files[0].path) == size == result.files[0].size_bytes == result.bytes_written
     # 1 and 2 lie side by side, and are read with one call.
     assert result.bytes_read == sum(len(payload_of(index)) for index in LIVE)
@@ -148,7 +148,7 @@ def test_payloads_of_no_bytes(tmp_path: Path) -> None:
     observer = RecordingObserver()
     result = task_of(tmp_path, [1, 2], [1, 16, 17, 30], into=tmp_path).run(attempt(observer=observer))
     assert contents(result) == [Entry(index, 7, b"") for index in (1, 16, 17, 30)]
-    assert (result.bytes_read, result.bytes_written) == (0, 64 + 4 * 40)
+    assert (result.bytes_read, result.bytes_written) == (0, 104 + 4 * 40)
     assert all(progress.done == progress.total == 0 for progress in observer.progresses)
 
 

@@ -65,11 +65,11 @@ def test_vector_22_a_segment_overshoots_its_bytes_by_up_to_one_entry(tmp_path: P
         assert not writer.is_full
 
 
-def test_a_new_segment_is_64_bytes_and_durable_at_once(tmp_path: Path) -> None:
+def test_a_new_segment_is_104_bytes_and_durable_at_once(tmp_path: Path) -> None:
     writer = SegmentWriter.create(FILES, tmp_path, 7)
     data = (tmp_path / "0000000000000007.segment").read_bytes()
-    assert data == native.encode_header(native.Header(7, SegmentLimits())) + native.encode_seal(
-        native.Seal(0, 64 + 40 * 4096, 0, False, True))
+    assert data == native.encode_start(native.Header(7, SegmentLimits()),
+                                        native.Seal(0, 104 + 40 * 4096, 0, False, True))
     assert (writer.number, writer.limits, len(writer.index)) == (7, SegmentLimits(), 0)
     with pytest.raises(Busy, match="exists already"):
         SegmentWriter.create(FILES, tmp_path, 7)
@@ -107,7 +107,7 @@ def test_many_entries_are_flushed_on_the_way(tmp_path: Path) -> None:
     with SegmentWriter.create(FILES, tmp_path, 1, limits(4096)) as writer:
         for index in range(1023):
             writer.append(index, 1, b"x")
-        assert os.path.getsize(writer.path) == 64
+        assert os.path.getsize(writer.path) == 104
         writer.append(1023, 1, b"x")
         assert len(read_back(writer.path)) == 1024
         writer.append(1024, 1, bytes(1 << 20))
@@ -192,7 +192,7 @@ def test_an_abandoned_writer_writes_nothing_more(tmp_path: Path) -> None:
     writer.append(1, 1, b"one")
     writer.abandon()
     writer.close()
-    assert os.path.getsize(writer.path) == 64
+    assert os.path.getsize(writer.path) == 104
 
 
 writes = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 3), st.binary(max_size=20)), max_size=12)
@@ -220,17 +220,17 @@ def test_writing_in_several_goes_is_writing_in_one(tmp_path_factory: pytest.Temp
     with SegmentWriter.open(FILES, folder, 1) as writer:
         assert read_back(writer.path) == list(model.entries.values())
     one_go = write_segment(folder, 2, [row for rows, _ in goes for row in rows], max_entries=100, sealed=False)
-    assert Path(writer.path).read_bytes()[64:] == one_go.read_bytes()[64:]
+    assert Path(writer.path).read_bytes()[104:] == one_go.read_bytes()[104:]
 
 
 def test_opening_cuts_a_torn_tail_for_good(tmp_path: Path) -> None:
     """Record 3 stands behind the torn record 2. Were it left there, the next entry of the same length would make it
     look whole again: its offset and its CRC, that of an empty payload, hold."""
     path = write_segment(tmp_path, 1, [(1, 1, b"one")], sealed=False)
-    data_start = 64 + 40 * 16
+    data_start = 104 + 40 * 16
     data = bytearray(path.read_bytes())
     torn, behind = native_record(2, 1, b"two", data_start + 3), native_record(3, 1, b"", data_start + 6)
-    data[104:184] = flipped(torn, 0, 1) + behind
+    data[144:224] = flipped(torn, 0, 1) + behind
     path.write_bytes(data + b"two")
     with SegmentWriter.open(FILES, tmp_path, 1) as writer:
         assert writer.torn_tail == TornTail(entries=1, records=2, data_end=data_start + 3)
@@ -242,7 +242,7 @@ def test_opening_cuts_a_torn_tail_for_good(tmp_path: Path) -> None:
 
 def test_opening_a_damaged_segment_changes_nothing(tmp_path: Path) -> None:
     path = write_segment(tmp_path, 1, [(1, 1, b"one")], sealed=False)
-    path.write_bytes(flipped(path.read_bytes(), 70, 1))
+    path.write_bytes(flipped(path.read_bytes(), 110, 1))
     before = path.read_bytes()
     with pytest.raises(CorruptData):
         SegmentWriter.open(FILES, tmp_path, 1)
@@ -294,8 +294,8 @@ def test_a_disk_that_refuses_once_costs_what_was_not_synced(tmp_path: Path, erro
         # All may be there if only the seal could not be written, behind a sync that had succeeded.
         assert found == run.acknowledged or (found == run.appended and raised.value.operation == "write")
         # Nothing of what was not durable is left to be taken for it, even where it had arrived whole.
-        assert os.path.getsize(writer.path) == 64 + 40 * 8 + writer.index.data_bytes
-        assert not any(Path(writer.path).read_bytes()[64 + 40 * writer.index.entries:64 + 40 * 8])
+        assert os.path.getsize(writer.path) == 104 + 40 * 8 + writer.index.data_bytes
+        assert not any(Path(writer.path).read_bytes()[104 + 40 * writer.index.entries:104 + 40 * 8])
         writer.append(7, 3, b"seven")
         writer.close()
         found.append(7, 3, b"seven")
