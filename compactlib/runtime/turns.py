@@ -98,6 +98,12 @@ class Turns:
             self._woken = True
             self._changed.notify_all()
 
+    def end(self) -> None:
+        """Take no further turn; does not wait for the present one."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+
     def stop(self, *, wait_seconds: float | None = None) -> bool:
         """Take no further turn, and wait for the present one; whether the thread has ended in time.
 
