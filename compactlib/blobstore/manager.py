@@ -2,6 +2,9 @@
 
 Who is next is decided by `ManagerState`. This class tells it what happens, carries out the runs that it hands out, and
 waits. A host without threads calls `run_due` instead of `start`.
+
+Its threads are daemons: a process that ends without `stop` does not wait for them, and what they had begun is resumed
+when the stores are opened again. Whatever a store, a policy or an observer raises ends one run at most.
 """
 
 from __future__ import annotations
@@ -16,24 +19,32 @@ from compactlib.blobstore.disk import disk_of
 from compactlib.blobstore.manager_model import Accepted, ManagerSettings, Refused, Removed, Run
 from compactlib.blobstore.manager_report import ManagerReport
 from compactlib.blobstore.manager_state import ManagerState
+from compactlib.blobstore.store_compactions import StoreBusy
 from compactlib.blobstore.triggers import Trigger
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import BudgetSpent, CompactlibError, TaskFailed
-from compactlib.observe import Observer
+from compactlib.errors import AuditFailed, BudgetSpent, Busy, CompactlibError, InvalidInput, TaskFailed
+from compactlib.observe import Observer, telling
 from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.runtime.ownership import Run as OwnRun
+from compactlib.runtime.turns import Turns
 
 STORE_FAILING = "blobstore_store_failing"
 """A run of a store has failed: its name, the error, how often in a row, and when it is tried again."""
 STORE_RECOVERED = "blobstore_store_recovered"
 """A store that was failing is well again."""
+MANAGER_FAILING = "blobstore_manager_failing"
+"""Handing out runs has failed, and is tried again: the error, how often in a row, and after which time."""
 
 _LOOK_AGAIN_SECONDS = 60.0
 """How long the manager sleeps at most: a clock of the host's own may move without waking anybody."""
 
 
 class ManagedStore(Protocol):
-    """What the manager asks of a store. `ManagedBlobStore` is one for a `BlobStore`."""
+    """What the manager asks of a store. `ManagedBlobStore` is one for a `BlobStore`.
+
+    One that also has a property `is_open` is not worked on any more once that is false after a run has failed.
+    """
 
     @property
     def name(self) -> str:
@@ -55,12 +66,16 @@ class ManagedStore(Protocol):
 
 @attrs.define
 class _Job:
-    """A run and what it may use up."""
+    """A run, what it may use up, and how its own doing is known on any thread."""
 
     run: Run
     store: ManagedStore
     budget: Budget
+    mark: OwnRun = attrs.field(init=False)
     stopped: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        self.mark = OwnRun(self.budget)
 
 
 class CompactionManager:
@@ -76,13 +91,15 @@ class CompactionManager:
                  observer: Observer | None = None) -> None:
         self._settings = ManagerSettings() if settings is None else settings
         self._clock: Clock = SystemClock() if clock is None else clock
-        self._observer = Observer() if observer is None else observer
+        self._observer = telling(observer)
         self._state = ManagerState(self._settings)
         self._stores: dict[str, ManagedStore] = {}
         self._jobs: dict[str, _Job] = {}
         self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._turns: Turns | None = None
         self._workers: set[threading.Thread] = set()
+        self._last_error: BaseException | None = None
+        self._errors = 0
 
     # ---------------------------------------------------------------------------------------------------- stores
 
@@ -103,7 +120,7 @@ class CompactionManager:
         with self._changed:
             self._state.add(store.name, where, self._clock.monotonic(), enabled=enabled, started=started)
             self._stores[store.name] = store
-            self._changed.notify_all()
+            self._wake()
 
     def remove(self, name: str) -> Removed | Refused:
         """Look after a store no more; see `ManagerState.remove`.
@@ -125,7 +142,7 @@ class CompactionManager:
         """
         with self._changed:
             self._state.set_enabled(name, True, self._clock.monotonic())
-            self._changed.notify_all()
+            self._wake()
 
     def disable(self, name: str) -> None:
         """Do not compact a store any more. What is being done with it stops at the next record, and can be resumed.
@@ -145,50 +162,77 @@ class CompactionManager:
         """
         with self._changed:
             self._state.set_started(name, started, self._clock.monotonic())
-            self._changed.notify_all()
+            self._wake()
 
     def request(self, name: str) -> Accepted | Refused:
         """Ask for a store to be checked next; see `ManagerState.request`."""
         with self._changed:
             answer = self._state.request(name)
-            self._changed.notify_all()
+            self._wake()
             return answer
 
     def report(self) -> ManagerReport:
         """The state of every store now."""
         with self._changed:
+            error = self._last_error
             return ManagerReport.of(self._state, self._clock.monotonic(),
-                                    periodic=Trigger.PERIODIC in self._settings.triggers)
+                                    periodic=Trigger.PERIODIC in self._settings.triggers, errors=self._errors,
+                                    last_error="" if error is None else f"{type(error).__name__}: {error}")
+
+    @property
+    def last_error(self) -> BaseException | None:
+        """What was raised last that nobody expected: by a run (none of the library's errors), or in its own thread."""
+        return self._last_error
 
     # ---------------------------------------------------------------------------------------------------- running
 
     def start(self) -> None:
-        """Begin, in threads of its own; does nothing if it has begun."""
+        """Begin, in threads of its own, which are daemons; does nothing if it has begun."""
         with self._changed:
             self._state.start(self._clock.monotonic())
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._loop, name="compaction-manager", daemon=True)
-                self._thread.start()
+            if self._turns is None:
+                turns = Turns(self._turn, name="compaction-manager", event=MANAGER_FAILING, clock=self._clock,
+                              observer=self._observer)
+                turns.start()
+                self._turns = turns
 
     def stop(self, timeout_seconds: float = 30.0) -> bool:
-        """Hand out no more work, stop what runs at its next record, and wait for it; whether all of it ended in time.
+        """Hand out no more work, stop what runs, and wait for it; whether all of it ended in time.
 
-        May be called without `start`, and again; `start` begins anew.
+        A run ends at the next record that it counts, decides about, copies or overwrites. What has not ended in time
+        (a disk or a policy that hangs) goes on in its daemon thread, and hands out nothing when it ends. May be called
+        without `start`, and again; `start` begins anew.
+
+        Raises:
+            Busy: called from within a run, on whichever thread: it cannot wait for its own end. It ends all the same.
         """
+        # Threads are waited for by the system's time, whatever clock the stores go by.
+        clock = SystemClock()
+        deadline = clock.monotonic() + timeout_seconds
         with self._changed:
             for name in self._state.stop():
                 self._cancel(name)
-            thread, self._thread = self._thread, None
-            threads = [each for each in (thread, *self._workers) if each is not None]
-            self._changed.notify_all()
-        for each in threads:
-            each.join(timeout_seconds)
-        return not any(each.is_alive() for each in threads)
+            turns, self._turns = self._turns, None
+            is_inside = any(job.mark.is_mine for job in self._jobs.values())
+        if turns is not None:
+            turns.end()
+            is_inside = is_inside or turns.is_mine
+        if is_inside:
+            raise Busy("the manager cannot be stopped from within one of its runs, whose end it would wait for; it "
+                       "hands out nothing any more, stop it in another thread to wait")
+        ended = turns is None or turns.stop(wait_seconds=timeout_seconds)
+        with self._changed:
+            left = deadline - clock.monotonic()
+            return self._changed.wait_for(lambda: not self._jobs and not self._workers, max(left, 0.0)) and ended
 
     def poke(self) -> None:
         """Look at the clock now; for hosts whose clock moves in jumps."""
         with self._changed:
-            self._changed.notify_all()
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._turns is not None:
+            self._turns.wake()
 
     def run_due(self) -> int:
         """Do all work that is due in this thread, one run after the other; returns how many runs it were.
@@ -204,28 +248,32 @@ class CompactionManager:
                 count += 1
         return count
 
-    def _loop(self) -> None:
-        me = threading.current_thread()
-        while True:
+    def _turn(self) -> float:
+        """Begin what is due; in how many seconds to look again."""
+        for job in self._take_jobs():
+            worker = threading.Thread(target=self._work, args=(job,), name=f"compact-{job.run.disk}", daemon=True)
             with self._changed:
-                if self._thread is not me:
-                    return
-                for job in self._take_jobs():
-                    worker = threading.Thread(target=self._work, args=(job,), name=f"compact-{job.run.disk}",
-                                              daemon=True)
-                    self._workers.add(worker)
-                    worker.start()
-                now = self._clock.monotonic()
-                wake = self._state.next_wake(now)
-                if wake is None or wake > now:
-                    self._changed.wait(_LOOK_AGAIN_SECONDS if wake is None else min(wake - now, _LOOK_AGAIN_SECONDS))
+                self._workers.add(worker)
+            try:
+                worker.start()
+            except BaseException as error:
+                # No thread is to be had: the store is tried again later.
+                self._note(error)
+                with self._changed:
+                    self._workers.discard(worker)
+                self._settle(job, Failed(_named(job.run, error)))
+                if not isinstance(error, Exception):
+                    raise
+        with self._changed:
+            now = self._clock.monotonic()
+            wake = self._state.next_wake(now)
+        return _LOOK_AGAIN_SECONDS if wake is None else min(max(wake - now, 0.0), _LOOK_AGAIN_SECONDS)
 
     def _take_jobs(self) -> list[_Job]:
         with self._changed:
             jobs = []
             for run in self._state.tick(self._clock.monotonic()):
-                store = self._stores[run.store]
-                self._jobs[run.store] = job = _Job(run, store, store.new_budget())
+                self._jobs[run.store] = job = _Job(run, self._stores[run.store], Budget(clock=self._clock))
                 jobs.append(job)
             return jobs
 
@@ -235,24 +283,45 @@ class CompactionManager:
         finally:
             with self._changed:
                 self._workers.discard(threading.current_thread())
+                self._changed.notify_all()
 
     def _carry_out(self, job: _Job) -> None:
+        """Do it, and note how it ended, whatever that is; what is no `Exception` is raised after that."""
         try:
-            outcome = self._outcome(job)
+            with job.mark.inside():
+                outcome = self._outcome(job)
         except CompactlibError as error:
             outcome = Failed(error)
-        except Exception as error:
-            outcome = Failed(_named(job.run, error))
+        except BaseException as error:
+            self._note(error)
+            self._settle(job, Failed(_named(job.run, error)))
+            if not isinstance(error, Exception):
+                raise
+            return
+        self._settle(job, outcome)
+
+    def _note(self, error: BaseException) -> None:
+        with self._changed:
+            self._last_error, self._errors = error, self._errors + 1
+
+    def _settle(self, job: _Job, outcome: Outcome[Any]) -> None:
+        """A run has ended."""
+        # A store that was closed under the run is at rest, and no failure.
+        is_closed = isinstance(outcome, Failed) and getattr(job.store, "is_open", True) is False
         with self._changed:
             before = self._entry_failures(job.run.store)
-            stopped = job.stopped and isinstance(outcome, Failed) and isinstance(outcome.error, BudgetSpent)
+            stopped = is_closed or (job.stopped and isinstance(outcome, Failed)
+                                    and isinstance(outcome.error, BudgetSpent))
             del self._jobs[job.run.store]
             now = self._clock.monotonic()
-            self._state.finished(job.run.store, outcome, now, stopped=stopped)
+            self._state.finished(job.run.store, outcome, now, stopped=stopped, busy=isinstance(outcome, StoreBusy))
+            if is_closed:
+                self._state.set_started(job.run.store, False, now)
             after = self._entry_failures(job.run.store)
             retry_in = max((entry.retry_at - now for entry in self._state.stores if entry.name == job.run.store),
                            default=0.0)
             self._changed.notify_all()
+            self._wake()
         if after > before and isinstance(outcome, Failed):
             self._observer.event(STORE_FAILING, {
                 "store": job.run.store, "disk": job.run.disk, "error": type(outcome.error).__name__,
@@ -262,10 +331,16 @@ class CompactionManager:
 
     def _outcome(self, job: _Job) -> Outcome[Any]:
         """Resume first, always: what an earlier process or a failed run has left stands in the way of a new plan."""
-        resumed = job.store.resume(job.budget)
-        if isinstance(resumed, Failed) or not job.run.checks:
+        budget = job.store.new_budget()
+        with self._changed:
+            # From here on it is this one that is cancelled; it may have been before it was there.
+            job.budget = budget
+            if job.stopped:
+                budget.cancel()
+        resumed = _checked(job.store.resume(budget))
+        if isinstance(resumed, Failed | StoreBusy) or not job.run.checks:
             return resumed
-        checked = job.store.check(job.budget)
+        checked = _checked(job.store.check(budget))
         return resumed if isinstance(resumed, Done) and isinstance(checked, Skipped) else checked
 
     def _entry_failures(self, name: str) -> int:
@@ -278,16 +353,20 @@ class CompactionManager:
             job.budget.cancel()
 
     def audit(self) -> None:
-        """Check that what is being done is what the state machine handed out.
+        """Check that what is being done is what the state machine handed out, and that its thread lives if it should.
 
         Raises:
-            CompactlibError: it is not; the message names the stores.
+            AuditFailed: it is not; the message names the stores.
+            CompactlibError: the thread has ended although nobody stopped it; names the reason.
         """
+        turns = self._turns
+        if turns is not None:
+            turns.audit()
         with self._changed:
             self._state.audit()
             running = {entry.name for entry in self._state.stores if entry.running is not None}
             if running != self._jobs.keys() or {entry.name for entry in self._state.stores} != self._stores.keys():
-                raise CompactlibError(f"stores {sorted(running)} should be worked on, and {sorted(self._jobs)} are")
+                raise AuditFailed(f"stores {sorted(running)} should be worked on, and {sorted(self._jobs)} are")
 
     def __enter__(self) -> Self:
         self.start()
@@ -301,7 +380,15 @@ class CompactionManager:
         return repr(self.report()).replace("ManagerReport", "CompactionManager")
 
 
-def _named(run: Run, error: Exception) -> TaskFailed:
+def _checked(outcome: Outcome[Any]) -> Outcome[Any]:
+    """A store of the host's own may answer anything."""
+    if not isinstance(outcome, Done | Skipped | Failed):
+        raise InvalidInput(f"a store has answered {outcome!r}; its resume() and check() have to return Done, Skipped "
+                           f"or Failed")
+    return outcome
+
+
+def _named(run: Run, error: BaseException) -> TaskFailed:
     kind = type(error).__name__
     return TaskFailed(f"the run of store {run.store} ended in {kind}: {error}", task=f"{run.cause} {run.store}",
                       kind=kind, detail=repr(error))

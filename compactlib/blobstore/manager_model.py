@@ -121,6 +121,7 @@ class StoreEntry:
         next_check_at: when the next periodic check comes due.
         failures: failed runs in a row.
         retry_at: when the next try comes due.
+        busy_until: until when it is left alone because somebody else was compacting it.
         running: what is being done with it.
         finished_at: when the last run ended, or `None`.
         outcome: what it ended in: `"done"`, `"skipped"`, `"failed"`, `"stopped"`, or `""`.
@@ -139,6 +140,7 @@ class StoreEntry:
     due_at: float = 0.0
     failures: int = 0
     retry_at: float = 0.0
+    busy_until: float = 0.0
     running: Run | None = None
     finished_at: float | None = None
     outcome: str = ""

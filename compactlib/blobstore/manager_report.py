@@ -49,13 +49,18 @@ class ManagerReport:
     Attributes:
         is_active: whether the manager hands out work.
         stores: in the order in which they were added.
+        errors: how often something was raised that nobody expected, by runs or in the manager's own threads.
+        last_error: the last of them in words, or `""`.
     """
 
     is_active: bool
     stores: tuple[StoreReport, ...]
+    errors: int = 0
+    last_error: str = ""
 
     @classmethod
-    def of(cls, state: ManagerState, now: float, *, periodic: bool) -> ManagerReport:
+    def of(cls, state: ManagerState, now: float, *, periodic: bool, errors: int = 0,
+           last_error: str = "") -> ManagerReport:
         """The report of `state` at `now`; with `periodic` checks, when they are due."""
         return cls(state.is_active, tuple(
             StoreReport(
@@ -66,7 +71,7 @@ class ManagerReport:
                 last_run_seconds_ago=None if entry.finished_at is None else now - entry.finished_at,
                 next_try_in_seconds=max(entry.retry_at - now, 0.0) if entry.condition == "failing" else None,
                 next_check_in_seconds=entry.next_check_at - now if periodic and entry.may_run else None)
-            for entry in state.stores))
+            for entry in state.stores), errors, last_error)
 
     @property
     def failing(self) -> tuple[StoreReport, ...]:
@@ -91,7 +96,8 @@ class ManagerReport:
             counts[store.condition] = counts.get(store.condition, 0) + 1
         told = ", ".join(f"{count} {condition}" for condition, count in sorted(counts.items()))
         state = "running" if self.is_active else "stopped"
-        return f"manager {state}, {len(self.stores)} stores" + (f": {told}" if told else "")
+        failed = f"; {self.errors} errors, the last {self.last_error}" if self.errors else ""
+        return f"manager {state}, {len(self.stores)} stores" + (f": {told}" if told else "") + failed
 
     def __repr__(self) -> str:
         return f"<ManagerReport: {self._summary()}>"

@@ -10,7 +10,8 @@ A store's turn comes, in this order on each disk:
 3. because its periodic check is due, the longest overdue first.
 
 One disk runs one store at a time. A store that fails is tried again after a time that doubles with each failure in a
-row; it stays listed with its error, and an admin's request tries it at once.
+row; it stays listed with its error, and an admin's request tries it at once. One that somebody else is compacting is
+left alone for the first of these times, which is no failure.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class ManagerState:
         return Accepted(name, "queued")
 
     def finished(self, name: str, outcome: Done[object] | Skipped | Failed, now: float, *,
-                 stopped: bool = False) -> None:
+                 stopped: bool = False, busy: bool = False) -> None:
         """A run has ended.
 
         Args:
@@ -149,6 +150,7 @@ class ManagerState:
             outcome: in what.
             now: when.
             stopped: it failed only because it was told to stop: no failure, but something to resume.
+            busy: it was skipped only because somebody else was compacting the store: asked again soon.
 
         Raises:
             CompactlibError: nothing was being done with it.
@@ -169,7 +171,14 @@ class ManagerState:
                 entry.failures += 1
                 entry.retry_at = now + self._wait_after(entry.failures)
             return
-        entry.failures = 0
+        if busy:
+            entry.busy_until, entry.owes_resume = now + self._settings.retry_seconds, True
+            if run.checks and not entry.owes_check:
+                entry.owes_check, entry.due_at = True, now
+            if entry.failures:
+                entry.retry_at = entry.busy_until
+        else:
+            entry.failures = 0
         if isinstance(outcome, Done):
             entry.outcome, entry.told = "done", repr(outcome.stats)
             entry.compactions += 1
@@ -213,6 +222,8 @@ class ManagerState:
             return "admin", float(entry.asked)
         if entry.failures:
             return ("retry", entry.retry_at) if now >= entry.retry_at else None
+        if now < entry.busy_until:
+            return None
         if entry.owes_resume:
             return "resume", entry.due_at
         return ("periodic", entry.due_at) if entry.owes_check else None
@@ -241,6 +252,8 @@ class ManagerState:
             if entry.disk not in self._busy and entry.running is None:
                 if entry.failures and entry.asked is None:
                     times.append(entry.retry_at)
+                elif entry.asked is None and now < entry.busy_until:
+                    times.append(entry.busy_until)
                 elif self._turn(entry, now) is not None:
                     times.append(now)
         return min(times, default=None)

@@ -13,6 +13,7 @@ from compactlib.blobstore.compaction_work import Questions
 from compactlib.blobstore.compactor import BlobCompactor
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.events import CONTENTS_ERASED
+from compactlib.blobstore.hard_delete import HardDeleter
 from compactlib.blobstore.managed_store import ManagedBlobStore
 from compactlib.blobstore.manager import STORE_FAILING, CompactionManager
 from compactlib.blobstore.manager_model import ManagerSettings
@@ -24,9 +25,11 @@ from compactlib.blobstore.store import BlobStore
 from compactlib.blobstore.triggers import Trigger
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
+from compactlib.errors import BudgetSpent
 from compactlib.files import Files
 from compactlib.observe import Observer, Progress, RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.rewrite import LocalExecutor
 from compactlib.testing import FailingFiles
 
 BOTH = ManagerSettings(triggers=frozenset(Trigger), check_seconds=100.0, retry_seconds=10.0, max_retry_seconds=40.0)
@@ -403,3 +406,133 @@ def test_what_a_compaction_may_not_drop_is_not_dead_to_the_policy(drop: bool, tm
         assert isinstance(outcome, Done if drop else Skipped), outcome
         for number in range(12):
             assert isinstance(store.get(f"blob {number}"), Blob) or (drop and number < 9)
+
+
+# --------------------------------------------------------------------------------- stores that are closed, long counts
+
+def test_a_store_that_is_closed_is_left_alone_and_has_not_failed(tmp_path: Path) -> None:
+    clock, observer = ManualClock(1_000_000.0), RecordingObserver()
+    manager = CompactionManager(BOTH, clock=clock, observer=observer)
+    with filled(tmp_path / "one", clock) as one, filled(tmp_path / "two", clock) as two:
+        for store in (one, two):
+            manager.add(ManagedBlobStore(store), enabled=True)
+        one.close()
+        manager.run_due()
+        assert [(each.condition, each.failures) for each in manager.report().stores] == [
+            ("not started", 0), ("waiting", 0)]
+        assert "closed" in manager.report().stores[0].last_told
+        clock.advance(1e6)
+        manager.run_due()
+        assert observer.events == []
+        manager.audit()
+
+
+class Ending(ManualClock):
+    """Cancels a budget when somebody waits."""
+
+    budget: Budget | None = None
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        if self.budget is not None:
+            self.budget.cancel()
+
+
+def test_counting_ends_when_it_is_told_to_while_it_waits_for_its_rate(tmp_path: Path) -> None:
+    clock = Ending(1_000_000.0)
+    with filled(tmp_path / "one", clock, stats_entries_per_second=0.001) as store:
+        budget, began = Budget(clock=clock), clock.monotonic()
+        clock.budget = budget
+        outcome = ManagedBlobStore(store).check(budget)
+        assert isinstance(outcome, Failed)
+        assert isinstance(outcome.error, BudgetSpent)
+        assert clock.monotonic() - began < 1.0
+
+
+class Closing(ManualClock):
+    """Closes a store when somebody waits."""
+
+    store: BlobStore | None = None
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        if self.store is not None:
+            self.store.close()
+
+
+@pytest.mark.parametrize("bucket_count", [None, 200])
+def test_counting_ends_when_the_store_is_closed(bucket_count: int | None, tmp_path: Path) -> None:
+    clock = Closing(1_000_000.0)
+    with filled(tmp_path / "one", clock, stats_entries_per_second=0.001, stats_bucket_count=bucket_count) as store:
+        clock.store = store
+        manager = CompactionManager(BOTH, clock=clock)
+        manager.add(ManagedBlobStore(store), enabled=True)
+        manager.run_due()
+        assert manager.report().stores[0].condition == "not started"
+        assert clock.monotonic() < 10.0
+
+
+def many(folder: Path, clock: ManualClock, **changed: Any) -> BlobStore:
+    """As many small blobs as take long to look at, half of them deleted."""
+    store = BlobStore(folder, attrs.evolve(CONFIG, capacity_bytes=1 << 22, segment_bytes=1 << 19,
+                                           durability="interval", **changed), clock=clock)
+    for number in range(3000):
+        store.put(f"blob {number}", b"x" * 100)
+    for number in range(0, 3000, 2):
+        store.delete(f"blob {number}")
+    clock.advance(100.0)
+    store.close_active_segment()
+    return store
+
+
+def test_every_step_asks_the_budget(tmp_path: Path) -> None:
+    """Each is ended by a budget that is cancelled, though the clock stands still; then all is done."""
+    clock = ManualClock(1_000_000.0)
+    with many(tmp_path / "one", clock, hard_delete=True) as store:
+        cancelled = Budget()
+        cancelled.cancel()
+        sensor = Sensor(store)
+        with pytest.raises(BudgetSpent):
+            sensor.view(clock.now(), budget=cancelled)
+        view = sensor.view(clock.now())
+        plan = CompactAll(min_used_fraction=0.0).plan(view, clock.now())
+        assert plan is not None
+        compactor = BlobCompactor(store)
+        assert isinstance(compactor.compact(plan, budget=cancelled), Failed)
+        # Not even the first cycle was decided.
+        assert compactor.log is not None
+        assert compactor.log.phase.value == "prepare"
+        outcome = HardDeleter(store, BlobCompactor(store)).run(budget=cancelled)
+        assert isinstance(outcome, Failed)
+        assert isinstance(outcome.error, BudgetSpent)
+        assert isinstance(compactor.resume(budget=Budget()), Done)
+        assert isinstance(HardDeleter(store, compactor).run(budget=Budget()), Done)
+
+
+class CancellingAt(LocalExecutor):
+    """Cancels a budget when everything is copied, before what was copied is noted."""
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__()
+        self.budget = budget
+
+    def run(self, tasks: Any, *, budget: Budget | None = None, observer: Observer | None = None) -> Any:
+        outcomes = list(super().run(tasks, budget=budget, observer=observer))
+        self.budget.cancel()
+        return iter(outcomes)
+
+
+def test_a_budget_that_ends_while_an_index_is_built_wastes_no_copy(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    with many(tmp_path / "one", clock) as store:
+        plan = CompactAll(min_used_fraction=0.0).plan(Sensor(store).view(clock.now()), clock.now())
+        assert plan is not None
+        budget = Budget()
+        outcome = BlobCompactor(store).compact(plan, budget=budget, executor=CancellingAt(budget))
+        assert isinstance(outcome, Failed)
+        assert isinstance(outcome.error, BudgetSpent)
+        assert budget.spent_bytes > 100_000
+        again = Budget()
+        resumed = BlobCompactor(store).resume(budget=again)
+        assert isinstance(resumed, Done)
+        assert budget.spent_bytes + again.spent_bytes == resumed.stats.copied_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ import pytest
 from compactlib.blobstore.disk import disk_of
 from compactlib.blobstore.manager import STORE_FAILING, STORE_RECOVERED, CompactionManager
 from compactlib.blobstore.manager_model import Accepted, ManagerSettings, Refused, Removed
+from compactlib.blobstore.store_compactions import StoreBusy
 from compactlib.blobstore.triggers import Trigger
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
-from compactlib.errors import DiskFull, StorageError
-from compactlib.observe import RecordingObserver
+from compactlib.errors import Busy, DiskFull, StorageError
+from compactlib.observe import Observer, RecordingObserver
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 
 BOTH = ManagerSettings(triggers=frozenset(Trigger), check_seconds=100.0, retry_seconds=10.0, max_retry_seconds=40.0)
@@ -239,3 +241,150 @@ def test_a_clock_that_jumps_is_noticed_when_the_manager_is_poked() -> None:
         clock.advance(100.0)
         manager.poke()
         assert checked.acquire(timeout=30)
+
+
+# ------------------------------------------------------------------------------------- whatever is raised by whoever
+
+class Trouble(Exception):
+    """Of a host's own."""
+
+
+def raises(error: BaseException) -> Callable[[], Any]:
+    def call() -> Any:
+        raise error
+
+    return call
+
+
+class Shouting(Observer):
+    """Raises whatever it is told."""
+
+    def event(self, name: str, fields: object) -> None:
+        raise Trouble(name)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit()])
+def test_what_ends_a_process_frees_the_disk_and_propagates(error: BaseException) -> None:
+    store = FakeStore("a", raises(error))
+    manager, clock, _ = managed(store, FakeStore("b"))
+    with pytest.raises(type(error)):
+        manager.run_due()
+    manager.audit()
+    assert manager.last_error is error
+    assert [each.condition for each in manager.report().stores] == ["failing", "queued"]
+    store.check_ends = nothing
+    clock.advance(10.0)
+    assert manager.run_due() == 2
+    assert manager.report().failing == ()
+    assert manager.last_error is error
+    assert type(error).__name__ in manager.report().last_error
+
+
+def test_what_is_no_outcome_is_a_failure() -> None:
+    manager, _, _ = managed(FakeStore("a", lambda: None), FakeStore("b"))  # type: ignore[arg-type, return-value]
+    manager.run_due()
+    manager.audit()
+    assert "None" in manager.report().failing[0].last_told
+
+
+def test_a_budget_that_cannot_be_made_is_a_failure() -> None:
+    class Broke(FakeStore):
+        def new_budget(self) -> Budget:
+            raise Trouble("no money")
+
+    other = FakeStore("b")
+    manager, _, _ = managed(Broke("a"), other)
+    manager.run_due()
+    assert "check" in other.calls
+    manager.audit()
+    assert "no money" in manager.report().failing[0].last_told
+    assert isinstance(manager.last_error, Trouble)
+    assert manager.report().errors == 1
+
+
+def test_an_observer_that_raises_does_not_end_the_manager() -> None:
+    ended = threading.Event()
+
+    def last() -> Outcome[Any]:
+        ended.set()
+        return nothing()
+
+    manager = CompactionManager(ManagerSettings(triggers=frozenset(Trigger)), observer=Shouting())
+    manager.add(FakeStore("a", raises(Trouble("broken"))), disk="d", enabled=True)
+    manager.add(FakeStore("b", last), disk="d", enabled=True)
+    with manager:
+        assert ended.wait(30)
+        manager.audit()
+    assert manager.report().failing[0].store == "a"
+
+
+def test_a_thread_that_cannot_be_begun_is_a_failure_and_the_manager_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked, refused = threading.Event(), threading.Event()
+    start = threading.Thread.start
+
+    def refusing(thread: threading.Thread) -> None:
+        if thread.name.startswith("compact-") and not refused.is_set():
+            refused.set()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def told() -> Outcome[Any]:
+        checked.set()
+        return nothing()
+
+    monkeypatch.setattr(threading.Thread, "start", refusing)
+    settings = ManagerSettings(triggers=frozenset(Trigger), retry_seconds=0.001)
+    with CompactionManager(settings) as manager:
+        manager.add(FakeStore("a", told), disk="d", enabled=True)
+        assert checked.wait(30)
+        manager.audit()
+    assert refused.is_set()
+    assert isinstance(manager.last_error, RuntimeError)
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_stopping_from_the_inside_is_busy(threads: bool) -> None:
+    told: list[BaseException] = []
+    ended = threading.Event()
+
+    def stops() -> Outcome[Any]:
+        def elsewhere() -> None:
+            try:
+                manager.stop()
+            except BaseException as error:
+                told.append(error)
+
+        elsewhere()
+        thread = threading.Thread(target=copy_context().run, args=(elsewhere,))
+        thread.start()
+        thread.join()
+        ended.set()
+        return nothing()
+
+    manager = CompactionManager(ManagerSettings(triggers=frozenset(Trigger)))
+    manager.add(FakeStore("a", stops), disk="d", enabled=True)
+    if threads:
+        with manager:
+            assert ended.wait(30)
+    else:
+        manager.run_due()
+    assert [type(error) for error in told] == [Busy, Busy]
+    assert manager.stop()
+    manager.audit()
+
+
+def test_a_store_that_is_busy_is_asked_again_soon_and_has_not_failed() -> None:
+    ends: list[Outcome[Any]] = [StoreBusy("store a is busy")]
+    store = FakeStore("a", lambda: ends.pop() if ends else Done("freed 1"))
+    manager, clock, observer = managed(store, FakeStore("b"))
+    manager.run_due()
+    assert [each.failures for each in manager.report().stores] == [0, 0]
+    assert store.calls.count("check") == 1
+    clock.advance(9.0)
+    assert manager.run_due() == 0
+    clock.advance(1.0)
+    manager.run_due()
+    assert store.calls.count("check") == 2
+    assert manager.report().stores[0].last_told == "'freed 1'"
+    assert observer.events == []
+    manager.audit()
