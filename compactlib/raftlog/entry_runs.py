@@ -16,12 +16,17 @@ def runs_of(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> Iterator[tupl
     """Cut entries into runs of consecutive indexes and one term: first index, term, payloads.
 
     Raises:
-        InvalidInput: the indexes are not consecutive.
+        InvalidInput: the indexes are not consecutive, or something is no entry.
     """
     rows = list(entries)
     if not rows:
         return
-    indexes, terms, payloads = zip(*rows, strict=True)
+    try:
+        indexes, terms, payloads = zip(*rows, strict=True)
+        range(rows[0][0])
+    except (TypeError, ValueError):
+        raise InvalidInput("an entry is an Entry, or a tuple of index (int), term (int) and payload (bytes); the first "
+                           f"that was given is a {type(rows[0]).__name__}") from None
     first = indexes[0]
     if list(indexes) != list(range(first, first + len(rows))):
         place = next(place for place, index in enumerate(indexes) if index != first + place)

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Sequence
 
-from compactlib.errors import Busy, NotFound, Stale, StorageError
+from compactlib.errors import Busy, CompactlibError, CorruptData, NotFound, Stale, StorageError
 from compactlib.files import StrPath
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.flush import FlushPlan, NewestStats
@@ -40,6 +40,11 @@ class LogSegments(SegmentLog):
         self.pinned: Callable[[], IndexSet] = IndexSet
         super().__init__(folder, options)
 
+    @property
+    def is_inside_compaction(self) -> bool:
+        """Whether the caller is a part of the compaction that runs, on whichever thread: an observer or a task, say."""
+        return self._owner.is_mine
+
     # -- flushing
 
     def newest_stats(self) -> NewestStats:
@@ -55,7 +60,18 @@ class LogSegments(SegmentLog):
             StorageError: the disk refused.
             Busy: what was taken back is still being read, and nothing older is there to say so; call again.
         """
-        if plan.cut_after is not None:
+        try:
+            self._carry_out(plan)
+        except BaseException as error:
+            if not isinstance(error, CompactlibError):
+                # Interrupted, in the middle of a write maybe: go on from what is durable.
+                with self._switch:
+                    self._lose_unsynced()
+            raise
+
+    def _carry_out(self, plan: FlushPlan) -> None:
+        if plan.cut_after is not None and not (plan.slabs and plan.slabs[0].first == plan.cut_after + 1):
+            # Else the first entry to be written takes back by itself whatever stands from its index on.
             self.take_back(plan.cut_after)
         if plan.successor:
             self._begin_successor()
@@ -94,11 +110,12 @@ class LogSegments(SegmentLog):
     def take_back(self, after: int) -> None:
         """Make durable that segments hold nothing above `after`.
 
-        The highest entry that is left is written again, which takes back what is above it; with none left, a new
-        segment is begun and all the others are removed.
+        The highest entry that is left is written again, which takes back what is above it; a dead one without its
+        payload, if that cannot be read any more. With none left, a new segment is begun and all the others are removed.
 
         Raises:
             StorageError: the disk refused; call again.
+            CorruptData: the highest entry that is left is damaged, and not dead.
             Busy: there is none left, and somebody still reads the others; call again.
         """
         with self._switch:
@@ -115,7 +132,16 @@ class LogSegments(SegmentLog):
     def _highest(self, limit: int) -> Entry | None:
         index = self.previous_index(limit)
         held = self._held_at(index) if index >= 0 else None
-        return None if held is None else held[0].read(index)
+        if held is None:
+            return None
+        reader, position = held
+        try:
+            return reader.read(index)
+        except CorruptData:
+            if self._state is None or not self._state.is_dead(index):
+                raise
+            # It may have become a hole, and nobody will ever read it again: only its place in the order counts.
+            return Entry(index, reader.index.columns.terms[position], b"")
 
     def _remove_all(self) -> None:
         self._begin_successor()

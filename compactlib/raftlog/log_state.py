@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from compactlib.errors import CompactlibError
+from compactlib.errors import AuditFailed
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.snapshot_state import SnapshotState
 
@@ -77,12 +77,12 @@ class LogStates:
         """Check each row.
 
         Raises:
-            CompactlibError: a smallest live index does not fit its row.
+            AuditFailed: a smallest live index does not fit its row.
         """
         for log_id, row in self:
             expected = row.live.first if row.live else row.snapshot_index + 1
             if row.smallest_live_index != expected:
-                raise CompactlibError(f"log {log_id!r}: smallest live index {row.smallest_live_index} in {row}, "
+                raise AuditFailed(f"log {log_id!r}: smallest live index {row.smallest_live_index} in {row}, "
                                       f"expected {expected}")
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
-from compactlib.errors import CompactlibError
+from compactlib.errors import AuditFailed
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import GapDetected, MemtableFull, Overwriting
 from compactlib.raftlog.model import Entry, entry_of
@@ -138,7 +138,8 @@ class Memtable:
 
     def require_fit(self, first: int, count: int) -> None:
         """Raise what `insert_run` would, and change nothing."""
-        if first > self._last + 1 and not (self._last < 0 and not self._tables):
+        # An empty log begins anywhere, one that everything was taken back of included.
+        if 0 <= self._last < first - 1:
             raise GapDetected(previous=first - 1, last=self._last)
         self.require_room(count)
 
@@ -260,23 +261,23 @@ class Memtable:
         """Check that slabs ascend, that tables answer from their base on, and that the count is right.
 
         Raises:
-            CompactlibError: they do not.
+            AuditFailed: they do not.
         """
         counted = 0
         for table in self._tables:
             above = table.base - 1
             for slab in table.slabs:
                 if slab.first <= above or not slab.payloads:
-                    raise CompactlibError(f"slab {slab.first}..{slab.last} follows {above} in a table from "
+                    raise AuditFailed(f"slab {slab.first}..{slab.last} follows {above} in a table from "
                                           f"{table.base} on")
                 above = slab.last
                 counted += len(slab.payloads)
         numbers = [table.file_number for table in self._tables]
         frozen = [number for number in numbers if number is not None]
         if frozen != sorted(frozen) or frozen != numbers[:len(frozen)]:
-            raise CompactlibError(f"the tables wait with the WAL files {numbers}, out of order")
+            raise AuditFailed(f"the tables wait with the WAL files {numbers}, out of order")
         if counted != self._count:
-            raise CompactlibError(f"the tables hold {counted} entries, {self._count} were counted")
+            raise AuditFailed(f"the tables hold {counted} entries, {self._count} were counted")
 
     def __repr__(self) -> str:
         return f"<Memtable: {self._count:,} entries in {len(self._tables)} tables, last {self._last}>"

@@ -16,11 +16,13 @@ from compactlib.raftlog.log_state import LogStates
 from compactlib.raftlog.memtable import Memtable
 from compactlib.raftlog.model import MAX_INDEX, Entry
 from compactlib.raftlog.native import MAX_PAYLOAD_BYTES
+from compactlib.raftlog.outbox import Outbox
 from compactlib.raftlog.pending import Pending
 from compactlib.raftlog.raft_reader import RaftReader
 from compactlib.raftlog.wal.batch import Confirmed
 from compactlib.raftlog.wal.rules import Verdict, Write
 from compactlib.raftlog.wal.wal import Wal
+from compactlib.runtime import tell
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -33,9 +35,11 @@ class RaftAppender(RaftReader):
 
     def __init__(self, log_id: str, segments: LogSegments, wal: Wal, states: LogStates, memtable: Memtable, *,
                  make_room: Callable[[], object], catch_up: Callable[[], object], max_queued_bytes: int,
-                 queued: Callable[[], object]) -> None:
+                 queued: Callable[[], object], owner: Callable[[], object], outbox: Outbox) -> None:
         super().__init__(log_id, segments, states, memtable)
         self._wal = wal
+        self._owner = owner
+        self._outbox = outbox
         self._make_room = make_room
         self._catch_up = catch_up
         self._max_queued_bytes = max_queued_bytes
@@ -44,6 +48,8 @@ class RaftAppender(RaftReader):
         self._pending = Pending()
         self._ticket = 0
         self._on_confirmed: Callable[[Confirmed], object] | None = None
+        self._failures = 0
+        self._last_error: BaseException | None = None
 
     def append(self, entries: Iterable[Entry | tuple[int, int, Buffer]]) -> int:
         """Append entries of consecutive indexes; one that is there already takes back everything from it on.
@@ -61,23 +67,24 @@ class RaftAppender(RaftReader):
             LogStopped: a sync has failed before; see `status`.
             Closed: the log was closed.
         """
-        for first, term, payloads in runs_of(entries):
+        runs = list(runs_of(entries))
+        for first, term, payloads in runs:
+            _require_numbers(first, first + len(payloads) - 1, term)
+        for first, term, payloads in runs:
             self.append_run(first, term, payloads)
         return self.last_index
 
     def append_run(self, first: int, term: int, payloads: Sequence[Buffer]) -> None:
         """Append entries of consecutive indexes and one term: a few calls, however many. Raises what `append` does."""
-        copied = payloads if set(map(type, payloads)) == {bytes} else [bytes(payload) for payload in payloads]
+        copied = payloads if set(map(type, payloads)) == {bytes} else list(map(_bytes_of, payloads))
         for start in range(0, len(copied), MAX_APPEND_ENTRIES):
             part: Sequence[bytes] = copied[start:start + MAX_APPEND_ENTRIES]  # type: ignore[assignment]
             self._append_part(first + start, term, part)
 
     def _append_part(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
         last = first + len(payloads) - 1
-        if not 0 <= first <= last <= MAX_INDEX or not 0 <= term <= MAX_INDEX:
-            raise InvalidInput(f"entries {first} to {last} in term {term}: index and term are 0 to {MAX_INDEX}")
-        if max(map(len, payloads)) > MAX_PAYLOAD_BYTES:
-            raise InvalidInput(f"a payload has {max(map(len, payloads))} bytes, at most {MAX_PAYLOAD_BYTES} are taken")
+        _require_numbers(first, last, term)
+        _require_sizes(payloads)
         self._make_room_for(len(payloads))
         with self._lock:
             self._require_appendable(first)
@@ -103,6 +110,10 @@ class RaftAppender(RaftReader):
         """
         if not entries:
             return
+        entries = [Entry(index, term, _bytes_of(payload)) for index, term, payload in entries]
+        for entry in entries:
+            _require_numbers(entry.index, entry.index, entry.term)
+        _require_sizes([entry.payload for entry in entries])
         self._make_room_for(len(entries))
         with self._lock:
             self._require_appendable(entries[0].index)
@@ -178,11 +189,16 @@ class RaftAppender(RaftReader):
         self._wal.sync(self._ticket)
 
     def confirmed(self, found: Confirmed, ticket: int) -> None:
-        """The store's: everything up to `ticket` is durable."""
+        """The store's: everything up to `ticket` is durable. Called with no lock held."""
         with self._lock:
             self._pending.confirm(ticket)
         if self._on_confirmed is not None:
-            self._on_confirmed(found)
+            self._note(tell(self._on_confirmed, found))
+
+    def _note(self, error: BaseException | None) -> None:
+        """A listener was told; keep what it raised, if anything."""
+        if error is not None:
+            self._failures, self._last_error = self._failures + 1, error
 
     @property
     def unconfirmed(self) -> IndexSet:
@@ -195,3 +211,23 @@ class RaftAppender(RaftReader):
     def stopped(self) -> LogStopped | None:
         """Why nothing is confirmed any more, `None` if all is well."""
         return self._wal.stopped
+
+
+def _require_numbers(first: object, last: object, term: object) -> None:
+    for number in (first, last, term):
+        if not isinstance(number, int) or not 0 <= number <= MAX_INDEX:
+            raise InvalidInput(f"entries {first!r} to {last!r} in term {term!r}: index and term are 0 to {MAX_INDEX}")
+
+
+def _require_sizes(payloads: Sequence[bytes]) -> None:
+    longest = max(map(len, payloads))
+    if longest > MAX_PAYLOAD_BYTES:
+        raise InvalidInput(f"a payload has {longest} bytes, at most {MAX_PAYLOAD_BYTES} are taken")
+
+
+def _bytes_of(payload: object) -> bytes:
+    try:
+        return bytes(memoryview(payload))  # type: ignore[arg-type]
+    except TypeError:
+        raise InvalidInput(f"a payload is a {type(payload).__name__}; give bytes, or what has the buffer of bytes"
+                           ) from None

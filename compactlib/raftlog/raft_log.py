@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from compactlib.budget import Budget
-from compactlib.errors import Closed, CompactlibError, InvalidInput, LiveIndexMissing, Stale
+from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, LiveIndexMissing, Stale
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.flush import FlushPlan, plan_flush
@@ -16,6 +16,8 @@ from compactlib.raftlog.log import CompactionKind
 from compactlib.raftlog.log_segments import LogSegments
 from compactlib.raftlog.log_state import LogState, LogStates
 from compactlib.raftlog.memtable import Memtable
+from compactlib.raftlog.model import MAX_INDEX
+from compactlib.raftlog.outbox import Outbox
 from compactlib.raftlog.pins import Pin
 from compactlib.raftlog.policy import CompactionPolicy
 from compactlib.raftlog.protocols import LogWorker, SnapshotMeta, SnapshotStore, WorkerFactory
@@ -26,6 +28,7 @@ from compactlib.raftlog.status import LogStatus
 from compactlib.raftlog.wal.batch import Confirmed
 from compactlib.raftlog.wal.wal import Wal
 from compactlib.rewrite import Executor
+from compactlib.runtime import tell
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -42,14 +45,16 @@ class RaftLog(RaftAppender):
 
     def __init__(self, log_id: str, segments: LogSegments, wal: Wal, states: LogStates, memtable: Memtable, *,
                  make_room: Callable[[], object], catch_up: Callable[[], object], queued: Callable[[], object],
-                 max_queued_bytes: int) -> None:
+                 max_queued_bytes: int, owner: Callable[[], object], outbox: Outbox) -> None:
         super().__init__(log_id, segments, wal, states, memtable, make_room=make_room, catch_up=catch_up,
-                         max_queued_bytes=max_queued_bytes, queued=queued)
+                         max_queued_bytes=max_queued_bytes, queued=queued, owner=owner, outbox=outbox)
         # One snapshot or installation at a time; taken before any other lock.
         self._snapshotting = threading.RLock()
         self._close_store: Callable[[], object] | None = None
         self._snapshots: SnapshotStore | None = None
         self._worker: LogWorker | None = None
+        # A snapshot may be in the store and not in the row: a try that the disk has cut short.
+        self._row_may_be_behind = False
         segments.elsewhere = lambda: self._memtable.indexes()
         segments.pinned = self._pinned
 
@@ -62,24 +67,32 @@ class RaftLog(RaftAppender):
         Args:
             snapshots: where snapshots lie; without one the host keeps them, and `snapshot` only records the row.
             worker: makes who compacts; without one `compact` runs when the host calls it.
-            on_confirmed: called with what became durable, in the thread that made it so; must not call the log.
+            on_confirmed: called with what became durable, in order and with no lock held, by a thread that syncs. What
+                it raises is kept for `status` and logged.
 
         Raises:
             CorruptData: the newest snapshot is damaged.
             LiveIndexMissing: the log does not hold what that snapshot needs.
         """
         if snapshots is not None:
-            with self._snapshotting:
+            with self._outbox.held(), self._snapshotting:
+                self._owner()
                 self._snapshots = snapshots
-                found = snapshots.latest()
-                if found is not None and found.index > self.state.snapshot_index:
-                    self._take_over(found)
+                self._follow_snapshots(snapshots)
                 snapshots.remove_older()
         if on_confirmed is not None:
             self._on_confirmed = on_confirmed
         if worker is not None:
             self._stop_worker()
             self._worker = worker(self)
+
+    def _follow_snapshots(self, snapshots: SnapshotStore) -> SnapshotMeta | None:
+        """Bring the row up to a snapshot store that is ahead of it; returns the snapshot that is in force there."""
+        found = snapshots.latest()
+        if found is not None and found.index > self.state.snapshot_index:
+            self._take_over(found)
+        self._row_may_be_behind = False
+        return found
 
     def owns(self, close_store: Callable[[], object]) -> None:
         """The store's: closing this log closes the store."""
@@ -90,7 +103,8 @@ class RaftLog(RaftAppender):
     def snapshot(self, index: int, live: IndexSet | Iterable[int] = (), state: Iterable[Buffer] | None = None) -> None:
         """Take a snapshot: everything up to `index` is in it, except the entries of `live`, which stay in the log.
 
-        Syncs first. The snapshot is durable before the log's row names it, and the older one goes after.
+        Syncs first. The snapshot is durable before the log's row names it, and the older one goes after. What the disk
+        has refused may be tried again, with the same arguments or for a later index.
 
         Args:
             index: at most the last index.
@@ -101,14 +115,20 @@ class RaftLog(RaftAppender):
             Stale: a later snapshot is in force.
             InvalidInput: the log does not reach `index` or has a gap there, or a state was given and there is no
                 snapshot store, or the other way round.
-            LiveAboveSnapshot, LiveIndexMissing, StorageError: nothing changed.
+            LiveAboveSnapshot, LiveIndexMissing: nothing changed.
+            StorageError: the disk refused; the row has not changed. Call again.
         """
         live_set = live if isinstance(live, IndexSet) else IndexSet.from_sorted(live)
         if (state is None) != (self._snapshots is None):
             raise InvalidInput("a state is given to a log that has a snapshot store, and only to such a log: see "
                                "RaftLog.attach")
-        with self._snapshotting:
+        _require_index(index)
+        with self._outbox.held(), self._snapshotting:
             self._require_open()
+            self._owner()
+            found = None
+            if self._row_may_be_behind and self._snapshots is not None:
+                found = self._follow_snapshots(self._snapshots)
             if index < self.state.snapshot_index:
                 raise Stale(f"snapshot {index} is older than {self.state.snapshot_index}, which is in force")
             if index > self.last_index:
@@ -118,11 +138,16 @@ class RaftLog(RaftAppender):
                 raise InvalidInput(f"the log does not hold index {index}, so that nobody knows its term; take the "
                                    f"snapshot at the index that was applied last")
             meta = SnapshotMeta(index, self.state.snapshot_term if term is None else term, live_set)
+            if meta == found:
+                # It is there already, and in the row by now.
+                return
             self.sync()
             self._segments.require_held(SnapshotState(index, live_set, meta.term))
             if self._snapshots is not None and state is not None:
+                self._row_may_be_behind = True
                 self._snapshots.write(meta, state)
             self._record(meta)
+            self._row_may_be_behind = False
 
     def install(self, meta: SnapshotMeta) -> None:
         """Put the row of a snapshot in force that came from elsewhere; see `ReplicatedLog.install`.
@@ -132,11 +157,14 @@ class RaftLog(RaftAppender):
             LiveIndexMissing: the log does not hold a live entry; nothing was changed.
             StorageError, LogStopped, Closed: as `sync`.
         """
-        with self._snapshotting:
+        with self._outbox.held(), self._snapshotting:
             self._require_open()
+            self._owner()
             if meta.index <= self.state.snapshot_index:
                 raise Stale(f"snapshot {meta.index} is not newer than {self.state.snapshot_index}, which is in force")
+            self._row_may_be_behind = self._snapshots is not None
             self._take_over(meta)
+            self._row_may_be_behind = False
 
     def _take_over(self, meta: SnapshotMeta) -> None:
         self._segments.require_held(SnapshotState(meta.index, meta.live, meta.term))
@@ -150,10 +178,14 @@ class RaftLog(RaftAppender):
         with self._lock:
             self._states.put(self._log_id, meta.row())
             self._memtable.skip_to(meta.index)
-            if self._worker is not None:
-                self._worker.snapshot_recorded(meta.row())
+        self._outbox.put(self._tell_worker, lambda worker: worker.snapshot_recorded(meta.row()))
         if self._snapshots is not None:
             self._snapshots.remove_older()
+
+    def _tell_worker(self, what: Callable[[LogWorker], object]) -> None:
+        worker = self._worker
+        if worker is not None:
+            self._note(tell(what, worker))
 
     def pin(self, indexes: IndexSet) -> Pin:
         """Hold entries readable until released, although a newer snapshot may leave them dead.
@@ -221,8 +253,7 @@ class RaftLog(RaftAppender):
         self._segments.write(plan)
         with self._lock:
             self._memtable.release(tables)
-            if self._worker is not None:
-                self._worker.segments_flushed(self._segments.last_index)
+        self._outbox.put(self._tell_worker, lambda worker: worker.segments_flushed(self._segments.last_index))
         return plan
 
     # -- the log itself
@@ -239,38 +270,67 @@ class RaftLog(RaftAppender):
             unconfirmed=len(unconfirmed), snapshot_index=row.snapshot_index, snapshot_term=row.snapshot_term,
             smallest_live_index=row.smallest_live_index, live=len(row.live), memtable_entries=self._memtable.entries,
             segments=len(self._segments.refs), pinned=len(pinned), pins=len(self._pins),
-            stopped=None if stopped is None else str(stopped))
+            stopped=None if stopped is None else str(stopped),
+            failures=self._failures + getattr(self._worker, "failures", 0),
+            last_error=None if self.last_error is None else repr(self.last_error))
+
+    @property
+    def last_error(self) -> BaseException | None:
+        """What was not expected: raised by the worker or by the server it tells, else by a listener; `None` at best."""
+        return getattr(self._worker, "last_error", None) or self._last_error
 
     def audit(self) -> None:
         """Check the log's own invariants.
 
         Raises:
-            CompactlibError: one is broken; says which, with the numbers.
+            AuditFailed: one is broken; says which, with the numbers.
         """
         with self._snapshotting, self._lock:
             self._memtable.audit()
             self._segments.audit()
             row, recorded = self.state, LogState.of(self._segments.snapshot)
             if row != recorded:
-                raise CompactlibError(f"log {self._log_id!r}: the row is {row}, the segments have {recorded}")
+                raise AuditFailed(f"log {self._log_id!r}: the row is {row}, the segments have {recorded}")
             waiting = self.unconfirmed
             if waiting and waiting.last > self.last_index:
-                raise CompactlibError(f"log {self._log_id!r}: {waiting.last} waits to be confirmed above the last "
+                raise AuditFailed(f"log {self._log_id!r}: {waiting.last} waits to be confirmed above the last "
                                       f"index {self.last_index}")
 
     def _stop_worker(self) -> None:
         worker, self._worker = self._worker, None
         if worker is not None:
-            worker.close()
+            try:
+                worker.close()
+            except Busy:
+                # Called from within its own work: it goes on, and so does the log.
+                self._worker = worker
+                raise
+
+    def require_outside(self) -> None:
+        """Return unless the caller is inside a compaction of this log, or told of one, on whichever thread.
+
+        Raises:
+            Busy: it is.
+        """
+        if self._segments.is_inside_compaction or getattr(self._worker, "is_mine", False):
+            raise Busy(f"log {self._log_id!r} cannot be closed from within its own compaction; cancel the budget, and "
+                       f"close it when compact() has returned")
+
+    def go_on_from(self, closed: RaftLog) -> None:
+        """The store's: take over what an object for the same log had appended and not seen durable."""
+        self._pending, self._ticket = closed._pending, closed._ticket
 
     def close(self) -> None:
         """Sync, and let the log go (with its store, if `open_log` made both); closing again does nothing.
 
         Raises:
+            Busy: called from within a compaction of the log, by an observer or the server for example; nothing was
+                done.
             StorageError, LogStopped: the last sync was refused; the log is closed all the same.
         """
         if self._closed:
             return
+        self.require_outside()
         self._stop_worker()
         try:
             with contextlib.suppress(Closed) if self._wal.stopped is None else contextlib.nullcontext():
@@ -288,3 +348,8 @@ class RaftLog(RaftAppender):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _require_index(index: object) -> None:
+    if not isinstance(index, int) or not 0 <= index <= MAX_INDEX:
+        raise InvalidInput(f"snapshot index {index!r}; give a whole number from 0 to {MAX_INDEX}")

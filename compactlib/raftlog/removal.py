@@ -16,11 +16,19 @@ def begin_removal(files: Files, logs: StrPath, log_id: str) -> None:
     files.sync_folder(logs)
 
 
+def is_removed(path: StrPath) -> bool:
+    """Whether this is the folder of a log that was taken out of the list; or a link, which an earlier release took."""
+    return os.path.basename(path).startswith(_REMOVED_PREFIX) and (os.path.isdir(path) or os.path.islink(path))
+
+
 def finish_removals(files: Files, logs: StrPath) -> None:
     """Remove the folders that were taken out of the list, those that a crash left included."""
-    removed = [name for name in list_folder(logs) if name.startswith(_REMOVED_PREFIX)]
-    for name in removed:
-        _remove(files, os.path.join(logs, name))
+    removed = [path for name in list_folder(logs) if is_removed(path := os.path.join(logs, name))]
+    for path in removed:
+        if os.path.islink(path):
+            files.unlink(path)
+        else:
+            _remove(files, path)
     if removed:
         files.sync_folder(logs)
 

@@ -29,6 +29,8 @@ class LogStatus:
         pinned: entries that are pinned, and by how many pins.
         pins: how many pins are held.
         stopped: why nothing is confirmed any more, `None` if all is well.
+        failures: how often a listener, the worker or the server it tells raised what nobody expects.
+        last_error: what was raised last, `None` if nothing ever was.
     """
 
     log_id: str
@@ -46,6 +48,8 @@ class LogStatus:
     pinned: int
     pins: int
     stopped: str | None
+    failures: int = 0
+    last_error: str | None = None
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row with all fields."""
@@ -67,6 +71,9 @@ class StoreStatus:
         unflushed_files: closed WAL files whose entries are not all in segments.
         flush_error: what the last flush ended in, `None` if it went well.
         stopped: why nothing is confirmed any more, `None` if all is well.
+        strangers: names in the folder of the logs that were found there and are no log; they are left alone.
+        failures: how often the store's own threads failed at a turn, or a listener raised.
+        last_error: what was raised last, `None` if nothing ever was.
     """
 
     logs: int
@@ -76,6 +83,9 @@ class StoreStatus:
     unflushed_files: int
     flush_error: str | None
     stopped: str | None
+    strangers: tuple[str, ...] = ()
+    failures: int = 0
+    last_error: str | None = None
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row with all fields."""

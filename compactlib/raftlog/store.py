@@ -16,18 +16,29 @@ import contextlib
 import os
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 
-from compactlib.errors import Closed, CompactlibError, CorruptData, InvalidInput, NotFound
-from compactlib.files import Files, StrPath, list_folder
+from compactlib.errors import (
+    AuditFailed,
+    Busy,
+    Closed,
+    CompactlibError,
+    CorruptData,
+    InvalidInput,
+    NotFound,
+    StorageError,
+)
+from compactlib.files import Files, StrPath, sync_names
 from compactlib.folder_lock import FolderLock
-from compactlib.raftlog.background import Background
+from compactlib.observe import Observer
+from compactlib.raftlog.log_folders import FoundFolders, find_folders, what_is_there
 from compactlib.raftlog.log_segments import LogSegments
 from compactlib.raftlog.log_state import LogState, LogStates
 from compactlib.raftlog.memtable import DEFAULT_MAX_ENTRIES, Memtable
 from compactlib.raftlog.options import LogOptions
+from compactlib.raftlog.outbox import Outbox
 from compactlib.raftlog.raft_log import RaftLog
 from compactlib.raftlog.removal import begin_removal, finish_removals
 from compactlib.raftlog.replay import replay
@@ -35,6 +46,7 @@ from compactlib.raftlog.status import StoreStatus
 from compactlib.raftlog.wal.batch import Confirmed
 from compactlib.raftlog.wal.recovery import RecoveredWal, recover_wal
 from compactlib.raftlog.wal.wal import ClosedFile, Wal, WalOptions
+from compactlib.runtime import Turns, telling
 
 WAL_FOLDER = "wal"
 LOGS_FOLDER = "logs"
@@ -66,6 +78,13 @@ class StoreOptions:
     background: bool = True
     sync_by_itself: bool = False
 
+    def __attrs_post_init__(self) -> None:
+        for name, least in (("max_wal_bytes", 1), ("max_unflushed_files", 0), ("max_queued_bytes", 0),
+                            ("max_memtable_entries", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise InvalidInput(f"{name} is {value!r}; give a whole number of at least {least}")
+
 
 class RaftLogStore:
     """Many logs, one WAL. Threads may share it; a context manager.
@@ -85,37 +104,67 @@ class RaftLogStore:
         self._folder = os.path.abspath(folder)
         self._options = StoreOptions() if options is None else options
         self._files: Files = self._options.log.files
+        self._observer: Observer = telling(self._options.log.observer)
+        self._outbox = Outbox()
         self._states = LogStates()
         self._logs: dict[str, RaftLog] = {}
         self._changing = threading.RLock()
         self._flushing = threading.RLock()
         self._flush_error: CompactlibError | None = None
         self._closed = False
-        self._flusher: Background | None = None
-        self._committer: Background | None = None
+        self._committer = self._turns(self._commit_turn, "raftlog-wal", "raftlog_sync_failed")
+        self._flusher = self._turns(self._flush_turn, "raftlog-flush", "raftlog_flush_failed")
         with contextlib.ExitStack() as stack:
             self._make_folders()
-            stack.enter_context(FolderLock(self._folder))
+            self._lock: FolderLock = stack.enter_context(FolderLock(self._folder))
+            self._sync_found()
             logs = os.path.join(self._folder, LOGS_FOLDER)
-            finish_removals(self._files, logs)
+            self._finish_removals()
+            self._found: FoundFolders = find_folders(logs, _is_log_id)
             segments = {log_id: stack.enter_context(LogSegments(self._log_folder(log_id), self._options.log))
-                        for log_id in list_folder(logs)}
+                        for log_id in self._found.logs}
             self._recover(segments, stack)
-            self._open_stack = stack.pop_all()
+            # From here on each log closes its own segments: those that are removed are not kept until the end.
+            stack.pop_all()
+        if self._found.strangers:
+            self._observer.event("raftlog_strangers_found", {"folder": logs, "names": self._found.strangers})
         if len(self._wal.file_numbers) - 1 > self._options.max_unflushed_files:
             # Each opening begins a file, and may have been too short for a flush in the background.
-            self._flush_closed()
+            self._flusher.attempt()
         if self._options.sync_by_itself:
-            self._committer = Background(self._commit_queued, "raftlog-wal")
+            self._committer.start()
         if self._options.background:
-            self._flusher = Background(self._flush_closed, "raftlog-flush")
-            self._flusher.wake()
+            self._flusher.start()
+
+    def _turns(self, turn: Callable[[], float | None], name: str, event: str) -> Turns:
+        return Turns(turn, name=name, event=event, clock=self._options.log.clock, observer=self._observer)
 
     def _make_folders(self) -> None:
         for path in (self._folder, *(os.path.join(self._folder, name) for name in (WAL_FOLDER, LOGS_FOLDER))):
+            if os.path.islink(path) and path != self._folder:
+                raise InvalidInput(f"{path} is a symbolic link, which a store does not follow; move what it leads to "
+                                   f"to its place, or make the store's own folder the link")
             if not os.path.isdir(path):
-                self._files.make_folder(path)
+                try:
+                    self._files.make_folder(path)
+                except StorageError:
+                    # Another process may have made it a moment ago; the lock says whose store it is.
+                    if not os.path.isdir(path):
+                        raise
                 self._files.sync_folder(os.path.dirname(path))
+
+    def _sync_found(self) -> None:
+        """Nothing may be acknowledged on top of names that an earlier process was killed before it had synced."""
+        sync_names(self._files, self._folder)
+        for name in (WAL_FOLDER, LOGS_FOLDER):
+            self._files.sync_folder(os.path.join(self._folder, name))
+
+    def _finish_removals(self) -> None:
+        try:
+            finish_removals(self._files, os.path.join(self._folder, LOGS_FOLDER))
+        except StorageError as error:
+            # What is left only takes room; the next opening, or the next removal, tries again.
+            self._observer.event("raftlog_removal_failed", {"error": type(error).__name__, "message": str(error)})
 
     def _log_folder(self, log_id: str) -> str:
         return os.path.join(self._folder, LOGS_FOLDER, log_id)
@@ -131,7 +180,8 @@ class RaftLogStore:
         found = recover_wal(self._files, wal_folder)
         for logged in found.frames:
             if logged.log_id not in memtables:
-                raise CorruptData(path=self._log_folder(logged.log_id), offset=0, found="none",
+                path = self._log_folder(logged.log_id)
+                raise CorruptData(path=path, offset=0, found=what_is_there(path),
                                   expected=f"the segments of log {logged.log_id!r}, which the WAL names")
             replay(logged.frame, memtables[logged.log_id], self._states.get(logged.log_id),
                    segments[logged.log_id].matching)
@@ -143,24 +193,20 @@ class RaftLogStore:
         for log_id, each in segments.items():
             self._logs[log_id] = self._make_log(log_id, each, memtables[log_id])
         if found.torn_bytes:
-            self._options.log.observer.event("raftlog_wal_torn", {"file": found.last_number,
-                                                                  "bytes": found.torn_bytes})
+            self._observer.event("raftlog_wal_torn", {"file": found.last_number, "bytes": found.torn_bytes})
 
     def _open_wal(self, folder: str, found: RecoveredWal, memtables: dict[str, Memtable]) -> Wal:
         options = WalOptions(max_bytes=self._options.max_wal_bytes, files=self._files, clock=self._options.log.clock)
         # Of logs that were removed it need not know; of the others the memtable knows best.
         found = attrs.evolve(found, lasts={})
         return Wal(folder, self._states, options, recovered=found, confirmed=self._on_confirmed, rolled=self._on_rolled,
+                   settled=self._on_settled, owner=self._lock.require_mine, outbox=self._outbox,
                    lasts={log_id: memtable.last for log_id, memtable in memtables.items()})
 
     def _make_log(self, log_id: str, segments: LogSegments, memtable: Memtable) -> RaftLog:
         return RaftLog(log_id, segments, self._wal, self._states, memtable, make_room=self.flush,
-                       catch_up=self._catch_up, queued=self._wake_committer,
-                       max_queued_bytes=self._options.max_queued_bytes)
-
-    def _wake_committer(self) -> None:
-        if self._committer is not None:
-            self._committer.wake()
+                       catch_up=self._catch_up, queued=self._committer.wake, owner=self._lock.require_mine,
+                       outbox=self._outbox, max_queued_bytes=self._options.max_queued_bytes)
 
     # -- logs
 
@@ -187,23 +233,40 @@ class RaftLogStore:
             StorageError: the disk refused.
             Closed: the store was closed.
         """
+        if not isinstance(log_id, str):
+            raise InvalidInput(f"log id {log_id!r} is a {type(log_id).__name__}; give a str")
         with self._changing:
             self._require_open()
             found = self._logs.get(log_id)
             if found is not None:
                 if found.is_closed:
-                    found = self._logs[log_id] = self._make_log(log_id, found.segments, found.memtable)
+                    again = self._make_log(log_id, found.segments, found.memtable)
+                    # What it had queued may still wait for the disk.
+                    again.go_on_from(found)
+                    found = self._logs[log_id] = again
                 return found
             if not create:
                 raise NotFound(f"there is no log {log_id!r} in {self._folder}; it holds {', '.join(self.log_ids)}")
-            if _LOG_ID.fullmatch(log_id) is None:
+            if not _is_log_id(log_id):
                 raise InvalidInput(f"log id {log_id!r}; an id is 1 to 100 letters, digits, '_', '-' and '.', and does "
                                    f"not begin with '-' or '.'")
-            # Durable before the WAL names it.
-            segments = self._open_stack.enter_context(LogSegments(self._log_folder(log_id), self._options.log))
-            memtable = Memtable(max_entries=self._options.max_memtable_entries)
-            self._logs[log_id] = self._make_log(log_id, segments, memtable)
-            return self._logs[log_id]
+            self._lock.require_mine()
+            return self._begin_log(log_id)
+
+    def _begin_log(self, log_id: str) -> RaftLog:
+        """Make a log, or take one up whose removal the disk refused. Durable before the WAL names it."""
+        path = self._log_folder(log_id)
+        if os.path.islink(path):
+            raise InvalidInput(f"{path} is a symbolic link, which a store does not follow; remove it, or choose "
+                               f"another id")
+        segments = LogSegments(path, self._options.log)
+        row = LogState.of(segments.snapshot)
+        self._states.put(log_id, row)
+        last = segments.last_index
+        memtable = Memtable(-1 if last is None else last, max_entries=self._options.max_memtable_entries)
+        memtable.skip_to(row.snapshot_index)
+        self._logs[log_id] = self._make_log(log_id, segments, memtable)
+        return self._logs[log_id]
 
     def remove(self, log_id: str) -> None:
         """Remove a log with all that it holds. Flushes all logs first, so that no WAL file speaks of it any more.
@@ -211,18 +274,26 @@ class RaftLogStore:
         Raises:
             NotFound: it is not there.
             StorageError, LogStopped, CorruptData: nothing was removed, or the rest is when the store is opened again.
+            Busy: called from within a compaction of the log.
             Closed: the store was closed.
         """
-        with self._changing:
+        with self._outbox.held(), self._changing:
             log = self.log(log_id, create=False)
+            self._lock.require_mine()
             log.close()
             self.flush()
             with self._flushing:
                 del self._logs[log_id]
                 self._wal.forget(log_id)
                 self._states.remove(log_id)
-                log.segments.close()
-                begin_removal(self._files, os.path.join(self._folder, LOGS_FOLDER), log_id)
+                try:
+                    log.segments.close()
+                    begin_removal(self._files, os.path.join(self._folder, LOGS_FOLDER), log_id)
+                except BaseException:
+                    if os.path.isdir(self._log_folder(log_id)):
+                        with contextlib.suppress(CompactlibError):
+                            self._begin_log(log_id)
+                    raise
             finish_removals(self._files, os.path.join(self._folder, LOGS_FOLDER))
 
     # -- writing
@@ -232,12 +303,10 @@ class RaftLogStore:
         self._require_open()
         self._wal.sync()
 
-    def _commit_queued(self) -> None:
-        """Sync what is queued; what the disk refuses stays queued, and is tried again with the next append."""
-        try:
+    def _commit_turn(self) -> None:
+        """Sync what is queued; what the disk refuses stays queued, and is tried again."""
+        if self._wal.stopped is None:
             self._wal.sync()
-        except CompactlibError as error:
-            self._options.log.observer.event("raftlog_sync_failed", {"error": str(error)})
 
     def _on_confirmed(self, confirmed: Sequence[Confirmed]) -> None:
         ticket = self._wal.durable_ticket
@@ -249,30 +318,37 @@ class RaftLogStore:
     def _on_rolled(self, closed: ClosedFile) -> None:
         for log in list(self._logs.values()):
             log.freeze(closed.number)
+
+    def _on_settled(self, closed: ClosedFile) -> None:
         waiting = self._wal.number - self._wal.file_numbers.start
-        if self._flusher is not None and waiting <= self._options.max_unflushed_files:
+        if self._options.background and waiting <= self._options.max_unflushed_files:
             self._flusher.wake()
         else:
             # Memory is bounded: whoever fills it helps to empty it.
-            self._flush_closed()
+            self._flusher.attempt()
 
     def _catch_up(self) -> None:
         """Before an append: if flushes have failed so long that too many files wait, flush, or say why that fails."""
         if len(self._wal.file_numbers) - 1 > self._options.max_unflushed_files + 1:
             self._flush_through(self._wal.number - 1)
 
-    def _flush_closed(self) -> None:
-        """Flush what waits with closed WAL files; an error is kept for `status` and tried again."""
-        try:
-            self._flush_through(self._wal.number - 1)
-        except CompactlibError as error:
-            self._options.log.observer.event("raftlog_flush_failed", {"error": str(error)})
+    def _flush_turn(self) -> None:
+        """Flush what waits with closed WAL files."""
+        self._flush_through(self._wal.number - 1)
 
     def _flush_through(self, number: int) -> None:
-        with self._flushing:
-            try:
-                for log in list(self._logs.values()):
+        """Flush every log that can be; one that cannot leaves the files where they are, and keeps no other back."""
+        refused: CompactlibError | None = None
+        with self._outbox.held(), self._flushing:
+            self._lock.require_mine()
+            for log in list(self._logs.values()):
+                try:
                     log.flush_through(number)
+                except CompactlibError as error:
+                    refused = refused or error
+            try:
+                if refused is not None:
+                    raise refused
                 self._wal.remove_through(number)
             except CompactlibError as error:
                 self._flush_error = error
@@ -287,29 +363,38 @@ class RaftLogStore:
             LogStopped, Closed: as `RaftLog.append`.
         """
         self._require_open()
-        self._wal.sync()
-        self._wal.roll_over()
-        self._flush_through(self._wal.number - 1)
+        with self._outbox.held():
+            self._wal.sync()
+            self._wal.roll_over()
+            self._flush_through(self._wal.number - 1)
 
     # -- the store itself
 
     def status(self) -> StoreStatus:
         """What the store says of itself."""
         stopped = self._wal.stopped
+        unexpected = [part for part in (self._committer, self._flusher, self._outbox) if part.failures]
         return StoreStatus(
             logs=len(self._logs), wal_files=len(self._wal.file_numbers), wal_bytes=self._wal.size_bytes,
             queued_bytes=self._wal.queued_bytes, unflushed_files=len(self._wal.file_numbers) - 1,
             flush_error=None if self._flush_error is None else str(self._flush_error),
-            stopped=None if stopped is None else str(stopped))
+            stopped=None if stopped is None else str(stopped), strangers=self._found.strangers,
+            failures=sum(part.failures for part in unexpected),
+            last_error=repr(unexpected[-1].last_error) if unexpected else None)
 
     def audit(self) -> None:
-        """Check the invariants of the store, its WAL and all its logs.
+        """Check the invariants of the store, its threads, its WAL and all its logs.
 
         Raises:
-            CompactlibError: one is broken; says which, with the numbers.
+            AuditFailed: one is broken; says which, with the numbers.
         """
         self._states.audit()
         self._wal.audit()
+        for thread in (self._committer, self._flusher):
+            thread.audit()
+            error = thread.last_error
+            if thread.failures_in_a_row and not isinstance(error, CompactlibError):
+                raise AuditFailed(f"{thread!r} has failed {thread.failures_in_a_row} times in a row: {error!r}")
         for log in list(self._logs.values()):
             log.audit()
 
@@ -320,20 +405,33 @@ class RaftLogStore:
     def close(self) -> None:
         """Sync, and let all logs go; closing again does nothing. What is in memory is replayed when it is opened.
 
+        Compactions that run are cancelled and waited for.
+
         Raises:
+            Busy: called from within a compaction of one of its logs, or from one of its threads; nothing was done.
             StorageError, LogStopped: the last sync was refused; everything is closed all the same.
         """
         with self._changing:
             if self._closed:
                 return
+            self._require_outside()
             self._closed = True
         for thread in (self._committer, self._flusher):
-            if thread is not None:
-                thread.close()
+            thread.stop()
         with contextlib.ExitStack() as stack:
-            stack.push(self._open_stack)
+            stack.callback(self._lock.release)
+            stack.callback(self._wal.close)
+            for log in self._logs.values():
+                stack.callback(log.segments.close)
             for log in self._logs.values():
                 stack.callback(log.close)
+
+    def _require_outside(self) -> None:
+        for log in self._logs.values():
+            log.require_outside()
+        if self._committer.is_mine or self._flusher.is_mine:
+            raise Busy(f"the store in {self._folder} cannot be closed by what one of its own threads calls; close it "
+                       f"from another thread")
 
     def __enter__(self) -> RaftLogStore:
         return self
@@ -343,6 +441,10 @@ class RaftLogStore:
 
     def __repr__(self) -> str:
         return f"<RaftLogStore of {self._folder!r}: {len(self._logs)} logs, WAL file {self._wal.number}>"
+
+
+def _is_log_id(name: str) -> bool:
+    return _LOG_ID.fullmatch(name) is not None
 
 
 def open_log(folder: StrPath, options: StoreOptions | None = None, *, log_id: str = "log") -> RaftLog:

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 import attrs
 
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.log import CompactionKind
 from compactlib.raftlog.model import SegmentRef
@@ -196,12 +196,12 @@ class WorkerCore:
         """Check the machine's own invariants.
 
         Raises:
-            CompactlibError: one is broken; says which.
+            AuditFailed: one is broken; says which.
         """
         if self._stage in ("idle", "closed") and self._wanted is not None:
-            raise CompactlibError(f"the worker is {self._stage} while a {self._wanted} compaction waits")
+            raise AuditFailed(f"the worker is {self._stage} while a {self._wanted} compaction waits")
         if self._is_closing and self._wanted is not None:
-            raise CompactlibError(f"a {self._wanted} compaction waits although the worker is closing")
+            raise AuditFailed(f"a {self._wanted} compaction waits although the worker is closing")
 
     def __repr__(self) -> str:
         return f"WorkerCore({self._stage}, job {self._job}, wanted {self._wanted})"

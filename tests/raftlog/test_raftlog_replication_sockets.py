@@ -175,7 +175,9 @@ def test_a_full_disk_ends_a_transfer_by_name_and_the_next_one_ends_well(ahead: i
               KvStore(str(tmp_path / "f"), options, with_worker=False) as follower):
             fill(leader, random.Random(2), 60, keys=10)
             leader.snapshot()
-            store = SnapshotFolder(tmp_path / "f" / "snapshots", files=FailingFiles(fail_at=ahead, errno=errno.ENOSPC))
+            # Opening the folder syncs it and the one it is in.
+            full = FailingFiles(fail_at=2 + ahead, errno=errno.ENOSPC)
+            store = SnapshotFolder(tmp_path / "f" / "snapshots", files=full)
             async with serving(follower) as server:
                 server._snapshots = store  # noqa: SLF001
                 outcome = await send_snapshot(leader.log, leader.snapshots, server.address, term=1, limits=LIMITS)

@@ -221,8 +221,8 @@ def test_5_1_item_5_no_crash_leaves_a_snapshot_without_its_live_set(tmp_path: Pa
     for fail_at in range(1, files.count + 1):
         folder = tmp_path / str(fail_at)
         folder.mkdir()
-        failing = SnapshotFolder(folder, files=FailingFiles(fail_at=fail_at, errno=errno.ENOSPC, sticky=True))
         try:
+            failing = SnapshotFolder(folder, files=FailingFiles(fail_at=fail_at, errno=errno.ENOSPC, sticky=True))
             failing.write(meta(), machine().snapshot())
         except DiskFull:
             found = SnapshotFolder(folder).latest()

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, Unsupported
+from compactlib.raftlog.model import MAX_INDEX
 from compactlib.raftlog.snapshots.model import MAX_CLUSTER_BYTES, SnapshotManifest
 
 VERSION = 1
@@ -28,7 +29,7 @@ KINDS: tuple[SnapshotKind, ...] = ("snapshot", "checkpoint")
 _PART = struct.Struct("<8sHHQQ")
 _MANIFEST = struct.Struct("<8sHHQQIQQIQII")
 _CRC = struct.Struct("<I")
-_STEM = re.compile(r"(\d{20})-(\d{20})")
+_STEM = re.compile(r"([0-9]{20})-([0-9]{20})")
 
 
 def stem_of(index: int, term: int) -> str:
@@ -46,7 +47,11 @@ def parse_manifest_name(name: str) -> tuple[int, int, SnapshotKind] | None:
     stem, dot, suffix = name.partition(".")
     match = _STEM.fullmatch(stem)
     kind = next((each for each in KINDS if each == suffix), None)
-    return (int(match[1]), int(match[2]), kind) if match and dot and kind else None
+    if not (match and dot and kind):
+        return None
+    index, term = int(match[1]), int(match[2])
+    # Twenty digits have room for more than 64 bits; nothing here makes such a name.
+    return (index, term, kind) if max(index, term) <= MAX_INDEX else None
 
 
 def is_part_name(name: str) -> bool:

@@ -16,7 +16,7 @@ import attrs
 
 from compactlib.checksum import crc32
 from compactlib.errors import (
-    CompactlibError,
+    AuditFailed,
     CorruptData,
     InvalidInput,
     LiveAboveSnapshot,
@@ -24,7 +24,7 @@ from compactlib.errors import (
     Stale,
     StorageError,
 )
-from compactlib.files import Files, LocalFiles, StrPath, write_durably
+from compactlib.files import Files, LocalFiles, StrPath, sync_names, write_durably
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.protocols import SnapshotMeta
 from compactlib.raftlog.snapshots.errors import LiveSetLost
@@ -80,7 +80,9 @@ class SnapshotFolder:
         self._max_checkpoints = max_checkpoints
         if not os.path.isdir(self._folder):
             self._files.make_folder(self._folder)
-            self._files.sync_folder(os.path.dirname(self._folder))
+        # An earlier process may have been killed between a renaming and its sync: what is in force must stay so.
+        sync_names(self._files, self._folder)
+        self._names_unsynced = False
         self._remove_strays()
 
     # -- what is there
@@ -95,8 +97,15 @@ class SnapshotFolder:
             CorruptData: the manifest is damaged, or the rebuilt set is not the one that was written.
             StorageError: the disk refused.
         """
+        self._sync_names()
         manifest = self.manifest
         return None if manifest is None else SnapshotMeta(manifest.index, manifest.term, self.live_set(manifest))
+
+    def _sync_names(self) -> None:
+        """What the disk has refused when a snapshot was put in force: whoever is told of that one may rely on it."""
+        if self._names_unsynced:
+            self._files.sync_folder(self._folder)
+            self._names_unsynced = False
 
     @property
     def manifest(self) -> SnapshotManifest | None:
@@ -197,8 +206,10 @@ class SnapshotFolder:
         # Both must be whole before the log forgets what lies below.
         self.live_set(manifest)
         self.open_state(manifest).close()
+        self._names_unsynced = True
         self._files.rename(chosen.path(self._folder), attrs.evolve(chosen, kind="snapshot").path(self._folder))
         self._files.sync_folder(self._folder)
+        self._names_unsynced = False
         return manifest
 
     def remove_older(self) -> None:
@@ -231,12 +242,18 @@ class SnapshotFolder:
     def adopt(self, incoming: IncomingState, live: IndexSet) -> None:
         """Put a received snapshot in force durably, in one step; the one before stays until `remove_older`.
 
+        One that is in force already, since an earlier try got that far, is left as it is.
+
         Raises:
             Stale: one of the same or a higher index is in force.
             CorruptData: state or live set are not what the manifest says; nothing was changed.
             StorageError: the disk refused; the one before stays in force.
         """
         manifest = incoming.manifest
+        if self.manifest == manifest:
+            self._sync_names()
+            incoming.discard()
+            return
         self._refuse_stale(manifest.index)
         data = live.to_bytes()
         manifest.live_set(data, path="<the live set received>")
@@ -252,12 +269,13 @@ class SnapshotFolder:
         """Read every snapshot and checkpoint, and check that it is whole.
 
         Raises:
-            CompactlibError: one is not, or two have one index; says which.
+            AuditFailed: two have one index; says which.
+            CorruptData: one is not whole.
         """
         everything = [*self._listed("snapshot"), *self._listed("checkpoint")]
         indexes = [(listed.index, listed.kind) for listed in everything]
         if len(set(indexes)) != len(indexes):
-            raise CompactlibError(f"two snapshots of one index in {self._folder}: {sorted(indexes)}")
+            raise AuditFailed(f"two snapshots of one index in {self._folder}: {sorted(indexes)}")
         for listed in everything:
             manifest = self._read_manifest(listed)
             self.live_set(manifest)
@@ -344,7 +362,9 @@ class SnapshotFolder:
     def _switch(self, manifest: SnapshotManifest, kind: SnapshotKind) -> None:
         # `_write_live` has synced the folder, so the names of both parts are durable by now.
         path = os.path.join(self._folder, manifest_name(manifest.index, manifest.term, kind))
+        self._names_unsynced = True
         write_durably(self._files, path, [encode_manifest(manifest)])
+        self._names_unsynced = False
 
     def _rebuild(self, manifest: SnapshotManifest, machine: StateMachine, lost: LiveSetLost) -> IndexSet:
         with self.open_state(manifest) as reader:

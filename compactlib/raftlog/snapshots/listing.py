@@ -40,7 +40,7 @@ def listed_in(folder: str, kind: SnapshotKind) -> list[Listed]:
     Raises:
         StorageError: the folder cannot be read.
     """
-    parsed = [Listed(*found) for name in list_folder(folder) if (found := parse_manifest_name(name))]
+    parsed = _manifests(folder)
     snapshots = sorted(listed for listed in parsed if listed.kind == "snapshot")
     if kind == "snapshot":
         return snapshots
@@ -48,9 +48,19 @@ def listed_in(folder: str, kind: SnapshotKind) -> list[Listed]:
     return sorted(listed for listed in parsed if listed.kind == "checkpoint" and listed.index > above)
 
 
+def _manifests(folder: str) -> list[Listed]:
+    """What is named as a manifest, and is an ordinary file: a link or a folder is nothing of ours."""
+    return [Listed(*found) for name in list_folder(folder)
+            if (found := parse_manifest_name(name)) and _is_file(os.path.join(folder, name))]
+
+
+def _is_file(path: str) -> bool:
+    return os.path.isfile(path) and not os.path.islink(path)
+
+
 def superseded_in(folder: str) -> list[Listed]:
     """Snapshots older than the newest one, and checkpoints that are not above it."""
-    parsed = [Listed(*found) for name in list_folder(folder) if (found := parse_manifest_name(name))]
+    parsed = _manifests(folder)
     newest = max((listed for listed in parsed if listed.kind == "snapshot"), default=None)
     return sorted(listed for listed in parsed if newest and listed != newest and listed.index <= newest.index)
 
@@ -81,4 +91,10 @@ def strays_in(folder: str, *, keep_incoming: bool) -> list[str]:
     in_force = {name.partition(".")[0] for name in names if parse_manifest_name(name)}
     going_on = {INCOMING_STATE, INCOMING_MANIFEST} if keep_incoming else set()
     return [os.path.join(folder, name) for name in names if is_part_name(name) and name not in going_on
-            and (name.endswith(TEMPORARY_SUFFIX) or name.partition(".")[0] not in in_force)]
+            and (name.endswith(TEMPORARY_SUFFIX) or name.partition(".")[0] not in in_force)
+            and not is_own_folder(os.path.join(folder, name))]
+
+
+def is_own_folder(path: str) -> bool:
+    """Whether a path is a folder and no link to one: nothing that is made here, whatever its name."""
+    return os.path.isdir(path) and not os.path.islink(path)

@@ -6,7 +6,7 @@ import contextlib
 import os
 
 from compactlib.checksum import crc32
-from compactlib.errors import Closed, CorruptData, StorageError
+from compactlib.errors import Closed, CorruptData, StorageError, Unsupported
 from compactlib.files import Files, OutFile, read_exactly, write_durably
 from compactlib.raftlog.snapshots.files_format import (
     INCOMING_MANIFEST,
@@ -115,13 +115,16 @@ def find_incoming(folder: str) -> StagedState | None:
     Raises:
         StorageError: it cannot be read.
     """
+    if any(os.path.islink(os.path.join(folder, name)) for name in (INCOMING_MANIFEST, INCOMING_STATE)):
+        # Nothing of ours, and writing would follow it.
+        return None
     try:
         with open(os.path.join(folder, INCOMING_MANIFEST), "rb") as file:
             manifest = decode_manifest(file.read(), file.name)
         with open(os.path.join(folder, INCOMING_STATE), "rb") as file:
             head = read_exactly(file.fileno(), PART_HEAD_BYTES, 0)
             size, crc = _measured(file.fileno())
-    except (FileNotFoundError, CorruptData):
+    except (FileNotFoundError, IsADirectoryError, CorruptData, Unsupported):
         return None
     except OSError as error:
         raise StorageError.from_os(error, "read", folder) from error

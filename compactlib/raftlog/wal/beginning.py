@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from compactlib.raftlog.model import MAX_INDEX
 from compactlib.raftlog.wal.frames import (
     FILE_HEADER_BYTES,
     FileHeader,
@@ -33,8 +34,10 @@ def encode_beginning(header: FileHeader, lasts: Mapping[str, int],
     numbers: dict[str, int] = {}
     for log_id, last in lasts.items():
         numbers[log_id] = len(numbers)
-        pieces += encode_frame(log_body(log_id), log=numbers[log_id], previous=None, cuts=False, first=last + 1, term=0,
-                               synced_end=FILE_HEADER_BYTES, salt=salt)
+        # No number comes behind the highest index: such a log's last index is said itself.
+        ended = last == MAX_INDEX
+        pieces += encode_frame(log_body(log_id), log=numbers[log_id], previous=last if ended else None, cuts=False,
+                               first=0 if ended else last + 1, term=0, synced_end=FILE_HEADER_BYTES, salt=salt)
     for logged in tail:
         pieces += _again(logged, numbers[logged.log_id], salt)
     return pieces, numbers

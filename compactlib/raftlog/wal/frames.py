@@ -49,7 +49,8 @@ class FrameKind(enum.IntEnum):
     CUT = 3
     """No entry: everything above `previous` is taken back."""
     LOG = 4
-    """No entry: the log that later frames of this file name by number; `first` is its last index plus one."""
+    """No entry: the log that later frames of this file name by number; `first` is its last index plus one, or
+    `previous` is its last index, if that is the highest there can be."""
     MARK = 5
     """Nothing but how much of the file is durable."""
 

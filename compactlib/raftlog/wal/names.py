@@ -6,7 +6,7 @@ import re
 
 WAL_TEMPORARY_SUFFIX = ".tmp"
 
-_WAL = re.compile(r"(\d{16})\.wal")
+_WAL = re.compile(r"([0-9]{16})\.wal")
 
 
 def wal_name(number: int) -> str:

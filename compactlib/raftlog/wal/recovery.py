@@ -92,7 +92,7 @@ def _logged(frames: tuple[Frame, ...], lasts: dict[str, int], path: str) -> Iter
     for frame in frames:
         if frame.kind == FrameKind.LOG:
             ids[frame.log] = frame.payloads[0].decode()
-            lasts[ids[frame.log]] = frame.first - 1
+            lasts[ids[frame.log]] = frame.first - 1 if frame.previous is None else frame.previous
         elif frame.log not in ids:
             raise CorruptData(path=path, offset=FILE_HEADER_BYTES, expected="frames of the logs that the file names",
                               found=f"one of log number {frame.log}")

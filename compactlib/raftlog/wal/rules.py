@@ -4,8 +4,8 @@ Every write says which index it follows. With `smallest` and `snapshot` of the l
 written for the log:
 
 * all of it lies below `smallest`: dropped, it is dead; the log goes on from there;
-* the log is not known, the write says nothing, follows an index <= `last` or <= `snapshot`, or begins at `smallest`:
-  accepted, from `smallest` on; what lay above the index that it follows is taken back;
+* the log is not known or empty, the write says nothing, follows an index <= `last` or <= `snapshot`, or begins at
+  `smallest`: accepted, from `smallest` on; what lay above the index that it follows is taken back;
 * else something is missing: the first time `Resend` names the index to send from, and everything is dropped until a
   write fits.
 """
@@ -95,11 +95,13 @@ def judge(known: WriterState | None, row: LogState, previous: int | None, first:
     written = -1 if known is None else known.last
     if first < smallest:
         return Write(state, smallest, smallest - 1 if smallest <= written else None)
-    fits = known is None or previous is None or previous <= max(written, row.snapshot_index) or first == smallest
+    # An empty log begins anywhere, whether anybody has known it before or not.
+    end = max(written, row.snapshot_index)
+    fits = known is None or end < 0 or previous is None or previous <= end or first == smallest
     if not fits:
         assert known is not None, "an unknown log fits"
         if known.in_sequence:
-            return Resend(attrs.evolve(known, in_sequence=False), max(written, row.snapshot_index) + 1)
+            return Resend(attrs.evolve(known, in_sequence=False), end + 1)
         return Dropped(known, "out of sequence")
     follows = first - 1 if previous is None or first == smallest else previous
     return Write(state, first, follows if follows < written else None)

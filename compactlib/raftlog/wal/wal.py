@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Closed, CompactlibError, InvalidInput, StorageError
+from compactlib.errors import AuditFailed, Closed, InvalidInput, StorageError
 from compactlib.files import Files, LocalFiles, OutFile, StrPath, write_durably
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import LogStopped
 from compactlib.raftlog.log_state import LogStates
+from compactlib.raftlog.outbox import Outbox
 from compactlib.raftlog.wal.batch import (
     Confirmed,
     QueuedWrite,
@@ -76,20 +77,28 @@ class Wal:
         options: how it is kept.
         recovered: from `recover_wal`, if the folder holds files.
         lasts: the last index of each log, as far as it is known.
-        confirmed: called after each batch, in order, while the next one waits. Must not call back.
-        rolled: called when a file was closed, in the same place.
+        confirmed: called after each batch, in order, with no lock held; may be called by another thread that syncs.
+        rolled: called when a file was closed, while nobody else can write: quick, and without calling back.
+        settled: called after `rolled`, as `confirmed` is.
+        owner: raises if this process may not write here any more: a fork of the one that opened the folder, say.
+        outbox: through which `confirmed` and `settled` are called; one of its own by default.
     """
 
     def __init__(self, folder: StrPath, states: LogStates, options: WalOptions | None = None, *,
                  recovered: RecoveredWal | None = None, lasts: Mapping[str, int] | None = None,
                  confirmed: Callable[[Sequence[Confirmed]], object] = lambda confirmed: None,
-                 rolled: Callable[[ClosedFile], object] = lambda closed: None) -> None:
+                 rolled: Callable[[ClosedFile], object] = lambda closed: None,
+                 settled: Callable[[ClosedFile], object] = lambda closed: None,
+                 owner: Callable[[], object] = lambda: None, outbox: Outbox | None = None) -> None:
         self._folder = os.fspath(folder)
         self._states = states
         self._options = WalOptions() if options is None else options
         self._files = self._options.files
         self._confirmed = confirmed
         self._rolled = rolled
+        self._settled = settled
+        self._owner = owner
+        self._outbox: Outbox = Outbox() if outbox is None else outbox
         self._committing = threading.RLock()
         self._queueing = threading.Lock()
         self._queue: list[QueuedWrite] = []
@@ -156,6 +165,7 @@ class Wal:
             StorageError: the disk refused; call again.
             InvalidInput: that file is being written to.
         """
+        self._owner()
         if number >= self._number:
             raise InvalidInput(f"WAL file {number} is in use; only files below {self._number} can go")
         while self._oldest <= min(number, self._handed_over):
@@ -261,7 +271,7 @@ class Wal:
         """
         wanted = self._ticket if ticket is None else ticket
         while self._durable_ticket < wanted:
-            with self._committing:
+            with self._outbox.held(), self._committing:
                 if self._durable_ticket < wanted:
                     self._require_running()
                     self._commit()
@@ -287,7 +297,7 @@ class Wal:
         self._durable_ticket = ticket
         if kept and not self._queue:
             self._write_mark()
-        self._confirmed(confirmations(kept))
+        self._outbox.put(self._confirmed, confirmations(kept))
         if self._end > self._options.max_bytes:
             # What was asked for is durable; a full disk shows with the next batch, which tries this again.
             with contextlib.suppress(StorageError):
@@ -343,7 +353,7 @@ class Wal:
             StorageError: the disk has no room; the file goes on to be written to, and it is tried again.
             LogStopped: the disk left it open whether there is a next file.
         """
-        with self._committing:
+        with self._outbox.held(), self._committing:
             self._require_running()
             closed = ClosedFile(self._number, self._in_file.by_log())
             before = self._out
@@ -359,6 +369,7 @@ class Wal:
             self._in_file = WrittenIndexes()
             self._rolled(closed)
             self._handed_over = closed.number
+            self._outbox.put(self._settled, closed)
             # All of it is durable; an error now would mean nothing.
             with contextlib.suppress(StorageError):
                 before.close()
@@ -376,27 +387,35 @@ class Wal:
         return self._stopped
 
     def _require_running(self) -> None:
+        self._owner()
         if self._stopped is not None:
             raise self._stopped_now()
         if self._closed:
             raise Closed(f"the WAL in {self._folder} is closed; open the store again")
 
+    def _is_owner(self) -> bool:
+        try:
+            self._owner()
+        except Closed:
+            return False
+        return True
+
     def audit(self) -> None:
         """Check the WAL's own invariants.
 
         Raises:
-            CompactlibError: one is broken; says which, with the numbers.
+            AuditFailed: one is broken; says which, with the numbers.
         """
         with self._committing, self._queueing:
             if self._durable_ticket > self._ticket or self._ticket - self._durable_ticket < len(self._queue):
-                raise CompactlibError(f"{len(self._queue)} writes are queued between tickets {self._durable_ticket} "
+                raise AuditFailed(f"{len(self._queue)} writes are queued between tickets {self._durable_ticket} "
                                       f"and {self._ticket}")
             queued = sum(write.body.frame_bytes for write in self._queue)
             if queued != self._queued_bytes:
-                raise CompactlibError(f"{queued} bytes are queued, {self._queued_bytes} were counted")
+                raise AuditFailed(f"{queued} bytes are queued, {self._queued_bytes} were counted")
             unnamed = self._in_file.by_log().keys() - self._numbers.keys()
             if unnamed or sorted(self._numbers.values()) != list(range(len(self._numbers))):
-                raise CompactlibError(f"the file does not name {sorted(unnamed)}; it names {self._numbers}")
+                raise AuditFailed(f"the file does not name {sorted(unnamed)}; it names {self._numbers}")
 
     def close(self) -> None:
         """Make durable what can be made so, and give the file up; closing again does nothing.
@@ -404,11 +423,11 @@ class Wal:
         Raises:
             StorageError: the disk refused; the file is closed all the same.
         """
-        with self._committing:
+        with self._outbox.held(), self._committing:
             if self._closed:
                 return
             try:
-                if self._stopped is None:
+                if self._stopped is None and self._is_owner():
                     self.sync()
             finally:
                 self._closed = True

@@ -1,0 +1,535 @@
+"""What a store finds: names not yet durable, things of others, extreme numbers, entries nobody can read, its parent."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import os
+import shutil
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactlib.errors import Busy, Closed, CompactlibError, DiskFull, InvalidInput, StorageError
+from compactlib.indexset import IndexSet
+from compactlib.observe import RecordingObserver
+from compactlib.raftlog import (
+    Dead,
+    Entry,
+    GapDetected,
+    LogOptions,
+    RaftLog,
+    RaftLogStore,
+    SegmentLimits,
+    SnapshotMeta,
+    StoreOptions,
+    open_log,
+)
+from compactlib.raftlog.snapshots import SnapshotFolder
+from tests.raftlog.raft_host import indexes, rows
+from tests.raftlog.wrapped_files import UnsyncedFiles, WatchedFiles
+
+HIGHEST = (1 << 64) - 1
+PLAIN = StoreOptions(log=LogOptions(limits=SegmentLimits(max_entries=8), keep_links_seconds=0.0, files=UnsyncedFiles()),
+                     background=False)
+
+
+# -- names that an earlier process was killed before it synced
+
+
+def test_every_opening_syncs_the_folders_it_finds_before_anything_is_appended(tmp_path: Path) -> None:
+    RaftLogStore(tmp_path / "store", PLAIN).close()
+    found: list[tuple[str, str]] = []
+    files = WatchedFiles(lambda operation, path: found.append((operation, path)))
+    with RaftLogStore(tmp_path / "store", StoreOptions(background=False, log=LogOptions(files=files))):
+        begun = next(place for place, (operation, _) in enumerate(found) if operation == "create")
+        before = [path for operation, path in found[:begun] if operation == "sync folder"]
+        store = tmp_path / "store"
+        assert {str(tmp_path), str(store), str(store / "wal"), str(store / "logs")} <= set(before)
+
+
+def test_a_folder_of_snapshots_syncs_what_it_finds(tmp_path: Path) -> None:
+    SnapshotFolder(tmp_path / "snap")
+    found: list[tuple[str, str]] = []
+    SnapshotFolder(tmp_path / "snap", files=WatchedFiles(lambda operation, path: found.append((operation, path))))
+    assert [("sync folder", str(tmp_path / "snap")), ("sync folder", str(tmp_path))] == found
+
+
+# -- a log that is empty
+
+
+def test_a_log_that_was_made_and_never_written_begins_anywhere_in_its_next_life_too(tmp_path: Path) -> None:
+    for _ in range(2):
+        with RaftLogStore(tmp_path, PLAIN) as store:
+            assert store.log("a").last_index == -1
+    with RaftLogStore(tmp_path, PLAIN) as store:
+        store.log("a").append(rows(1, 3))
+        store.log("a").sync()
+        with pytest.raises(GapDetected):
+            store.log("a").append(rows(5, 5))
+    with RaftLogStore(tmp_path, PLAIN) as store:
+        assert indexes(store.log("a")) == [1, 2, 3]
+
+
+def test_a_log_of_which_everything_was_taken_back_begins_anywhere(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, PLAIN) as store:
+        log = store.log("a")
+        log.append(rows(0, 9))
+        log.flush()
+        log.reset(-1)
+        log.append(rows(5, 7, 2))
+        log.flush()
+        assert indexes(log) == [5, 6, 7]
+    with RaftLogStore(tmp_path, PLAIN) as store:
+        assert indexes(store.log("a")) == [5, 6, 7]
+
+
+# -- both ends of the range
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+@pytest.mark.parametrize("term", [0, HIGHEST])
+def test_the_highest_index_and_both_terms_are_kept(term: int, flushed: bool, tmp_path: Path) -> None:
+    kept = [Entry(index, term, b"%d" % index) for index in range(HIGHEST - 3, HIGHEST + 1)]
+    with RaftLogStore(tmp_path, PLAIN) as store:
+        log = store.log("a")
+        store.log("b").append(rows(0, 0))
+        log.append(kept)
+        log.sync()
+        if flushed:
+            store.flush()
+        with pytest.raises(InvalidInput):
+            log.append([(HIGHEST + 1, 1, b"")])
+    for _ in range(2):
+        with RaftLogStore(tmp_path, PLAIN) as store:
+            log = store.log("a")
+            assert list(log.entries()) == kept
+            assert log.last_term == term
+            store.flush()
+            store.audit()
+    with RaftLogStore(tmp_path, PLAIN) as store:
+        log = store.log("a")
+        log.append([(HIGHEST, term, b"again")])
+        log.snapshot(HIGHEST, [HIGHEST - 1])
+        log.compact("major")
+        store.flush()
+        assert log.read(HIGHEST) == Dead(HIGHEST, HIGHEST)
+        assert list(log.entries()) == kept[2:3]
+    with RaftLogStore(tmp_path, PLAIN) as store:
+        log = store.log("a")
+        assert (log.last_index, indexes(log)) == (HIGHEST, [HIGHEST - 1])
+        with pytest.raises(InvalidInput):
+            log.append([(HIGHEST, term, b"")])
+        assert indexes(store.log("b")) == [0]
+
+
+def test_a_snapshot_of_the_highest_index_may_come_from_elsewhere(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, PLAIN) as store:
+        store.log("a").append_sparse([Entry(HIGHEST, HIGHEST, b"live")])
+        store.log("a").install(SnapshotMeta(HIGHEST, HIGHEST, IndexSet.from_sorted([HIGHEST])))
+    for _ in range(2):
+        with RaftLogStore(tmp_path, PLAIN) as store:
+            store.flush()
+            assert list(store.log("a").entries()) == [Entry(HIGHEST, HIGHEST, b"live")]
+
+
+WRONG: list[object] = [-1, HIGHEST + 1, "1", 1.5, None]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_numbers_that_are_none_are_refused_by_name_and_leave_the_log_as_it_is(wrong: object, tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, PLAIN) as store:
+        log = store.log("a")
+        log.append(rows(1, 3))
+        number: int = wrong  # type: ignore[assignment]
+        calls = (lambda: log.append([(number, 1, b"")]), lambda: log.append([(4, number, b"")]),
+                 lambda: log.append([(4, 1, b""), (5, number, b"")]), lambda: log.snapshot(number),
+                 lambda: log.append_sparse([Entry(number, 1, b"")]), lambda: log.append_sparse([Entry(4, number, b"")]),
+                 lambda: log.append_sparse([Entry(4, 1, b""), Entry(9, number, b"")]))
+        for call in calls:
+            with pytest.raises(InvalidInput):
+                call()
+        assert log.last_index == 3
+        store.audit()
+    with RaftLogStore(tmp_path, PLAIN) as store:
+        assert indexes(store.log("a")) == [1, 2, 3]
+
+
+def test_what_is_no_entry_is_refused_by_name(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, PLAIN) as store:
+        log = store.log("a")
+        wrongs: list[Any] = [[1, 2], [(1, 1)], [(1, 1, 5)], [(1, 1, "text")], [None], [(1, 1, b"", 4)]]
+        for wrong in wrongs:
+            with pytest.raises(InvalidInput):
+                log.append(wrong)
+        with pytest.raises(InvalidInput):
+            log.append_sparse([Entry(1, 1, "text")])  # type: ignore[arg-type]
+        assert log.last_index == -1
+        log.append([(1, 1, bytearray(b"kept")), (2, 1, memoryview(b"too"))])
+        assert list(log.entries()) == [Entry(1, 1, b"kept"), Entry(2, 1, b"too")]
+
+
+def test_empty_and_huge_payloads_are_kept(tmp_path: Path) -> None:
+    huge = bytes(100_000_000)
+    with open_log(tmp_path, PLAIN) as log:
+        log.append([(1, 1, b""), (2, 1, huge), (3, 1, b"")])
+        log.flush()
+    with open_log(tmp_path, PLAIN) as log:
+        assert [len(entry.payload) for entry in log.entries()] == [0, len(huge), 0]
+
+
+# -- what others have put there
+
+
+@contextlib.contextmanager
+def stranger(path: Path, kind: str, elsewhere: Path) -> Iterator[None]:
+    elsewhere.mkdir(exist_ok=True)
+    (elsewhere / "theirs").write_bytes(b"theirs")
+    path.parent.mkdir(exist_ok=True)
+    if kind == "file":
+        path.write_bytes(b"junk")
+    elif kind == "folder":
+        path.mkdir()
+        (path / "inside").write_bytes(b"junk")
+    else:
+        leads_to = {"link": elsewhere, "file link": elsewhere / "theirs", "dangling": Path("nowhere")}
+        path.symlink_to(leads_to[kind])
+    yield
+    assert path.is_symlink() or path.exists()
+    assert sorted(each.name for each in elsewhere.iterdir()) == ["theirs"]
+    assert (elsewhere / "theirs").read_bytes() == b"theirs"
+
+
+KINDS = ("file", "folder", "link", "file link", "dangling")
+NAMES = (".DS_Store", "lost+found", "x y", ".nfs0001", "backup", ".removed-me", "0000000000000001.segment.old",
+         "\u0660" * 15 + "\u0661.wal")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("where", [".", "wal", "logs", "logs/a", "snap"])
+def test_things_of_others_are_left_alone_in_every_folder(where: str, kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+
+    def life() -> None:
+        with RaftLogStore(folder, PLAIN) as store:
+            log = store.log("a")
+            log.attach(SnapshotFolder(folder / "snap", files=UnsyncedFiles()))
+            log.append(rows(log.last_index + 1, log.last_index + 4))
+            log.snapshot(log.last_index - 1, [], [b"state"])
+            store.flush()
+            log.compact("major")
+            assert store.log_ids == ("a",)
+
+    life()
+    for name in NAMES:
+        if name.startswith(".removed-") and where == "logs" and kind != "file":
+            continue  # Such a folder is one that was being removed; see below.
+        path = folder / where / name
+        with stranger(path, kind, tmp_path / "elsewhere"):
+            life()
+            life()
+        if where == "logs":
+            with RaftLogStore(folder, PLAIN) as store:
+                assert store.status().strangers == (name,)
+        if kind == "folder":
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    life()
+
+
+def test_a_log_folder_that_is_a_link_is_never_followed(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with RaftLogStore(tmp_path / "s", PLAIN) as store:
+        store.log("y").append(rows(0, 0))
+    (tmp_path / "s/logs/x").symlink_to(elsewhere)
+    told = RecordingObserver()
+    with RaftLogStore(tmp_path / "s", StoreOptions(background=False, log=LogOptions(observer=told))) as store:
+        assert store.log_ids == ("y",)
+        assert store.status().strangers == ("x",)
+        assert ("raftlog_strangers_found", {"folder": str(tmp_path / "s/logs"), "names": ("x",)}) in told.events
+        with pytest.raises(InvalidInput, match="symbolic link"):
+            store.log("x")
+        store.flush()
+    assert list(elsewhere.iterdir()) == []
+    # As an earlier release has left it, when such a log was removed.
+    (tmp_path / "s/logs/x").rename(tmp_path / "s/logs/.removed-x")
+    with RaftLogStore(tmp_path / "s", PLAIN) as store:
+        assert os.listdir(tmp_path / "s/logs") == ["y"]
+        assert indexes(store.log("y")) == [0]
+    assert elsewhere.is_dir()
+
+
+@pytest.mark.parametrize("name", ["wal", "logs"])
+def test_a_store_does_not_follow_a_link_to_one_of_its_folders(name: str, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InvalidInput, match="symbolic link"):
+        RaftLogStore(tmp_path / "s", PLAIN)
+    assert os.listdir(tmp_path / "elsewhere") == []
+    (tmp_path / "s" / name).unlink()
+    RaftLogStore(tmp_path / "s", PLAIN).close()
+
+
+def test_a_link_in_the_place_of_a_received_state_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "snap").mkdir()
+    (tmp_path / "theirs").write_bytes(b"theirs")
+    for name in ("incoming.state", "incoming.manifest"):
+        (tmp_path / "snap" / name).symlink_to(tmp_path / "theirs")
+    assert SnapshotFolder(tmp_path / "snap").staged() is None
+    assert (tmp_path / "theirs").read_bytes() == b"theirs"
+
+
+def test_any_printable_character_in_an_id_is_taken_or_refused_by_name(tmp_path: Path) -> None:
+    taken = []
+    with RaftLogStore(tmp_path, PLAIN) as store:
+        for character in map(chr, [*range(32, 127), 0xe9, 0x660, 0x1f600]):
+            for log_id in (character, "a" + character, character + "a"):
+                try:
+                    store.log(log_id).append(rows(1, 1))
+                except InvalidInput:
+                    continue
+                taken.append(log_id)
+        wrongs: list[Any] = [None, 5, b"a", [], "a" * 101, "a\n", "a\0"]
+        for wrong in wrongs:
+            with pytest.raises(InvalidInput):
+                store.log(wrong)
+        ids = store.log_ids
+    assert set(ids) == set(taken)
+    with RaftLogStore(tmp_path, PLAIN) as store:
+        assert store.log_ids == ids
+        assert all(indexes(store.log(log_id)) == [1] for log_id in ids)
+
+
+# -- removed logs
+
+
+def test_a_removed_log_is_not_held_any_more(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, PLAIN) as store:
+        gone = []
+        for number in range(3):
+            log = store.log(f"l{number}")
+            log.append(rows(1, 1))
+            gone.append(weakref.ref(log.segments))
+            del log
+            store.remove(f"l{number}")
+        gc.collect()
+        assert [each() for each in gone] == [None, None, None]
+
+
+def test_a_log_whose_removal_was_refused_is_there_with_all_it_held(tmp_path: Path) -> None:
+    armed: list[str] = []
+
+    def look(operation: str, path: str) -> None:
+        if operation in armed and ".removed-" in path:
+            raise DiskFull(operation=operation, path=path, errno=errno.ENOSPC)
+
+    options = StoreOptions(background=False, log=LogOptions(files=WatchedFiles(look)))
+    with RaftLogStore(tmp_path, options) as store:
+        store.log("a").append(rows(1, 9))
+        store.log("a").snapshot(5, [3])
+        armed.append("rename")
+        with pytest.raises(DiskFull):
+            store.remove("a")
+        armed.clear()
+        log = store.log("a", create=False)
+        assert (indexes(log), log.state.snapshot_index) == ([3, 6, 7, 8, 9], 5)
+        log.append(rows(10, 10))
+        store.flush()
+        store.remove("a")
+        assert store.log_ids == ()
+
+
+# -- what was queued and is not durable
+
+
+def test_a_log_that_is_closed_and_opened_again_still_says_what_is_not_durable(tmp_path: Path) -> None:
+    """Its sync was refused: neither the next object's `sync` nor its `status` may count the entries as durable."""
+    full = [False]
+
+    def look(operation: str, path: str) -> None:
+        if full[0] and operation == "write":
+            raise DiskFull(operation=operation, path=path, errno=errno.ENOSPC)
+
+    with RaftLogStore(tmp_path, StoreOptions(background=False, log=LogOptions(files=WatchedFiles(look)))) as store:
+        log = store.log("a")
+        log.append(rows(1, 3))
+        full[0] = True
+        with pytest.raises(DiskFull):
+            log.close()
+        again = store.log("a")
+        assert again is not log
+        assert list(again.unconfirmed) == [1, 2, 3]
+        with pytest.raises(DiskFull):
+            again.sync()
+        full[0] = False
+        again.sync()
+        assert not again.unconfirmed
+
+
+# -- snapshots that the disk refuses
+
+
+def test_a_snapshot_that_the_disk_refused_at_any_step_can_be_taken_again(tmp_path: Path) -> None:
+    fail_at, refused = 0, True
+    while refused:
+        fail_at, refused, left = fail_at + 1, False, -1
+
+        def look(operation: str, path: str) -> None:
+            nonlocal left, refused
+            left -= 1
+            if not left:
+                refused = True
+                raise DiskFull(operation=operation, path=path, errno=errno.ENOSPC)
+
+        files = WatchedFiles(look, UnsyncedFiles())
+        folder = tmp_path / str(fail_at)
+        folder.mkdir()
+        with RaftLogStore(folder / "s", StoreOptions(log=LogOptions(files=files), background=False)) as store:
+            log = store.log("a")
+            log.attach(SnapshotFolder(folder / "snap", files=files))
+            log.append(rows(1, 10))
+            log.sync()
+            left = fail_at
+            try:
+                log.snapshot(5, [2], [b"state"])
+            except StorageError:
+                log.snapshot(5, [2], [b"state"])
+            left = -1
+            assert (log.state.snapshot_index, indexes(log)) == (5, [2, 6, 7, 8, 9, 10])
+            log.snapshot(7, [2, 6], [b"state"])
+        with RaftLogStore(folder / "s", PLAIN) as store:
+            log = store.log("a")
+            log.attach(SnapshotFolder(folder / "snap"))
+            assert (log.state.snapshot_index, indexes(log)) == (7, [2, 6, 8, 9, 10])
+    assert fail_at > 15
+
+
+def test_a_received_snapshot_whose_row_was_refused_can_be_received_again(tmp_path: Path) -> None:
+    full = [False]
+
+    def look(operation: str, path: str) -> None:
+        if full[0] and path.endswith("SNAPSHOT.tmp"):
+            raise DiskFull(operation=operation, path=path, errno=errno.ENOSPC)
+
+    with RaftLogStore(tmp_path / "s", StoreOptions(log=LogOptions(files=WatchedFiles(look)),
+                                                   background=False)) as store:
+        log, folder = store.log("a"), SnapshotFolder(tmp_path / "snap")
+        log.attach(folder)
+        source = SnapshotFolder(tmp_path / "source")
+        source.write(SnapshotMeta(8, 2), [b"state"])
+        manifest = source.manifest
+        assert manifest is not None
+        for full[0] in (True, False):
+            incoming = folder.receive(manifest)
+            incoming.write(0, b"state")
+            folder.adopt(incoming, IndexSet())
+            with pytest.raises(DiskFull) if full[0] else contextlib.nullcontext():
+                log.install(SnapshotMeta(8, 2))
+        assert log.state.snapshot_index == 8
+        assert sorted(path.suffix for path in (tmp_path / "snap").iterdir()) == [".live", ".snapshot", ".state"]
+
+
+# -- a dead entry that nobody can read any more
+
+
+def with_hole(folder: Path) -> RaftLog:
+    """Entries 27 to 32 of the second segment are dead; those from 33 on lie above the snapshot."""
+    log = open_log(folder, StoreOptions(background=False, log=LogOptions(limits=SegmentLimits(max_entries=16))))
+    log.append([(index, 1, bytes([index]) * 5000) for index in range(1, 41)])
+    log.flush()
+    log.snapshot(32, IndexSet.from_runs([(1, 10), (17, 26)]))
+    path = folder / "logs/log/0000000000000002.segment"
+    place = path.read_bytes().index(bytes([32]) * 100)
+    with open(path, "r+b") as file:
+        file.seek(place)
+        file.write(bytes(5000))
+    return log
+
+
+@pytest.mark.parametrize("first", [33, 35])
+def test_a_dead_entry_that_cannot_be_read_keeps_no_flush_back(first: int, tmp_path: Path) -> None:
+    """Also where it is the highest one that is left when entries are taken back: its payload is not needed for that."""
+    with with_hole(tmp_path / "s") as log:
+        if first == 33:
+            log.append(rows(33, 40, 2))
+            wanted = list(range(33, 41))
+        else:
+            log.reset(32)
+            log.append_sparse([Entry(first, 2, b"%d" % first)])
+            wanted = [first]
+        log.flush()
+        assert [each for each in indexes(log) if each > 32] == wanted
+        assert log.read(32) == Dead(32, 32)
+        assert log.status().memtable_entries == 0
+    with open_log(tmp_path / "s", PLAIN) as log:
+        assert [(entry.index, entry.term) for entry in log.entries(33)] == [(each, 2) for each in wanted]
+        assert log.segments.verify() == []
+
+
+def test_a_damaged_entry_that_is_taken_back_or_followed_keeps_no_other_log_back(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, PLAIN) as store:
+        damaged, other = store.log("a"), store.log("b")
+        damaged.append(rows(1, 9))
+        store.flush()
+        path = tmp_path / "logs/a/0000000000000001.segment"
+        data = bytearray(path.read_bytes())
+        data[data.index(b"1234") + 3] ^= 1
+        path.write_bytes(data)
+        damaged.reset(4)
+        other.append(rows(1, 5))
+        with pytest.raises(CompactlibError):
+            store.flush()
+        assert other.status().memtable_entries == 0, "the other log is in segments"
+        assert "index 4" in str(store.status().flush_error)
+        damaged.append(rows(5, 6, 2))
+        store.flush()
+        assert store.status().flush_error is None
+        assert store.status().wal_files == 1
+        assert [entry.index for entry in damaged.entries(5)] == [5, 6]
+
+
+# -- forks
+
+
+def test_a_fork_writes_nothing_and_its_parent_goes_on(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, PLAIN) as store:
+        log = store.log("a")
+        log.attach(SnapshotFolder(tmp_path / "snap"))
+        log.append(rows(1, 3))
+        log.sync()
+        log.append(rows(4, 4))
+        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        child = os.fork()
+        if not child:
+            refused = 0
+            for call in (lambda: log.append(rows(5, 5)), log.sync, log.flush, lambda: log.reset(1), store.sync,
+                         lambda: log.append_sparse([Entry(9, 1, b"")]), lambda: log.snapshot(2, [], [b""]),
+                         lambda: log.install(SnapshotMeta(2, 1)), lambda: store.log("new"),
+                         lambda: store.remove("a"), store.flush):
+                try:
+                    call()
+                except Closed:
+                    refused += 1
+                except BaseException:
+                    break
+            read = list(log.entries()) == [Entry(*row) for row in rows(1, 4)]
+            try:
+                store.close()
+            except BaseException:
+                refused = 0
+            os._exit(refused if read else 99)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 11
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+        log.append(rows(5, 5))
+        log.sync()
+        with pytest.raises(Busy):
+            RaftLogStore(tmp_path, PLAIN)
+    with RaftLogStore(tmp_path, PLAIN) as store:
+        assert indexes(store.log("a")) == [1, 2, 3, 4, 5]
