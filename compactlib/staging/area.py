@@ -139,7 +139,7 @@ class StagingArea:
         """Check what the repository's records promise each other. Reads all records and commits, not the entries.
 
         Raises:
-            AssertionError: they contradict each other; the message has the numbers.
+            AuditFailed: they contradict each other; the message has the numbers.
             CorruptData: a record is damaged.
         """
         audit(self._context)

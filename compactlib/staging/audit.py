@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compactlib.errors import AuditFailed
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import BranchNotFound, CommitNotFound, MetaRangeNotFound
 from compactlib.staging.names import StagingToken
@@ -12,7 +13,7 @@ def audit(context: StagingContext) -> None:
     """Check every branch record and commit; see `StagingArea.audit`. Branches that move meanwhile are looked at again.
 
     Raises:
-        AssertionError: a branch names a commit, metarange or token that is not there, a token that was dropped or that
+        AuditFailed: a branch names a commit, metarange or token that is not there, a token that was dropped or that
             another branch names; or a commit's generation is not one more than its parents'.
     """
     owners: dict[StagingToken, str] = {}
@@ -23,20 +24,22 @@ def audit(context: StagingContext) -> None:
             if problem is None:
                 break
             now = _present(context, found.branch)
-            assert now != record, f"branch {found.branch!r}: {problem}"
+            if now == record:
+                raise AuditFailed(f"branch {found.branch!r}: {problem}")
             if now is None:
                 break
             record = now
         for token in record.tokens:
-            assert token not in owners, f"token {token} is named by {owners[token]!r} and by {found.branch!r}"
+            if token in owners:
+                raise AuditFailed(f"token {token} is named by {owners[token]!r} and by {found.branch!r}")
             owners[token] = found.branch
     for commit_id, commit in context.commits.list():
         try:
             highest = max((context.commits.get(parent).generation for parent in commit.parents), default=0)
         except CommitNotFound as error:
-            raise AssertionError(f"commit {commit_id} has a parent that does not exist: {error}") from error
-        assert commit.generation == highest + 1, (
-            f"commit {commit_id} has generation {commit.generation}, its highest parent {highest}")
+            raise AuditFailed(f"commit {commit_id} has a parent that does not exist: {error}") from error
+        if commit.generation != highest + 1:
+            raise AuditFailed(f"commit {commit_id} has generation {commit.generation}, its highest parent {highest}")
 
 
 def _problem(context: StagingContext, branch: str, record: BranchRecord) -> str | None:

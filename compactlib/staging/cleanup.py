@@ -117,13 +117,16 @@ class TokenCleaner:
         return Done(stats) if stats.changes or stats.refused or stats.stopped else Skipped(
             f"no dropped token is older than {self._grace_seconds} seconds; {stats.young} wait")
 
-    def sweep(self) -> Outcome[CleanupStats]:
+    def sweep(self, *, budget: Budget | None = None) -> Outcome[CleanupStats]:
         """Mark the tokens that no branch record names and nobody marked.
 
         Reads the register, all branch records and all marks; memory for the names of all tokens.
+
+        Args:
+            budget: asked before each mark.
         """
         try:
-            count = self._sweep()
+            count = self._sweep(Budget() if budget is None else budget)
         except CompactlibError as error:
             return Failed(error)
         stats = CleanupStats(orphans_found=count)
@@ -131,7 +134,7 @@ class TokenCleaner:
         return Done(stats) if count else Skipped("every token older than "
                                                  f"{self._orphan_seconds} seconds is named or marked")
 
-    def _sweep(self) -> int:
+    def _sweep(self, budget: Budget) -> int:
         tokens, now = self._context.tokens, self._context.clock.now()
         # In this order: a token that a record names now was in the register before, and may be dropped meanwhile.
         old = [mark for mark in tokens.registered() if _is_older(mark, now, self._orphan_seconds)]
@@ -139,6 +142,7 @@ class TokenCleaner:
         marked = {mark.token for mark in tokens.dropped()}
         orphans = [mark for mark in old if mark.token not in named and mark.token not in marked]
         for mark in orphans:
+            budget.check()
             tokens.mark_dropped([mark.token], mark.branch)
         return len(orphans)
 

@@ -25,6 +25,7 @@ import attrs
 from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import OutcomeUnknown, PredicateFailed
+from compactlib.observe import Observer, telling
 from compactlib.outcome import Done, Failed
 from compactlib.rewrite import Executor, LocalExecutor, RewriteResult
 from compactlib.staging.branch_store import BranchUpdate, FoundBranch
@@ -92,13 +93,20 @@ class Compactor:
         """Whose branches it compacts."""
         return self._context.repository
 
-    def compact(self, branch: str, *, force: bool = False, budget: Budget | None = None) -> CompactionOutcome:
+    @property
+    def observer(self) -> Observer:
+        """Who is told of its compactions, unless another one is given."""
+        return self._context.observer
+
+    def compact(self, branch: str, *, force: bool = False, budget: Budget | None = None,
+                observer: Observer | None = None) -> CompactionOutcome:
         """Compact a branch; O(staged entries + ranges they touch). Two writes of the record, one of the register.
 
         Args:
             branch: which branch.
             force: whatever the window says.
             budget: what the rewrite may use up.
+            observer: is told of this one instead of the repository's.
 
         Returns:
             What happened, with the numbers; `Failed` with the store's or the rewrite's error, after which everything
@@ -109,17 +117,18 @@ class Compactor:
             InvalidInput: it is no name of a branch.
         """
         branch_key(branch)
+        told = self._context.observer if observer is None else telling(observer)
         clock = self._context.clock
         began = clock.monotonic()
         try:
             found = self._context.branches.read(branch)
             refusal = self._refusal(found, force=force)
-            outcome = self._run(found, budget, began) if refusal is None else refusal
+            outcome = self._run(found, budget, began, told) if refusal is None else refusal
         except BranchNotFound:
             raise
         except CompactlibError as error:
             outcome = Failed(error)
-        report_compaction(self._context.observer, self.repository, branch, outcome, clock.monotonic() - began)
+        report_compaction(told, self.repository, branch, outcome, clock.monotonic() - began)
         return outcome
 
     def plan(self, branch: str) -> CompactionPlan:
@@ -148,12 +157,12 @@ class Compactor:
             self._sensor.seed(self.repository, found.branch, found.record, tombstones=seen.tombstones)
         return count
 
-    def _run(self, found: FoundBranch, budget: Budget | None, began: float) -> CompactionOutcome:
+    def _run(self, found: FoundBranch, budget: Budget | None, began: float, told: Observer) -> CompactionOutcome:
         sealed = self._seal(found)
         if sealed is None:
             return LostRace("somebody else changed the branch before its token was sealed", "seal")
         try:
-            return self._compact_sealed(found.branch, sealed, budget, began)
+            return self._compact_sealed(found.branch, sealed, budget, began, told)
         except BranchNotFound:
             return LostRace("the branch was deleted meanwhile", "swap")
 
@@ -200,12 +209,12 @@ class Compactor:
                 return seen.record
             raise
 
-    def _compact_sealed(self, branch: str, sealed: BranchRecord, budget: Budget | None,
-                        began: float) -> CompactionOutcome:
+    def _compact_sealed(self, branch: str, sealed: BranchRecord, budget: Budget | None, began: float,
+                        told: Observer) -> CompactionOutcome:
         head = self._context.commits.metarange_of(sealed.commit_id)
         base = head if sealed.compacted_metarange_id is None else sealed.compacted_metarange_id
         try:
-            applied = self._rewrite(branch, sealed, base, budget)
+            applied = self._rewrite(branch, sealed, base, budget, told)
         except (MetaRangeNotFound, RangeNotFound):
             # Collected because the branch has let go of it? Then somebody else has won.
             if self._context.branches.read(branch).record.seals_since(sealed, len(sealed.sealed_tokens)) is None:
@@ -224,10 +233,11 @@ class Compactor:
             sealed_after=len(update.after.sealed_tokens), applied=applied,
             seconds=self._context.clock.monotonic() - began))
 
-    def _rewrite(self, branch: str, sealed: BranchRecord, base: MetaRangeId | None, budget: Budget | None) -> Applied:
+    def _rewrite(self, branch: str, sealed: BranchRecord, base: MetaRangeId | None, budget: Budget | None,
+                 told: Observer) -> Applied:
         """Step 2."""
         task = CompactTokens(f"compact {self.repository}/{branch}", self._stores, base, sealed.sealed_tokens)
-        for outcome in self._executor.run([task], budget=budget, observer=self._context.observer):
+        for outcome in self._executor.run([task], budget=budget, observer=told):
             if isinstance(outcome, CompactedTokens):
                 return outcome.applied
             if isinstance(outcome, RewriteResult):

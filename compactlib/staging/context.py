@@ -10,11 +10,11 @@ import attrs
 from compactlib.clock import Clock
 from compactlib.errors import Busy, StorageError
 from compactlib.kv import KVStore
-from compactlib.observe import Observer
+from compactlib.observe import Observer, telling
 from compactlib.staging.branch_store import BranchStore
 from compactlib.staging.commits import CommitStore
 from compactlib.staging.committed import Committed
-from compactlib.staging.events import StagingEvents
+from compactlib.staging.events import StagingEvents, telling_events
 from compactlib.staging.names import StagingToken, repository_partition
 from compactlib.staging.options import StagingOptions
 from compactlib.staging.record import BranchRecord
@@ -64,7 +64,8 @@ class StagingContext:
                    branches=BranchStore(store, partition, options, clock, random),
                    commits=CommitStore(store, partition, random),
                    tokens=StagingTokens(store, partition, random, clock),
-                   options=options, clock=clock, random=random, events=events, observer=observer)
+                   options=options, clock=clock, random=random, events=telling_events(events),
+                   observer=telling(observer))
 
     def drop_tokens(self, branch: str, before: BranchRecord, after: BranchRecord | None) -> tuple[StagingToken, ...]:
         """Mark the tokens that `before` named and `after` does not; gives them.

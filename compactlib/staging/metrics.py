@@ -22,10 +22,10 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
-from compactlib.observe import Observer
+from compactlib.observe import Observer, telling
 from compactlib.outcome import Done, Failed
 from compactlib.staging.compaction_outcome import CompactionOutcome, outcome_name
-from compactlib.staging.events import StagingEvents
+from compactlib.staging.events import StagingEvents, telling_events
 from compactlib.staging.record import BranchRecord
 
 _MAX_BRANCHES = 10_000
@@ -41,9 +41,9 @@ class StagingMetrics(StagingEvents):
     """
 
     def __init__(self, observer: Observer, repository: str, *others: StagingEvents) -> None:
-        self._observer = observer
+        self._observer = telling(observer)
         self._labels = {"repository": repository}
-        self._others = others
+        self._others = tuple(map(telling_events, others))
         self._sealed: OrderedDict[str, int] = OrderedDict()
         self._lock = threading.Lock()
 

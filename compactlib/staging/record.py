@@ -11,6 +11,7 @@ from typing import Final
 
 import attrs
 
+from compactlib.errors import AuditFailed
 from compactlib.staging.errors import TooManySealed
 from compactlib.staging.model import MetaRangeId
 from compactlib.staging.names import CommitId, StagingToken, is_commit_id, is_staging_token
@@ -100,12 +101,16 @@ class BranchRecord:
         """Check the record's own invariants.
 
         Raises:
-            AssertionError: the record contradicts itself.
+            AuditFailed: the record contradicts itself.
         """
-        assert self.version >= 1, f"version {self.version}"
-        assert len(set(self.tokens)) == len(self.tokens), f"a token is named twice: {self.tokens}"
-        assert all(map(is_staging_token, self.tokens)), f"not tokens: {self.tokens}"
-        assert self.commit_id is None or is_commit_id(self.commit_id), f"not a commit: {self.commit_id}"
+        if self.version < 1:
+            raise AuditFailed(f"version {self.version}")
+        if len(set(self.tokens)) != len(self.tokens):
+            raise AuditFailed(f"a token is named twice: {self.tokens}")
+        if not all(map(is_staging_token, self.tokens)):
+            raise AuditFailed(f"not tokens: {self.tokens}")
+        if self.commit_id is not None and not is_commit_id(self.commit_id):
+            raise AuditFailed(f"not a commit: {self.commit_id}")
 
 
 def encode_branch_record(record: BranchRecord) -> bytes:
@@ -141,6 +146,6 @@ def decode_branch_record(data: bytes, place: str) -> BranchRecord:
     fields.end()
     try:
         record.audit()
-    except AssertionError as error:
+    except AuditFailed as error:
         fields.require(False, f"a record that does not contradict itself ({error})")
     return record

@@ -9,6 +9,7 @@ Sources: the seed, Sensor; `notes/staging.md` 1.16 and 3.5.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections import OrderedDict
@@ -16,12 +17,14 @@ from typing import Any
 
 import attrs
 
-from compactlib.errors import InvalidInput
+from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.report import Table
 from compactlib.staging.events import StagingEvents
 from compactlib.staging.names import StagingToken
 from compactlib.staging.policy import AnyOf, BranchPressure, SensePolicy
 from compactlib.staging.record import BranchRecord
+
+_LOGGER = logging.getLogger("compactlib.staging")
 
 MAX_BUFFER = 1_000_000
 """The most triggers a sensor holds."""
@@ -78,6 +81,10 @@ class CompactionSensor:
         buffer: how many triggers wait to be taken, at most.
         max_branches: how many branches are counted, at most; those that nothing happened on for longest are forgotten.
 
+    Attributes:
+        last_error: what the policy raised last; the reads and writes that were counted go on, and nothing is triggered.
+        failures: how often it raised.
+
     Raises:
         InvalidInput: `buffer` or `max_branches` is less than 1.
     """
@@ -86,6 +93,8 @@ class CompactionSensor:
         if not 1 <= buffer <= MAX_BUFFER or max_branches < 1:
             raise InvalidInput(f"a buffer of {buffer} triggers for {max_branches} branches; give at least 1 of each, "
                                f"and a buffer of at most {MAX_BUFFER}")
+        self.last_error: Exception | None = None
+        self.failures: int = 0
         self._policy: SensePolicy = AnyOf() if policy is None else policy
         self._triggers: queue.Queue[CompactionTrigger | None] = queue.Queue()
         self._buffer = buffer
@@ -146,15 +155,18 @@ class CompactionSensor:
         """Check the sensor's own invariants.
 
         Raises:
-            AssertionError: it keeps more than it may, or counts below zero.
+            AuditFailed: it keeps more than it may, or counts below zero.
         """
         with self._lock:
-            assert len(self._branches) <= self._max_branches, f"{len(self._branches)} of {self._max_branches} branches"
+            if len(self._branches) > self._max_branches:
+                raise AuditFailed(f"{len(self._branches)} of {self._max_branches} branches")
             waiting = self._triggers.qsize()
-            assert waiting <= self._buffer + 1, f"{waiting} triggers wait in a buffer of {self._buffer}"
+            if waiting > self._buffer + 1:
+                raise AuditFailed(f"{waiting} triggers wait in a buffer of {self._buffer}")
             for name, counts in self._branches.items():
                 numbers = counts.deletes, counts.listed, counts.sealed, counts.sealed_told
-                assert min(numbers) >= 0, f"{name}: counts {numbers}"
+                if min(numbers) < 0:
+                    raise AuditFailed(f"{name}: counts {numbers}")
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row for each branch that is counted."""
@@ -179,7 +191,8 @@ class CompactionSensor:
             counts.deletes += deletes
             counts.listed += listed
             self._see_sealed(counts, record)
-            self._decide(repository, branch, counts)
+            pressure = counts.pressure
+        self._decide(repository, branch, pressure)
 
     def _see(self, repository: str, branch: str, record: BranchRecord) -> None:
         # Called with every read: what changes nothing must cost nothing. A race here is put right by the next call.
@@ -188,22 +201,41 @@ class CompactionSensor:
         if sealed == (0 if counts is None else counts.sealed):
             return
         with self._lock:
-            if not self._closed:
-                counts = self._counts_of(repository, branch)
-                self._see_sealed(counts, record)
-                self._decide(repository, branch, counts)
+            if self._closed:
+                return
+            counts = self._counts_of(repository, branch)
+            self._see_sealed(counts, record)
+            pressure = counts.pressure
+        self._decide(repository, branch, pressure)
 
     def _see_sealed(self, counts: _Counts, record: BranchRecord) -> None:
         counts.sealed = len(record.sealed_tokens)
         counts.sealed_told = min(counts.sealed_told, counts.sealed)
 
-    def _decide(self, repository: str, branch: str, counts: _Counts) -> None:
-        pressure = counts.pressure
-        why = self._policy.choose(pressure)
-        if why is not None and self._triggers.qsize() < self._buffer:
+    def _decide(self, repository: str, branch: str, pressure: BranchPressure) -> None:
+        """Ask the policy, outside of the lock; whoever counted last decides."""
+        try:
+            why = self._policy.choose(pressure)
+        except Exception as error:
+            self._note(error)
+            return
+        if why is None:
+            return
+        with self._lock:
+            counts = self._branches.get((repository, branch))
+            if (counts is None or counts.pressure != pressure or self._closed
+                    or self._triggers.qsize() >= self._buffer):
+                return
             self._triggers.put(CompactionTrigger(repository, branch, why, pressure))
             counts.deletes = counts.listed = 0
             counts.sealed_told = counts.sealed
+
+    def _note(self, error: Exception) -> None:
+        self.last_error = error
+        self.failures += 1
+        if self.failures & (self.failures - 1) == 0:
+            _LOGGER.warning("the policy %r raised %r (failure %d); nothing is triggered", self._policy, error,
+                            self.failures, exc_info=error)
 
     def _begin_anew(self, repository: str, branch: str, record: BranchRecord) -> None:
         with self._lock:

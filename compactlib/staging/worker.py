@@ -1,15 +1,15 @@
 """`CompactionWorker`: takes the sensor's triggers and compacts, one compaction per branch at a time; cleans up.
 
 `run_pending` is all of it, without a thread: hosts that have their own scheduler call it. `start` makes a thread that
-does nothing else.
-
-Sources: the seed, Sensor and Compactor; `notes/staging.md` 1.13 [R], 2.2.
+does nothing else. What a policy, an executor or a store of the host's raises, whatever it is, is kept in `last_error`,
+counted and told; the trigger is tried again later, and the others go on.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Final, Self
 
@@ -17,9 +17,10 @@ import attrs
 
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Closed, CompactlibError, InvalidInput
-from compactlib.observe import Observer
+from compactlib.errors import AuditFailed, Closed, CompactlibError, InvalidInput, TaskFailed
+from compactlib.observe import Observer, telling
 from compactlib.outcome import Failed
+from compactlib.runtime import Ownership, Run, Turns
 from compactlib.staging.cleanup import TokenCleaner
 from compactlib.staging.compaction_outcome import CompactionOutcome, NothingToDo
 from compactlib.staging.compactor import Compactor
@@ -29,7 +30,11 @@ from compactlib.staging.sensor import CompactionSensor, CompactionTrigger
 
 _POLL_SECONDS: Final = 0.5
 """How long the thread waits for a trigger before it looks whether it is time to clean up, or to end."""
+_LONGEST_DELAY_SECONDS: Final = 30.0
+"""How long the thread waits at most after turns in a row in which something was raised that was not expected."""
 DEFAULT_CLEANUP_SECONDS = 600.0
+WORKER_FAILED: Final = "staging_worker_failed"
+"""The event of an error that was not expected: `error`, `message`, and `repository` and `branch` if it was at one."""
 
 
 @attrs.frozen
@@ -101,50 +106,83 @@ class CompactionWorker:
         self._cleanup_seconds = cleanup_seconds
         self._clock: Clock = SystemClock() if clock is None else clock
         self._budget = budget
-        self._observer = Observer() if observer is None else observer
+        self._observer = telling(observer)
         self._next_cleanup: float | None = None
-        self._thread: threading.Thread | None = None
-        self._ending = threading.Event()
+        # Triggers that were taken and not carried out, to be tried again; one of each branch at most.
+        self._again: deque[CompactionTrigger] = deque()
+        self._last_error: BaseException | None = None
+        self._failures = 0
+        self._owner = Ownership("the staging worker")
+        self._turns = Turns(self._turn, name="compactlib-staging", event="staging_worker_waits", clock=self._clock,
+                            observer=self._observer, max_delay_seconds=_LONGEST_DELAY_SECONDS)
+
+    @property
+    def last_error(self) -> BaseException | None:
+        """What was raised last that was not expected: by a policy, an executor, a store of the host's."""
+        return self._last_error
+
+    @property
+    def failures(self) -> int:
+        """How often something was raised that was not expected."""
+        return self._failures
 
     def run_pending(self) -> list[WorkDone]:
-        """Clean up if it is time, and carry out every trigger that waits; gives what came of each.
+        """Clean up if it is time, and carry out every trigger that waits, once; gives what came of each.
 
-        Errors are outcomes, and are told to the observer; the next trigger goes on.
+        Errors are outcomes, and are told to the observer; the next trigger goes on. One whose work raised something
+        that was not expected waits for the next call. Gives nothing while the worker's thread, or another call, is at
+        work.
+
+        Raises:
+            Closed: the worker was closed.
         """
-        self._clean_if_due()
+        if self._owner.is_closed:
+            raise Closed("this worker was closed; make a new one")
         done: list[WorkDone] = []
-        while (trigger := self._sensor.take()) is not None:
-            work = self._compact(trigger)
-            if work is not None:
-                done.append(work)
+        with self._owner.begin(self._budget) as run:
+            if run is None:
+                return done
+            self._clean_if_due(run)
+            for _ in range(len(self._again)):
+                self._carry_out(self._again.popleft(), run, done)
+            while (trigger := self._sensor.take()) is not None:
+                self._carry_out(trigger, run, done)
         return done
 
     def start(self) -> None:
-        """Do the same in a thread of its own, until `close`.
+        """Do the same in a thread of its own, until `close`; starting again does nothing.
 
         Raises:
-            Closed: the worker was closed, or was started before.
+            Closed: the worker was closed.
         """
-        if self._thread is not None or self._ending.is_set():
-            raise Closed("this worker was started or closed before; make a new one")
-        self._thread = threading.Thread(target=self._run, daemon=True, name="compactlib-staging")
-        self._thread.start()
+        self._turns.start()
 
     def audit(self) -> None:
         """Check the worker's own invariants.
 
         Raises:
-            AssertionError: its thread has died, or the next cleanup lies too far ahead.
+            AuditFailed: its thread has died, or the next cleanup lies too far ahead.
         """
-        assert self._thread is None or self._thread.is_alive() or self._ending.is_set(), "the worker's thread has died"
+        try:
+            self._turns.audit()
+        except AuditFailed:
+            raise
+        except CompactlibError as error:
+            raise AuditFailed(str(error)) from error
         left = 0.0 if self._next_cleanup is None else self._next_cleanup - self._clock.monotonic()
-        assert left <= self._cleanup_seconds, f"the next cleanup is {left} seconds away, of {self._cleanup_seconds}"
+        if left > self._cleanup_seconds:
+            raise AuditFailed(f"the next cleanup is {left} seconds away, of {self._cleanup_seconds}")
 
     def close(self) -> None:
-        """Finish the compaction under way and end the thread; closing again does nothing."""
-        self._ending.set()
-        if self._thread is not None:
-            self._thread.join()
+        """Cancel the compaction under way, wait for its end, and end the thread; closing again does nothing.
+
+        What was cancelled has changed nothing that is read; the branch is compacted when it is triggered again.
+
+        Raises:
+            Busy: called from within the worker's own work: by a policy, an executor, a task or an observer.
+        """
+        self._owner.close()
+        self._turns.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -153,41 +191,95 @@ class CompactionWorker:
                  trace: TracebackType | None) -> None:
         self.close()
 
-    def _run(self) -> None:
-        while not self._ending.is_set():
-            self._clean_if_due()
-            trigger = self._sensor.take(_POLL_SECONDS)
-            if trigger is not None:
-                self._compact(trigger)
+    def __repr__(self) -> str:
+        state = "closed" if self._owner.is_closed else "running" if self._turns.is_running else "not started"
+        failed = f", {self._failures} failures, the last one {self._last_error!r}" if self._failures else ""
+        return f"<CompactionWorker of {', '.join(map(repr, self._compactors)) or 'nothing'}: {state}{failed}>"
 
-    def _clean_if_due(self) -> None:
+    def _turn(self) -> float:
+        """One turn of the thread. An error is raised once everything else is done, so that the next turn waits."""
+        if self._owner.is_closed:
+            return _POLL_SECONDS
+        waiting = len(self._again)
+        # Those that failed are tried again after each delay, and do not keep fresh ones from being taken.
+        trigger = self._sensor.take(0 if waiting else _POLL_SECONDS)
+        done: list[WorkDone] = []
+        failures, error = self._failures, None
+        with self._owner.begin(self._budget) as run:
+            if run is None:
+                self._keep(trigger)
+                return _POLL_SECONDS
+            self._clean_if_due(run)
+            for each in [*(self._again.popleft() for _ in range(waiting)), trigger]:
+                if each is not None:
+                    self._carry_out(each, run, done)
+            error = self._last_error
+        if self._failures > failures and error is not None:
+            raise error
+        return 0.0
+
+    def _keep(self, trigger: CompactionTrigger | None) -> None:
+        if trigger is not None and not any((each.repository, each.branch) == (trigger.repository, trigger.branch)
+                                           for each in self._again):
+            self._again.append(trigger)
+
+    def _carry_out(self, trigger: CompactionTrigger, run: Run, done: list[WorkDone]) -> None:
+        failed = self._attempt(lambda: self._compact(trigger, run, done), trigger)
+        if failed is not None:
+            self._keep(trigger)
+            done.append(WorkDone(trigger, Failed(failed)))
+
+    def _clean_if_due(self, run: Run) -> None:
         now = self._clock.monotonic()
         if self._next_cleanup is not None and now < self._next_cleanup:
             return
         self._next_cleanup = now + self._cleanup_seconds
         for cleaner in self._cleaners:
-            for outcome in (cleaner.run(), cleaner.sweep()):
-                if isinstance(outcome, Failed):
-                    self._observer.event("staging_cleanup_failed", {"error": str(outcome.error)})
+            self._attempt(lambda cleaner=cleaner: self._clean(cleaner, run))  # type: ignore[misc]
 
-    def _compact(self, trigger: CompactionTrigger) -> WorkDone | None:
+    def _clean(self, cleaner: TokenCleaner, run: Run) -> None:
+        for outcome in (cleaner.run(budget=run.budget), cleaner.sweep(budget=run.budget)):
+            if isinstance(outcome, Failed):
+                self._observer.event("staging_cleanup_failed", {"error": str(outcome.error)})
+
+    def _attempt(self, work: Callable[[], None], trigger: CompactionTrigger | None = None) -> CompactlibError | None:
+        """Do it; gives what was raised, as an error of the library's, after it was kept and told."""
+        try:
+            work()
+        except Exception as error:
+            self._last_error = error
+            self._failures += 1
+            where = {} if trigger is None else {"repository": trigger.repository, "branch": trigger.branch}
+            self._observer.event(WORKER_FAILED, {**where, "error": type(error).__name__, "message": str(error)})
+            if isinstance(error, CompactlibError):
+                return error
+            what = "the cleanup" if trigger is None else f"the compaction of {trigger.repository}/{trigger.branch}"
+            return TaskFailed(f"{what} met {error!r}; it is tried again", task=what, kind=type(error).__name__,
+                              detail=repr(error))
+        except BaseException as error:
+            self._last_error = error
+            self._failures += 1
+            raise
+        return None
+
+    def _compact(self, trigger: CompactionTrigger, run: Run, done: list[WorkDone]) -> None:
         repository, branch = trigger.repository, trigger.branch
         compactor = self._compactors.get(repository)
         if compactor is None:
             self._observer.event("staging_trigger_dropped", {"repository": repository, "branch": branch,
                                                              "reason": "no compactor for this repository"})
-            return None
+            return
         if not self._at_work.enter(repository, branch):
-            return None
+            return
         try:
-            return WorkDone(trigger, self._planned(compactor, branch))
+            done.append(WorkDone(trigger, self._planned(compactor, branch, run)))
         except BranchNotFound:
             # Deleted since it was counted.
-            return None
+            return
         finally:
             self._at_work.leave(repository, branch)
 
-    def _planned(self, compactor: Compactor, branch: str) -> CompactionOutcome:
+    def _planned(self, compactor: Compactor, branch: str, run: Run) -> CompactionOutcome:
         if self._plan_policy is not None:
             try:
                 plan = compactor.plan(branch)
@@ -197,4 +289,4 @@ class CompactionWorker:
                 return Failed(error)
             if plan.view.window_ends_at is None and self._plan_policy.choose(plan) is None:
                 return NothingToDo(f"not worth its cost: {plan.why}")
-        return compactor.compact(branch, budget=self._budget)
+        return compactor.compact(branch, budget=run.budget, observer=run.observer(compactor.observer))

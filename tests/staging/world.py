@@ -10,6 +10,7 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.kv import KVStore, MemoryStore
 from compactlib.objects import MemoryObjects, ObjectStore
+from compactlib.observe import Observer
 from compactlib.outcome import Done
 from compactlib.staging import (
     Branch,
@@ -52,13 +53,13 @@ class World:
 
     def __init__(self, store: KVStore | None = None, objects: ObjectStore | None = None, *,
                  events: StagingEvents | None = None, options: StagingOptions | None = None, seed: int = 1,
-                 rule: SplitRule | None = None) -> None:
+                 rule: SplitRule | None = None, observer: Observer | None = None) -> None:
         self.clock = ManualClock(1_000_000.0)
         self.store = FaultyStore(type(self).make_store() if store is None else store)
         self.objects = MemoryObjects(clock=self.clock) if objects is None else objects
         self.committed = CommittedRanges(self.objects, rule=rule, clock=self.clock)
         self.area = StagingArea(self.store, self.committed, clock=self.clock, random=random.Random(seed),
-                                events=events, options=options)
+                                events=events, options=options, observer=observer)
         self.context = self.area.context
         self.compactor = Compactor(self.context)
 
