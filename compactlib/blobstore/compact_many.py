@@ -48,7 +48,9 @@ def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None,
     Args:
         work: each store's compactor and plan.
         executor: who copies; this thread if not given.
-        budget: what the copying may use up, all stores together; the first store's configured rate if not given.
+        budget: what the copying may use up, all stores together; the first store's configured rate if not given. The
+            rate of one that is given counts, above the configured ones as well; on a disk that answers too slowly,
+            each store's configured pace holds for either.
         commit_guard: entered around each commit; what it raises fails that store, with nothing committed. A fence goes
             here: `lambda: fence.guard(resource, token)`.
 
@@ -70,7 +72,8 @@ def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None,
     limit = Budget(bytes_per_second=first.config.compaction_bytes_per_second,
                    clock=first.clock) if budget is None else budget
     with contextlib.ExitStack() as stack:
-        rounds = _Rounds(chosen, limit, contextlib.nullcontext if commit_guard is None else commit_guard)
+        rounds = _Rounds(chosen, limit, contextlib.nullcontext if commit_guard is None else commit_guard,
+                         rate_is_given=budget is not None)
         stack.callback(rounds.end)
         for compactor, plan in work:
             try:
@@ -111,10 +114,11 @@ class _Active:
 class _Rounds:
     """Cycle by cycle through all stores."""
 
-    def __init__(self, executor: Executor, budget: Budget, commit_guard: CommitGuard) -> None:
+    def __init__(self, executor: Executor, budget: Budget, commit_guard: CommitGuard, *, rate_is_given: bool) -> None:
         self.executor = executor
         self.budget = budget
         self.commit_guard = commit_guard
+        self.rate_is_given = rate_is_given
         self.active: list[_Active] = []
         self.outcomes: dict[str, BlobCompactionOutcome] = {}
         self._running: dict[str, tuple[BlobCompactor, Run]] = {}
@@ -158,7 +162,7 @@ class _Rounds:
         kept = isinstance(self.executor, LocalExecutor)
         for store in list(self.active):
             asked = self._guarded(store, lambda store=store: store.work.next_tasks(  # type: ignore[misc]
-                kept=kept, budget=store.run.budget)) or []
+                kept=kept, rate_is_given=self.rate_is_given, budget=store.run.budget)) or []
             tasks += asked
             owners.update((task.name, store) for task in asked)
         if tasks:

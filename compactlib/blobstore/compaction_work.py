@@ -90,11 +90,13 @@ class CompactionWork:
         # later goes when the compaction does.
         self._has_leftovers = True
 
-    def next_tasks(self, *, kept: bool, budget: Budget | None = None) -> list[CopyRecords]:
+    def next_tasks(self, *, kept: bool, rate_is_given: bool = False,
+                   budget: Budget | None = None) -> list[CopyRecords]:
         """What there is to copy for the cycle under way, which is decided first; nothing in COMMIT and CLEANUP.
 
         Args:
             kept: whether attempts die with this process, so that a later one may go on with their files.
+            rate_is_given: whether the caller has a budget of its own: then the configured rate is that of a slow disk.
             budget: asked while the cycle is decided.
 
         A segment with a record that cannot be beside another one is left out, as one with a damaged record is.
@@ -117,7 +119,12 @@ class CompactionWork:
         done = {target.name for target in self.log.cycles[-1].targets}
         halves = self._half_written() if kept and self._has_leftovers else {}
         self._has_leftovers = True
-        return [self._task(target, kept, halves.get(target.name)) for target in plan.targets if target.name not in done]
+        # How much is read at once follows from the rate that limits it.
+        rate = self._store.config.compaction_bytes_per_second
+        if rate_is_given and budget is not None:
+            rate = budget.remaining.bytes_per_second
+        return [self._task(target, kept, halves.get(target.name), rate, self._pace(rate_is_given))
+                for target in plan.targets if target.name not in done]
 
     def take(self, outcome: RewriteOutcome, *, budget: Budget | None = None) -> None:
         """Note what a task ended in; a new segment that is whole moves the safe point on.
@@ -197,16 +204,20 @@ class CompactionWork:
             seen_by_all_peers=self.questions.seen_by_all_peers, had_put=self._dropped_puts.had_put,
             is_container_gone=self.questions.is_container_gone if config.drop_dead_containers else nobody)
 
-    def _task(self, target: TargetPlan, kept: bool, half_written: str | None) -> CopyRecords:
+    def _pace(self, rate_is_given: bool) -> Pace | None:
         config = self._store.config
         rate, slowest = config.compaction_bytes_per_second, config.compaction_min_bytes_per_second
-        size, pace = min(config.compaction_buffer_bytes, _LARGEST_READ), None
+        if rate is None or slowest >= rate or config.compaction_latency_threshold_seconds <= 0:
+            return None
+        return Pace(max_bytes_per_second=rate, min_bytes_per_second=slowest,
+                    threshold_seconds=config.compaction_latency_threshold_seconds,
+                    divisor=config.compaction_rate_divisor, only_if_slow=rate_is_given)
+
+    def _task(self, target: TargetPlan, kept: bool, half_written: str | None, rate: float | None,
+              pace: Pace | None) -> CopyRecords:
+        size = min(self._store.config.compaction_buffer_bytes, _LARGEST_READ)
         if rate is not None:
             size = min(size, max(int(rate / 4), _LEAST_READ))
-            if slowest < rate and config.compaction_latency_threshold_seconds > 0:
-                pace = Pace(max_bytes_per_second=rate, min_bytes_per_second=slowest,
-                            threshold_seconds=config.compaction_latency_threshold_seconds,
-                            divisor=config.compaction_rate_divisor)
         return CopyRecords(
             name=self._task_name(target.name), folder=self._folder, header=self._store.segment_header(target.name),
             sources=tuple(map(SourceRecords.of, target.picked)), buffer_bytes=size, kept=kept,

@@ -72,7 +72,8 @@ class BlobCompactor:
         Args:
             plan: made for this store; checked against it.
             executor: who copies; this thread if not given.
-            budget: what the copying may use up; the configured rate if not given.
+            budget: what the copying may use up; the configured rate if not given. The rate of one that is given
+                counts, but for a disk that answers too slowly: then the configured pace holds.
             commit_guard: entered around each commit, see `compact_many`.
 
         Raises:

@@ -23,6 +23,8 @@ class Pace:
         min_bytes_per_second: the rate that is kept however slow the disk is, > 0 and at most the other.
         threshold_seconds: latency per MiB up to which nothing is held back, > 0.
         divisor: by how much the rate above the minimum is divided once the threshold is passed, > 0.
+        only_if_slow: nothing is held back while the disk answers within the threshold, since a budget of the caller's
+            own limits the rate.
 
     Raises:
         InvalidInput: a number is out of its range.
@@ -32,6 +34,7 @@ class Pace:
     min_bytes_per_second: float
     threshold_seconds: float = 0.020
     divisor: float = 1.0
+    only_if_slow: bool = False
 
     def __attrs_post_init__(self) -> None:
         if not (0 < self.min_bytes_per_second <= self.max_bytes_per_second < math.inf
@@ -64,6 +67,8 @@ class PaceKeeper:
         if size <= 0:
             return 0.0
         self._latencies.append(seconds * _MIB / size)
+        if self._pace.only_if_slow and self.latency <= self._pace.threshold_seconds:
+            return 0.0
         due = size / self._pace.rate(self.latency) - seconds
         return min(max(due, 0.0), _LONGEST_WAIT_SECONDS)
 

@@ -212,6 +212,18 @@ def test_the_configured_rate_holds(folder: Path, clock: ManualClock) -> None:
         assert clock.monotonic() - began >= 0.9 * report.copied_bytes / 500
 
 
+def test_the_rate_of_a_budget_that_is_given_counts_and_not_the_configured_one(folder: Path, clock: ManualClock) -> None:
+    rates = {"compaction_bytes_per_second": 500.0, "compaction_min_bytes_per_second": 50.0}
+    with garbage_store(folder, clock, **rates) as store:  # type: ignore[arg-type]
+        began = clock.monotonic()
+        done(BlobCompactor(store).compact(plan_of(store), budget=Budget(clock=clock)))
+        assert clock.monotonic() == began
+        fill(store, 20, random.Random(3), first=100)
+        report = done(BlobCompactor(store).compact(plan_of(store), budget=Budget(bytes_per_second=5000.0, clock=clock)))
+        seconds = clock.monotonic() - began
+        assert 0.9 * report.copied_bytes / 5000 <= seconds <= 1.1 * report.copied_bytes / 5000 + 0.2
+
+
 def test_writes_during_the_copying_are_not_lost(folder: Path, clock: ManualClock) -> None:
     """Property 8: what is deleted, undeleted, made permanent or put meanwhile counts."""
     with garbage_store(folder, clock) as store:

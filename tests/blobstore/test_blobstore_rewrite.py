@@ -258,7 +258,7 @@ def test_s3_s6_the_wait_makes_up_for_what_went_too_fast() -> None:
     {"max_bytes_per_second": 1, "min_bytes_per_second": 2}, {"max_bytes_per_second": 1, "min_bytes_per_second": 0},
     {"max_bytes_per_second": 1, "min_bytes_per_second": 1, "divisor": 0},
 ])
-def test_a_pace_that_is_none(values: dict[str, float]) -> None:
+def test_a_pace_that_is_none(values: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="is no pace"):
         Pace(**values)
 
