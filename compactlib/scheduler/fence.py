@@ -19,8 +19,6 @@ then commit their names. Use `guard` where it is a change of files in place, on 
 
 Tokens are those of the scheduler: indexes of one log, so they ascend over all resources. That allows a floor: below
 `raise_floor(token)` nothing is admitted to any resource, and what was recorded below is forgotten.
-
-Source: `seeds/scheduler.md`, Job Ownership; issue 3, part 11.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from typing import Protocol
 import attrs
 
 from compactlib.checksum import crc32
-from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, Unsupported
+from compactlib.errors import AuditFailed, Busy, CorruptData, InvalidInput, Unsupported
 from compactlib.scheduler.errors import CommittedOtherwise, FencedOff
 
 MAX_TOKEN = (1 << 64) - 1
@@ -108,7 +106,7 @@ class Fence(Protocol):
         """Check every record.
 
         Raises:
-            CompactlibError: one contradicts itself; the message has the numbers.
+            AuditFailed: one contradicts itself; the message has the numbers.
         """
 
 
@@ -224,14 +222,14 @@ def audit_record(record: Admission, floor: int) -> None:
     """Check what holds for every record that is kept.
 
     Raises:
-        CompactlibError: the committed token is above the admitted one, or the floor is.
+        AuditFailed: the committed token is above the admitted one, or the floor is.
     """
     done = record.committed
     if done is not None and done.token > record.token:
-        raise CompactlibError(f"{record.resource!r}: token {done.token} has committed, but only {record.token} was "
+        raise AuditFailed(f"{record.resource!r}: token {done.token} has committed, but only {record.token} was "
                               f"admitted")
     if record.token < floor:
-        raise CompactlibError(f"{record.resource!r}: a record of token {record.token} lies below the floor {floor}")
+        raise AuditFailed(f"{record.resource!r}: a record of token {record.token} lies below the floor {floor}")
 
 
 # --------------------------------------------------------------------------------------------------- in memory

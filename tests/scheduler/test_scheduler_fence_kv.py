@@ -160,7 +160,7 @@ def test_a_record_that_the_rising_floor_removes_lets_nobody_in_who_was_too_late_
 
 
 def test_a_fence_that_checks_before_it_writes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(self: KVFence, key: bytes, record: Admission, predicate: object, *, last: bool) -> bool:
+    def careless(self: KVFence, key: bytes, record: Admission, predicate: object) -> bool:
         self._store.set(self._partition, key, encode_record(record))
         return True
 
