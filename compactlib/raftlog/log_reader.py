@@ -13,6 +13,7 @@ from compactlib.indexset import IndexSet
 from compactlib.raftlog.folder import damage_in, read_folder, require_log
 from compactlib.raftlog.known import KnownSegment
 from compactlib.raftlog.liveness import kept_positions
+from compactlib.raftlog.log_state import LogState
 from compactlib.raftlog.model import (
     MAX_INDEX,
     Answer,
@@ -38,6 +39,7 @@ from compactlib.raftlog.snapshot_state import (
     read_snapshot_state,
     snapshot_version,
 )
+from compactlib.raftlog.unflushed import Unflushed, read_frames, replayed, wal_of
 
 _MAX_LOOKS = 100
 _MAX_VIEWS = 3
@@ -49,13 +51,17 @@ class LogReader:
     It sees the log as it was when opened; `refresh` looks again. Threads may share one. When the writer's compaction
     removes a segment that this reader still lists, the reader refreshes by itself.
 
+    In the folder of a log of a `RaftLogStore` it also reads the store's write-ahead log, where the newest entries are:
+    all of it, whenever it looks at the folder. So its answers are those of the `RaftLog`; `unflushed` says which come
+    from there. `view`, `stats` and `plan` are about segments.
+
     Args:
         folder: the log's folder.
         max_open_segments: files kept open.
 
     Raises:
         NotALog: there is no log.
-        CorruptData: a segment's index or the snapshot state is damaged.
+        CorruptData: a segment's index, the snapshot state or the store's write-ahead log is damaged.
         Unsupported: a file was written by a later release.
         StorageError: the folder cannot be read.
     """
@@ -70,11 +76,13 @@ class LogReader:
         self._refreshing = threading.Lock()
         self._state: SnapshotState | None = None
         self._snapshot_version: SnapshotVersion | None = None
+        self._unflushed: Unflushed | None = None
         self._segments = SegmentSet(self._folder)
         self._load()
 
     def _load(self) -> None:
         require_log(self._folder, may_create=False)
+        self._wal = wal_of(self._folder)
         self.refresh()
 
     def refresh(self) -> None:
@@ -88,16 +96,23 @@ class LogReader:
             for _ in range(_MAX_LOOKS):
                 version = snapshot_version(self._folder)
                 state = read_snapshot_state(self._folder)
+                # Before the segments: what leaves the WAL is in segments by then.
+                frames = () if self._wal is None else read_frames(self._wal, os.path.basename(
+                    os.path.realpath(self._folder)))
                 contents = read_folder(self._folder, keep_open=self._max_open)
                 # A list older than the state may lack entries that are live by it, a newer one those that died since.
-                if read_snapshot_state(self._folder) == state:
+                if read_snapshot_state(self._folder) != state:
+                    continue
+                segments = SegmentSet(self._folder, contents.known, max_open=self._max_open)
+                for number, reader in contents.readers:
+                    segments.keep_open(number, reader)
+                with contextlib.suppress(NotFound):
+                    unflushed = replayed(frames, segments, LogState.of(state)) if frames else None
                     break
             else:
                 raise Busy(f"{self._folder} changed {_MAX_LOOKS} times while it was looked at; try again")
-            segments = SegmentSet(self._folder, contents.known, max_open=self._max_open)
-            for number, reader in contents.readers:
-                segments.keep_open(number, reader)
             self._segments, self._state, self._snapshot_version = segments, state, version
+            self._unflushed = unflushed
 
     @property
     def folder(self) -> str:
@@ -112,18 +127,27 @@ class LogReader:
     @property
     def refs(self) -> tuple[SegmentRef, ...]:
         """The segments, oldest first, with the range of indexes each answers for."""
-        return self._segments.refs
+        return self._segments.refs if self._unflushed is None else self._unflushed.below(self._segments.refs)
+
+    @property
+    def unflushed(self) -> IndexSet:
+        """Which entries come from the write-ahead log of the log's store, since no segment holds them yet."""
+        return IndexSet() if self._unflushed is None else self._unflushed.indexes
 
     @property
     def first_index(self) -> int | None:
         """The lowest index in the log, `None` if it is empty."""
-        refs = self.refs
+        refs, unflushed = self.refs, self._unflushed
+        if not refs and unflushed is not None and unflushed.slabs:
+            return unflushed.slabs[0].first
         return refs[0].first if refs else None
 
     @property
     def last_index(self) -> int | None:
         """The highest index in the log, `None` if it is empty."""
-        refs = self.refs
+        refs, unflushed = self.refs, self._unflushed
+        if unflushed is not None and unflushed.slabs:
+            return unflushed.slabs[-1].last
         return refs[-1].last if refs else None
 
     def read(self, index: int) -> Entry | Dead | Missing:
@@ -138,7 +162,7 @@ class LogReader:
         if state is not None and index <= state.index and index not in state.live:
             return Dead(index, state.index)
         try:
-            entry = self._segments.read(index)
+            entry = self._segments.read(index) if self._unflushed is None else self._find(index)
         except NotFound:
             return self._look_again(index)
         except CorruptData:
@@ -147,6 +171,12 @@ class LogReader:
                 raise
             return self._look_again(index)
         return entry if entry is not None else self._absent(index)
+
+    def _find(self, index: int) -> Entry | None:
+        unflushed = self._unflushed
+        if unflushed is not None and index >= unflushed.base:
+            return unflushed.find(index)
+        return self._segments.read(index)
 
     def _absent(self, index: int) -> Entry | Dead | Missing:
         self._require_open()
@@ -173,7 +203,7 @@ class LogReader:
             if state is not None and state.is_dead(index):
                 return Dead(index, state.index)
             with contextlib.suppress(NotFound):
-                entry = self._segments.read(index)
+                entry = self._find(index)
                 if entry is not None:
                     return entry
                 if state is None or index > state.index:
@@ -230,8 +260,9 @@ class LogReader:
         """
         self._require_open()
         with self.lease():
-            end = self.last_index
-            last = -1 if end is None else min(last, end)
+            unflushed, whole = self._unflushed, last
+            refs = self.refs
+            last = min(last, refs[-1].last) if refs else -1
             outdated: SegmentRef | None = None
             while first <= last and (ref := next_ref(self.refs, first)) is not None:
                 part = SegmentRef(ref.number, max(ref.first, first), min(ref.last, last))
@@ -250,6 +281,10 @@ class LogReader:
                     if not (isinstance(answer, Damaged) and self._has_died(answer.index)):
                         yield answer
                 first = part.last + 1
+        for slab in () if unflushed is None else unflushed.slabs:
+            for index in range(max(slab.first, first), min(slab.last, whole) + 1):
+                if self._state is None or not self._state.is_dead(index):
+                    yield Entry(index, slab.term, slab.payloads[index - slab.first])
 
     def lease(self) -> Lease:
         """Keep every file that can be read now from being removed by this process until the lease is released."""
@@ -269,9 +304,16 @@ class LogReader:
         for _ in range(_MAX_VIEWS - 1):
             # A compaction that runs meanwhile may remove or replace what is looked at.
             with contextlib.suppress(NotFound, LiveIndexMissing):
-                return self._view_of(self._state, self._listed())
+                return self._view_of(self._state_of_segments(), self._listed())
             self.refresh()
-        return self._view_of(self._state, self._listed())
+        return self._view_of(self._state_of_segments(), self._listed())
+
+    def _state_of_segments(self) -> SnapshotState | None:
+        """The snapshot without what is alive in the write-ahead log only."""
+        state, unflushed = self._state, self._unflushed
+        if state is None or unflushed is None:
+            return state
+        return SnapshotState(state.index, state.live.at_most(unflushed.base - 1), state.term)
 
     def _listed(self) -> tuple[KnownSegment, ...]:
         return self._segments.known() if self.refs else ()
@@ -310,7 +352,7 @@ class LogReader:
         self._require_open()
         with self.lease():
             damaged = damage_in(self._folder)
-            lost = IndexSet() if self._state is None else self._state.live
+            lost = IndexSet() if self._state is None else self._state.live - self.unflushed
             for ref in self.refs:
                 try:
                     lost = lost - self._reader(ref.number).index.index_set().between(ref.first, ref.last)

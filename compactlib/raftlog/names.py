@@ -9,6 +9,8 @@
 | `rewrite-<job>/` | the private folder of one compaction run |
 | `SNAPSHOT` | the snapshot index and the live set |
 | `LOCK` | locked by the process that writes |
+
+In a store the folders of its logs lie in `logs/`, beside `wal/`.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import re
 from collections.abc import Sequence
 from operator import lt
 
+WAL_FOLDER = "wal"
+LOGS_FOLDER = "logs"
 SNAPSHOT_NAME = "SNAPSHOT"
 LOCK_NAME = "LOCK"
 LINK_SUFFIX = ".link"

@@ -1,0 +1,139 @@
+"""A `LogReader` of a log of a store: it says what the `RaftLog` says, although the newest entries are in the WAL."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compactlib.errors import CorruptData
+from compactlib.indexset import IndexSet
+from compactlib.raftlog import (
+    Entry,
+    LogOptions,
+    LogReader,
+    RaftLog,
+    RaftLogStore,
+    SegmentLimits,
+    StoreOptions,
+    open_log,
+)
+from tests.raftlog.wrapped_files import UnsyncedFiles
+
+OPTIONS = StoreOptions(background=False, log=LogOptions(limits=SegmentLimits(max_entries=8), files=UnsyncedFiles()))
+
+
+def entries(first: int, last: int, term: int = 1) -> Iterator[Entry]:
+    return (Entry(index, term, b"%d in %d" % (index, term)) for index in range(first, last + 1))
+
+
+def require_same(log: RaftLog, folder: Path, top: int = 120) -> None:
+    """Whatever is asked of the reader, the log says the same."""
+    with LogReader(folder) as reader:
+        indexes = range(top)
+        expected = [log.read(index) for index in indexes]
+        assert [reader.read(index) for index in indexes] == expected
+        assert list(reader.read_many(indexes)) == expected
+        assert list(reader.entries()) == list(log.entries())
+        assert list(reader.entries(20, 60)) == list(log.entries(20, 60))
+        assert reader.verify() == []
+        reader.plan()
+        reader.audit()
+        if list(log.entries()):
+            assert reader.last_index == log.last_index or log.last_index == log.state.snapshot_index
+
+
+def test_live_entries_in_the_wal_are_no_damage(tmp_path: Path) -> None:
+    with open_log(tmp_path / "store", OPTIONS) as log:
+        log.append(entries(1, 50))
+        log.snapshot(50, [7, 8])
+        require_same(log, tmp_path / "store/logs/log")
+    with LogReader(tmp_path / "store/logs/log") as reader:
+        assert reader.verify() == []
+        assert reader.read(7) == Entry(7, 1, b"7 in 1")
+        assert set(IndexSet.from_sorted([7, 8])) <= set(reader.unflushed)
+
+
+def test_what_was_taken_back_in_the_wal_is_not_given_as_live(tmp_path: Path) -> None:
+    """The segments had the entry of term 1, and the snapshot of term 2 was taken for theirs."""
+    with open_log(tmp_path / "store", OPTIONS) as log:
+        log.append(entries(1, 50))
+        log.flush()
+        log.append(entries(45, 80, term=2))
+        log.sync()
+        require_same(log, tmp_path / "store/logs/log")
+        log.snapshot(70, [3, 46])
+        with LogReader(tmp_path / "store/logs/log") as reader:
+            assert reader.read(46) == Entry(46, 2, b"46 in 2")
+            assert reader.last_index == 80
+        require_same(log, tmp_path / "store/logs/log")
+        log.flush()
+        require_same(log, tmp_path / "store/logs/log")
+        with LogReader(tmp_path / "store/logs/log") as reader:
+            assert not reader.unflushed
+
+
+def test_a_cut_without_new_entries_counts(tmp_path: Path) -> None:
+    with open_log(tmp_path / "store", OPTIONS) as log:
+        log.append(entries(1, 50))
+        log.flush()
+        log.reset(30)
+        log.sync()
+        require_same(log, tmp_path / "store/logs/log")
+        with LogReader(tmp_path / "store/logs/log") as reader:
+            assert (reader.first_index, reader.last_index) == (1, 30)
+
+
+def test_a_damaged_wal_is_told_by_name(tmp_path: Path) -> None:
+    with open_log(tmp_path / "store", OPTIONS) as log:
+        log.append(entries(1, 50))
+        log.sync()
+        log.append(entries(51, 60))
+        log.sync()
+    (wal,) = (tmp_path / "store/wal").iterdir()
+    data = bytearray(wal.read_bytes())
+    data[100] ^= 1
+    wal.write_bytes(data)
+    with pytest.raises(CorruptData, match=r"\.wal"):
+        LogReader(tmp_path / "store/logs/log")
+
+
+def histories(seeds: range, folder: Path) -> None:
+    for seed in seeds:
+        rng = random.Random(seed)
+        with RaftLogStore(folder / str(seed), OPTIONS) as store:
+            log, other = store.log("one"), store.log("other")
+            top = 1
+            for _ in range(12):
+                row = log.state
+                match rng.choice(["append", "append", "overwrite", "flush", "snapshot", "compact", "reset"]):
+                    case "append":
+                        first = max(log.last_index, 0) + 1
+                        log.append(entries(first, first + rng.randrange(12), rng.randrange(top, top + 2)))
+                        other.append(entries(max(other.last_index, 0) + 1, max(other.last_index, 0) + 3))
+                    case "overwrite" if log.last_index > row.snapshot_index + 1:
+                        first = rng.randrange(max(row.snapshot_index, 0) + 1, log.last_index + 1)
+                        top += 1
+                        log.append(entries(first, first + rng.randrange(8), top))
+                    case "reset" if log.last_index > row.snapshot_index + 1:
+                        log.reset(rng.randrange(max(row.snapshot_index, 0) + 1, log.last_index + 1))
+                    case "flush":
+                        store.flush()
+                    case "snapshot" if log.last_index > row.snapshot_index:
+                        alive = [entry.index for entry in log.entries() if rng.random() < 0.3]
+                        log.snapshot(log.last_index, alive)
+                    case "compact":
+                        log.compact("major")
+                log.sync()
+                require_same(log, folder / str(seed) / "logs/one")
+
+
+def test_any_history_is_read_as_its_log_reads_it(tmp_path: Path) -> None:
+    histories(range(12), tmp_path)
+
+
+@pytest.mark.soak
+def test_soak_any_history_is_read_as_its_log_reads_it(tmp_path: Path) -> None:
+    histories(range(100, 1100), tmp_path)
