@@ -59,7 +59,7 @@ class LogWriter(LogReader):
             self._make_folder(folder)
             self._files.sync_folder(os.path.dirname(os.path.abspath(folder)))
         self._lock = self._open_stack.enter_context(FolderLock(folder))
-        # An earlier writer may have been killed before it synced what is found here; all that is acknowledged rests on it.
+        # An earlier writer may have been killed before it synced what is found here, and on which all will rest.
         sync_names(self._files, folder)
         self._limits = self._options.limits
         self._state = read_snapshot_state(folder)

@@ -102,7 +102,7 @@ def test_an_earlier_version_is_refused_by_name(name: str, tmp_path: Path) -> Non
     shutil.copy(GOLDEN / f"{name}-v1.segment", path)
     before = path.read_bytes()
     for opened in (SegmentReader, lambda path: SegmentLog(path.parent), lambda path: LogReader(path.parent)):
-        with pytest.raises(Unsupported, match="segment format version 1, written before 0.1.0"):
+        with pytest.raises(Unsupported, match=r"segment format version 1, written before 0\.1\.0"):
             opened(path)
     assert path.read_bytes() == before
 

@@ -238,7 +238,7 @@ def _synced(folder: Path, counts: Sequence[int], *, closed: bool) -> bytes:
 @pytest.mark.parametrize("counts", [[100], [3, 7], [1, 1, 8], [0]], ids=str)
 @pytest.mark.parametrize("length", [1, 12, 32, 64, 100])
 def test_damage_on_end_never_makes_synced_entries_vanish(tmp_path: Path, counts: list[int], length: int) -> None:
-    """With one seal, 12 damaged bytes that hit it and the first record made 100 synced entries vanish without a word."""
+    """With one seal, 12 damaged bytes that hit it and the first record made 100 synced entries vanish silently."""
     sound = _synced(tmp_path, counts, closed=length % 2 == 0)
     path = tmp_path / segment_name(1)
     refused = 0

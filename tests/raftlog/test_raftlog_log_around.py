@@ -1,4 +1,4 @@
-"""Around the log: killed and followed by an owner who acknowledges before the power fails, forked, under new settings."""
+"""Around the log: killed, and followed by an owner who acknowledges before the power fails; forked; new settings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import os
 import random
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,20 +15,17 @@ import pytest
 
 from compactlib.errors import Closed
 from compactlib.indexset import IndexSet
-from compactlib.outcome import Done, Failed
 from compactlib.raftlog import (
     CostPolicy,
     Dead,
     Entry,
     EveryNMinors,
     LogOptions,
-    LogReader,
     Missing,
     RaPolicy,
     SeedPolicy,
     SegmentLimits,
     SegmentLog,
-    SnapshotState,
 )
 from compactlib.raftlog.names import segment_name
 from compactlib.testing.forks import check_fork
@@ -172,3 +169,98 @@ def ask(log: SegmentLog, name: str) -> object:
         "scan": lambda: list(log.scan()), "record_snapshot": lambda: log.record_snapshot(1), "compact": log.compact,
         "punch_holes": log.punch_holes, "reclaim": log.reclaim, "sync": log.sync}
     return calls[name]()
+
+
+# ------------------------------------------------------------------------------------------------------- new settings
+
+
+SETTINGS = [
+    LogOptions(limits=SegmentLimits(max_entries=entries, max_bytes=size), policy=policy, trigger=trigger,
+               keep_links_seconds=keep, max_open_segments=opened, files=UnsyncedFiles())
+    for entries, size, policy, trigger, keep, opened in [
+        (4, 1 << 20, SeedPolicy(), EveryNMinors(0), 0.0, 1),
+        (64, 1 << 20, RaPolicy(), EveryNMinors(3), 60.0, 128),
+        (8, 100, CostPolicy(), EveryNMinors(1), 1e9, 2),
+        (1, 1, SeedPolicy(max_sources=2), EveryNMinors(2), 0.0, 3),
+        (1000, 1, RaPolicy(), EveryNMinors(0), 0.0, 1),
+    ]]
+
+
+class World:
+    """A log's folder, and what was acknowledged in it: every entry, and the snapshot."""
+
+    def __init__(self, base: Path) -> None:
+        self.path = Path(tempfile.mkdtemp(dir=base)) / "log"
+        self.entries: dict[int, Entry] = {}
+        self.snapshot = -1
+        self.live: set[int] = set()
+
+    def answer(self, index: int) -> Entry | Dead | Missing:
+        if index <= self.snapshot and index not in self.live:
+            return Dead(index, self.snapshot)
+        return self.entries.get(index, Missing(index))
+
+    def append(self, log: SegmentLog, rng: random.Random, term: int) -> None:
+        last = max(self.entries, default=self.snapshot)
+        first = rng.randrange(max(self.snapshot + 1, last - 5, 0), max(last, self.snapshot, 0) + 2)
+        for index in range(first, first + rng.randrange(1, 12)):
+            entry = Entry(index, term, rng.randbytes(rng.choice([0, 5, 40, 5000])))
+            log.append(*entry)
+            self.entries = {held: kept for held, kept in self.entries.items() if held < index} | {index: entry}
+        log.sync()
+
+    def record(self, log: SegmentLog, rng: random.Random) -> None:
+        if self.entries and max(self.entries) > self.snapshot:
+            index = rng.randrange(max(self.snapshot, min(self.entries)), max(self.entries) + 1)
+            held = [each for each in self.entries if each <= index and isinstance(self.answer(each), Entry)]
+            self.live = {each for each in held if rng.random() < 0.4}
+            log.record_snapshot(index, sorted(self.live))
+            self.snapshot = index
+
+
+def one_life(world: World, settings: LogOptions, rng: random.Random) -> None:
+    """Any few things a host does; closed at the end, or left as a killed process leaves it."""
+    log = SegmentLog(world.path, settings)
+    for number in range(rng.randrange(1, 8)):
+        match rng.choice(["append", "append", "append", "record", "compact", "punch", "reclaim"]):
+            case "append":
+                world.append(log, rng, number + 1)
+            case "record":
+                world.record(log, rng)
+            case "compact":
+                log.compact(rng.choice(["auto", "minor", "major"]))
+            case "punch":
+                log.punch_holes(min_bytes=4096)
+            case "reclaim":
+                log.reclaim()
+    if rng.random() < 0.5:
+        log.close()
+        return
+    if rng.random() < 0.5:
+        log.append((log.last_index or 0) + 1000, 99, b"never synced")
+    left_as_it_is(log)
+
+
+def left_as_it_is(log: SegmentLog) -> None:
+    """End the log as a kill does: what it has not handed to the disk is gone, and its lock is free."""
+    log._newest.abandon()  # noqa: SLF001 - no public name ends a log without closing it
+    log._lock.release()  # noqa: SLF001
+
+
+def audit(world: World, settings: LogOptions) -> None:
+    with SegmentLog(world.path, settings) as log:
+        top = max(world.entries, default=0)
+        for index in range(top + 2):
+            assert log.read(index) == world.answer(index), index
+        assert log.verify() == []
+        log.audit()
+
+
+def test_what_was_acknowledged_stays_under_any_later_settings(tmp_path: Path) -> None:
+    report = check_settings(lambda: World(tmp_path), SETTINGS, one_life, audit, histories=25)
+    assert report.changes > 30
+
+
+@pytest.mark.soak
+def test_soak_what_was_acknowledged_stays_under_any_later_settings(tmp_path: Path) -> None:
+    assert check_settings(lambda: World(tmp_path), SETTINGS, one_life, audit, histories=1_000, first_seed=1_000)
