@@ -204,7 +204,7 @@ def compact_stores(jobs: Iterable[StoreJob], executor: Executor, *, stores_at_on
 
 def _compact_stores(jobs: Sequence[StoreJob], executor: Executor, stores_at_once: int, weigh: Weigh | None,
                     budget: Budget, observer: Observer) -> Generator[StoreOutcome, None, None]:
-    ended: queue.SimpleQueue[StoreOutcome] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[StoreOutcome | BaseException] = queue.SimpleQueue()
     left = threading.Event()
     pool = ThreadPoolExecutor(stores_at_once, thread_name_prefix="compactlib-stores")
     shared = SharedExecutor(executor, weigh=weigh, budget=budget, observer=observer)
@@ -212,15 +212,22 @@ def _compact_stores(jobs: Sequence[StoreJob], executor: Executor, stores_at_once
     def run_one(job: StoreJob) -> None:
         if left.is_set():
             return
-        refusal = budget.refusal
-        outcome = Failed(refusal) if refusal is not None else _outcome_of(job, shared, budget)
-        ended.put(StoreOutcome(job.name, outcome))
+        try:
+            refusal = budget.refusal
+            outcome = Failed(refusal) if refusal is not None else _outcome_of(job, shared, budget)
+        except BaseException as error:
+            # KeyboardInterrupt and the like belong to who asked for all this.
+            ended.put(error)
+        else:
+            ended.put(StoreOutcome(job.name, outcome))
 
     try:
         for job in jobs:
             pool.submit(run_one, job)
         for done in range(1, len(jobs) + 1):
             outcome = ended.get()
+            if isinstance(outcome, BaseException):
+                raise outcome
             observer.progress(Progress("stores", done, len(jobs), "stores"))
             yield outcome
     finally:

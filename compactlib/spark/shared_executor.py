@@ -162,8 +162,9 @@ class SharedExecutor:
                 if isinstance(outcome, RewriteResult):
                     each.budget.charge(outcome.bytes_written)
                 each.answers.put(attrs.evolve(outcome, task=each.task.task.name))
-            error: Exception = CompactlibError(f"{self._executor!r} ended without an outcome for it")
-        except Exception as raised:
+            error: BaseException = CompactlibError(f"{self._executor!r} ended without an outcome for it")
+        except BaseException as raised:
+            # Also what ends a process elsewhere: this is no thread of a host's, and lanes wait for it.
             error = raised
         # Whatever an executor raises or leaves out must not keep the lanes waiting for good.
         for each in owners.values():

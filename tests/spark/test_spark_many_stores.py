@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from compactlib.budget import Budget
-from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, TaskFailed
+from compactlib.errors import BudgetSpent, CompactlibError, CorruptData, InvalidInput, TaskFailed
 from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed
 from compactlib.rewrite import Executor, LocalExecutor, RewriteFailure, RewriteOutcome, RewriteTask
@@ -115,7 +115,36 @@ class TestCompactStores:
             compact_stores([job("a")], LocalExecutor(), stores_at_once=0)
 
 
+    @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit()])
+    def test_what_ends_a_process_is_raised_by_the_run_and_nobody_waits_for_good(self, error: BaseException) -> None:
+        def ends(executor: Executor, budget: Budget) -> object:
+            raise error
+
+        jobs = [StoreJob("a", ends), StoreJob("b", lambda executor, budget: Done(1))]
+        with pytest.raises(type(error)):
+            list(compact_stores(jobs, LocalExecutor(), stores_at_once=1))
+
+
 class TestSharedExecutor:
+    @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit()])
+    def test_what_ends_a_process_is_an_answer_and_the_next_batch_is_run(self, error: BaseException) -> None:
+        broken = [error]
+
+        class Ending:
+            def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+                    observer: Observer | None = None) -> Any:
+                if broken:
+                    raise broken.pop()
+                return LocalExecutor().run(tasks, budget=budget, observer=observer)
+
+        with SharedExecutor(Ending()) as shared:
+            for _ in range(4):
+                (outcome,) = shared.lane("a").run([FailingTask("t", "corrupt")])
+                assert isinstance(outcome, RewriteFailure)
+            shared.audit()
+            assert isinstance(outcome, RewriteFailure)
+            assert isinstance(outcome.error, CorruptData)
+
     def test_tasks_of_many_lanes_make_one_batch(self) -> None:
         """Both batches are held up, so that what comes meanwhile goes together, the heaviest first."""
         gate = threading.Event()
