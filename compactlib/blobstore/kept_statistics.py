@@ -71,7 +71,8 @@ class KeptStatistics:
                 anew.
         """
         buckets = self._buckets
-        if buckets is None or not self._continues(snapshot):
+        # Buckets do not go back: a clock that was ahead must not leave what lives counted as dead.
+        if buckets is None or not self._continues(snapshot) or now < buckets.resolved_now:
             return self._count_anew(snapshot, now, breather, budget)
         try:
             buckets.advance(now)

@@ -54,6 +54,9 @@ def draft_put(blob_id: bytes, state: BlobState | None, *, content_bytes: int, no
     if ttl_seconds is not None and not ttl_seconds >= 0:
         raise InvalidInput(f"the time to live is {ttl_seconds} seconds; give 0 or more, or None for no end")
     expires_ms = NO_EXPIRY if ttl_seconds is None else now_ms + milliseconds(ttl_seconds)
+    if ttl_seconds is not None and expires_ms < 0:
+        raise InvalidInput(f"the blob would expire at {expires_ms / 1000:.3f}, before 1970, which no record can say; "
+                           f"put the host's clock right, or give no time to live")
     draft = draft_of(blob_id, RecordKind.PUT, content_bytes=content_bytes, op_time_ms=now_ms, expires_ms=expires_ms,
                      account=account, container=container)
     if state is not None:

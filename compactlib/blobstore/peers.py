@@ -18,12 +18,18 @@ from compactlib.blobstore.replication import ReplicationToken
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CompactlibError, InvalidInput, NotFound
 from compactlib.report import Table
+from compactlib.runtime import SteadyClock
 
 
 @attrs.frozen
 class _Heard:
     token: ReplicationToken | None
     at: float
+    tick: float
+
+    @classmethod
+    def now(cls, token: ReplicationToken | None, clock: Clock) -> _Heard:
+        return cls(token, clock.now(), clock.monotonic())
 
 
 class PeerTokens:
@@ -47,8 +53,8 @@ class PeerTokens:
         self._incarnation = incarnation
         self._ignore_idle_seconds = ignore_idle_seconds
         self._clock: Clock = SystemClock() if clock is None else clock
-        began = self._clock.now()
-        self._heard = {name: _Heard(None, began) for name in peers}
+        began = _Heard.now(None, self._clock)
+        self._heard = dict.fromkeys(peers, began)
         self._lock = threading.Lock()
 
     def heard(self, peer: str, token: ReplicationToken | None) -> None:
@@ -61,12 +67,12 @@ class PeerTokens:
             if peer not in self._heard:
                 known = ", ".join(sorted(self._heard)) or "(none)"
                 raise NotFound(f"{peer!r} is none of the peers {known}; add it first")
-            self._heard[peer] = _Heard(token, self._clock.now())
+            self._heard[peer] = _Heard.now(token, self._clock)
 
     def add(self, peer: str) -> None:
         """One more peer, which has seen nothing yet; one that is known stays as it is."""
         with self._lock:
-            self._heard.setdefault(peer, _Heard(None, self._clock.now()))
+            self._heard.setdefault(peer, _Heard.now(None, self._clock))
 
     def remove(self, peer: str) -> None:
         """A peer that does not follow the store any more; an unknown one does not matter."""
@@ -75,7 +81,7 @@ class PeerTokens:
 
     def have_seen(self, entry: IndexEntry) -> bool:
         """Whether every peer that counts has read this record; for `Questions.seen_by_all_peers`. O(peers)."""
-        now = self._clock.now()
+        now = self._clock.monotonic()
         with self._lock:
             return all(self._has_seen(heard, entry) or self._is_ignored(heard, now) for heard in self._heard.values())
 
@@ -84,7 +90,8 @@ class PeerTokens:
         return token is not None and token.incarnation == self._incarnation and token.sequence >= entry.sequence
 
     def _is_ignored(self, heard: _Heard, now: float) -> bool:
-        return 0 < self._ignore_idle_seconds < now - heard.at
+        # By the monotonic clock: one that was set ahead makes nobody idle.
+        return 0 < self._ignore_idle_seconds < now - heard.tick
 
     def audit(self) -> None:
         """Check that no token is one that cannot be.
@@ -99,7 +106,7 @@ class PeerTokens:
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row a peer: how far it is, when it was heard of, and whether it counts."""
-        now = self._clock.now()
+        now = self._clock.monotonic()
         with self._lock:
             return [{"peer": name, "sequence": heard.token.sequence if heard.token else None, "heard_at": heard.at,
                      "counts": not self._is_ignored(heard, now)} for name, heard in sorted(self._heard.items())]
@@ -117,7 +124,7 @@ class ContainerStates:
     Args:
         retention_seconds: how long after its deletion a container counts as gone
             (`BlobStoreConfig.container_retention_seconds`).
-        clock: where time comes from.
+        clock: where time comes from; a jump of it is believed when a second reading confirms it.
 
     Raises:
         InvalidInput: the retention is negative.
@@ -127,7 +134,7 @@ class ContainerStates:
         if retention_seconds < 0:
             raise InvalidInput(f"retention_seconds is {retention_seconds}; give 0 or more")
         self._retention_seconds = retention_seconds
-        self._clock: Clock = SystemClock() if clock is None else clock
+        self._clock = SteadyClock(clock)
         self._gone_at: dict[tuple[int, int], float] = {}
 
     def deactivate(self, account: int, container: int) -> None:
@@ -145,7 +152,7 @@ class ContainerStates:
     def is_gone(self, entry: IndexEntry) -> bool:
         """Whether a record's container is gone for good; for `Questions.is_container_gone`."""
         gone_at = self._gone_at.get((entry.account, entry.container))
-        return gone_at is not None and gone_at <= self._clock.now()
+        return gone_at is not None and gone_at <= self._clock.steady()
 
     def audit(self) -> None:
         """Check that no time is none.

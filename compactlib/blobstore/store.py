@@ -43,7 +43,7 @@ class BlobStore(StoreLog):
         folder: where its files lie; created (in an existing folder) if it does not exist.
         config: how it is kept. Capacities are used when the store is created and come from the disk afterwards.
         files: the disk.
-        clock: where time comes from.
+        clock: where time comes from. What jumps is not believed at once: see `accept_clock`.
         observer: told of progress, counters and events.
         name: what it is called in messages; the folder's name if not given.
         new_incarnation: gives a new store its 16 bytes, for tests that need them to repeat.
@@ -235,7 +235,7 @@ class BlobStore(StoreLog):
         gone = put is None or bool(put.flags & RecordFlag.ERASED)
         if state.is_deleted and (gone or not options.include_deleted):
             return Deleted(key, deciding.op_time_ms / 1000, deciding.life_version, gone)
-        if not options.include_expired and state.is_expired(self._now_ms()):
+        if state.newest.expires_ms >= 0 and not options.include_expired and state.is_expired(self._now_ms()):
             return Expired(key, state.newest.expires_ms / 1000)
         return Missing(key) if put is None or gone else put
 

@@ -22,6 +22,7 @@ from compactlib.blobstore.open_store import open_log
 from compactlib.blobstore.recover import CompactionRecovery
 from compactlib.blobstore.segment import SegmentHeader, salt_of
 from compactlib.blobstore.status import StoreStatus
+from compactlib.blobstore.store_clock import StoreClock, last_known_time
 from compactlib.blobstore.store_compactions import StoreCompactions
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Closed
@@ -54,6 +55,7 @@ class StoreLog:
         self._log: LiveLog = opened.log
         self._salt = salt_of(self._descriptor.incarnation)
         self._compactions = StoreCompactions(f"the blob store {self._name}", opened.compaction.log)
+        self._store_clock = StoreClock(self._clock, last_known_time(self._log.state), self._observer)
         self._closed = False
 
     # ------------------------------------------------------------------------------------------------- properties
@@ -95,8 +97,8 @@ class StoreLog:
 
     @property
     def clock(self) -> Clock:
-        """Where time comes from."""
-        return self._clock
+        """The time that compactions and hard deletes go by: behind the host's while that is in doubt."""
+        return self._store_clock
 
     @property
     def observer(self) -> Observer:
@@ -123,6 +125,13 @@ class StoreLog:
         self._lock_file.require_mine()
         log.flush()
         log.observer.deliver()
+
+    def accept_clock(self) -> None:
+        """Believe the host's clock as it stands, although it has jumped, or stepped since the store was used last.
+
+        For an operator who has looked at it. Nobody has to: if the clock stays so, it is believed half a minute later.
+        """
+        self._store_clock.accept()
 
     def status(self) -> StoreStatus:
         """Numbers of the store as it is now. Takes the lock for a moment."""
@@ -258,7 +267,7 @@ class StoreLog:
         return _Writing(self)
 
     def _now_ms(self) -> int:
-        return milliseconds(self._clock.now())
+        return milliseconds(self._store_clock.steady())
 
 
 class _Writing:

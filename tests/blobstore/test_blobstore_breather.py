@@ -51,6 +51,7 @@ def test_deciding_copying_and_counting_breathe_and_end_the_same(step: float, tmp
     garbage_store(tmp_path / "store", ManualClock(1_000_000.0)).close()
     clock = BusyClock(1_000_100.0, step)
     with BlobStore(tmp_path / "store", config(), clock=clock, name="store") as store:
+        store.accept_clock()
         view = Sensor(store).view(1_000_100.0)
         counted = clock.naps
         report = compact_all(store)

@@ -95,6 +95,7 @@ def test_what_was_copied_before_is_not_used_if_it_would_be_copied_otherwise_now(
             report = done(compactor.resume(budget=Budget()))
     if reopened:
         with open_store(folder, clock, swap_segments=9) as store:
+            store.accept_clock()
             report = done(BlobCompactor(store).resume(budget=Budget()))
     assert report.verdicts[Verdict.EXPIRED] > 20
     with open_store(folder, clock) as store:

@@ -180,6 +180,7 @@ def test_a_full_round_is_remembered_over_a_restart(tmp_path: Path) -> None:
             Sensor(opened).view(1_000_000.0)
             opened.close()
         with BlobStore(tmp_path / "one", CONFIG, clock=clock) as store:
+            store.accept_clock()
             manager = CompactionManager(BOTH, clock=clock)
             manager.add(ManagedBlobStore(store, policy=policy), enabled=True)
             manager.run_due()
@@ -199,9 +200,11 @@ def test_a_full_round_that_a_restart_has_interrupted_is_remembered_when_it_is_re
     clock.advance(3601.0)
     everything = CompactAll(min_used_fraction=0.0)
     with BlobStore(tmp_path / "one", CONFIG, clock=clock, observer=Cancelling()) as store:
+        store.accept_clock()
         assert isinstance(ManagedBlobStore(store, policy=everything).check(budget), Failed)
     clock.advance(60.0)
     with BlobStore(tmp_path / "one", CONFIG, clock=clock) as store:
+        store.accept_clock()
         assert isinstance(ManagedBlobStore(store, policy=everything).resume(Budget()), Done)
         check_content(store)
     history = read_history(tmp_path / "one")
