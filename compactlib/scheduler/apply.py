@@ -43,6 +43,7 @@ _FATES = {Pushed.QUEUED: "queued", Pushed.DUPLICATE: "duplicate", Pushed.TERMINA
 def carry_out(effects: Effects, operation: Operation) -> ApplyResult:
     """Change the state as the operation says. O(its parts * log n)."""
     if isinstance(operation, PlanUpdate):
+        effects.cut_late_stamps()
         return Applied(_update_plan(effects, operation))
     if isinstance(operation, AddBlocks):
         return _add_blocks(effects, operation)
@@ -82,6 +83,7 @@ def _update_plan(effects: Effects, update: PlanUpdate) -> PollResponse:
         state.turns.update(update.turns)
     for level, tenant, virtual_time in update.passes:
         state.jobs.level(level).ready.set_turn(tenant, virtual_time)
+    effects.forget_tombstones()
     state.jobs.settle()
     state.blocks.ripen(update.now)
     return PollResponse(tuple(plans), tuple(assignments), _answers(effects, update),
@@ -108,16 +110,19 @@ def _evict(effects: Effects, item: EvictedJob) -> None:
 
 def _queue_job(effects: Effects, update: PlanUpdate, item: NewJob) -> None:
     state, plan = effects.state, item.plan
-    limit = state.config.max_queue_size
+    limit = effects.limits.max_queue_size
     if state.jobs.get(plan.name) is not None or (limit and len(state.jobs) >= limit):
         return
     key = plan.tenant, plan.shard, plan.compaction_level
-    if not all(state.blocks.holds(key, block_id) for block_id in plan.source_blocks):
+    if plan.compaction_level < len(state.config.levels):
+        if not all(state.blocks.holds(key, block_id) for block_id in plan.source_blocks):
+            return
+        state.blocks.remove_all(key, plan.source_blocks)
+    elif not all(state.is_waiting(key, block_id) for block_id in plan.source_blocks):
         return
-    state.blocks.remove_all(key, plan.source_blocks)
     state.jobs.add(item.state, plan)
     for tombstone in plan.tombstones:
-        state.tombstones.lease(tombstone.name, update.now + state.config.cleanup_lease_seconds)
+        state.tombstones.lease(tombstone.name, update.now + effects.limits.cleanup_lease_seconds)
 
 
 def _renew(effects: Effects, item: UpdatedJob, assignments: list[Assignment]) -> None:
@@ -154,7 +159,7 @@ def _assign(effects: Effects, update: PlanUpdate, item: AssignedJob, assignments
         return plan
     left = tuple(tombstone for tombstone in plan.tombstones if tombstone.name in state.tombstones)
     for tombstone in left:
-        state.tombstones.lease(tombstone.name, update.now + state.config.cleanup_lease_seconds)
+        state.tombstones.lease(tombstone.name, update.now + effects.limits.cleanup_lease_seconds)
     return plan if left == plan.tombstones else attrs.evolve(plan, tombstones=left)
 
 

@@ -17,7 +17,7 @@ import enum
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from compactlib.errors import CompactlibError
+from compactlib.errors import AuditFailed
 from compactlib.scheduler.block_groups import (
     Batch,
     Group,
@@ -129,8 +129,23 @@ class BlockQueue:
                 for group in level.due(now):
                     self._make_ripe(level, group)
 
+    def cut(self, now: float) -> None:
+        """No batch is younger than `now`, seconds. O(keys + batches)."""
+        for level in self.levels:
+            for group in level.groups.values():
+                group.updated_at = min(group.updated_at, now)
+                if group.staging.live:
+                    group.staging.created_at = min(group.staging.created_at, now)
+                late = [batch for batch in group.flushed if batch.created_at > now]
+                if late:
+                    # Its place among those that wait is that of its oldest batch.
+                    self._leave_orders(level, group)
+                    for batch in late:
+                        batch.created_at = now
+                    self._classify(level, group)
+
     def remove_all(self, key: Key, block_ids: Sequence[str]) -> None:
-        """Take blocks out that are there. As `remove`, but whole batches go at once: O(blocks)."""
+        """Take blocks out that are there, staged or flushed. As `remove`, but whole batches go at once: O(blocks)."""
         level = self.levels[key[2]]
         group = level.groups[key]
         parts: dict[int, tuple[Batch, list[str]]] = {}
@@ -174,6 +189,8 @@ class BlockQueue:
                 drop_batch(level, group, batch)
             self._classify(level, group)
         if not group.members:
+            # With its last block, a staged one perhaps, it leaves the orders as well.
+            self._leave_orders(level, group)
             del level.groups[key]
         return True
 
@@ -279,7 +296,7 @@ class BlockQueue:
         """Check that every count and every order says the same. O(blocks).
 
         Raises:
-            CompactlibError: something does not; the message has the numbers.
+            AuditFailed: something does not; the message has the numbers.
         """
         for number, level in enumerate(self.levels):
             ripe, waiting = 0, 0
@@ -288,14 +305,14 @@ class BlockQueue:
                 ripe += sum(1 for batch in group.flushed if batch.live) if group.ripe else 0
                 waiting += group.waiting_as is not None
                 if group.live and group.ripe == (group.waiting_as is not None):
-                    raise CompactlibError(f"{key}: ripe is {group.ripe}, and its place in the waiting order is "
+                    raise AuditFailed(f"{key}: ripe is {group.ripe}, and its place in the waiting order is "
                                           f"{group.waiting_as}; exactly one holds")
                 if group.waiting_as is not None and (
                         level.waiting.get(group.waiting_as) is not group
                         or group.waiting_as != (group.flushed[0].created_at, group.flushed[0].sequence)):
-                    raise CompactlibError(f"{key} is not where its oldest batch waits: {group.waiting_as}")
+                    raise AuditFailed(f"{key} is not where its oldest batch waits: {group.waiting_as}")
             if (len(level.arrival), len(level.waiting)) != (ripe, waiting):
-                raise CompactlibError(f"level {number}: {len(level.arrival)} batches in the order of arrival for "
+                raise AuditFailed(f"level {number}: {len(level.arrival)} batches in the order of arrival for "
                                       f"{ripe} ripe ones, {len(level.waiting)} keys waiting for {waiting}")
 
     # ---------------------------------------------------------------------------------------------- stored form

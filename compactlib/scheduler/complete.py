@@ -29,7 +29,7 @@ def complete(effects: Effects, item: CompletedJob) -> None:
     if results is None:
         state.jobs.complete(job)
         return
-    gone = state.config.check_results and sources_gone(state, job, results)
+    gone = bool(effects.limits.checks_results) and sources_gone(state, job, results)
     if not gone and any(state.tombstones.covers(block) for block in results.new_blocks):
         # They were given up between prepare and apply; the worker keeps the job and will be told when it asks again.
         effects.verdicts[name] = Verdict.SUPERSEDED
@@ -44,7 +44,7 @@ def complete(effects: Effects, item: CompletedJob) -> None:
     if results.source_blocks and (results.new_blocks or results.no_output is NoOutput.EMPTY):
         _replace(effects, job, results)
     settle_orphans(effects, job, results.new_blocks)
-    unread = unread_sources(job, results) if state.config.check_results else ()
+    unread = unread_sources(job, results) if effects.limits.checks_results else ()
     if unread:
         effects.quarantine(attrs.evolve(job.plan(), source_blocks=unread, tombstones=()),
                            "the worker did not find these sources", job.state.failures)
@@ -108,7 +108,7 @@ def _replace(effects: Effects, job: Job, results: CompactedBlocks) -> None:
         queue_block(effects, block)
     if state.index is None:
         return
-    if state.config.check_results:
+    if effects.limits.checks_results:
         state.index.replace(job.tenant, job.shard, results.source_blocks, results.new_blocks)
         return
     # Unchecked results may name anything; what can be done with them is done.

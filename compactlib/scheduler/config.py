@@ -73,6 +73,29 @@ class FairShare:
         return self.weights.get(tenant, self.default_weight)
 
 
+@attrs.frozen(slots=False)
+class Limits:
+    """The settings by which an update is carried out: recorded with it, so that no later ones judge it again.
+
+    Attributes:
+        max_queue_size: see `SchedulerConfig`, like the others.
+        max_quarantine_size: of evicted jobs.
+        max_tombstones: of those that nobody has confirmed.
+        checks_results: 1 if results are held against plan and index, else 0.
+        lease_seconds: no job's lease lasts longer.
+        max_backoff_seconds: no job waits longer.
+        cleanup_lease_seconds: no tombstone's lease lasts longer.
+    """
+
+    max_queue_size: int
+    max_quarantine_size: int
+    max_tombstones: int
+    checks_results: int
+    lease_seconds: float
+    max_backoff_seconds: float
+    cleanup_lease_seconds: float
+
+
 DEFAULT_LEVELS = (
     LevelConfig(max_blocks=20, max_age_seconds=36, max_range_seconds=10800),
     LevelConfig(max_blocks=10, max_age_seconds=720, max_range_seconds=10800),
@@ -101,6 +124,8 @@ class SchedulerConfig:
         cleanup_delay_seconds: how old a tombstone must be before its objects are deleted.
         cleanup_min_level: lowest level of jobs that carry tombstones.
         cleanup_max_level: highest level of jobs that carry tombstones.
+        max_tombstones: tombstones kept at most; the oldest leave, an event says so, and their objects stay for somebody
+            else to find. Where no worker has a cleanup, all of them end so.
         cleanup_lease_seconds: after this long without a confirmation, a tombstone is handed out again.
         standalone_cleanup: hand tombstones to workers that have room and no job to do.
         refuse_future_tokens: refuse tokens above the current log index, which nobody can have been given.
@@ -127,6 +152,7 @@ class SchedulerConfig:
     cleanup_delay_seconds: float = 900.0
     cleanup_min_level: int = 0
     cleanup_max_level: int = 1
+    max_tombstones: int = 100_000
     cleanup_lease_seconds: float = 900.0
     standalone_cleanup: bool = True
     refuse_future_tokens: bool = True
@@ -142,7 +168,7 @@ class SchedulerConfig:
         for name in ("max_failures", "max_queue_size", "cleanup_batch_size"):
             if getattr(self, name) < 0:
                 raise BadConfig(f"{name} is {getattr(self, name)}; it cannot be negative")
-        for name in ("max_quarantine_size", "max_jobs_per_poll"):
+        for name in ("max_quarantine_size", "max_jobs_per_poll", "max_tombstones"):
             if not 1 <= getattr(self, name) < 1 << 20:
                 raise BadConfig(f"{name} is {getattr(self, name)}; give 1 to {(1 << 20) - 1}")
         for name in ("backoff_seconds", "max_backoff_seconds", "cleanup_delay_seconds", "cleanup_lease_seconds"):
@@ -151,3 +177,9 @@ class SchedulerConfig:
             raise BadConfig(f"higher_level_share is {self.higher_level_share}; a share lies between 0 and 1")
         if self.last_key not in ("age", "name"):
             raise BadConfig(f"last_key is {self.last_key!r}; give 'age' or 'name'")
+
+    @property
+    def limits(self) -> Limits:
+        """What is recorded with each update."""
+        return Limits(self.max_queue_size, self.max_quarantine_size, self.max_tombstones, int(self.check_results),
+                      self.lease_seconds, self.max_backoff_seconds, self.cleanup_lease_seconds)

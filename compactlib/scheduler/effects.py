@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import attrs
+
+from compactlib.scheduler.config import Limits
 from compactlib.scheduler.model import BlockMeta, BlockTombstones, Command, JobPlan, Tombstone
 from compactlib.scheduler.poll import Verdict
 from compactlib.scheduler.results import by_place
 from compactlib.scheduler.state import QuarantinedJob, SchedulerState
+
+TIME_IN_DOUBT = "scheduler_time_in_doubt"
+"""A command's time lies far from the one before it, by `seconds` (positive: ahead); the next command decides."""
+TIME_SETTLED = "scheduler_time_settled"
+"""It is no longer in doubt: the present command's time lies `seconds` from the last one that was believed."""
+TOMBSTONE_DROPPED = "scheduler_tombstone_dropped"
+"""There were too many: what it names stays for somebody else to find. `tombstone`, `tenant`, `shard`, `blocks`."""
 
 
 class Effects:
@@ -16,14 +26,16 @@ class Effects:
 
     Attributes:
         state: what is changed.
-        command: gives index and time.
+        command: gives index and time: its own, or the one that the state machine takes it for (`timeline.py`).
+        limits: what it is carried out by.
         verdicts: answers that turned out otherwise than prepared, by job.
         events: what a host may want to know: name and fields.
     """
 
-    def __init__(self, state: SchedulerState, command: Command) -> None:
+    def __init__(self, state: SchedulerState, command: Command, limits: Limits) -> None:
         self.state: SchedulerState = state
         self.command: Command = command
+        self.limits: Limits = limits
         self.verdicts: dict[str, Verdict] = {}
         self.events: list[tuple[str, dict[str, Any]]] = []
 
@@ -54,9 +66,40 @@ class Effects:
                                                      since=self.command.appended_at, orphans=orphans)
         self.events.append(("scheduler_job_quarantined", {"job": plan.name, "reason": reason, "failures": failures,
                                                           "blocks": len(plan.source_blocks)}))
-        while len(state.quarantine) > state.config.max_quarantine_size:
+        while len(state.quarantine) > self.limits.max_quarantine_size:
             name = next(iter(state.quarantine))
             gone = state.quarantine.pop(name)
             state.quarantine_dropped += 1
             self.throw_away(name, gone.orphans)
             self.events.append(("scheduler_quarantine_dropped", {"job": name, "blocks": len(gone.plan.source_blocks)}))
+
+    def forget_tombstones(self) -> None:
+        """While there are more than may be kept, the oldest go: their objects are left for somebody else to find."""
+        state = self.state
+        while len(state.tombstones) > self.limits.max_tombstones:
+            gone = state.tombstones.drop_oldest()
+            state.tombstones_dropped += 1
+            self.events.append((TOMBSTONE_DROPPED, {
+                "tombstone": gone.name, "tenant": gone.tenant, "shard": gone.shard,
+                "blocks": len(gone.blocks) if isinstance(gone, BlockTombstones) else None}))
+
+    def take_time(self, time: float) -> None:
+        """Take note of the command's time, and go by what it is taken for."""
+        state, command = self.state, self.command
+        before, moment = state.timeline, state.timeline.at(time)
+        if moment.timeline.doubt is not None:
+            self.events.append((TIME_IN_DOUBT, {"seconds": time - (before.latest or 0.0)}))
+        elif before.doubt is not None:
+            self.events.append((TIME_SETTLED, {"seconds": time - (before.latest or 0.0)}))
+        state.timeline = moment.timeline
+        if moment.stamp != time:
+            self.command = Command(command.index, command.term, moment.stamp)
+
+    def cut_late_stamps(self) -> None:
+        """Where a time was believed that turned out to be in the future, nothing waits longer than if given out now."""
+        state, now, limits = self.state, self.command.appended_at, self.limits
+        if state.timeline.has_late_stamps and state.timeline.doubt is None:
+            state.jobs.cut(now + limits.lease_seconds, now + limits.max_backoff_seconds)
+            state.tombstones.cut(now, now + limits.cleanup_lease_seconds)
+            state.blocks.cut(now)
+            state.timeline = attrs.evolve(state.timeline, has_late_stamps=False)

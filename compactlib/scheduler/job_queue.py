@@ -16,7 +16,7 @@ from itertools import chain
 import attrs
 from sortedcontainers import SortedDict, SortedList
 
-from compactlib.errors import CompactlibError
+from compactlib.errors import AuditFailed
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.due_jobs import DueJobs
 from compactlib.scheduler.job import NOT_READY, Job, LastKeyOf
@@ -93,6 +93,8 @@ class JobQueue:
         self.get: Callable[[str], Job | None] = self._jobs.get
         """The job of a name, if it is queued. O(1)."""
         self.levels: SortedDict[int, JobLevel] = SortedDict()
+        # The sources of jobs of levels that are compacted no more: the block queue does not know them.
+        self._retired: set[tuple[str, int, int, str]] = set()
         # Jobs that failed too often, the worst first; their leases may still run.
         self._failed: SortedList[tuple[int, float, int, int | str, str]] = SortedList()
 
@@ -117,6 +119,7 @@ class JobQueue:
         if state.name in self._jobs:
             return False
         job = self._jobs[state.name] = Job(state, plan)
+        self._retired.update(self._retired_sources(job))
         level = self.level(state.compaction_level)
         level.counts.added += 1
         self._place(level, job)
@@ -126,6 +129,7 @@ class JobQueue:
         """Put a stored job back; nothing is counted. O(log n)."""
         job = self._jobs[state.name] = Job(state, plan)
         job.orphans = orphans
+        self._retired.update(self._retired_sources(job))
         self._place(self.level(state.compaction_level), job)
 
     def put(self, job: Job, state: JobState) -> None:
@@ -153,6 +157,15 @@ class JobQueue:
         """The job makes room."""
         self._remove(job).evicted += 1
 
+    def cut(self, lease_end: float, wait_end: float) -> None:
+        """No lease ends after `lease_end`, and no job waits for longer than `wait_end`, seconds. O(n)."""
+        for job in list(self):
+            state = job.state
+            if state.status is _IN_PROGRESS and state.lease_expires_at > lease_end:
+                self.put(job, attrs.evolve(state, lease_expires_at=lease_end))
+            elif state.not_before and state.not_before > wait_end:
+                self.put(job, attrs.evolve(state, not_before=wait_end))
+
     def settle(self) -> None:
         """Keep the heaps tidy; after each applied update. O(levels * failures), and O(log n) a lapsed renewal."""
         for level in self.levels.values():
@@ -162,7 +175,18 @@ class JobQueue:
         level = self.levels[job.state.compaction_level]
         self._take(level, job)
         del self._jobs[job.state.name]
+        self._retired.difference_update(self._retired_sources(job))
         return level.counts
+
+    def _retired_sources(self, job: Job) -> list[tuple[str, int, int, str]]:
+        level = job.state.compaction_level
+        if level < len(self._config.levels):
+            return []
+        return [(job.tenant, job.shard, level, block_id) for block_id in job.source_blocks]
+
+    def has_retired_source(self, tenant: str, shard: int, level: int, block_id: str) -> bool:
+        """Whether a job of a level that is compacted no more has this source. O(1)."""
+        return (tenant, shard, level, block_id) in self._retired
 
     def _place(self, level: JobLevel, job: Job) -> None:
         state = job.state
@@ -229,7 +253,7 @@ class JobQueue:
         """Check that every job stands exactly where its state says. O(n log n).
 
         Raises:
-            CompactlibError: one does not; the message has the numbers.
+            AuditFailed: one does not; the message has the numbers.
         """
         placed = len(self._failed)
         for number, level in self.levels.items():
@@ -240,16 +264,16 @@ class JobQueue:
                 placed += len(waiting)
             for job, _ in level.ready.in_order():
                 if job.state.compaction_level != number or self._jobs.get(job.state.name) is not job:
-                    raise CompactlibError(f"{job!r} waits at level {number}")
+                    raise AuditFailed(f"{job!r} waits at level {number}")
         if placed != len(self._jobs):
-            raise CompactlibError(f"{len(self._jobs)} jobs are queued, and {placed} have a place in the order")
+            raise AuditFailed(f"{len(self._jobs)} jobs are queued, and {placed} have a place in the order")
         for name, job in self._jobs.items():
             state = job.state
             if state.name != name or state.status not in (_UNSPECIFIED, _IN_PROGRESS):
-                raise CompactlibError(f"job {name!r} is kept with the state {state!r}")
+                raise AuditFailed(f"job {name!r} is kept with the state {state!r}")
             places = (job.ready != NOT_READY) + (job.waits_in is not None) + self.has_failed(state)
             if places != 1:
-                raise CompactlibError(f"{job!r} has {places} places in the order")
+                raise AuditFailed(f"{job!r} has {places} places in the order")
 
     def __repr__(self) -> str:
         return f"JobQueue({len(self)} jobs)"

@@ -12,7 +12,7 @@ from functools import cache
 from types import UnionType
 from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from compactlib.scheduler import model, poll, state, update
+from compactlib.scheduler import config, model, poll, state, update
 
 Plain: TypeAlias = Any
 """What JSON can hold."""
@@ -41,7 +41,9 @@ FIELDS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
     "tlease": (update.TombstoneLease, ("tombstone", "lease_expires_at")),
     "update": (update.PlanUpdate, ("index", "term", "now", "new_jobs", "assigned_jobs", "updated_jobs", "returned_jobs",
                                    "completed_jobs", "evicted_jobs", "refused_outputs", "leased_tombstones",
-                                   "deleted_tombstones", "turns", "passes", "answers")),
+                                   "deleted_tombstones", "turns", "passes", "answers", "limits")),
+    "limits": (config.Limits, ("max_queue_size", "max_quarantine_size", "max_tombstones", "checks_results",
+                               "lease_seconds", "max_backoff_seconds", "cleanup_lease_seconds")),
     "add": (update.AddBlocks, ("blocks",)),
     "tick": (update.Tick, ()),
     "retain": (update.Retain, ("before",)),

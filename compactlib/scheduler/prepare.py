@@ -68,7 +68,13 @@ class _Poll:
         self._state = state
         self._command = command
         self._request = request
-        self._schedule = Schedule(state.jobs, state.config, command, state.turns)
+        moment = state.timeline.at(command.appended_at)
+        self._notes_time = moment.is_news_after(state.timeline)
+        # Up to when leases, delays and back-offs are over.
+        self._expiry: float = moment.expiry if command.expiry is None else min(command.expiry, moment.expiry)
+        if moment.stamp != command.appended_at:
+            self._command = command = Command(command.index, command.term, moment.stamp)
+        self._schedule = Schedule(state.jobs, state.config, command, state.turns, expiry=self._expiry)
         self._answers: list[StatusAnswer] = []
         self._updated: list[UpdatedJob] = []
         self._returned: list[ReturnedJob] = []
@@ -97,7 +103,7 @@ class _Poll:
             refused_outputs=tuple(self._refused), leased_tombstones=leased,
             deleted_tombstones=deleted, turns=tuple(schedule.turns.items()),
             passes=tuple([(level, tenant, passed) for (level, tenant), passed in schedule.passes.items()]),
-            answers=tuple(self._answers),
+            answers=tuple(self._answers), limits=self._state.limits, notes_time=self._notes_time,
         )
 
     # ------------------------------------------------------------------------------------------ what workers say
@@ -172,7 +178,7 @@ class _Poll:
         while len(created) < capacity and (plan := cursor.next_job()) is not None:
             if state.jobs.get(plan.name) is not None:
                 continue  # its blocks were pushed a second time; they wait until the job is done
-            if (gone := schedule.evict_job()) is not None:
+            while (gone := schedule.evict_job()) is not None:
                 evicted.append(gone)
             job = schedule.add_job(plan)
             if job is None:
@@ -183,12 +189,12 @@ class _Poll:
     def _riding(self, capacity: int) -> Iterator[Tombstone]:
         """The tombstones that are due; looked up when the first job that may carry some is made."""
         config = self._state.config
-        yield from self._state.tombstones.due(self._command.appended_at, capacity * config.cleanup_batch_size)
+        yield from self._state.tombstones.due(self._expiry, capacity * config.cleanup_batch_size)
 
     def _cleanup(self, created: tuple[NewJob, ...], room: int) -> tuple[TombstoneLease, ...]:
         config, now = self._state.config, self._command.appended_at
         riding = {tombstone.name for job in created for tombstone in job.plan.tombstones}
-        due = self._state.tombstones.due(now, room * config.cleanup_batch_size, riding)
+        due = self._state.tombstones.due(self._expiry, room * config.cleanup_batch_size, riding)
         until = now + config.cleanup_lease_seconds
         return tuple(TombstoneLease(tombstone, until) for tombstone in due)
 

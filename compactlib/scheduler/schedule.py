@@ -36,13 +36,15 @@ class Schedule:
         config: limits.
         command: its index is the token of what is assigned, its time decides about leases.
         turns: per level, how many assignments it has shared with the levels above; missing ones count 0.
+        expiry: up to when leases and back-offs are over, seconds; the command's time if not given.
     """
 
     def __init__(self, queue: JobQueue, config: SchedulerConfig, command: Command,
-                 turns: dict[int, int] | None = None) -> None:
+                 turns: dict[int, int] | None = None, *, expiry: float | None = None) -> None:
         self._queue = queue
         self._config = config
         self._command = command
+        self._expiry = command.appended_at if expiry is None else expiry
         self._lease = command.appended_at + config.lease_seconds
         self._touched: set[str] = set()
         self._added = 0
@@ -126,7 +128,7 @@ class Schedule:
         return AssignedJob(state, before, job.plan())
 
     def _all_candidates(self) -> list[_Candidates]:
-        now, touched = self._command.appended_at, self._touched
+        now, touched = self._expiry, self._touched
         self._candidates = [_Candidates(number, level.eligible(now), touched)
                             for number, level in self._queue.levels.items()]
         return self._candidates
@@ -177,7 +179,7 @@ class Schedule:
         if not limit or (self.has_room() if config.evict_at_limit else len(self._queue) - self._evicted <= limit):
             return None
         if self._excluded is None:
-            self._excluded = self._queue.excluded(self._command.appended_at)
+            self._excluded = self._queue.excluded(self._expiry)
         for job in self._excluded:
             if job.state.name not in self._touched:
                 self._touched.add(job.state.name)

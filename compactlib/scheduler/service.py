@@ -17,6 +17,7 @@ import attrs
 
 from compactlib.observe import Observer
 from compactlib.report import Table
+from compactlib.runtime import telling
 from compactlib.scheduler.apply import carry_out
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.effects import Effects
@@ -48,7 +49,7 @@ class SchedulerService:
         if state is None:
             state = SchedulerState(config or SchedulerConfig(), MetadataIndex() if index == "default" else index)
         self.state: SchedulerState = state
-        self._observer = observer or Observer()
+        self._observer = telling(observer)
 
     @property
     def config(self) -> SchedulerConfig:
@@ -80,7 +81,9 @@ class SchedulerService:
         state.applied = command
         if isinstance(operation, PlanUpdate) and operation.term != command.term:
             return TermChanged(operation.term, command.term)
-        effects = Effects(state, command)
+        limits = operation.limits if isinstance(operation, PlanUpdate) else None
+        effects = Effects(state, command, limits or state.limits)
+        effects.take_time(command.appended_at)
         result = carry_out(effects, operation)
         for name, fields in effects.events:
             self._observer.event(name, fields)
@@ -140,7 +143,7 @@ class SchedulerService:
         """Check the whole state. O(everything).
 
         Raises:
-            CompactlibError: something is wrong; the message has the numbers.
+            AuditFailed: something is wrong; the message has the numbers.
         """
         self.state.audit()
 

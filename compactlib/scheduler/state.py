@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import attrs
 
-from compactlib.errors import CompactlibError
+from compactlib.errors import AuditFailed
 from compactlib.scheduler.block_queue import BlockQueue
-from compactlib.scheduler.config import SchedulerConfig
+from compactlib.scheduler.config import Limits, SchedulerConfig
 from compactlib.scheduler.job_queue import JobQueue
 from compactlib.scheduler.metadata_index import MetadataIndex
 from compactlib.scheduler.model import BlockMeta, Command, JobPlan
+from compactlib.scheduler.timeline import Timeline
 from compactlib.scheduler.tombstones import Tombstones
 
 
@@ -44,6 +45,7 @@ class SchedulerState:
 
     Attributes:
         config: as given.
+        limits: the config's.
         index: as given.
         blocks: what waits to become jobs.
         jobs: what is queued.
@@ -51,11 +53,14 @@ class SchedulerState:
         quarantine: jobs that were given up, by name, the oldest first.
         quarantine_dropped: how many left the quarantine because it was full.
         turns: per level, how many assignments it has shared with those above.
+        tombstones_dropped: how many were forgotten because there were too many.
         applied: the last command that was applied, if any was.
+        timeline: what is known of the commands' times.
     """
 
     def __init__(self, config: SchedulerConfig, index: MetadataIndex | None) -> None:
         self.config: SchedulerConfig = config
+        self.limits: Limits = config.limits
         self.index: MetadataIndex | None = index
         self.blocks: BlockQueue = BlockQueue(config.levels)
         self.jobs: JobQueue = JobQueue(config)
@@ -63,7 +68,9 @@ class SchedulerState:
         self.quarantine: dict[str, QuarantinedJob] = {}
         self.quarantine_dropped: int = 0
         self.turns: dict[int, int] = {}
+        self.tombstones_dropped: int = 0
         self.applied: Command | None = None
+        self.timeline: Timeline = Timeline()
 
     @property
     def applied_index(self) -> int:
@@ -73,34 +80,44 @@ class SchedulerState:
     def audit(self) -> None:
         """Check all parts, and that no block is in two places. O(everything).
 
+        How many jobs and tombstones there are is no part of it: what was queued under a higher limit stays.
+
         Raises:
-            CompactlibError: something is wrong; the message has the numbers.
+            AuditFailed: something is wrong; the message has the numbers.
         """
         for part in (self.blocks, self.jobs, self.tombstones, self.index):
             if part is not None:
                 part.audit()
-        limit = self.config.max_queue_size
-        if limit and len(self.jobs) > limit:
-            raise CompactlibError(f"{len(self.jobs)} jobs are queued, the limit is {limit}")
-        if len(self.quarantine) > self.config.max_quarantine_size:
-            raise CompactlibError(f"{len(self.quarantine)} jobs are in quarantine, the limit is "
-                                  f"{self.config.max_quarantine_size}")
         owner: dict[tuple[str, int, int, str], str] = {}
         for place, block_id, name in self._owned():
             if self.blocks.holds(place, block_id):
-                raise CompactlibError(f"block {block_id!r} of {place} is queued, and in job {name!r} too")
+                raise AuditFailed(f"block {block_id!r} of {place} is queued, and in job {name!r} too")
             other = owner.setdefault((*place, block_id), name)
             if other != name:
-                raise CompactlibError(f"block {block_id!r} of {place} is in two jobs: {other!r} and {name!r}")
+                raise AuditFailed(f"block {block_id!r} of {place} is in two jobs: {other!r} and {name!r}")
         if self.applied is not None:
             newest = max((job.state.token for job in self.jobs), default=0)
             if newest > self.applied.index:
-                raise CompactlibError(f"a job has token {newest}, the last command is {self.applied.index}")
+                raise AuditFailed(f"a job has token {newest}, the last command is {self.applied.index}")
 
     def _owned(self) -> Iterator[tuple[tuple[str, int, int], str, str]]:
         for job in self.jobs:
             for block_id in job.source_blocks:
                 yield (job.tenant, job.shard, job.state.compaction_level), block_id, job.state.name
+
+    def is_waiting(self, place: tuple[str, int, int], block_id: str) -> bool:
+        """Whether a block of a level that is compacted no more is in no job, and there to become one's source.
+
+        What was planned under other levels is carried out as it was planned. O(jobs in quarantine).
+        """
+        tenant, shard, level = place
+        if self.index is not None:
+            block = self.index.get(tenant, shard, block_id)
+            if block is None or block.level != level:
+                return False
+        return not self.jobs.has_retired_source(tenant, shard, level, block_id) and not any(
+            block_id in plan.source_blocks and (plan.tenant, plan.shard, plan.compaction_level) == place
+            for plan in (given_up.plan for given_up in self.quarantine.values()))
 
     def unaccounted_blocks(self) -> list[BlockMeta]:
         """Blocks of the index that are to be compacted some day, and are neither queued, nor in a job or in quarantine.

@@ -15,13 +15,16 @@ from compactlib.scheduler.metadata_index import MetadataIndex
 from compactlib.scheduler.model import BlockMeta, Command, JobPlan, JobState
 from compactlib.scheduler.plain import Plain, from_plain, to_plain
 from compactlib.scheduler.state import QuarantinedJob, SchedulerState
+from compactlib.scheduler.timeline import Timeline
 from compactlib.scheduler.tombstones import TombstoneEntry
 
 
 def dump_rows(state: SchedulerState) -> Iterator[list[Plain]]:
     """The rows of a state, which must not change meanwhile. O(everything), a row at a time."""
+    time = state.timeline
     turns = sorted([level, turn] for level, turn in state.turns.items())
-    yield ["state", to_plain(state.applied), state.index is not None, state.quarantine_dropped, turns]
+    yield ["state", to_plain(state.applied), state.index is not None, state.quarantine_dropped, turns,
+           state.tombstones_dropped, time.latest, time.doubt, int(time.has_late_stamps)]
     if state.index is not None:
         dropped = sorted([*place, until] for place, until in state.index.dropped_until().items())
         yield ["index", state.index.partition_seconds, dropped]
@@ -72,13 +75,15 @@ def load_rows(rows: Iterable[Plain], config: SchedulerConfig, place: str = "a ch
 
 
 def _begin(row: Plain, config: SchedulerConfig) -> SchedulerState:
-    tag, applied, has_index, dropped, turns = row
+    tag, applied, has_index, dropped, turns, tombstones_dropped, latest, doubt, late = row
     if tag != "state":
         raise ValueError(f"the first row is {tag!r}")
     state = SchedulerState(config, MetadataIndex() if has_index else None)
     state.applied = _of(Command, applied) if applied is not None else None
     state.quarantine_dropped = dropped
     state.turns = dict(turns)
+    state.tombstones_dropped = tombstones_dropped
+    state.timeline = Timeline(latest, doubt, bool(late))
     return state
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Set
 import attrs
 from sortedcontainers import SortedDict
 
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.scheduler.model import BlockMeta, BlockTombstones, Command, ShardTombstone, Tombstone
 
 _Order = tuple[int, int]
@@ -177,6 +177,29 @@ class Tombstones:
                 del self._spans[key]
         return True
 
+    def drop_oldest(self) -> Tombstone:
+        """Forget one that nobody has confirmed; there must be one. O(log n + its blocks).
+
+        The oldest of those without a lease, or the one whose lease ends first if that is older still.
+        """
+        first = [queue.peekitem(0) for queue in (self._free, self._leased) if queue]
+        name = min((name for _, name in first), key=lambda name: (self._entries[name].index,
+                                                                 self._entries[name].position))
+        tombstone = self._entries[name].tombstone
+        self.confirm(name)
+        return tombstone
+
+    def cut(self, now: float, lease_end: float) -> None:
+        """No tombstone is younger than `now`, and no lease ends after `lease_end`, seconds. O(n)."""
+        late = [entry for entry in self._entries.values()
+                if entry.appended_at > now or (entry.leased_until and entry.leased_until > lease_end)]
+        for entry in late:
+            self._remove_from_queues(entry)
+            new = attrs.evolve(entry, appended_at=min(entry.appended_at, now),
+                               leased_until=entry.leased_until and min(entry.leased_until, lease_end))
+            self._entries[entry.tombstone.name] = new
+            self._enter_queue(new)
+
     def _unprotect(self, key: tuple[str, int], block_ids: Iterable[str]) -> None:
         counts = self._blocks[key]
         for block_id in set(block_ids):
@@ -216,24 +239,24 @@ class Tombstones:
         """Check that all parts tell the same. Reads everything.
 
         Raises:
-            CompactlibError: they do not; the message has the numbers.
+            AuditFailed: they do not; the message has the numbers.
         """
         queued = sorted([*self._free.values(), *self._leased.values()])
         if queued != sorted(self._entries):
-            raise CompactlibError(f"{len(self._entries)} tombstones are kept, {len(queued)} are queued")
+            raise AuditFailed(f"{len(self._entries)} tombstones are kept, {len(queued)} are queued")
         counts: Counter[tuple[str, int, str]] = Counter()
         spans = 0
         for name, entry in self._entries.items():
             tombstone = entry.tombstone
             if name != tombstone.name:
-                raise CompactlibError(f"the tombstone {tombstone.name!r} is kept as {name!r}")
+                raise AuditFailed(f"the tombstone {tombstone.name!r} is kept as {name!r}")
             if isinstance(tombstone, BlockTombstones):
                 counts.update((tombstone.tenant, tombstone.shard, block_id) for block_id in set(tombstone.blocks))
             else:
                 spans += 1
         kept = {(*key, block_id): count for key, blocks in self._blocks.items() for block_id, count in blocks.items()}
         if kept != counts or spans != sum(map(len, self._spans.values())):
-            raise CompactlibError(f"the tombstones name {len(counts)} blocks and {spans} spans; {len(kept)} and "
+            raise AuditFailed(f"the tombstones name {len(counts)} blocks and {spans} spans; {len(kept)} and "
                                   f"{sum(map(len, self._spans.values()))} are protected")
 
     def __repr__(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from compactlib.report import Table
+from compactlib.scheduler.config import Limits
 from compactlib.scheduler.model import BlockMeta, CompactedBlocks, JobPlan, JobState, Tombstone
 from compactlib.scheduler.poll import PollResponse, StatusAnswer, Verdict
 
@@ -116,6 +117,9 @@ class PlanUpdate:
         turns: (level, how many assignments it has shared with the levels above so far), where that changed.
         passes: (level, tenant, virtual time) of the tenants whose turn moved on (fair share).
         answers: to the status updates, in their order.
+        limits: the settings that it is carried out by, on every replica and whenever it is replayed; `None`: those of
+            the state.
+        notes_time: whether it is to be carried out for its time alone (`timeline.py`); not stored.
     """
 
     index: int
@@ -133,6 +137,8 @@ class PlanUpdate:
     turns: tuple[tuple[int, int], ...] = ()
     passes: tuple[tuple[int, str, int], ...] = ()
     answers: tuple[StatusAnswer, ...] = ()
+    limits: Limits | None = None
+    notes_time: bool = attrs.field(default=False, eq=False)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row for each thing that is to be done: `do`, `job`, and what there is to say about it."""
@@ -167,7 +173,7 @@ class PlanUpdate:
         """Whether applying it would leave the state as it is, so that a host need not replicate it."""
         return not (self.new_jobs or self.assigned_jobs or self.updated_jobs or self.returned_jobs
                     or self.completed_jobs or self.evicted_jobs or self.refused_outputs or self.leased_tombstones
-                    or self.deleted_tombstones)
+                    or self.deleted_tombstones or self.notes_time)
 
 
 @attrs.frozen(slots=False)

@@ -152,7 +152,7 @@ def test_two_updates_of_which_the_first_is_refused(host: Host, response: PollRes
 
 
 @pytest.mark.parametrize("statuses", [(S, S), (P, S)])
-def test_two_updates_about_one_job_complete_it_once_without_strict_states(statuses: tuple[JobStatus, JobStatus]) -> None:
+def test_two_updates_about_one_job_complete_it_once_if_not_strict(statuses: tuple[JobStatus, JobStatus]) -> None:
     host = Host(lenient(levels=PAIRS.levels))
     host.add("a", "b")
     response = host.assigned()

@@ -219,3 +219,13 @@ def test_many_dead_batches_in_the_middle_do_not_pile_up() -> None:
     queue.audit()
     assert len(queue.levels[0].groups[KEY].flushed) < 30
     assert planned(queue) == [(planned(queue)[0][0], ["0", "1", "2"]), (planned(queue)[1][0], ["2997", "2998", "2999"])]
+
+
+def test_a_key_whose_flushed_and_staged_blocks_are_taken_out_together_is_forgotten_whole() -> None:
+    queue = queue_of(SchedulerConfig(levels=(LevelConfig(max_blocks=2),)))
+    push(queue, KEY, "a", "b", "c")
+    queue.remove_all(KEY, ("a",))
+    queue.remove_all(KEY, ("b", "c"))
+    queue.audit()
+    assert not queue.has_flushed()
+    assert len(queue) == 0

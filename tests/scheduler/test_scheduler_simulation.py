@@ -154,12 +154,12 @@ def forget_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     real = apply_module._queue_job  # noqa: SLF001
 
     def queue_job(effects: Effects, update: PlanUpdate, item: Any) -> None:
-        config = effects.state.config
-        effects.state.config = attrs.evolve(config, max_queue_size=0)
+        limits = effects.limits
+        effects.limits = attrs.evolve(limits, max_queue_size=0)
         try:
             real(effects, update, item)
         finally:
-            effects.state.config = config
+            effects.limits = limits
 
     monkeypatch.setattr(apply_module, "_queue_job", queue_job)
 
