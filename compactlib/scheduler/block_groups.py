@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import attrs
 from sortedcontainers import SortedDict
 
-from compactlib.errors import CompactlibError
+from compactlib.errors import AuditFailed
 from compactlib.scheduler.config import LevelConfig
 
 Key: TypeAlias = tuple[str, int, int]
@@ -148,23 +148,23 @@ def load_batch(batch: Batch, row: list[Any]) -> None:
 
 
 def audit_group(key: Key, level: int, group: Group) -> None:
-    """Raise `CompactlibError` unless the group's counts are those of its blocks. O(blocks)."""
+    """Raise `AuditFailed` unless the group's counts are those of its blocks. O(blocks)."""
     flushed = [batch for batch in group.flushed if batch.live]
     if key != group.key or key[2] != level or not group.members:
-        raise CompactlibError(f"a group of {len(group.members)} blocks with key {group.key} is kept as {key}")
+        raise AuditFailed(f"a group of {len(group.members)} blocks with key {group.key} is kept as {key}")
     if group.flushed and not group.flushed[0].live:
-        raise CompactlibError(f"{key}: the first flushed batch, {group.flushed[0].sequence}, has no live blocks")
+        raise AuditFailed(f"{key}: the first flushed batch, {group.flushed[0].sequence}, has no live blocks")
     if [batch.sequence for batch in flushed] != sorted({batch.sequence for batch in flushed}):
-        raise CompactlibError(f"{key}: flushed batches are out of order")
+        raise AuditFailed(f"{key}: flushed batches are out of order")
     for batch in (*flushed, group.staging):
         blocks = [block for block in batch.slots if block is not None]
         if (len(blocks), sum(block.size_bytes for block in blocks)) != (batch.live, batch.size_bytes):
-            raise CompactlibError(f"{key}: batch {batch.sequence} counts {batch.live} blocks of {batch.size_bytes} "
+            raise AuditFailed(f"{key}: batch {batch.sequence} counts {batch.live} blocks of {batch.size_bytes} "
                                   f"bytes and has {len(blocks)}")
         if any(group.members.get(block.id) is not batch for block in blocks):
-            raise CompactlibError(f"{key}: a block of batch {batch.sequence} is listed elsewhere")
+            raise AuditFailed(f"{key}: a block of batch {batch.sequence} is listed elsewhere")
     live, size = sum(batch.live for batch in flushed), sum(batch.size_bytes for batch in flushed)
     if (group.live, group.size_bytes, len(group.members)) != (live, size, live + group.staging.live):
-        raise CompactlibError(f"{key} counts {group.live} flushed blocks of {group.size_bytes} bytes and "
+        raise AuditFailed(f"{key} counts {group.live} flushed blocks of {group.size_bytes} bytes and "
                               f"{len(group.members)} in all; there are {live} of {size} bytes, and "
                               f"{live + group.staging.live} in all")

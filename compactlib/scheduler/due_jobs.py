@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from compactlib.errors import CompactlibError
+from compactlib.errors import AuditFailed
 from compactlib.scheduler.job import Job
 from compactlib.scheduler.model import JobStatus
 
@@ -114,11 +114,11 @@ class DueJobs:
         return time < now or (self._includes_end and time == now)
 
     def audit(self) -> None:
-        """Raise `CompactlibError` unless every job that waits here has an entry that is not late. O(n)."""
+        """Raise `AuditFailed` unless every job that waits here has an entry that is not late. O(n)."""
         on_time = {id(job) for due, _, job in self._heap if job.waits_in is self and due <= due_time(job)}
         members = {id(job) for _, _, job in self._heap if job.waits_in is self}
         if members != on_time or len(members) != self._size:
-            raise CompactlibError(f"{self._size} jobs wait; {len(members)} have entries, {len(on_time)} in time")
+            raise AuditFailed(f"{self._size} jobs wait; {len(members)} have entries, {len(on_time)} in time")
         for place in range(1, len(self._heap)):
             if self._heap[place][:2] < self._heap[(place - 1) // 2][:2]:
-                raise CompactlibError(f"entry {place} of {len(self._heap)} is out of order")
+                raise AuditFailed(f"entry {place} of {len(self._heap)} is out of order")

@@ -19,7 +19,7 @@ from typing import TypeAlias
 import attrs
 from sortedcontainers import SortedDict, SortedKeyList
 
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.scheduler.model import ANONYMOUS_TENANT, BlockMeta, ShardTombstone
 from compactlib.scheduler.tombstones import Tombstones
 
@@ -312,7 +312,7 @@ class MetadataIndex:
         """Check that all parts tell the same. Reads everything.
 
         Raises:
-            CompactlibError: they do not; the message has the numbers.
+            AuditFailed: they do not; the message has the numbers.
         """
         total = 0
         for (tenant, shard), group in self._groups.items():
@@ -321,11 +321,11 @@ class MetadataIndex:
                 listed += len(times)
                 self._audit_partition((tenant, shard, number), group, times)
             if listed != len(group.by_id) or not listed:
-                raise CompactlibError(f"tenant {tenant!r}, shard {shard}: {len(group.by_id)} blocks by id, {listed} by "
+                raise AuditFailed(f"tenant {tenant!r}, shard {shard}: {len(group.by_id)} blocks by id, {listed} by "
                                       f"time")
             total += listed
         if total != self._size:
-            raise CompactlibError(f"the index counts {self._size} blocks and holds {total}")
+            raise AuditFailed(f"the index counts {self._size} blocks and holds {total}")
 
     def _audit_partition(self, place: tuple[str, int, int], group: _Group, times: Iterable[BlockMeta]) -> None:
         tenant, shard, number = place
@@ -334,11 +334,11 @@ class MetadataIndex:
             belongs = (block.tenant, block.shard, self._number(block.min_time)) == place
             known = group.by_id.get(block.id) is block and block.max_time - block.min_time <= group.longest
             if not belongs or not known or (previous is not None and previous >= _by_time(block)):
-                raise CompactlibError(f"{block!r} is kept in tenant {tenant!r}, shard {shard}, partition {number}, "
+                raise AuditFailed(f"{block!r} is kept in tenant {tenant!r}, shard {shard}, partition {number}, "
                                       f"after {previous}, where it does not belong")
             previous = _by_time(block)
         if previous is None:
-            raise CompactlibError(f"tenant {tenant!r}, shard {shard} keeps the empty partition {number}")
+            raise AuditFailed(f"tenant {tenant!r}, shard {shard} keeps the empty partition {number}")
 
     def __repr__(self) -> str:
         return f"MetadataIndex({self._size} blocks in {len(self._groups)} tenants and shards)"

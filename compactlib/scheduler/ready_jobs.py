@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from sortedcontainers import SortedDict, SortedList
 
-from compactlib.errors import CompactlibError
+from compactlib.errors import AuditFailed
 from compactlib.scheduler.config import FairShare
 from compactlib.scheduler.job import NOT_READY, READY_EARLY, READY_IN_LINE, Job, LastKeyOf
 
@@ -78,11 +78,11 @@ class Line:
         return heapq.merge(in_line, early, key=lambda job: self._last_key(job.state))
 
     def audit(self) -> None:
-        """Raise `CompactlibError` unless the parts agree. O(n)."""
+        """Raise `AuditFailed` unless the parts agree. O(n)."""
         jobs = list(self)
         keys = [self._last_key(job.state) for job in jobs]
         if len(jobs) != self._size or keys != sorted(keys) or len(self._early) != len(self._early_jobs):
-            raise CompactlibError(f"a line of {self._size} ready jobs gives {len(jobs)}, in order: "
+            raise AuditFailed(f"a line of {self._size} ready jobs gives {len(jobs)}, in order: "
                                   f"{keys == sorted(keys)}, of them {len(self._early)}/{len(self._early_jobs)} early")
 
 
@@ -125,7 +125,7 @@ class ReadyJobs:
         """Nothing: no turns."""
 
     def audit(self) -> None:
-        """Raise `CompactlibError` unless the parts agree. O(n)."""
+        """Raise `AuditFailed` unless the parts agree. O(n)."""
         self._line.audit()
 
 
@@ -229,11 +229,11 @@ class FairReadyJobs:
                              if tenant in self._lines or virtual > self._now}
 
     def audit(self) -> None:
-        """Raise `CompactlibError` unless the parts agree. O(n)."""
+        """Raise `AuditFailed` unless the parts agree. O(n)."""
         for tenant, line in self._lines.items():
             line.audit()
             if not line or self._order.get((self._virtual[tenant], tenant)) is not line:
-                raise CompactlibError(f"tenant {tenant!r} with {len(line)} jobs is not in its place among the turns")
+                raise AuditFailed(f"tenant {tenant!r} with {len(line)} jobs is not in its place among the turns")
         if len(self._order) != len(self._lines) or sum(map(len, self._lines.values())) != self._size:
-            raise CompactlibError(f"{self._size} ready jobs of {len(self._lines)} tenants, "
+            raise AuditFailed(f"{self._size} ready jobs of {len(self._lines)} tenants, "
                                   f"{len(self._order)} of them have turns")

@@ -384,7 +384,7 @@ class Worker:
         """Check that the threads and the core agree.
 
         Raises:
-            CompactlibError: they do not; the message has the numbers.
+            AuditFailed: they do not; the message has the numbers.
         """
         with self._lock:
             self._core.audit()

@@ -23,7 +23,7 @@ from typing import TypeAlias
 
 import attrs
 
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.scheduler.model import CompactedBlocks, JobPlan, JobStatus, Tombstone
 from compactlib.scheduler.poll import (
     MAX_REASON_CHARS,
@@ -378,19 +378,19 @@ class WorkerCore:
         """Check that slots, runs and jobs agree.
 
         Raises:
-            CompactlibError: they do not; the message has the numbers.
+            AuditFailed: they do not; the message has the numbers.
         """
         runs = [held.run for held in self._jobs.values()]
         running = sum(held.stage is not _Stage.ENDED for held in self._jobs.values())
         if len(set(runs)) != len(runs) or self._lost_runs & set(runs) or max([0, *runs]) > self._last_run:
-            raise CompactlibError(f"runs {runs} of jobs and {sorted(self._lost_runs)} of lost jobs are not distinct")
+            raise AuditFailed(f"runs {runs} of jobs and {sorted(self._lost_runs)} of lost jobs are not distinct")
         if running + len(self._lost_runs) > self._capacity:
-            raise CompactlibError(f"{running} jobs run and {len(self._lost_runs)} are being stopped, with a "
+            raise AuditFailed(f"{running} jobs run and {len(self._lost_runs)} are being stopped, with a "
                                   f"capacity of {self._capacity}")
         wrong = [name for name, held in self._jobs.items()
                  if name != held.plan.name or (held.outcome is None) != (held.stage is not _Stage.ENDED)]
         if wrong or len(self._cleaning) > self._cleanup_capacity:
-            raise CompactlibError(f"jobs {wrong} contradict themselves, or {len(self._cleaning)} tombstones are worked "
+            raise AuditFailed(f"jobs {wrong} contradict themselves, or {len(self._cleaning)} tombstones are worked "
                                   f"on with a capacity of {self._cleanup_capacity}")
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 import attrs
 
-from compactlib.errors import MissingDependency
+from compactlib.errors import AuditFailed, MissingDependency
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.model import (
     BlockMeta,
@@ -182,13 +182,14 @@ class SchedulerHistory:
     Attributes:
         service: the service.
         done: the blocks that a job has taken effect on.
+        log: the commands so far, each with what it was to do.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
         self.config: SchedulerConfig = config
         self.service: SchedulerService = SchedulerService(config)
         self.done: set[str] = set()
-        self._log: list[tuple[Command, Operation]] = []
+        self.log: list[tuple[Command, Operation]] = []
         self._now = 1000.0
         self._blocks = 0
         self._workers: list[_Held] = []
@@ -201,7 +202,7 @@ class SchedulerHistory:
         """Carry out one step, and check the answers and the state.
 
         Raises:
-            AssertionError: a rule of the scheduler was broken; the message says which.
+            AuditFailed: a rule of the scheduler was broken; the message says which.
         """
         match step:
             case Pass():
@@ -225,25 +226,25 @@ class SchedulerHistory:
         """Replay the log on a replica, and load the state from its rows: both must be the same.
 
         Raises:
-            AssertionError: they are not.
+            AuditFailed: they are not.
         """
         expected = list(dump_rows(self.service.state))
         replica = SchedulerService(self.config)
-        for command, operation in self._log:
+        for command, operation in self.log:
             replica.apply(command, operation)
-        assert list(dump_rows(replica.state)) == expected, "a replica that replays the log differs"
+        _require(list(dump_rows(replica.state)) == expected, "a replica that replays the log differs")
         again = load_rows(dump_rows(self.service.state), self.config)
         again.audit()
-        assert list(dump_rows(again)) == expected, "what is loaded from the rows of the state has other rows"
-        command, request = Command(len(self._log) + 1, 1, self._now + 11), PollRequest((), 4)
-        assert SchedulerService(state=again).prepare(command, request) == self.service.prepare(command, request), \
-            "a service that was loaded would answer the next poll in another way"
+        _require(list(dump_rows(again)) == expected, "what is loaded from the rows of the state has other rows")
+        command, request = Command(len(self.log) + 1, 1, self._now + 11), PollRequest((), 4)
+        _require(SchedulerService(state=again).prepare(command, request) == self.service.prepare(command, request),
+                 "a service that was loaded would answer the next poll in another way")
 
     # -------------------------------------------------------------------------------------------------- operations
 
     def _apply(self, operation: Operation) -> object:
-        command = Command(len(self._log) + 1, 1, self._now)
-        self._log.append((command, operation))
+        command = Command(len(self.log) + 1, 1, self._now)
+        self.log.append((command, operation))
         return self.service.apply(command, operation)
 
     def _arrive(self, step: Arrive) -> None:
@@ -273,14 +274,15 @@ class SchedulerHistory:
         return StatusUpdate(held.name, held.token, said.status, results, "because")
 
     def _poll(self, request: PollRequest) -> None:
-        command = Command(len(self._log) + 1, 1, self._now)
+        command = Command(len(self.log) + 1, 1, self._now)
         before = list(dump_rows(self.service.state))
         update = self.service.prepare(command, request)
-        assert update == self.service.prepare(command, request), "two equal polls were prepared in two ways"
-        assert list(dump_rows(self.service.state)) == before, "preparing a poll changed the state"
-        self._log.append((command, update))
+        _require(update == self.service.prepare(command, request), "two equal polls were prepared in two ways")
+        _require(list(dump_rows(self.service.state)) == before, "preparing a poll changed the state")
+        self.log.append((command, update))
         applied = self.service.apply(command, update)
-        assert isinstance(applied, Applied), f"a poll was refused: {applied!r}"
+        if not isinstance(applied, Applied):
+            raise AuditFailed(f"a poll was refused: {applied!r}")
         self._check_answers(request, applied.response)
         self._take(applied.response, command, update)
 
@@ -290,19 +292,19 @@ class SchedulerHistory:
         """What each update must be answered, by what the model knows of holders."""
         seen: set[str] = set()
         for said, answer in zip(request.status_updates, response.answers, strict=True):
-            assert said.name == answer.name, f"{said.name} was reported, and {answer.name} is answered"
+            _require(said.name == answer.name, f"{said.name} was reported, and {answer.name} is answered")
             held = self._holder.get(said.name)
             told = f"{said} was answered {answer}; by the model it is held by {held}"
             if said.name in seen:
-                assert answer.verdict in (Verdict.DUPLICATE, Verdict.NOT_FOUND), told
+                _require(answer.verdict in (Verdict.DUPLICATE, Verdict.NOT_FOUND), told)
                 continue
             if held is None:
-                assert answer.verdict in (Verdict.NOT_FOUND, Verdict.STALE_TOKEN, Verdict.WRONG_STATE), told
+                _require(answer.verdict in (Verdict.NOT_FOUND, Verdict.STALE_TOKEN, Verdict.WRONG_STATE), told)
             elif said.token < held[0]:
-                assert answer.verdict is Verdict.STALE_TOKEN, told
-                assert answer.holder_deadline == held[1], told
+                _require(answer.verdict is Verdict.STALE_TOKEN, told)
+                _require(answer.holder_deadline == held[1], told)
             elif said.status == JobStatus.IN_PROGRESS:
-                assert answer.verdict is Verdict.ACCEPTED, told
+                _require(answer.verdict is Verdict.ACCEPTED, told)
                 self._holder[said.name] = (held[0], self._now + self.config.lease_seconds)
             else:
                 del self._holder[said.name]
@@ -313,7 +315,7 @@ class SchedulerHistory:
     def _take_effect(self, said: StatusUpdate, verdict: Verdict) -> None:
         if said.compacted_blocks is not None and verdict is Verdict.ACCEPTED:
             for block_id in said.compacted_blocks.source_blocks:
-                assert block_id not in self.done, f"block {block_id} took effect twice, with {said.name}"
+                _require(block_id not in self.done, f"block {block_id} took effect twice, with {said.name}")
                 self.done.add(block_id)
 
     def _take(self, response: PollResponse, command: Command, update: PlanUpdate) -> None:
@@ -321,9 +323,10 @@ class SchedulerHistory:
         for plan in response.compaction_jobs:
             lease = leases[plan.name]
             held = self._holder.get(plan.name)
-            assert lease.token == command.index, f"{plan.name} has token {lease.token} in entry {command.index}"
-            assert lease.token > self._tokens.get(plan.name, 0), f"the token of {plan.name} went back to {lease.token}"
-            assert held is None or held[1] < self._now, f"{plan.name} was given away, its lease lasts until {held}"
+            _require(lease.token == command.index, f"{plan.name} has token {lease.token} in entry {command.index}")
+            _require(lease.token > self._tokens.get(plan.name, 0),
+                     f"the token of {plan.name} went back to {lease.token}")
+            _require(held is None or held[1] < self._now, f"{plan.name} was given away, its lease lasts until {held}")
             self._tokens[plan.name] = lease.token
             self._holder[plan.name] = (lease.token, lease.lease_expires_at)
             self._workers.append(_Held(plan.name, lease.token, plan.source_blocks, plan.tenant, plan.shard,
@@ -336,13 +339,20 @@ class SchedulerHistory:
     def _check(self, step: SchedulerStep) -> None:
         self.service.audit()
         unaccounted = self.service.state.unaccounted_blocks()
-        assert unaccounted == [], f"after {step} blocks {[block.id for block in unaccounted]} wait for nothing"
+        _require(not unaccounted or bool(self.service.state.quarantine_dropped),
+                 f"after {step} blocks {[block.id for block in unaccounted]} wait for nothing")
         limit = self.config.max_queue_size
-        assert not limit or len(self.service.state.jobs) <= limit, f"after {step} more than {limit} jobs are queued"
+        _require(not limit or len(self.service.state.jobs) <= limit, f"after {step} more than {limit} jobs are queued")
         for phase, state in self.service.jobs(self._now):
             held = self._holder.get(state.name)
             told = f"after {step} {state} is {phase}; by the model it is held by {held}"
-            assert (held is None) == (state.status is JobStatus.UNSPECIFIED), told
+            _require((held is None) == (state.status is JobStatus.UNSPECIFIED), told)
             if held is not None:
-                assert (state.token, state.lease_expires_at) == held, told
-                assert (phase is JobPhase.IN_PROGRESS) == (self._now <= held[1]), told
+                _require((state.token, state.lease_expires_at) == held, told)
+                _require((phase is JobPhase.IN_PROGRESS) == (self._now <= held[1]), told)
+
+
+def _require(holds: bool, told: str) -> None:
+    """Raise unless a rule holds; also under `python -O`."""
+    if not holds:
+        raise AuditFailed(told)

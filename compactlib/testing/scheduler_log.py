@@ -237,7 +237,8 @@ class Node:
                 if mine is not theirs:
                     break
                 same += 1
-            assert same >= self.committed, "the miniature log itself has lost a committed entry"
+            if same < self.committed:
+                self.sim.fail("the miniature log itself has lost a committed entry")
             self.log, self.length = log, max(same, length)
         else:
             self.length = max(self.length, length)
