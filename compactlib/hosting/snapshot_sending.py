@@ -113,6 +113,8 @@ class _SendingSide:
 
     async def run(self) -> TransferOutcome:
         connecting = asyncio.create_task(self._stay_connected())
+        # It ends with what nobody expected alone; whoever waits here must hear of it.
+        connecting.add_done_callback(lambda _: self._changed.set())
         try:
             await self._carry_out(self._sender.start(self._clock.monotonic()))
             while self._outcome is None:
@@ -121,12 +123,13 @@ class _SendingSide:
                 self._changed.clear()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), max(deadline - self._clock.monotonic(), 0.0))
+                if connecting.done():
+                    connecting.result()
                 await self._carry_out(self._sender.tick(self._clock.monotonic()))
             return self._outcome
         finally:
             connecting.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await connecting
+            await asyncio.wait([connecting])
             writer = self._writer
             self._hang_up()
             if writer is not None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 import ssl
 from collections.abc import Callable
 
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import (
+    AuditFailed,
     Closed,
     CompactlibError,
     CorruptData,
@@ -43,7 +45,9 @@ from compactlib.raftlog.replication.receiver import SnapshotReceiver
 from compactlib.raftlog.replication.wire import encode
 from compactlib.raftlog.snapshots import IncomingState, SnapshotFolder, SnapshotManifest, StateReader
 
+_LOGGER = logging.getLogger("compactlib.hosting.snapshots")
 _LOOK_AGAIN_SECONDS = 0.05
+_MAX_PAUSE_SECONDS = 60.0
 
 
 class SnapshotServer:
@@ -58,7 +62,7 @@ class SnapshotServer:
         term: the highest term that the follower knows.
         applied: asked for the last index that the machine has applied, -1 if none.
         installed: called with a new snapshot and its state once it is in force, to restore the machine; from then on
-            `applied` must say its index. In a thread.
+            `applied` must say its index. In a thread; called again, after a growing delay, while it raises.
         term_seen: called with each higher term, to be kept; in a thread.
         machine_versions: the lowest and the highest machine version that can be restored.
         limits: sizes and times.
@@ -92,7 +96,10 @@ class SnapshotServer:
         self._reply_to: asyncio.StreamWriter | None = None
         self._outcomes: asyncio.Queue[TransferOutcome] = asyncio.Queue(maxsize=1000)
         self._ticked: asyncio.Event = asyncio.Event()
-        self._closing: bool = False
+        self._closing: asyncio.Event = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
+        self._last_error: Exception | None = None
+        self._failures = 0
 
     @property
     def address(self) -> Address:
@@ -121,7 +128,8 @@ class SnapshotServer:
             self._server = await asyncio.start_server(self._accept, *self._listen, ssl=self._tls)
         except OSError as error:
             raise StorageError.from_os(error, "listen on", "{}:{}".format(*self._listen)) from None
-        self._keep(asyncio.create_task(self._watch_the_clock()))
+        self._watching = asyncio.create_task(self._watch_the_clock())
+        self._keep(self._watching)
 
     async def next_outcome(self) -> TransferOutcome:
         """How the next transfer ends that has not been asked for; the last 1000 are kept."""
@@ -137,7 +145,7 @@ class SnapshotServer:
         if self._server is not None:
             self._server.close()
         async with self._turn:
-            self._closing = True
+            self._closing.set()
             await self._carry_out(self._receiver.cancel("the follower is shutting down"))
         for line in list(self._lines):
             line.close()
@@ -157,13 +165,25 @@ class SnapshotServer:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    @property
+    def last_error(self) -> Exception | None:
+        """What was raised last that nobody expected, by one of the host's callables, say. The server goes on."""
+        return self._last_error
+
+    @property
+    def failures(self) -> int:
+        """How often something was raised that nobody expected."""
+        return self._failures
+
     def audit(self) -> None:
-        """Check the receiving machine's invariants.
+        """Check the receiving machine's invariants, and that somebody watches the clock.
 
         Raises:
             CompactlibError: one is broken.
         """
         self._receiver.audit()
+        if self._watching is not None and self._watching.done() and not self._closing.is_set():
+            raise AuditFailed(f"nobody watches the clock of transfers any more: {self._last_error!r}")
 
     # -- inside
 
@@ -172,7 +192,22 @@ class SnapshotServer:
         task.add_done_callback(self._tasks.discard)
 
     def _is_closing(self) -> bool:
-        return self._closing
+        return self._closing.is_set()
+
+    def _note(self, what: str, error: Exception) -> None:
+        """Keep and log what was not expected."""
+        self._last_error = error
+        self._failures += 1
+        if self._failures & (self._failures - 1) == 0:
+            _LOGGER.warning("%s raised %r (failure %d); the server goes on", what, error, self._failures,
+                            exc_info=error)
+
+    def _named(self, what: str, error: Exception) -> CompactlibError:
+        """The error as the library's own; noted, if it is none."""
+        if isinstance(error, CompactlibError):
+            return error
+        self._note(what, error)
+        return CompactlibError(f"{what} raised {error!r}")
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._lines.add(writer)
@@ -195,6 +230,8 @@ class SnapshotServer:
         except (OSError, Unsupported, CorruptData):
             # Damage on the way, or a line that was cut: the sender opens another and goes on.
             pass
+        except Exception as error:
+            self._note("a line", error)
         finally:
             self._lines.discard(writer)
             self._tasks.discard(handler)
@@ -204,24 +241,32 @@ class SnapshotServer:
 
     async def _watch_the_clock(self) -> None:
         while True:
-            deadline = self._receiver.deadline
-            self._ticked.clear()
-            with contextlib.suppress(TimeoutError):
-                rest = None if deadline is None else max(deadline - self._clock.monotonic(), 0.0)
-                await asyncio.wait_for(self._ticked.wait(), rest)
-            async with self._turn:
-                await self._carry_out(self._receiver.tick(self._clock.monotonic()))
+            try:
+                await self._await_tick()
+            except Exception as error:
+                self._note("watching the clock", error)
+                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+
+    async def _await_tick(self) -> None:
+        deadline = self._receiver.deadline
+        self._ticked.clear()
+        with contextlib.suppress(TimeoutError):
+            rest = None if deadline is None else max(deadline - self._clock.monotonic(), 0.0)
+            await asyncio.wait_for(self._ticked.wait(), rest)
+        async with self._turn:
+            await self._carry_out(self._receiver.tick(self._clock.monotonic()))
 
     async def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             try:
                 await self._carry_one(effect)
-            except CompactlibError as error:
+            except Exception as error:
+                named = self._named(type(effect).__name__, error)
                 if isinstance(effect, DiscardInstall):
                     # The next transfer, or opening the folder, does it again; this one is over all the same.
                     continue
                 # The rest may say that this was done.
-                await self._carry_out(self._receiver.failed(error))
+                await self._carry_out(self._receiver.failed(named))
                 return
 
     async def _carry_one(self, effect: Effect) -> None:
@@ -240,10 +285,13 @@ class SnapshotServer:
     async def _aside(self, effect: AwaitEntries | InstallSnapshot) -> None:
         try:
             await asyncio.to_thread(self._on_disk, effect)
-        except CompactlibError as error:
+        except Exception as error:
+            named = self._named(type(effect).__name__, error)
             async with self._turn:
-                await self._carry_out(self._receiver.failed(error))
+                await self._carry_out(self._receiver.failed(named))
             return
+        if isinstance(effect, InstallSnapshot):
+            await self._restore(effect.meta)
         async with self._turn:
             now = self._clock.monotonic()
             if isinstance(effect, InstallSnapshot):
@@ -275,8 +323,25 @@ class SnapshotServer:
             self._snapshots.adopt(incoming, effect.live)
             self._log.install(SnapshotMeta(meta.index, meta.term, effect.live))
         self._incoming = None
-        with self._snapshots.open_state(meta) as state:
-            self._installed(meta, state)
+
+    async def _restore(self, meta: SnapshotManifest) -> None:
+        """Have the host restore its machine; the snapshot is in force, and stays so whatever that raises."""
+        def restore() -> None:
+            with self._snapshots.open_state(meta) as state:
+                self._installed(meta, state)
+
+        pause = _LOOK_AGAIN_SECONDS
+        while True:
+            try:
+                await asyncio.to_thread(restore)
+                return
+            except Exception as error:
+                self._note("the host's `installed`", error)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), pause)
+            if self._is_closing():
+                return  # it is restored when the store is opened again
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
     def _discard(self, effect: DiscardInstall) -> None:
         incoming, self._incoming = self._incoming, None

@@ -347,3 +347,95 @@ def test_a_snapshot_goes_from_one_process_to_another_while_both_compact_and_the_
 @pytest.mark.parametrize("seed", range(100, 130))
 def test_soak_transfers_between_processes(seed: int, tmp_path: Path) -> None:
     transfer_between_processes(tmp_path, seed, cuts=1, kills=seed % 3)
+
+
+def test_a_host_that_raises_while_it_restores_is_asked_again_and_the_server_goes_on(tmp_path: Path) -> None:
+    async def run() -> None:
+        with KvStore(str(tmp_path / "leader"), SMALL) as leader, KvStore(str(tmp_path / "f"), SMALL) as follower:
+            fill(leader, random.Random(3), 300)
+            leader.snapshot()
+            tries: list[int] = []
+
+            def installed(meta: Any, state: Any) -> None:
+                tries.append(meta.index)
+                if len(tries) < 3:
+                    raise KeyError("the host's bug")
+                follower.installed(meta, state)
+
+            async with serving(follower, installed=installed) as server:
+                outcome = await send_snapshot(leader.log, leader.snapshots, server.address, term=1, limits=LIMITS)
+                assert isinstance(outcome, Done), outcome
+                assert (len(tries), server.failures, server.stage) == (3, 2, "idle")
+                assert isinstance(server.last_error, KeyError)
+            assert follower.items() == leader.items()
+
+    asyncio.run(run())
+
+
+def test_a_host_that_never_restores_does_not_keep_the_server_from_closing(tmp_path: Path) -> None:
+    async def run() -> None:
+        with KvStore(str(tmp_path / "leader"), SMALL) as leader, KvStore(str(tmp_path / "f"), SMALL) as follower:
+            fill(leader, random.Random(3), 300)
+            leader.snapshot()
+
+            def installed(meta: Any, state: Any) -> None:
+                raise KeyError("the host's bug")
+
+            async with serving(follower, installed=installed) as server:
+                sending = asyncio.create_task(send_snapshot(leader.log, leader.snapshots, server.address, term=1,
+                                                            limits=LIMITS))
+                while not server.failures:
+                    await asyncio.sleep(0.001)
+            # It is in force all the same: the store restores it when it is opened.
+            sending.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await sending
+        with KvStore(str(tmp_path / "leader"), SMALL) as leader, KvStore(str(tmp_path / "f"), SMALL) as follower:
+            assert follower.items() == leader.items()
+
+    asyncio.run(run())
+
+
+def test_a_host_that_raises_when_it_is_asked_loses_a_line_and_no_task_dies(tmp_path: Path) -> None:
+    async def run() -> None:
+        with KvStore(str(tmp_path / "leader"), SMALL) as leader, KvStore(str(tmp_path / "f"), SMALL) as follower:
+            fill(leader, random.Random(3), 300)
+            leader.snapshot()
+            wrong: list[str] = ["applied", "term_seen"]
+
+            def applied() -> int:
+                if "applied" in wrong:
+                    wrong.remove("applied")
+                    raise KeyError("the host's bug")
+                return follower.machine.applied
+
+            def term_seen(term: int) -> None:
+                if "term_seen" in wrong:
+                    wrong.remove("term_seen")
+                    raise KeyError("the host's bug")
+
+            async with serving(follower, applied=applied, term_seen=term_seen) as server:
+                for _ in range(2):
+                    await send_snapshot(leader.log, leader.snapshots, server.address, term=2, limits=LIMITS)
+                assert server.failures == 2
+            assert wrong == []
+            assert follower.items() == leader.items()
+
+    asyncio.run(run())
+
+
+def test_a_sender_whose_line_ends_with_a_bug_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(reader: object) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr("compactlib.hosting.snapshot_sending.read_message", broken)
+
+    async def run() -> None:
+        with KvStore(str(tmp_path / "leader"), SMALL) as leader, KvStore(str(tmp_path / "f"), SMALL) as follower:
+            fill(leader, random.Random(3), 30)
+            leader.snapshot()
+            async with serving(follower) as server:
+                with pytest.raises(KeyError):
+                    await send_snapshot(leader.log, leader.snapshots, server.address, term=1)
+
+    asyncio.run(run())
