@@ -124,13 +124,13 @@ class RaftLogStore:
             segments = {log_id: stack.enter_context(LogSegments(self._log_folder(log_id), self._options.log))
                         for log_id in self._found.logs}
             self._recover(segments, stack)
+            if self._found.strangers:
+                self._observer.event("raftlog_strangers_found", {"folder": logs, "names": self._found.strangers})
+            if len(self._wal.file_numbers) - 1 > self._options.max_unflushed_files:
+                # Each opening begins a file, and may have been too short for a flush in the background.
+                self._flusher.attempt()
             # From here on each log closes its own segments: those that are removed are not kept until the end.
             stack.pop_all()
-        if self._found.strangers:
-            self._observer.event("raftlog_strangers_found", {"folder": logs, "names": self._found.strangers})
-        if len(self._wal.file_numbers) - 1 > self._options.max_unflushed_files:
-            # Each opening begins a file, and may have been too short for a flush in the background.
-            self._flusher.attempt()
         if self._options.sync_by_itself:
             self._committer.start()
         if self._options.background:

@@ -176,13 +176,13 @@ class World:
         return [(index, term, b"%d in %d " % (index, term) * (y % 7)) for index in range(first, first + count)]
 
     def _put(self, log: RaftLog, model: RaftModel, rows: list[tuple[int, int, bytes]]) -> None:
-        log.append(rows)
-
         def add(state: PlainLog) -> None:
             for row in rows:
                 state.append(*row)
 
+        # Before: a life that ends in the middle may have done it all the same. So everywhere below.
         model.change(add)
+        log.append(rows)
 
     def _append(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
         self._put(log, model, self._rows(model.now.last + 1, model.term, 1 + x % 5, y))
@@ -196,17 +196,17 @@ class World:
         last = model.now.last
         entries = [Entry(index, model.term, b"sparse %d" % index)
                    for index in (last + 1 + x % 3, last + 4 + x % 3, last + 5 + x % 3 + y % 3)]
-        log.append_sparse(entries, previous_index=last if last >= 0 and x % 2 else None)
         model.change(lambda state: state.entries.update({entry.index: entry for entry in entries}))
+        log.append_sparse(entries, previous_index=last if last >= 0 and x % 2 else None)
 
     def _reset(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
         last = max(model.now.last - x % 9, model.now.snapshot)
         if last < 0 or last >= model.now.last:
             return
-        log.reset(last)
         # Entries written again are others.
         model.term += 1
         model.change(lambda state: reset_plain(state, last))
+        log.reset(last)
 
     def _sync(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
         log.sync()
@@ -227,7 +227,6 @@ class World:
         if index < 0:
             return
         live = [each for each in now.entries if each <= index and (each * 7 + y) % 3 == 0]
-        # Before: a disk that refuses may have it all the same.
         model.change(lambda state: state.record_snapshot(index, live))
         log.snapshot(index, live)
         self.promise(log.log_id)
@@ -242,8 +241,8 @@ class World:
         sent = [Entry(each, model.term, b"live %d" % each) for each in range(applied + 1, index + 1)
                 if (each + x) % 3 == 0]
         if sent:
-            log.append_sparse(sent)
             model.change(lambda state: state.entries.update({entry.index: entry for entry in sent}))
+            log.append_sparse(sent)
         if x % 7 == 0:
             # The transfer was given up.
             self._reset_to(log, model, applied)
@@ -256,8 +255,8 @@ class World:
 
     def _reset_to(self, log: RaftLog, model: RaftModel, last: int) -> None:
         if last < model.now.last:
-            log.reset(last)
             model.change(lambda state: reset_plain(state, last))
+            log.reset(last)
 
     def _minor(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
         self._require_done(log.compact("minor"))

@@ -1,0 +1,362 @@
+"""Around the store of many logs: killed and followed by an owner who acknowledges before the power fails, forked, and
+opened under other settings. The same for a folder of snapshots.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import attrs
+import pytest
+
+from compactlib.checksum import crc32
+from compactlib.errors import Closed
+from compactlib.files import Files
+from compactlib.indexset import IndexSet
+from compactlib.raftlog import (
+    CostPolicy,
+    Dead,
+    Entry,
+    EveryNMinors,
+    LogOptions,
+    LogStopped,
+    Manual,
+    Missing,
+    RaftLog,
+    RaftLogStore,
+    SegmentLimits,
+    SnapshotMeta,
+    StoreOptions,
+    open_log,
+)
+from compactlib.raftlog.snapshots import SnapshotFolder, SnapshotManifest
+from compactlib.testing.faults import Crash, FailingFiles, Fault
+from compactlib.testing.forks import check_fork
+from compactlib.testing.kills import LifeFiles, explore_kills
+from compactlib.testing.settings import check_settings
+from tests.raftlog.compaction_logs import counted
+from tests.raftlog.raft_world import KINDS, LOGS, RaftModel, World, check_log, found_state
+from tests.raftlog.reading import History, PlainLog
+from tests.raftlog.wrapped_files import LocksAsideFiles, UnsyncedFiles
+
+# ------------------------------------------------------------------------------- killed, followed, and then no power
+
+STORE, HOST, SNAPSHOTS = "store", "host", "host/snapshots"
+
+
+@attrs.frozen
+class Promised:
+    """What a log has acknowledged: the term of each index, the snapshot in force, and the highest term of all."""
+
+    terms: dict[int, int]
+    snapshot: int
+    highest: int
+
+
+def options(files: Files) -> StoreOptions:
+    """Everything so small that it happens often, and nothing in a thread of its own."""
+    log = LogOptions(limits=SegmentLimits(max_entries=4), run_id=counted(), keep_links_seconds=0.0, files=files,
+                     trigger=EveryNMinors(0))
+    return StoreOptions(log=log, background=False, max_wal_bytes=600)
+
+
+def payload_of(index: int, term: int) -> bytes:
+    return b"%d in %d" % (index, term) * (index % 4)
+
+
+def highest_term(log: RaftLog) -> int:
+    return max([log.state.snapshot_term, *(entry.term for entry in log.entries())])
+
+
+def promise_of(log: RaftLog) -> Promised:
+    return Promised({entry.index: entry.term for entry in log.entries()}, log.state.snapshot_index, highest_term(log))
+
+
+class Life:
+    """What one process does: two logs, one with snapshots, one that is removed and begun anew."""
+
+    def __init__(self, folder: Path, files: LifeFiles) -> None:
+        self.files = files
+        self.aside = LocksAsideFiles(files)
+        self.folder = folder
+        self.promised: dict[str, Promised | None] = {}
+
+    def promise(self, store: RaftLogStore, *names: str) -> None:
+        for name in names:
+            self.promised[name] = promise_of(store.log(name, create=False)) if name in store.log_ids else None
+        self.files.acknowledge(dict(self.promised))
+
+    def run(self, rounds: int) -> None:
+        with RaftLogStore(self.folder / STORE, options(self.aside)) as store:
+            self.promise(store, "a", "b")
+            log = store.log("a")
+            log.attach(SnapshotFolder(self.folder / SNAPSHOTS, files=self.files))
+            self.promise(store, "a")
+            for _ in range(rounds):
+                self.round(store, log)
+
+    def round(self, store: RaftLogStore, log: RaftLog) -> None:
+        other = store.log("b")
+        for each in (log, other):
+            term = highest_term(each) + 1
+            first = max(each.last_index - 1, each.state.snapshot_index + 1, 0)
+            each.append([(index, term, payload_of(index, term)) for index in range(first, first + 5)])
+        store.sync()
+        self.promise(store, "a", "b")
+        store.flush()
+        held = [entry.index for entry in log.entries()]
+        log.snapshot(held[-3], [index for index in held[:-3] if index % 3 == 0], [b"state up to %d" % held[-3]])
+        self.promise(store, "a")
+        log.compact("major")
+        term = highest_term(log) + 1
+        last = log.last_index
+        log.append_sparse([Entry(last + 2, term, payload_of(last + 2, term))])
+        log.reset(last)
+        log.append([(last + 1, term, payload_of(last + 1, term))])
+        log.sync()
+        self.promise(store, "a")
+        store.remove("b")
+        self.promise(store, "b")
+        store.log("b").append([(7, 9, payload_of(7, 9))])
+        store.sync()
+        self.promise(store, "b")
+        log.append([(log.last_index + 1, term, b"never synced")])
+
+
+def live(folder: Path, files: LifeFiles, rounds: int) -> None:
+    Life(folder, files).run(rounds)
+
+
+def require_kept(folder: Path, acknowledged: Sequence[dict[str, Promised | None]]) -> None:
+    if not acknowledged:
+        return
+    with RaftLogStore(folder / STORE, options(UnsyncedFiles())) as store:
+        for name, promised in acknowledged[-1].items():
+            if promised is None:
+                # Removed, or not made yet; what is there is of a later try, of which nothing was acknowledged.
+                continue
+            if name == "b" and name not in store.log_ids:
+                # Its removal was begun, and not acknowledged.
+                assert promised.terms != {7: 9} or len(acknowledged) > 1
+                continue
+            require_log_kept(store.log(name, create=False), promised, may_be_anew=name == "b")
+        if "a" in store.log_ids:
+            row = store.log("a").state.snapshot_index
+            snapshots = SnapshotFolder(folder / SNAPSHOTS, files=UnsyncedFiles())
+            found = snapshots.latest()
+            assert (-1 if found is None else found.index) >= row
+            snapshots.audit()
+            store.log("a").attach(snapshots)
+        store.audit()
+        store.flush()
+
+
+def require_log_kept(log: RaftLog, promised: Promised, *, may_be_anew: bool) -> None:
+    assert may_be_anew or log.state.snapshot_index >= promised.snapshot
+    highest = highest_term(log)
+    for index, term in promised.terms.items():
+        match log.read(index):
+            case Entry(found, found_term, payload):
+                assert found == index
+                assert found_term >= term or may_be_anew
+                assert payload in (payload_of(index, found_term), b"never synced")
+            case Dead():
+                assert log.state.snapshot_index > promised.snapshot
+            case Missing():
+                assert highest > promised.highest or may_be_anew, f"{index} is gone, and nothing newer took it back"
+
+
+def make_host(folder: Path) -> None:
+    """Apart from the store, so that what syncs the one folder does nothing for the other."""
+    (folder / HOST).mkdir()
+
+
+def kills(max_states: int, limit_per_point: int, rounds: int = 1, seed: int = 0,
+          points: range | None = None) -> int:
+    work = partial(live, rounds=rounds)
+    return explore_kills(work, work, require_kept, prepare=make_host, points=points, max_states=max_states,
+                         limit_per_point=limit_per_point, rng=random.Random(seed)).distinct
+
+
+def test_killed_while_the_store_is_made_another_that_acknowledges_and_then_no_power() -> None:
+    assert kills(120, 2, points=range(1, 12)) >= 100
+
+
+def test_a_killed_store_another_that_acknowledges_and_then_no_power() -> None:
+    assert kills(200, 3) >= 200
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(4))
+def test_soak_a_killed_store_another_that_acknowledges_and_then_no_power(seed: int) -> None:
+    assert kills(8_000, 40, rounds=2, seed=seed) >= 8_000
+
+
+# -- a folder of snapshots
+
+
+def snapshot_life(folder: Path, files: LifeFiles) -> None:
+    """A checkpoint that is promoted, a snapshot, and one that is received; acknowledges what is in force."""
+    snapshots = SnapshotFolder(folder / SNAPSHOTS, files=files)
+
+    def promise() -> int:
+        found = snapshots.latest()
+        index = -1 if found is None else found.index
+        files.acknowledge(index)
+        return index
+
+    last = promise()
+    for start in (last, last + 10):
+        snapshots.write_checkpoint(SnapshotMeta(start + 2, 1, IndexSet.from_sorted([max(start, 0)])), [b"checkpoint"])
+        snapshots.promote(start + 2)
+        promise()
+        snapshots.write(SnapshotMeta(start + 4, 1, IndexSet()), [b"state", bytes(start % 5)])
+        promise()
+        snapshots.remove_older()
+        manifest = SnapshotManifest.of(start + 6, 2, IndexSet(), state_bytes=8, state_crc=RECEIVED_CRC)
+        staged = snapshots.staged()
+        keep = staged.state_bytes if staged is not None and staged.meta == manifest else 0
+        incoming = snapshots.receive(manifest, keep_bytes=keep)
+        incoming.write(keep, b"received"[keep:])
+        snapshots.adopt(incoming, IndexSet())
+        promise()
+        snapshots.remove_older()
+
+
+RECEIVED_CRC = crc32(b"received")
+
+
+def require_snapshot_kept(folder: Path, acknowledged: Sequence[int]) -> None:
+    if acknowledged:
+        snapshots = SnapshotFolder(folder / SNAPSHOTS, files=UnsyncedFiles())
+        found = snapshots.latest()
+        assert (-1 if found is None else found.index) >= acknowledged[-1]
+        snapshots.audit()
+
+
+def snapshot_kills(max_states: int, limit_per_point: int, seed: int = 0) -> int:
+    return explore_kills(snapshot_life, snapshot_life, require_snapshot_kept, prepare=make_host, max_states=max_states,
+                         limit_per_point=limit_per_point, rng=random.Random(seed)).distinct
+
+
+def test_killed_while_snapshots_are_put_in_force_another_and_then_no_power() -> None:
+    assert snapshot_kills(500, 4) >= 500
+
+
+@pytest.mark.soak
+def test_soak_killed_while_snapshots_are_put_in_force_another_and_then_no_power() -> None:
+    assert snapshot_kills(30_000, 200) >= 30_000
+
+
+# ------------------------------------------------------------------------------------------------------------- a fork
+
+
+def test_a_fork_may_not_write_what_its_parent_has_open(tmp_path: Path) -> None:
+    def append(log: RaftLog) -> None:
+        log.append([(log.last_index + 1, 1, b"entry")])
+        log.sync()
+        log.append([(log.last_index + 1, 1, b"not synced, waits in memory")])
+
+    def audit(log: RaftLog) -> None:
+        assert log.last_index == 5
+        log.flush()
+        log.audit()
+
+    refused = check_fork(lambda: open_log(tmp_path / STORE), append, RaftLog.close, audit=audit)
+    assert isinstance(refused, Closed)
+
+
+# ------------------------------------------------------------------------------------------------ under other settings
+
+SETTINGS = [
+    StoreOptions(
+        log=LogOptions(limits=SegmentLimits(max_entries=entries, max_bytes=size), files=UnsyncedFiles(),
+                       keep_links_seconds=keep, max_open_segments=many, trigger=trigger, policy=CostPolicy()),
+        max_wal_bytes=wal, max_unflushed_files=files, max_queued_bytes=queued, max_memtable_entries=memory,
+        background=background, sync_by_itself=by_itself)
+    for (entries, size, keep, many, trigger, wal, files, queued, memory, background, by_itself) in [
+        (4, 300, 0.0, 8, EveryNMinors(0), 900, 4, 1 << 20, 1000, False, False),
+        (1, 1, 60.0, 1, Manual(), 1, 0, 0, 10, False, False),
+        (4096, 1 << 20, 0.0, 64, EveryNMinors(2), 1 << 20, 8, 1 << 20, 100_000, False, False),
+        (3, 50, 60.0, 2, EveryNMinors(0), 200, 1, 100, 12, True, False),
+        (7, 1000, 0.0, 3, EveryNMinors(1), 500, 0, 1 << 20, 1000, True, True),
+    ]
+]
+OPERATIONS = [kind for kind in KINDS if kind != "reopen"]
+
+
+class Store:
+    """A store's folder, what was done in it, and what of that was acknowledged."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.models = {name: RaftModel() for name in LOGS}
+        # How many states of each log, if the last life was killed.
+        self.promised: dict[str, int] | None = None
+
+
+def settings_life(world: Store, chosen: StoreOptions, rng: random.Random) -> None:
+    killed_at = rng.randrange(10, 120) if rng.random() < 0.5 else None
+    if killed_at is not None:
+        # Without threads, so that it ends where the disk does.
+        files = FailingFiles(UnsyncedFiles(), faults=lambda number: Fault.CRASH_BEFORE if number == killed_at else None)
+        chosen = attrs.evolve(chosen, background=False, sync_by_itself=False, log=attrs.evolve(chosen.log, files=files))
+    promised = dict.fromkeys(LOGS, 0)
+    try:
+        lived = World(world.path, models=world.models, options=chosen, acknowledge=promised.update)
+        try:
+            for _ in range(rng.randrange(4, 16)):
+                lived.perform((rng.choice(OPERATIONS), rng.randrange(2), rng.randrange(100), rng.randrange(100)))
+            lived.check()
+        except BaseException:
+            # Without a promise: what was begun last may not have happened.
+            lived.store.close()
+            raise
+        lived.close()
+    except (Crash, LogStopped):
+        # Closing what was interrupted says that it has stopped.
+        assert killed_at is not None
+        world.promised = promised
+
+
+def settings_audit(world: Store, chosen: StoreOptions) -> None:
+    with RaftLogStore(world.path, chosen) as store:
+        if world.promised is not None:
+            for name, model in world.models.items():
+                found = found_state(store.log(name), model.history, world.promised[name])
+                world.models[name] = RaftModel(History([PlainLog(dict(found.entries), found.snapshot)]),
+                                               model.term + 100)
+            world.promised = None
+        for name, model in world.models.items():
+            check_log(store.log(name), model.now)
+        store.audit()
+        store.flush()
+        for name, model in world.models.items():
+            check_log(store.log(name), model.now)
+
+
+def histories(folder: Path, count: int, first_seed: int) -> int:
+    paths = map(folder.joinpath, map(str, itertools.count()))
+
+    def opened() -> Store:
+        path = next(paths)
+        shutil.rmtree(path.parent / str(int(path.name) - 1), ignore_errors=True)
+        return Store(path)
+
+    report = check_settings(opened, SETTINGS, settings_life, settings_audit, histories=count, first_seed=first_seed)
+    return report.changes
+
+
+def test_nothing_acknowledged_changes_under_other_settings(tmp_path: Path) -> None:
+    assert histories(tmp_path, 10, 0) > 20
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first_seed", [1000, 2000])
+def test_soak_nothing_acknowledged_changes_under_other_settings(first_seed: int, tmp_path: Path) -> None:
+    assert histories(tmp_path, 500, first_seed) > 1000
