@@ -221,7 +221,7 @@ class BelowLowWatermark(Stale):
 
 
 class ClockSkewExceeded(InvalidInput):
-    """A timestamp runs ahead of the local clock by more than the allowed skew; it was not taken over.
+    """A timestamp runs ahead of the local clock by more than what is allowed; it was not taken over.
 
     Attributes:
         time: the timestamp.
@@ -229,9 +229,9 @@ class ClockSkewExceeded(InvalidInput):
         limit_ms: the allowed skew.
     """
 
-    def __init__(self, *, time: int, ahead_ms: int, limit_ms: int) -> None:
+    def __init__(self, *, time: int, ahead_ms: int, limit_ms: int, advice: str = "") -> None:
         super().__init__(f"timestamp {time} is {ahead_ms} ms ahead of the local clock; {limit_ms} ms are allowed: "
-                         f"check the clocks")
+                         f"check the clocks" + (f"; {advice}" if advice else ""))
         self.time = time
         self.ahead_ms = ahead_ms
         self.limit_ms = limit_ms

@@ -12,6 +12,7 @@ LOW_WATERMARK = b"low_watermark/"
 UPDATES = b"update/"
 CHUNKS = b"chunk/"
 PUBLISHED = b"published/"
+PUBLISHER = b"publisher/"
 PINS = b"pin/"
 PIN_EPOCH = b"pins"
 
@@ -48,6 +49,11 @@ def published_key(node: str, table: int, partition: int) -> bytes:
 def published_prefix(node: str) -> bytes:
     """What the keys of one node's published times begin with."""
     return PUBLISHED + _quoted(node) + b"/"
+
+
+def publisher_key(node: str) -> bytes:
+    """The key that says which life of a node may write and delete its published times."""
+    return PUBLISHER + _quoted(node)
 
 
 def low_watermark_key(node: str) -> bytes:

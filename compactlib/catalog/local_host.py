@@ -74,7 +74,7 @@ class LocalHost:
 
     def zones(self, since: Timestamp) -> Mapping[int, int]:
         """See `CatalogHost.zones`: dropped zones are among them; of several counts the last one counts."""
-        found = self._service.view.between(since, self._service.clock.now())
+        found = self._service.view.between(since, self._service.clock.present())
         return {zone.id: zone.partitions for catalog in found for zone in catalog.zones.values()}
 
     def publish(self, zone: int, partitions: int, time: Timestamp) -> ZoneResult:
@@ -91,7 +91,7 @@ class LocalHost:
 
     def _input(self, reports: tuple[NodeReport, ...], topology: Topology) -> DecisionInput:
         self._service.poll()
-        return DecisionInput(reports=reports, history=self._service.view, now=self._service.clock.now(),
+        return DecisionInput(reports=reports, history=self._service.view, now=self._service.clock.expiry(),
                              low_watermark=self._watermark.value.time, assignments=self._assignments(),
                              topology=topology, retention_margin=self._margin)
 

@@ -2,11 +2,14 @@
 
 Pins lie in the store that the whole cluster shares. Taking one moves an epoch in the same step, and a compaction that
 carries `Pins.condition()` in its fence is refused if the epoch has moved since: so a pin that was granted holds.
+
+Every change demands that the pins it changes are still those that it has read, so that none brings an earlier pin back
+or removes a later one, however long its caller was held up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 
@@ -17,15 +20,17 @@ from compactlib.catalog.log_reader import LogReader
 from compactlib.catalog.model import Culprit, Factor, Floor, Need
 from compactlib.catalog.records import RecordType, seal_fields, unseal_fields
 from compactlib.catalog.timestamp import HybridClock, Timestamp, add_ms, milliseconds
-from compactlib.errors import Busy, InvalidInput
+from compactlib.errors import Busy, CompactlibError, InvalidInput
 from compactlib.kv import Condition, Delete, KeyNotFound, OutcomeUnknown, Predicate, PredicateFailed, Put
+from compactlib.runtime import look_until_seen
 
 MAX_PINS = 10_000
 """Pins that one catalog holds."""
 MAX_OWNER = 200
 """Characters of an owner's name."""
 _ATTEMPTS = 10
-_BATCH = 50
+_BATCH = 40
+"""Pins that are forgotten in one step; each takes a condition and a change."""
 
 
 @attrs.frozen
@@ -69,39 +74,61 @@ class Pins:
         Raises:
             CatalogVersionNotFound: the version is not retained, here or in the log; nothing is held.
             InvalidInput: the owner is empty or too long, the time to live negative, or there are `MAX_PINS`.
-            Busy: others took pins at the same time, again and again.
+            Busy: others took pins at the same time, again and again; nothing was changed.
+            OutcomeUnknown: the store did not say whether the pin is held, and it could not be seen.
+            ClockJumped: the clock is off, and nothing has confirmed it.
         """
-        if not 1 <= len(owner) <= MAX_OWNER:
-            raise InvalidInput(f"a pin's owner has {len(owner)} characters; give 1 to {MAX_OWNER}")
+        _require_owner(owner)
         ttl_ms = milliseconds(ttl_seconds, name="ttl_seconds")
         if sum(1 for pin in self.all() if pin.owner != owner) >= MAX_PINS:
             raise InvalidInput(f"{MAX_PINS} pins are held; release some")
         made = Pin(owner, version, view.activation(version), add_ms(self._clock.now(), ttl_ms))
-        self._change(put=made)
-        state = self._log.state()
+        self._change([owner], lambda _: made)
+        held = OutcomeUnknown(operation=f"pin of catalog version {version} by {owner!r}", path="the catalog's pins",
+                              detail="it is held, and whether the log was cut before that could not be seen")
+        state = look_until_seen(self._log.state, held, clock=self._clock.steady)
         if state is not None and state.compacted and state.earliest > version:
-            self.release(owner)
+            # Its own pin only: the owner may have taken a later one meanwhile.
+            self._change([owner], lambda found: None if found == made else found)
             raise CatalogVersionNotFound(version=version, earliest=state.earliest, latest=state.latest)
         return made
 
     def renew(self, owner: str, *, ttl_seconds: float) -> Pin:
-        """Let the owner's pin live on from now.
+        """Let the pin that the owner holds, whichever version that is by now, live on from now.
 
         Raises:
             PinExpired: it ran out, or was released.
             InvalidInput: the time to live is negative.
+            Busy, OutcomeUnknown, ClockJumped: as `pin`.
         """
-        known = next((pin for pin in self.active() if pin.owner == owner), None)
-        if known is None:
+        _require_owner(owner)
+        ttl_ms = milliseconds(ttl_seconds, name="ttl_seconds")
+
+        def renewed(found: Pin | None) -> Pin:
+            if found is None or not self._holds(found, self._clock.expiry()):
+                raise PinExpired(owner=owner)
+            return attrs.evolve(found, expires=add_ms(self._clock.now(), ttl_ms))
+
+        pin = self._change([owner], renewed)[owner]
+        if pin is None:
             raise PinExpired(owner=owner)
-        renewed = attrs.evolve(known, expires=add_ms(self._clock.now(), milliseconds(ttl_seconds, name="ttl_seconds")))
-        self._change(put=renewed)
-        return renewed
+        return pin
 
     def release(self, owner: str) -> None:
-        """Give the owner's pin up; one that does not exist is no error."""
-        if any(pin.owner == owner for pin in self.all()):
-            self._change(deletes=[owner])
+        """Give the owner's pin up; one that does not exist is no error.
+
+        Raises:
+            Busy, OutcomeUnknown: as `pin`.
+        """
+        _require_owner(owner)
+        first: list[Pin | None] = []
+
+        def without(found: Pin | None) -> Pin | None:
+            first.append(found)
+            # A pin that was taken since this call began is a later one.
+            return None if found == first[0] else found
+
+        self._change([owner], without)
 
     def all(self) -> list[Pin]:
         """Every pin that is kept, expired ones too. O(pins).
@@ -113,17 +140,35 @@ class Pins:
             return [_decoded(entry.key, entry.value) for entry in entries]
 
     def active(self) -> list[Pin]:
-        """The pins that hold: not expired by more than the allowed clock skew."""
-        now = self._clock.now()
-        return [pin for pin in self.all() if add_ms(pin.expires, self._clock.max_skew_ms) >= now]
+        """The pins that hold: not expired by more than the allowed clock skew, by a clock that did not just jump."""
+        now = self._clock.expiry()
+        return [pin for pin in self.all() if self._holds(pin, now)]
+
+    def _holds(self, pin: Pin, now: Timestamp) -> bool:
+        return add_ms(pin.expires, self._clock.max_skew_ms) >= now
 
     def forget_expired(self) -> int:
-        """Delete expired pins; returns how many."""
-        held = {pin.owner for pin in self.active()}
-        doomed = [pin.owner for pin in self.all() if pin.owner not in held]
-        for at in range(0, len(doomed), _BATCH):
-            self._change(deletes=doomed[at:at + _BATCH])
-        return len(doomed)
+        """Delete expired pins; returns how many. A pin that is renewed or taken meanwhile stays.
+
+        Raises:
+            Busy, OutcomeUnknown: as `pin`; some may be deleted.
+        """
+        now = self._clock.expiry()
+        doomed = [pin.owner for pin in self.all() if not self._holds(pin, now)]
+        deleted = 0
+        batch = min(_BATCH, (self._log.store.limits.max_transact - 2) // 2)
+        for at in range(0, len(doomed), batch):
+            gone: list[str] = []
+
+            def expired(found: Pin | None, gone: list[str] = gone) -> Pin | None:
+                if found is None or self._holds(found, now):
+                    return found
+                gone.append(found.owner)
+                return None
+
+            self._change(doomed[at:at + batch], expired)
+            deleted += len(set(gone))
+        return deleted
 
     def need(self, view: HistoryView) -> Need | None:
         """See `NeedSource.need`: the lowest pin, with its owner."""
@@ -142,22 +187,78 @@ class Pins:
         (epoch,) = unseal_fields(keys.PIN_EPOCH, found.value, RecordType.PIN, "epoch")
         return epoch, found.predicate
 
-    def _change(self, *, put: Pin | None = None, deletes: Sequence[str] = ()) -> None:
-        """Put a pin or delete some, and move the epoch: a change that comes late then fails, and undoes no other."""
-        partition = self._log.partition
-        puts = [] if put is None else [Put(partition, keys.pin_key(put.owner), seal_fields(
-            keys.pin_key(put.owner), RecordType.PIN, attrs.asdict(put)))]
-        doomed = [Delete(partition, keys.pin_key(owner)) for owner in deletes]
+    def _read(self, owner: str) -> tuple[Pin | None, Predicate | None]:
+        key = keys.pin_key(owner)
+        try:
+            found = self._log.store.get(self._log.partition, key)
+        except KeyNotFound:
+            return None, None
+        return _decoded(key, found.value), found.predicate
+
+    def _change(self, owners: Sequence[str], change: Callable[[Pin | None], Pin | None]) -> dict[str, Pin | None]:
+        """Replace each owner's pin by what `change` makes of it (`None`: no pin), all in one step; what they are then.
+
+        The epoch moves with it, so that a change that comes late fails. `change` is asked again after a lost race.
+        """
+        unknown: OutcomeUnknown | None = None
+        before: dict[str, Pin | None] = {}
+        wanted: dict[str, Pin | None] = {}
+        unanswered: list[dict[str, Pin | None]] = []
         for _ in range(_ATTEMPTS):
-            epoch, predicate = self._epoch()
-            moved = seal_fields(keys.PIN_EPOCH, RecordType.PIN, {"epoch": epoch + 1})
             try:
-                self._log.store.transact([Condition(partition, keys.PIN_EPOCH, predicate)],
-                                         [*puts, Put(partition, keys.PIN_EPOCH, moved)], doomed)
-            except (PredicateFailed, OutcomeUnknown):
+                epoch, found = self._looked(owners, unknown)
+                if unknown is not None:
+                    now = {owner: pin for owner, (pin, _) in found.items()}
+                    if now in unanswered:
+                        return now
+                    if now != before:
+                        raise unknown  # others have changed them since, perhaps what this call has made of them
+                before = {owner: pin for owner, (pin, _) in found.items()}
+                wanted = {owner: change(pin) for owner, pin in before.items()}
+                if wanted == before:
+                    return wanted
+                self._write(epoch, found, wanted)
+            except PredicateFailed:
                 continue
-            return
-        raise Busy(f"{_ATTEMPTS} attempts to change the pins lost to others, or the store did not answer; try again")
+            except OutcomeUnknown as error:
+                if error is unknown:
+                    raise
+                unknown = error
+                unanswered.append(wanted)
+            except CompactlibError as error:
+                raise unknown or error from error
+            else:
+                return wanted
+        raise unknown or Busy(f"{_ATTEMPTS} attempts to change the pins lost to others; try again")
+
+    def _looked(self, owners: Sequence[str], unknown: OutcomeUnknown | None,
+                ) -> tuple[tuple[int, Predicate | None], dict[str, tuple[Pin | None, Predicate | None]]]:
+        def look() -> tuple[tuple[int, Predicate | None], dict[str, tuple[Pin | None, Predicate | None]]]:
+            return self._epoch(), {owner: self._read(owner) for owner in owners}
+
+        return look() if unknown is None else look_until_seen(look, unknown, clock=self._clock.steady)
+
+    def _write(self, epoch: tuple[int, Predicate | None], found: dict[str, tuple[Pin | None, Predicate | None]],
+               wanted: dict[str, Pin | None]) -> None:
+        partition = self._log.partition
+        conditions = [Condition(partition, keys.PIN_EPOCH, epoch[1])]
+        puts = [Put(partition, keys.PIN_EPOCH, seal_fields(keys.PIN_EPOCH, RecordType.PIN, {"epoch": epoch[0] + 1}))]
+        deletes = []
+        for owner, (before, predicate) in found.items():
+            key, pin = keys.pin_key(owner), wanted[owner]
+            if pin == before:
+                continue
+            conditions.append(Condition(partition, key, predicate))
+            if pin is None:
+                deletes.append(Delete(partition, key))
+            else:
+                puts.append(Put(partition, key, seal_fields(key, RecordType.PIN, attrs.asdict(pin))))
+        self._log.store.transact(conditions, puts, deletes)
+
+
+def _require_owner(owner: str) -> None:
+    if type(owner) is not str or not 1 <= len(owner) <= MAX_OWNER:
+        raise InvalidInput(f"a pin's owner is {str(owner)[:40]!r}; give a name of 1 to {MAX_OWNER} characters")
 
 
 def _decoded(key: bytes, record: bytes) -> Pin:

@@ -4,12 +4,15 @@ A time reaches a partition as a replicated command. It is published only after a
 applied has succeeded: a recovery from then on replays nothing older. A partition starts at the activation of the
 version that created it, never at "unknown"; what it published survives a restart, as long as its data does
 (weaknesses 4, 9, 10).
+
+The object that has registered a partition last owns a node's kept times: it moves an epoch in the store, and every
+write and delete demands that epoch, so that an earlier life of the node that wakes up changes nothing.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import attrs
 
@@ -19,8 +22,10 @@ from compactlib.catalog.model import Culprit, Factor, Floor, Need
 from compactlib.catalog.partitions import HostedPartitions, mask_of
 from compactlib.catalog.records import RecordType, seal_fields, unseal_fields
 from compactlib.catalog.timestamp import Timestamp, checked_timestamp
-from compactlib.errors import InvalidInput
-from compactlib.kv import Condition, Delete, KeyNotFound, KVStore, OutcomeUnknown, PredicateFailed, Put
+from compactlib.clock import Clock
+from compactlib.errors import AuditFailed, Busy, CompactlibError, InvalidInput
+from compactlib.kv import Condition, Delete, KeyNotFound, KVStore, OutcomeUnknown, Predicate, PredicateFailed, Put
+from compactlib.runtime import look_until_seen
 
 _NOTHING = (0, 0)
 _ATTEMPTS = 10
@@ -29,6 +34,7 @@ _ATTEMPTS = 10
 @attrs.define
 class _Replica:
     incarnation: int
+    began: Timestamp  # what it published when it was registered
     published: Timestamp
     flushed_index: int
     applied: tuple[int, Timestamp] = _NOTHING  # raft index and time of the last command, not yet known to be flushed
@@ -52,16 +58,21 @@ class PublishedTimes:
         store: where they are kept.
         node: the node's name, part of the keys.
         partition: the store's partition.
+        clock: waits between two looks for a write that got no answer.
     """
 
-    def __init__(self, store: KVStore, node: str, partition: bytes = b"catalog") -> None:
+    def __init__(self, store: KVStore, node: str, partition: bytes = b"catalog", *,
+                 clock: Clock | None = None) -> None:
         if not node:
             raise InvalidInput("the node's name is empty; give its name, the published times are kept under it")
         self._store = store
         self._node = node
         self._partition = partition
+        self._clock = clock
         self._lock = threading.Lock()
         self._writing = threading.Lock()
+        self._publisher = keys.publisher_key(node)
+        self._epoch: tuple[int, Predicate] | None = None
         self._replicas: dict[tuple[int, int], _Replica] = {}
 
     # --- which partitions ---------------------------------------------------------------------------------------
@@ -83,18 +94,58 @@ class PublishedTimes:
         Raises:
             InvalidInput: a number is out of range.
             RecordDamaged, RecordTooNew: the kept time cannot be read.
+            Busy: others own the node's times at the same time, again and again.
+            OutcomeUnknown: the store did not say whether this object owns them now.
         """
         checked_timestamp(created_at)
         mask_of((partition,))
         if incarnation < 1:
             raise InvalidInput(f"incarnation is {incarnation}; give a number above 0 that only this life has")
-        kept = self._kept(table, partition, incarnation)
-        with self._lock:
-            known = self._replicas.get((table, partition))
-            if known is None or known.incarnation != incarnation:
-                known = _Replica(incarnation, max(created_at, kept), flushed_index)
-                self._replicas[table, partition] = known
-            return known.published
+        with self._writing:
+            # Before anything is answered that an earlier life of this node could still change.
+            self._own()
+            kept = self._kept(table, partition, incarnation)
+            with self._lock:
+                known = self._replicas.get((table, partition))
+                if known is None or known.incarnation != incarnation:
+                    began = max(created_at, kept)
+                    known = _Replica(incarnation, began, began, flushed_index)
+                    self._replicas[table, partition] = known
+                return known.published
+
+    def _own(self) -> Condition:
+        """Move the epoch, once; the condition that it is still where this object has moved it."""
+        unknown: OutcomeUnknown | None = None
+        for _ in range(_ATTEMPTS):
+            if self._epoch is not None:
+                return Condition(self._partition, self._publisher, self._epoch[1])
+            epoch, predicate = self._present_epoch()
+            record = seal_fields(self._publisher, RecordType.PUBLISHED, {"epoch": epoch + 1})
+            try:
+                self._store.set_if(self._partition, self._publisher, record, predicate)
+            except PredicateFailed:
+                continue
+            except OutcomeUnknown as error:
+                unknown = error
+                continue  # whoever moved it: it is moved once more, and only the last one owns
+            moved, predicate = self._present_epoch()
+            if moved == epoch + 1:
+                self._epoch = moved, predicate
+        raise unknown or Busy(f"{_ATTEMPTS} attempts to own the published times of {self._node!r} lost to others; is "
+                              f"this node running twice?")
+
+    def _present_epoch(self) -> tuple[int, Predicate | None]:
+        try:
+            found = self._store.get(self._partition, self._publisher)
+        except KeyNotFound:
+            return 0, None
+        (epoch,) = unseal_fields(self._publisher, found.value, RecordType.PUBLISHED, "epoch")
+        return epoch, found.predicate
+
+    def _superseded(self) -> StaleIncarnation:
+        return StaleIncarnation(what=f"the published times of node {self._node!r}",
+                                incarnation=0 if self._epoch is None else self._epoch[0],
+                                current=self._present_epoch()[0])
 
     def _kept(self, table: int, partition: int, incarnation: int) -> Timestamp:
         key = keys.published_key(self._node, table, partition)
@@ -106,14 +157,19 @@ class PublishedTimes:
         return checked_timestamp(time) if life == incarnation else 0
 
     def remove(self, table: int, partition: int, incarnation: int) -> None:
-        """The partition is gone from this node; one that is not registered in this life is no error."""
+        """The partition is gone from this node; one that is not registered in this life is no error.
+
+        Raises:
+            StaleIncarnation: a later life of this node owns its kept times; nothing was deleted.
+            OutcomeUnknown: the store did not say whether it deleted the kept time, and it could not be seen.
+        """
         with self._writing:
             with self._lock:
                 known = self._replicas.get((table, partition))
                 if known is None or known.incarnation != incarnation:
                     return
                 del self._replicas[table, partition]
-            self._store.delete(self._partition, keys.published_key(self._node, table, partition))
+            self._change([], [keys.published_key(self._node, table, partition)])
 
     # --- times --------------------------------------------------------------------------------------------------
 
@@ -145,6 +201,11 @@ class PublishedTimes:
 
         The times are kept first, then published. A ticket of another life, or of a partition that is gone, does
         nothing; neither does one whose time is not above what is published. One write per 500 partitions.
+
+        Raises:
+            StaleIncarnation: a later life of this node owns its kept times; nothing was published.
+            OutcomeUnknown: the store did not say whether it kept the times, and it could not be seen; none of them is
+                published, and some may be kept.
         """
         rising = []
         with self._writing:
@@ -179,26 +240,47 @@ class PublishedTimes:
                   for one in sorted(tickets, key=lambda one: one.time)}
         puts = [Put(self._partition, key, seal_fields(key, RecordType.PUBLISHED, {
             "incarnation": one.incarnation, "time": one.time})) for key, one in latest.items()]
-        batch = min(500, self._store.limits.max_transact // 2)
+        batch = min(500, (self._store.limits.max_transact - 1) // 2)
         for at in range(0, len(puts), batch):
-            self._keep_batch(puts[at:at + batch])
+            self._change(puts[at:at + batch], [])
 
-    def _keep_batch(self, puts: list[Put]) -> None:
-        for attempt in range(1, _ATTEMPTS + 1):
+    def _change(self, puts: Sequence[Put], deletes: Sequence[bytes]) -> None:
+        """Put and delete kept times in one step, if this object still owns them; `_writing` is held."""
+        own = self._own()
+        cells = [*(put.key for put in puts), *deletes]
+        wanted: list[bytes | None] = [*(put.value for put in puts), *(None for _ in deletes)]
+        unknown: OutcomeUnknown | None = None
+        for _ in range(_ATTEMPTS):
+            found = self._as_they_are(cells) if unknown is None else look_until_seen(
+                lambda: self._as_they_are(cells), unknown, clock=self._clock)
+            if [value for _, value in found] == wanted:
+                return
             try:
                 # With conditions, so that an earlier write that comes late cannot undo this one.
-                self._store.transact([self._as_it_is(put.key) for put in puts], puts)
-            except (PredicateFailed, OutcomeUnknown):
-                if attempt == _ATTEMPTS:
-                    raise
-                continue
-            return
+                self._store.transact([own, *(condition for condition, _ in found)], puts,
+                                     [Delete(self._partition, key) for key in deletes])
+            except PredicateFailed as error:
+                if error.key == self._publisher:
+                    raise unknown or self._superseded() from error
+            except OutcomeUnknown as error:
+                unknown = error
+            except CompactlibError as error:
+                raise unknown or error from error
+            else:
+                return
+        raise unknown or Busy(f"{_ATTEMPTS} attempts to keep published times of {self._node!r} lost to others; is this "
+                              f"node running twice?")
 
-    def _as_it_is(self, key: bytes) -> Condition:
-        try:
-            return Condition(self._partition, key, self._store.get(self._partition, key).predicate)
-        except KeyNotFound:
-            return Condition(self._partition, key, None)
+    def _as_they_are(self, cells: Sequence[bytes]) -> list[tuple[Condition, bytes | None]]:
+        found: list[tuple[Condition, bytes | None]] = []
+        for key in cells:
+            try:
+                there = self._store.get(self._partition, key)
+            except KeyNotFound:
+                found.append((Condition(self._partition, key, None), None))
+            else:
+                found.append((Condition(self._partition, key, there.predicate), there.value))
+        return found
 
     def _known(self, table: int, partition: int, incarnation: int) -> _Replica:
         known = self._replicas.get((table, partition))
@@ -229,13 +311,20 @@ class PublishedTimes:
         return need, HostedPartitions.from_masks(masks)
 
     def forget_removed(self) -> int:
-        """Delete kept times of partitions that are not registered here; returns how many. Call once all are."""
-        with self._writing, self._store.scan(self._partition, prefix=keys.published_prefix(self._node)) as kept:
-            with self._lock:
-                alive = {keys.published_key(self._node, *place) for place in self._replicas}
-            doomed = [entry.key for entry in kept if entry.key not in alive]
-            for at in range(0, len(doomed), 100):
-                self._store.transact(deletes=[Delete(self._partition, key) for key in doomed[at:at + 100]])
+        """Delete kept times of partitions that are not registered here; returns how many. Call once all are.
+
+        Raises:
+            StaleIncarnation: a later life of this node owns its kept times; nothing was deleted.
+            OutcomeUnknown: the store did not say whether it deleted some, and it could not be seen.
+        """
+        with self._writing:
+            with self._store.scan(self._partition, prefix=keys.published_prefix(self._node)) as kept:
+                with self._lock:
+                    alive = {keys.published_key(self._node, *place) for place in self._replicas}
+                doomed = [entry.key for entry in kept if entry.key not in alive]
+            batch = min(100, (self._store.limits.max_transact - 1) // 2)
+            for at in range(0, len(doomed), batch):
+                self._change([], doomed[at:at + batch])
         return len(doomed)
 
     def __len__(self) -> int:
@@ -245,14 +334,15 @@ class PublishedTimes:
         """Check that nothing is published that was not kept, except where a partition began.
 
         Raises:
-            AssertionError: a kept time exceeds the published one.
+            AuditFailed: a published time exceeds the kept one.
         """
         with self._lock:
-            replicas = dict(self._replicas)
+            replicas = {place: attrs.evolve(replica) for place, replica in self._replicas.items()}
         for (table, partition), replica in replicas.items():
             kept = self._kept(table, partition, replica.incarnation)
-            told = f"table {table}, partition {partition}: {kept} is kept, {replica.published} published"
-            assert kept <= replica.published, told
+            if replica.published > max(kept, replica.began):
+                raise AuditFailed(f"table {table}, partition {partition}: {kept} is kept, {replica.published} is "
+                                  f"published")
 
     def __repr__(self) -> str:
         return f"PublishedTimes({len(self)} partitions on {self._node})"

@@ -8,7 +8,7 @@ from itertools import islice
 from compactlib.catalog import keys
 from compactlib.catalog.errors import RecordMissing
 from compactlib.catalog.records import RecordType, fields_of, unseal
-from compactlib.catalog.update_log import UpdateLog
+from compactlib.catalog.update_log import MAX_ATTEMPTS, UpdateLog
 from compactlib.kv import Delete
 
 _RECLAIM_BATCH = 500
@@ -17,14 +17,28 @@ _RECLAIM_BATCH = 500
 def reclaim(log: UpdateLog) -> int:
     """Delete what no snapshot and no version needs any more; returns how many keys. Restartable at any step.
 
-    Those are updates below the earliest version, and pieces of snapshots below it or of attempts that lost.
+    Those are updates below the earliest version, and pieces of snapshots below it or of attempts that lost. The
+    earliest version only rises and no key below it is ever written again, so a caller that was held up, while others
+    cut the log further, deletes nothing that anybody needs.
+
+    Raises:
+        RecordMissing, RecordDamaged, RecordTooNew: the snapshot with which the log begins cannot be read.
     """
-    state = log.state()
-    if state is None or not state.compacted:
-        return 0
+    for _ in range(MAX_ATTEMPTS):
+        state = log.state()
+        if state is None or not state.compacted:
+            return 0
+        try:
+            garbage = iter([*_garbage(log, state.earliest)])
+            break
+        except RecordMissing:
+            again = log.state()
+            if again is None or again.earliest == state.earliest:
+                raise
+    else:
+        return 0  # others cut the log again and again, and each of them reclaims
     batch = min(_RECLAIM_BATCH, log.store.limits.max_transact)
     deleted = 0
-    garbage = iter([*_garbage(log, state.earliest)])
     while doomed := list(islice(garbage, batch)):
         log.store.transact(deletes=[Delete(log.partition, key) for key in doomed])
         deleted += len(doomed)

@@ -7,23 +7,32 @@ calls it from a thread, a timer or a notification of its own.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import attrs
 
 from compactlib.catalog.catalog import Catalog
 from compactlib.catalog.commands import Command, PlannedUpdate, plan_update
-from compactlib.catalog.errors import CatalogVersionNotFound, CommandRefused, NotReady, RecordMissing, RetriesExhausted
+from compactlib.catalog.errors import (
+    ClockSkewExceeded,
+    CommandRefused,
+    NotReady,
+    RecordMissing,
+    RetriesExhausted,
+)
 from compactlib.catalog.history import CatalogHistory, HistoryView
 from compactlib.catalog.log_model import AlreadyCompacted, Appended, Fence, LogState, SnapshotSaved
 from compactlib.catalog.reclaim import reclaim
 from compactlib.catalog.records import Update
 from compactlib.catalog.recover import applied, recover_history
-from compactlib.catalog.timestamp import HybridClock, Timestamp, add_ms, ensured_activation, milliseconds
+from compactlib.catalog.timestamp import HybridClock, Timestamp, add_ms, ensured_activation, milliseconds, physical_ms
 from compactlib.catalog.update_log import MAX_ATTEMPTS, UpdateLog
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import AuditFailed, Busy, CompactlibError
 from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.runtime import tell, telling
 
 _MAX_LOOKS = 100
 
@@ -48,7 +57,9 @@ class Executed:
 
 
 Listener = Callable[[Catalog], None]
-"""Is told each version in order, before it counts as ready; once, unless a listener raised, which stops the `poll`."""
+"""Is told each version once and in order, before it counts as ready. What it raises is kept and logged."""
+
+_CLOCK_AHEAD = "catalog_clock_ahead"
 
 
 class CatalogService:
@@ -58,7 +69,8 @@ class CatalogService:
         log: where versions are kept.
         clock: gives commit times; its skew is the cluster's limit.
         delay_seconds: how long after its commit a version becomes active: the time in which every node must hear of it.
-        observer: told of versions (`catalog_version`) and cuts (`catalog_compacted`).
+        observer: told of versions (`catalog_version`) and cuts (`catalog_compacted`), of a log whose latest version
+            was committed ahead of the clock by more than the skew (`catalog_clock_ahead`), and of clocks that jump.
 
     Raises:
         InvalidInput: the delay is negative.
@@ -70,13 +82,23 @@ class CatalogService:
         self.log = log
         self.clock = clock
         self._delay_ms = milliseconds(delay_seconds, name="delay_seconds")
-        self._observer = Observer() if observer is None else observer
-        self._listeners: list[Listener] = []
+        self._observer = telling(observer)
+        self._listeners: tuple[Listener, ...] = ()
         self._writing = threading.Lock()
         self._following = threading.RLock()
+        self._told_in: int | None = None  # the thread in which listeners are told at the moment
+        self._news: deque[tuple[str, dict[str, Any]]] = deque()
         self._ready = threading.Condition()
         log.prepare()
         self._history = CatalogHistory(recover_history(log))
+        self._look_at_the_clock(self.view.catalog(self.view.latest))
+
+    def _look_at_the_clock(self, latest: Catalog) -> None:
+        if latest.version:
+            self.clock.known(latest.commit)
+            ahead = physical_ms(latest.commit) - int(self.clock.steady.host_clock.now() * 1000)
+            if ahead > self.clock.max_skew_ms:
+                self._observer.event(_CLOCK_AHEAD, {"version": latest.version, "ahead_seconds": ahead / 1000})
 
     # --- looking ------------------------------------------------------------------------------------------------
 
@@ -102,13 +124,13 @@ class CatalogService:
         return self.view.at(time)
 
     def active(self) -> Catalog:
-        """The catalog in force now."""
-        return self.at(self.clock.now())
+        """The catalog in force now; while a jump of the clock is in doubt, as if it had not jumped."""
+        return self.at(self.clock.present())
 
     def listen(self, listener: Listener) -> None:
         """Tell `listener` each version from the next one on."""
-        with self._following:
-            self._listeners.append(listener)
+        with self._ready:
+            self._listeners += (listener,)
 
     # --- changing -----------------------------------------------------------------------------------------------
 
@@ -125,41 +147,73 @@ class CatalogService:
 
         Raises:
             CommandRefused: a command does not fit; told after the version that it was checked against is in force.
-            RetriesExhausted: `MAX_ATTEMPTS` attempts lost against other writers.
+            RetriesExhausted: `MAX_ATTEMPTS` attempts lost against other writers; nothing was changed.
+            OutcomeUnknown: the store did not say whether it took the version, and it could not be seen.
+            ClockJumped: the clock is off, and nothing has confirmed it; nothing was changed.
+            ClockSkewExceeded: the log's latest version was committed so far ahead of this clock that nobody should
+                wait for the next one; nothing was changed. Without `wait` it is made all the same.
+            Busy: called by a listener.
             InvalidInput: the delay is negative, or there are too many commands.
         """
+        if self._told_in == threading.get_ident():
+            raise Busy("a listener cannot execute commands: the version that it is told of counts as ready only when "
+                       "it has returned; execute them in another thread, and do not wait for that one")
         delay_ms = self._delay_ms if delay_seconds is None else milliseconds(delay_seconds, name="delay_seconds")
-        with self._writing:
-            for attempt in range(1, MAX_ATTEMPTS + 1):
-                self.poll()  # what is refused or needless is judged by the log, not by a view left behind
-                latest = self.view.catalog(self.view.latest)
-                try:
-                    planned = plan_update(latest, commands)
-                except CommandRefused:
-                    if latest.version and wait:
-                        self.clock.wait_until(self._ensured(latest))
-                    raise
-                if not planned.changes:
-                    return self._executed(latest, planned, 0, wait)
-                outcome = self.log.append(self._next(latest, planned, delay_ms))
-                if isinstance(outcome, Appended):
-                    self.poll()
-                    return self._executed(self.catalog(outcome.version), planned, attempt, wait)
+        try:
+            with self._writing:
+                catalog, planned, attempts = self._write(tuple(commands), delay_ms, wait)
+        finally:
+            self._tell_news()
+        # Nobody waits for a time while they keep others from writing.
+        if wait and catalog.version:
+            self.clock.wait_until(self._ensured(catalog))
+        if isinstance(planned, CommandRefused):
+            raise planned
+        return Executed(version=catalog.version, applied=planned.applied, activation=catalog.activation,
+                        ensured=self._ensured(catalog), attempts=attempts)
+
+    def _write(self, commands: Sequence[Command], delay_ms: int,
+               wait: bool) -> tuple[Catalog, PlannedUpdate | CommandRefused, int]:
+        """The version that the batch made, or that it was judged by; what was planned or refused; after how many tries.
+        """
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            self._take_in()  # what is refused or needless is judged by the log, not by a view left behind
+            latest = self.view.catalog(self.view.latest)
+            try:
+                planned = plan_update(latest, commands)
+            except CommandRefused as refused:
+                return latest, refused, 0
+            if not planned.changes:
+                return latest, planned, 0
+            update = self._next(latest, planned, delay_ms, wait)
+            if isinstance(self.log.append(update), Appended):
+                # Without asking the store again: a failure of that could not be told from one of the append.
+                made = applied(update, latest)
+                with self._following:
+                    if self.view.latest < made.version:
+                        self._register(made, cut=False)
+                return made, planned, attempt
         raise RetriesExhausted(attempts=MAX_ATTEMPTS, version=self.view.latest + 1)
 
-    def _next(self, latest: Catalog, planned: PlannedUpdate, delay_ms: int) -> Update:
+    def _next(self, latest: Catalog, planned: PlannedUpdate, delay_ms: int, wait: bool) -> Update:
+        now = self.clock.now()
+        self._require_near(now, "it was given out while the clock was ahead, and timestamps never go back: make a new "
+                                "HybridClock, or wait")
         # A version follows the one before it in time, also after one with a long delay or from a faster clock.
-        commit = max(self.clock.now(), latest.commit + 1)
+        commit = max(now, latest.commit + 1)
+        if wait:
+            self._require_near(commit, f"it follows version {latest.version}, whose writer's clock was ahead if this "
+                                       f"one is right: wait, or execute with wait=False to have a version that is in "
+                                       f"force only then")
         activation = max(add_ms(commit, delay_ms), latest.activation + 1)
         return Update(version=latest.version + 1, commit=commit, delay_ms=delay_ms, activation=activation,
                       next_id=planned.next_id, changes=planned.changes)
 
-    def _executed(self, catalog: Catalog, planned: PlannedUpdate, attempts: int, wait: bool) -> Executed:
-        ensured = self._ensured(catalog)
-        if wait and catalog.version:
-            self.clock.wait_until(ensured)
-        return Executed(version=catalog.version, applied=planned.applied, activation=catalog.activation,
-                        ensured=ensured, attempts=attempts)
+    def _require_near(self, commit: Timestamp, advice: str) -> None:
+        limit = self.clock.max_skew_ms + int(self.clock.steady.max_jump_seconds * 1000)
+        ahead = self.clock.ahead_ms(commit)
+        if ahead > limit:
+            raise ClockSkewExceeded(time=commit, ahead_ms=ahead, limit_ms=limit, advice=advice)
 
     def _ensured(self, catalog: Catalog) -> Timestamp:
         return ensured_activation(catalog.activation, max_skew_ms=self.clock.max_skew_ms)
@@ -169,10 +223,20 @@ class CatalogService:
     def poll(self) -> int:
         """Take in what the log holds and this node does not know yet; returns how many versions. Two reads if none.
 
+        Called by a listener it does nothing: the version at hand comes first.
+
         Raises:
             RecordMissing, RecordDamaged, RecordTooNew: the log is broken; the view stays as it was.
         """
+        try:
+            return self._take_in()
+        finally:
+            self._tell_news()
+
+    def _take_in(self) -> int:
         with self._following:
+            if self._told_in is not None:
+                return 0
             before = self.view.latest
             for _ in range(_MAX_LOOKS):
                 state = self.log.state()
@@ -189,6 +253,15 @@ class CatalogService:
                     if again is None or again.earliest == state.earliest:
                         raise
             return self.view.latest - before
+
+    def _tell_news(self) -> None:
+        """Tell the observer what has happened, in no lock."""
+        while self._news:
+            try:
+                news = self._news.popleft()
+            except IndexError:  # another thread was faster
+                return
+            self._observer.event(*news)
 
     def _caught_up(self, state: LogState) -> bool:
         return state.latest <= self.view.latest and (state.earliest <= self.view.earliest or not state.compacted)
@@ -208,8 +281,13 @@ class CatalogService:
         is_new = catalog.version > self.view.latest
         before = self.view.earliest
         # Listeners first: a version counts as ready only after all of them have heard of it.
-        for listener in self._listeners if is_new else ():
-            listener(catalog)
+        if is_new:
+            self._told_in = threading.get_ident()
+            try:
+                for listener in self._listeners:
+                    tell(listener, catalog)
+            finally:
+                self._told_in = None
         with self._ready:
             if cut:
                 self._history.restart_from(catalog)
@@ -217,9 +295,9 @@ class CatalogService:
                 self._history.register(catalog)
             self._ready.notify_all()
         if is_new:
-            self._observer.event("catalog_version", {"version": catalog.version, "activation": catalog.activation})
+            self._news.append(("catalog_version", {"version": catalog.version, "activation": catalog.activation}))
         if cut:
-            self._observer.event("catalog_compacted", {"earliest": catalog.version, "before": before})
+            self._news.append(("catalog_compacted", {"earliest": catalog.version, "before": before}))
 
     def wait_ready(self, version: int, timeout_seconds: float) -> Catalog:
         """The catalog of a version, once it is registered here and every listener has heard of it.
@@ -231,8 +309,7 @@ class CatalogService:
             CatalogVersionNotFound: history has moved past it.
             InvalidInput: the timeout is negative.
         """
-        if timeout_seconds < 0:
-            raise InvalidInput(f"timeout_seconds is {timeout_seconds}; give 0 or more")
+        milliseconds(timeout_seconds, name="timeout_seconds")
         with self._ready:
             if not self._ready.wait_for(lambda: self.view.latest >= version, timeout_seconds):
                 raise NotReady(version=version, latest=self.view.latest)
@@ -266,20 +343,19 @@ class CatalogService:
         """Check the view, and that the log replays to it. Reads the whole log.
 
         Raises:
-            AssertionError: the view and the log differ.
+            AuditFailed: the view and the log differ.
             RecordMissing, RecordDamaged, RecordTooNew: the log is broken.
         """
+        self.poll()
         with self._following:
-            self.poll()
             self._history.audit()
             replayed = recover_history(self.log)
-            try:
-                for catalog in self.view:
-                    known = replayed.catalog(catalog.version) if replayed.has(catalog.version) else None
-                    assert known is None or known == catalog, f"{catalog} is not what its log replays to"
-                    assert known is not None or catalog.version < replayed.earliest, f"{catalog} is not in the log"
-            except CatalogVersionNotFound as error:
-                raise AssertionError(str(error)) from error
+            for catalog in self.view:
+                known = replayed.catalog(catalog.version) if replayed.has(catalog.version) else None
+                if known is not None and known != catalog:
+                    raise AuditFailed(f"{catalog} is not what its log replays to")
+                if known is None and replayed.earliest <= catalog.version:
+                    raise AuditFailed(f"{catalog} is not in the log")
 
     def __repr__(self) -> str:
         return f"CatalogService(versions {self.view.earliest} to {self.view.latest})"

@@ -20,6 +20,8 @@ from typing import TypeAlias
 from compactlib.catalog.errors import ClockSkewExceeded
 from compactlib.clock import Clock
 from compactlib.errors import InvalidInput
+from compactlib.observe import Observer
+from compactlib.runtime import SteadyClock
 
 Timestamp: TypeAlias = int
 """A hybrid timestamp: `physical_ms << 16 | logical`, 1 .. 2**63 - 1."""
@@ -71,8 +73,8 @@ def from_seconds(seconds: float) -> Timestamp:
     Raises:
         InvalidInput: not finite, negative, or beyond the year 6000.
     """
-    if not math.isfinite(seconds) or seconds < 0:
-        raise InvalidInput(f"{seconds} is no time since the epoch; give seconds >= 0")
+    if not _is_finite(seconds) or seconds < 0:
+        raise InvalidInput(f"{seconds!r} is no time since the epoch; give seconds >= 0")
     return checked_timestamp(max(int(seconds * 1000) << LOGICAL_BITS, LOWEST))
 
 
@@ -106,9 +108,13 @@ def milliseconds(seconds: float, *, name: str) -> int:
     Raises:
         InvalidInput: not finite or negative.
     """
-    if not math.isfinite(seconds) or seconds < 0:
-        raise InvalidInput(f"{name} is {seconds}; give seconds >= 0")
+    if not _is_finite(seconds) or seconds < 0:
+        raise InvalidInput(f"{name} is {seconds!r}; give seconds >= 0")
     return math.ceil(round(seconds * 1000, 6))
+
+
+def _is_finite(seconds: float) -> bool:
+    return type(seconds) in (int, float, bool) and math.isfinite(seconds)
 
 
 def show(time: Timestamp) -> str:
@@ -119,26 +125,82 @@ def show(time: Timestamp) -> str:
 class HybridClock:
     """Gives timestamps that ascend strictly and never fall behind what was observed. Any thread may call it.
 
+    The physical clock is held against its own monotonic one (`compactlib.runtime.SteadyClock`): a jump beyond a minute
+    is refused by name until a later reading confirms it, or `accept` does, so that a clock that was wrong once leaves
+    no timestamp that everybody has to wait for.
+
     Args:
-        clock: where physical time comes from; it may jump back, the timestamps do not.
+        clock: where physical time comes from; it may jump back, the timestamps do not. A `SteadyClock` is taken as it
+            is, with its own bounds.
         max_skew_seconds: how far an observed timestamp may run ahead of this clock.
+        observer: told of jumps (`clock_jumped`, `clock_accepted`).
 
     Raises:
         InvalidInput: the skew is negative or not finite.
     """
 
-    def __init__(self, clock: Clock, *, max_skew_seconds: float = 0.5) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, *, max_skew_seconds: float = 0.5, observer: Observer | None = None) -> None:
         self.max_skew_ms: int = milliseconds(max_skew_seconds, name="max_skew_seconds")
+        self._observer = observer
+        self._is_given = isinstance(clock, SteadyClock)
+        self._steady: SteadyClock = clock if isinstance(clock, SteadyClock) else SteadyClock(clock, observer=observer)
+        self._known = False
         self._last = 0
         self._lock = threading.Lock()
 
+    @property
+    def steady(self) -> SteadyClock:
+        """The physical clock, held against the monotonic one."""
+        return self._steady
+
+    def known(self, time: Timestamp) -> None:
+        """Tell the clock of a time that a store was seen at in an earlier life; the first call counts.
+
+        A step forward since then is believed for new timestamps, and expires nothing until a later reading confirms
+        it; a step back is refused until then. A `SteadyClock` that was given knows its own last time.
+        """
+        with self._lock:
+            if self._known or self._is_given:
+                return
+            self._known = True
+        self._steady = SteadyClock(self._steady.host_clock, last_known=to_seconds(time), observer=self._observer)
+
     def now(self) -> Timestamp:
-        """The next timestamp: the physical clock's, or one more than the last if that is not above it. O(1)."""
-        physical = int(self._clock.now() * 1000) << LOGICAL_BITS
+        """The next timestamp: the physical clock's, or one more than the last if that is not above it. O(1).
+
+        Raises:
+            ClockJumped: the physical clock is off, and nothing has confirmed it.
+        """
+        physical = int(self._steady.now() * 1000) << LOGICAL_BITS
         with self._lock:
             self._last = physical if physical > self._last else self._last + 1
             return self._last
+
+    def present(self) -> Timestamp:
+        """The time to look things up at; never refused, and while a jump is in doubt as if there had been none."""
+        return max(int(self._steady.steady() * 1000) << LOGICAL_BITS, self._last, LOWEST)
+
+    def expiry(self) -> Timestamp:
+        """The time up to which things may be taken as expired, and below which nothing new will be needed.
+
+        As `present`, but held after a step at opening until a later reading has confirmed it. `now` stays above it.
+        """
+        wall, limit = self._steady.steady(), self._steady.expiry()
+        time = max(int(min(wall, limit) * 1000) << LOGICAL_BITS, LOWEST)
+        with self._lock:
+            if limit < wall:
+                self._last = max(self._last, time)
+                return time
+            self._last = max(self._last + 1, time)
+            return self._last
+
+    def ahead_ms(self, time: Timestamp) -> int:
+        """By how many milliseconds a timestamp runs ahead of the physical clock; negative if it lies behind."""
+        return physical_ms(time) - int(self._steady.steady() * 1000)
+
+    def accept(self) -> None:
+        """Believe the physical clock as it stands; for an operator who has looked at it."""
+        self._steady.accept()
 
     def observe(self, time: Timestamp) -> Timestamp:
         """Take over a timestamp received from elsewhere and give one above it.
@@ -146,9 +208,10 @@ class HybridClock:
         Raises:
             InvalidInput: `time` is no timestamp.
             ClockSkewExceeded: it runs ahead by more than the allowed skew; the clock did not move.
+            ClockJumped: as `now`; the clock did not move.
         """
         checked_timestamp(time)
-        ahead = physical_ms(time) - int(self._clock.now() * 1000)
+        ahead = physical_ms(time) - int(self._steady.now() * 1000)
         if ahead > self.max_skew_ms:
             raise ClockSkewExceeded(time=time, ahead_ms=ahead, limit_ms=self.max_skew_ms)
         with self._lock:
@@ -156,9 +219,14 @@ class HybridClock:
         return self.now()
 
     def wait_until(self, time: Timestamp) -> None:
-        """Sleep on the physical clock until `now()` is at or above `time`."""
-        while (short := physical_ms(time) - int(self._clock.now() * 1000)) > 0:
-            self._clock.sleep(short / 1000)
+        """Sleep until the physical clock is at or above `time`, or so much time has passed by the monotonic one."""
+        end: float | None = None
+        while (short := self.ahead_ms(time) / 1000) > 0:
+            tick = self._steady.monotonic()
+            end = tick + short if end is None else end
+            if tick >= end:
+                return
+            self._steady.sleep(min(short, end - tick))
 
     def __repr__(self) -> str:
         return f"HybridClock(last={show(self._last)})"

@@ -61,6 +61,7 @@ class ActiveTransactions:
 
         Raises:
             TimeBeforeHistory: the clock stands before the earliest retained version.
+            ClockJumped: the clock is off, and nothing has confirmed it.
         """
         with self._lock:
             began = self._clock.now()
@@ -85,13 +86,13 @@ class ActiveTransactions:
     def minimum(self) -> Timestamp:
         """Activation of the oldest version in use; without any, now: every later one begins after it. O(versions)."""
         with self._lock:
-            return self._active[min(self._active)][1] if self._active else self._clock.now()
+            return self._active[min(self._active)][1] if self._active else self._clock.expiry()
 
     def need(self, view: HistoryView) -> Need | None:
         """See `NeedSource.need`."""
         with self._lock:
             if not self._active:
-                return Floor(Factor.ACTIVE_TRANSACTIONS, self._clock.now())
+                return Floor(Factor.ACTIVE_TRANSACTIONS, self._clock.expiry())
             version = min(self._active)
             count, activation = self._active[version]
         owner = f"{count} transactions at catalog version {version}"

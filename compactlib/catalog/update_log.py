@@ -8,7 +8,8 @@ it changes nothing, a crash after it leaves at most garbage that `reclaim` remov
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import attrs
 
@@ -32,11 +33,16 @@ from compactlib.catalog.records import (
     seal,
     seal_fields,
     to_json,
+    unseal,
     unseal_fields,
 )
 from compactlib.checksum import crc32
-from compactlib.errors import InvalidInput
-from compactlib.kv import EXISTS, Condition, Delete, KVStore, OutcomeUnknown, PredicateFailed, Put
+from compactlib.clock import Clock, SystemClock
+from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.kv import EXISTS, Condition, Delete, KVStore, OutcomeUnknown, Predicate, PredicateFailed, Put
+from compactlib.runtime import look_until_seen
+
+SeenT = TypeVar("SeenT")
 
 MAX_ATTEMPTS = 10
 """How often a write that lost a race, or whose outcome is not known, is tried before giving up."""
@@ -44,6 +50,22 @@ DEFAULT_CHUNK_BYTES = 256 * 1024
 """How long a snapshot may be before it is split; below the value limit of every known store."""
 DEFAULT_MAX_RECORD_BYTES = 64 * 1024 * 1024
 """The largest update or snapshot that is accepted."""
+_ENTRIES = (RecordType.UPDATE, RecordType.SNAPSHOT, RecordType.CHUNKED_SNAPSHOT)
+
+
+@attrs.frozen
+class _Place:
+    """Where an update goes: the state of the latest version's mark, and whether the log is empty."""
+
+    predicate: Predicate | None
+    is_first: bool
+
+
+@attrs.frozen
+class _Cut:
+    """The log was cut at the version or above it, so that nobody can say any more whose update it was."""
+
+    latest: int
 
 
 class UpdateLog(LogReader):
@@ -54,14 +76,16 @@ class UpdateLog(LogReader):
         partition: the store's partition; one catalog each.
         chunk_bytes: snapshots longer than this are split.
         max_record_bytes: updates and snapshots longer than this are refused.
-        randomness: makes the tokens by which a writer knows its own records.
+        randomness: makes the tokens by which a writer knows its own records, and varies the pauses between looks.
+        clock: waits between two looks for a write that got no answer.
 
     Raises:
         InvalidInput: a limit is less than 1 kB, or the store cannot change several keys at once.
     """
 
     def __init__(self, store: KVStore, partition: bytes = b"catalog", *, chunk_bytes: int = DEFAULT_CHUNK_BYTES,
-                 max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES, randomness: random.Random | None = None) -> None:
+                 max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES, randomness: random.Random | None = None,
+                 clock: Clock | None = None) -> None:
         if min(chunk_bytes, max_record_bytes) < 1024:
             raise InvalidInput(f"chunk_bytes is {chunk_bytes}, max_record_bytes {max_record_bytes}; give at least 1024")
         if store.limits.max_transact < 8:
@@ -70,23 +94,37 @@ class UpdateLog(LogReader):
         self._chunk_bytes = min(chunk_bytes, store.limits.max_value_bytes - 64)
         self._max_record_bytes = max_record_bytes
         self._randomness = random.Random() if randomness is None else randomness
+        self._clock: Clock = SystemClock() if clock is None else clock
 
     def prepare(self) -> None:
         """Mark the partition as a catalog's, once; a mark that is there is checked and never overwritten.
 
         Raises:
             RecordDamaged, RecordTooNew: the mark is not ours.
+            OutcomeUnknown: the store did not say for `MAX_ATTEMPTS` times whether it wrote the mark.
         """
-        found = self._get(keys.FORMAT)
-        if found is None:
-            mark = seal_fields(keys.FORMAT, RecordType.FORMAT, {"product": "compactlib.catalog"})
+        mark = seal_fields(keys.FORMAT, RecordType.FORMAT, {"product": "compactlib.catalog"})
+        unknown: OutcomeUnknown | None = None
+        for _ in range(MAX_ATTEMPTS):
+            found = self._seen(lambda: self._get(keys.FORMAT), unknown)
+            if found is not None:
+                unseal_fields(keys.FORMAT, found[0], RecordType.FORMAT, "product")
+                return
             try:
                 self.store.set_if(self.partition, keys.FORMAT, mark, None)
-            except (PredicateFailed, OutcomeUnknown):
-                return self.prepare()
-            return None
-        unseal_fields(keys.FORMAT, found[0], RecordType.FORMAT, "product")
-        return None
+            except PredicateFailed:
+                continue
+            except OutcomeUnknown as error:
+                unknown = error
+                continue
+            return
+        raise unknown or RetriesExhausted(attempts=MAX_ATTEMPTS, version=0)
+
+    def _seen(self, look: Callable[[], SeenT], unknown: OutcomeUnknown | None) -> SeenT:
+        """What `look` sees; after a write without an answer it looks again if it fails, and leaves that unknown."""
+        if unknown is None:
+            return look()
+        return look_until_seen(look, unknown, clock=self._clock, rng=self._randomness)
 
     # --- appending ----------------------------------------------------------------------------------------------
 
@@ -95,7 +133,9 @@ class UpdateLog(LogReader):
 
         Raises:
             RecordTooLarge: the record exceeds the limit.
-            RetriesExhausted: the store did not say for `MAX_ATTEMPTS` times whether it wrote.
+            RetriesExhausted: every attempt lost; nothing was written.
+            OutcomeUnknown: the store did not say whether it wrote, and it could not be seen: the store was away, or the
+                log was cut meanwhile. The update may be in the log, or come into it later.
             RecordDamaged, RecordTooNew: the log's mark cannot be read.
         """
         update = attrs.evolve(update, writer=self._token())
@@ -104,24 +144,47 @@ class UpdateLog(LogReader):
         self._check_size(key, record)
         puts = [self._put(key, record), self._put(keys.LATEST, seal_fields(
             keys.LATEST, RecordType.LATEST, {"version": update.version}))]
+        unknown: OutcomeUnknown | None = None
         for _ in range(MAX_ATTEMPTS):
-            latest, predicate = self._latest()
-            if latest is not None and latest >= update.version and self._is_ours(key, record):
-                return Appended(update.version)
-            if latest is not None and latest != update.version - 1:
-                return LostRace(latest)
-            conditions = [Condition(self.partition, keys.LATEST, predicate)]
+            found = self._seen(lambda: self._place_of(update.version, key, record), unknown)
+            if isinstance(found, _Cut):
+                if unknown is not None:
+                    raise unknown
+                return LostRace(found.latest)
+            if not isinstance(found, _Place):
+                return found
+            conditions = [Condition(self.partition, keys.LATEST, found.predicate)]
             first: list[Put] = []
-            if latest is None:
+            if found.is_first:
                 conditions.append(Condition(self.partition, keys.EARLIEST, None))
                 first = [self._put(keys.EARLIEST, seal_fields(
                     keys.EARLIEST, RecordType.EARLIEST, {"version": update.version, "compacted": False}))]
             try:
                 self.store.transact(conditions, [*puts, *first])
-            except (PredicateFailed, OutcomeUnknown):
-                continue  # somebody else was first, or perhaps we were: look again
-            return Appended(update.version)
-        raise RetriesExhausted(attempts=MAX_ATTEMPTS, version=update.version)
+            except PredicateFailed:
+                continue  # somebody else was first, or a write of ours that came late: look again
+            except OutcomeUnknown as error:
+                unknown = _unknown(error, f"append of catalog version {update.version}")
+            except CompactlibError as error:
+                # It failed for certain, but an earlier one may still have happened.
+                raise unknown or error from error
+            else:
+                return Appended(update.version)
+        raise unknown or RetriesExhausted(attempts=MAX_ATTEMPTS, version=update.version)
+
+    def _place_of(self, version: int, key: bytes, record: bytes) -> Appended | LostRace | _Cut | _Place:
+        """What became of an append, or where it goes."""
+        latest, predicate = self._latest()
+        if latest is None or latest == version - 1:
+            return _Place(predicate, latest is None)
+        if latest < version:
+            return LostRace(latest)
+        there = self._get(key)
+        if there is None or unseal(key, there[0], *_ENTRIES)[0] is not RecordType.UPDATE:
+            earliest, _ = self._earliest()
+            is_cut = earliest is not None and earliest[1] and earliest[0] >= version
+            return _Cut(latest) if is_cut else LostRace(latest)
+        return Appended(version) if there[0] == record else LostRace(latest)
 
     def _is_ours(self, key: bytes, record: bytes) -> bool:
         found = self._get(key)
@@ -151,7 +214,8 @@ class UpdateLog(LogReader):
             UnsafeCompaction: one of the fence's conditions does not hold any more.
             RecordMissing: somebody deleted a piece of the snapshot that was just written.
             RecordTooLarge: the snapshot exceeds the limit, or has more pieces than the store changes in one step.
-            RetriesExhausted: every attempt lost, or its outcome was not known.
+            RetriesExhausted: every attempt lost; nothing was cut.
+            OutcomeUnknown: the store did not say whether it wrote, and it could not be seen.
         """
         fence = Fence() if fence is None else fence
         state = self.state()
@@ -164,32 +228,44 @@ class UpdateLog(LogReader):
         payload = encode_catalog(catalog, writer)
         self._check_size(key, payload)
         record, chunks = self._staged(key, catalog.version, writer, payload)
+        unknown: OutcomeUnknown | None = None
         for _ in range(MAX_ATTEMPTS):
-            earliest, predicate = self._earliest()
+            earliest, predicate = self._seen(self._earliest, unknown)
             if earliest is None:
                 raise RecordMissing(key="earliest", version=state.earliest, expected="the mark that was just there")
             if earliest[0] >= catalog.version:
-                if self._is_ours(key, record):
+                if self._seen(lambda: self._is_ours(key, record), unknown):
                     return SnapshotSaved(version=catalog.version, previous=state.earliest,
                                          snapshot_bytes=len(payload), deleted=0)
                 return AlreadyCompacted(earliest[0])
-            conditions, puts = self._fenced(fence)
-            conditions += [Condition(self.partition, chunk, EXISTS) for chunk in chunks]
-            conditions.append(Condition(self.partition, keys.EARLIEST, predicate))
-            puts += [self._put(key, record), self._put(keys.EARLIEST, seal_fields(
-                keys.EARLIEST, RecordType.EARLIEST, {"version": catalog.version, "compacted": True}))]
-            room = self.store.limits.max_transact - len(conditions) - len(puts)
-            doomed = range(earliest[0], min(catalog.version, earliest[0] + room))
             try:
-                self.store.transact(conditions, puts, [Delete(self.partition, keys.update_key(one)) for one in doomed])
-            except PredicateFailed as error:
-                self._explain_loss(error, fence, catalog.version)
+                saved = self._try_to_cut(catalog.version, fence, record, chunks, (earliest[0], predicate))
+            except OutcomeUnknown as error:
+                unknown = _unknown(error, f"snapshot of catalog version {catalog.version}")
                 continue
-            except OutcomeUnknown:
-                continue
-            return SnapshotSaved(version=catalog.version, previous=earliest[0], snapshot_bytes=len(payload),
-                                 deleted=len(doomed))
-        raise RetriesExhausted(attempts=MAX_ATTEMPTS, version=catalog.version)
+            except CompactlibError as error:
+                # It failed for certain, but an earlier one may still have happened.
+                raise unknown or error from error
+            if saved is not None:
+                return attrs.evolve(saved, snapshot_bytes=len(payload))
+        raise unknown or RetriesExhausted(attempts=MAX_ATTEMPTS, version=catalog.version)
+
+    def _try_to_cut(self, version: int, fence: Fence, record: bytes, chunks: Sequence[bytes],
+                    earliest: tuple[int, Predicate | None]) -> SnapshotSaved | None:
+        """One attempt; `None` if somebody else was first."""
+        conditions, puts = self._fenced(fence)
+        conditions += [Condition(self.partition, chunk, EXISTS) for chunk in chunks]
+        conditions.append(Condition(self.partition, keys.EARLIEST, earliest[1]))
+        puts += [self._put(keys.update_key(version), record), self._put(keys.EARLIEST, seal_fields(
+            keys.EARLIEST, RecordType.EARLIEST, {"version": version, "compacted": True}))]
+        room = self.store.limits.max_transact - len(conditions) - len(puts)
+        doomed = range(earliest[0], min(version, earliest[0] + room))
+        try:
+            self.store.transact(conditions, puts, [Delete(self.partition, keys.update_key(one)) for one in doomed])
+        except PredicateFailed as error:
+            self._explain_loss(error, fence, version)
+            return None
+        return SnapshotSaved(version=version, previous=earliest[0], snapshot_bytes=0, deleted=len(doomed))
 
     def _staged(self, key: bytes, version: int, writer: str, payload: bytes) -> tuple[bytes, Sequence[bytes]]:
         """The snapshot's record and the keys of its pieces, which are written."""
@@ -229,3 +305,10 @@ class UpdateLog(LogReader):
         if error.partition == self.partition and error.key.startswith(keys.CHUNKS):
             raise RecordMissing(key=error.key.decode(), version=target,
                                 expected="a piece of the snapshot, just written") from error
+
+
+def _unknown(error: OutcomeUnknown, what: str) -> OutcomeUnknown:
+    """The store's answer, told as what it means here."""
+    named = OutcomeUnknown(operation=what, path=error.path, detail=f"{error.operation}: {error.detail}")
+    named.__cause__ = error
+    return named

@@ -16,12 +16,13 @@ from compactlib.catalog.history import HistoryView
 from compactlib.catalog.model import Factor, Floor, Need, Unavailable, Watermark
 from compactlib.catalog.records import RecordType, seal_fields, unseal_fields
 from compactlib.catalog.timestamp import HybridClock, Timestamp, add_ms, checked_timestamp, milliseconds, physical_ms
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import AuditFailed, CompactlibError, InvalidInput
 from compactlib.kv import KeyNotFound, KVStore, OutcomeUnknown, Predicate, PredicateFailed
 from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.runtime import look_until_seen, tell
 
 WatermarkListener = Callable[[Timestamp], None]
-"""Is told each new value once it is in force; never the one that was recovered."""
+"""Is told each new value once it is in force; never the one that was recovered. What it raises is kept and logged."""
 
 
 MAX_ATTEMPTS = 10
@@ -82,9 +83,12 @@ class LowWatermark:
             return Watermark(self._time, self._pending)
 
     def candidate(self) -> Timestamp | None:
-        """Now, less the availability, less the allowed clock skew; `None` if that lies before the epoch."""
+        """Now, less the availability, less the allowed clock skew; `None` if that lies before the epoch.
+
+        A clock that jumps moves it only when a later reading has confirmed the jump: what is below it may be deleted.
+        """
         back = self._availability_ms + self._clock.max_skew_ms
-        now = self._clock.now()
+        now = self._clock.expiry()
         return add_ms(now, -back) if physical_ms(now) > back else None
 
     def need(self, view: HistoryView) -> Need | None:
@@ -129,18 +133,26 @@ class LowWatermark:
 
     def _keep(self, time: Timestamp) -> None:
         record = seal_fields(self._key, RecordType.LOW_WATERMARK, {"time": time})
+        unknown: OutcomeUnknown | None = None
         for attempt in range(1, MAX_ATTEMPTS + 1):
-            kept, predicate = self._kept()
+            kept, predicate = self._kept() if unknown is None else look_until_seen(
+                self._kept, unknown, clock=self._clock.steady)
             if kept is not None and kept >= time:
                 return
             try:
                 # With a condition, so that an earlier write that comes late cannot undo this one.
                 self._store.set_if(self._partition, self._key, record, predicate)
-            except (PredicateFailed, OutcomeUnknown):
+            except OutcomeUnknown as error:
+                unknown = error
+            except PredicateFailed as error:
                 if attempt == MAX_ATTEMPTS:
-                    raise
-                continue
-            return
+                    raise unknown or error from error
+            except CompactlibError as error:
+                raise unknown or error from error
+            else:
+                return
+        if unknown is not None:
+            raise unknown
 
     def _no_longer_blocks(self, reader: Hashable) -> None:
         with self._lock:
@@ -152,7 +164,7 @@ class LowWatermark:
             self._pending = None
             listeners = tuple(self._listeners)
         for listener in listeners:
-            listener(time)
+            tell(listener, time)
 
     # --- readers ------------------------------------------------------------------------------------------------
 
@@ -188,13 +200,16 @@ class LowWatermark:
         """Check that no reader is below the value in force, and that a pending value waits for somebody.
 
         Raises:
-            AssertionError: one is, or it does not.
+            AuditFailed: one is, or it does not.
         """
         with self._lock:
             below = [reader for reader, time in self._readers.items() if time < (self._time or 0)]
-            assert not below, f"{below[:3]} read below the low watermark {self._time}"
-            assert self._pending is None or self._blocking, f"{self._pending} waits for nobody"
-            assert self._blocking - {_STORE} <= self._readers.keys(), "a reader that is gone still blocks"
+            if below:
+                raise AuditFailed(f"{below[:3]} read below the low watermark {self._time}")
+            if self._pending is not None and not self._blocking:
+                raise AuditFailed(f"{self._pending} waits for nobody")
+            if not self._blocking - {_STORE} <= self._readers.keys():
+                raise AuditFailed("a reader that is gone still blocks")
 
     def __repr__(self) -> str:
         return f"LowWatermark({self.value}, {len(self._readers)} readers)"

@@ -75,6 +75,11 @@ class SteadyClock:
         """The clock below."""
         return self._clock
 
+    @property
+    def max_jump_seconds(self) -> float:
+        """How far two readings may differ from what the monotonic clock says."""
+        return self._max_jump
+
     def now(self) -> float:
         """Seconds since the epoch.
 

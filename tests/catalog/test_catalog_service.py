@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -26,9 +27,9 @@ from compactlib.catalog.recover import recover_history
 from compactlib.catalog.service import CatalogService
 from compactlib.catalog.timestamp import HybridClock, from_seconds, physical_ms
 from compactlib.clock import ManualClock
-from compactlib.errors import InvalidInput
+from compactlib.errors import Busy, InvalidInput
 from compactlib.kv import MemoryStore
-from compactlib.observe import RecordingObserver
+from compactlib.observe import Observer, RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.testing.kv_faults import FaultyStore, KVFault, KVOperation
 from tests.catalog.cases import history
@@ -190,20 +191,50 @@ def test_a_version_is_ready_when_its_listeners_have_heard_of_it() -> None:
         service.wait_ready(3, -1)
 
 
-def test_a_listener_that_fails_stops_the_version_and_is_told_again() -> None:
+def test_a_listener_that_fails_stops_nobody() -> None:
     service = service_in()
-    failing = [True]
+    heard: list[int] = []
 
     def listener(catalog: Catalog) -> None:
-        if failing[0]:
-            raise ConnectionError(catalog.version)
+        heard.append(catalog.version)
+        raise ConnectionError(catalog.version)
 
     service.listen(listener)
-    with pytest.raises(ConnectionError):
-        service.execute(INITIAL, wait=False)
-    assert service.view.latest == 0
-    failing[0] = False
-    assert service.poll() == 1
+    assert service.execute(INITIAL, wait=False).version == service.view.latest == 1
+    assert service.execute([CreateSchema("A")], wait=False).version == 2
+    assert heard == [1, 2]
+
+
+def test_a_listener_may_look_but_not_execute() -> None:
+    service = service_in()
+    told: list[object] = []
+
+    def listener(catalog: Catalog) -> None:
+        told.append((catalog.version, service.view.latest, service.poll()))
+        with pytest.raises(Busy, match="in another thread"):
+            service.execute([CreateSchema("B")])
+        service.listen(lambda _: None)
+
+    service.listen(listener)
+    service.execute(INITIAL, wait=False)
+    assert told == [(1, 0, 0)]
+
+
+def test_an_observer_may_do_what_it_likes() -> None:
+    """It is called in no lock, and what it raises breaks nothing."""
+    class Likes(Observer):
+        def event(self, name: str, fields: Mapping[str, Any]) -> None:
+            if name == "catalog_version" and fields["version"] < 3:
+                executing = threading.Thread(target=service.execute, args=([CreateSchema(f"S{fields['version']}")],),
+                                             kwargs={"wait": False})
+                executing.start()
+                executing.join(30)
+                assert not executing.is_alive()
+                raise ZeroDivisionError
+
+    service = service_in(observer=Likes())
+    assert service.execute(INITIAL, wait=False).version == 1
+    assert service.view.latest == 3
 
 
 def test_somebody_waits_until_another_thread_has_polled() -> None:
