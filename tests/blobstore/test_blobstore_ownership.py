@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 import pytest
 
+from compactlib.blobstore.compact_many import compact_many
 from compactlib.blobstore.compaction_work import Questions
 from compactlib.blobstore.compactor import BlobCompactor
 from compactlib.blobstore.hard_delete import HardDeleter
@@ -29,6 +30,12 @@ from tests.blobstore.compaction_stores import START, done, open_store, plan_of, 
 from tests.blobstore.held_compactions import PATIENCE, SETTINGS, Held, Working, build, check, open_held
 
 Beside = Callable[[BlobStore, BlobCompactor], Any]
+
+
+@pytest.fixture
+def folder(scratch: Path) -> Path:
+    """Of a store that is not there yet, in memory."""
+    return scratch / "store"
 
 
 class Trouble(Exception):
@@ -386,3 +393,101 @@ def test_an_observer_that_raises_breaks_nobody(folder: Path) -> None:
     with open_store(folder, ManualClock(START + 20), observer=Shouting(), **SETTINGS) as store:
         done(compact_by_another(store, BlobCompactor(store)))
         check(store, before)
+
+
+# -------------------------------------------------------------------------------------------------- many stores at once
+
+class ClosingOne:
+    """Closes a store in another thread before anything is copied, and sees it closed before the others go on."""
+
+    def __init__(self, store: BlobStore) -> None:
+        self.store = store
+        self.closing: Working | None = None
+        self.rounds: int = 0
+
+    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+            observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
+        self.rounds += 1
+        if self.closing is None:
+            self.closing = Working(self.store.close)
+            while not self.store.compactions.ownership.is_ending:
+                self.closing.thread.join(0.001)
+            assert budget is not None
+            # The owner lets nothing begin; the budget is cancelled right after that.
+            while not budget.cancelled:
+                self.closing.thread.join(0.001)
+        else:
+            assert self.closing.join() is None
+        return LocalExecutor().run(tasks, budget=budget, observer=observer)
+
+
+def test_closing_one_of_many_stores_ends_its_part_alone(scratch: Path) -> None:
+    clocks = [ManualClock(START + 20) for _ in range(3)]
+    before = [build(scratch / str(number)) for number in range(3)]
+    stores = [open_held(scratch / str(number), clock=clocks[number]) for number in range(3)]
+    executor = ClosingOne(stores[1])
+    found = compact_many([(BlobCompactor(store), plan_of(store)) for store in stores], executor=executor,
+                         budget=Budget())
+    assert [type(found[store.folder]).__name__ for store in stores] == ["Done", "Failed", "Done"]
+    assert executor.rounds > 1
+    stores[1] = open_held(scratch / "1", clock=clocks[1])
+    done(BlobCompactor(stores[1]).resume(budget=Budget()))
+    for store, answered in zip(stores, before, strict=True):
+        check(store, answered)
+        assert not store.compactions.ownership.is_running
+        store.close()
+
+
+class Meeting:
+    """Compacts other stores while it is asked to copy."""
+
+    def __init__(self, *work: tuple[BlobCompactor, Any]) -> None:
+        self.work = work
+        self.found: Any = None
+
+    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+            observer: Observer | None = None) -> Any:
+        if self.found is None:
+            self.found = compact_many(self.work, budget=Budget())
+        return LocalExecutor().run(tasks, budget=budget, observer=observer)
+
+
+def test_those_of_many_stores_that_are_busy_are_left_out_alone(scratch: Path) -> None:
+    before = [build(scratch / str(number)) for number in range(3)]
+    stores = [open_held(scratch / str(number)) for number in range(3)]
+    work = [(BlobCompactor(store), plan_of(store)) for store in stores]
+    executor = Meeting(*((BlobCompactor(store), plan_of(store)) for store in stores[1:]))
+    found = compact_many(work[:2], executor=executor, budget=Budget())
+    assert [type(found[store.folder]) for store in stores[:2]] == [Done, Done]
+    assert isinstance(executor.found[stores[1].folder], Skipped)
+    assert isinstance(executor.found[stores[2].folder], Done)
+    for store, answered in zip(stores, before, strict=True):
+        check(store, answered)
+        store.close()
+
+
+class Strange:
+    """Answers what it was not asked, and not all that it was."""
+
+    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+            observer: Observer | None = None) -> Any:
+        first, *_ = tasks
+        (outcome,) = LocalExecutor().run([first], budget=budget, observer=observer)
+        return iter([outcome, attrs.evolve(outcome, task="another"), outcome])
+
+
+@pytest.mark.parametrize("executor", [Breaking(0, Trouble("broken")), Breaking(1, KeyboardInterrupt()), Strange()],
+                         ids=repr)
+def test_whatever_an_executor_does_with_many_stores_all_of_them_go_on(executor: Any, scratch: Path) -> None:
+    before = [build(scratch / str(number)) for number in range(3)]
+    stores = [open_held(scratch / str(number)) for number in range(3)]
+    with contextlib.suppress(KeyboardInterrupt):
+        found = compact_many([(BlobCompactor(store), plan_of(store)) for store in stores], executor=executor,
+                             budget=Budget())
+        assert all(isinstance(outcome, Failed) for outcome in found.values()), found
+    resumed = compact_many([(BlobCompactor(store), None) for store in stores], budget=Budget())
+    for store, answered in zip(stores, before, strict=True):
+        assert isinstance(resumed[store.folder], Done)
+        check(store, answered)
+        store.close()
+        assert strays(Path(store.folder)) == []
