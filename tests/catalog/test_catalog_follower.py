@@ -8,7 +8,8 @@ import pytest
 
 from compactlib.catalog.commands import CreateSchema
 from compactlib.catalog.follower import LogFollower
-from compactlib.errors import Closed, InvalidInput
+from compactlib.catalog.service import CatalogService
+from compactlib.errors import Busy, Closed, InvalidInput
 from compactlib.kv import MemoryStore
 from compactlib.observe import RecordingObserver
 from compactlib.testing.kv_faults import FaultyStore, KVFault
@@ -56,12 +57,52 @@ def test_a_store_that_fails_ends_nothing() -> None:
         assert reader.wait_ready(1, 30).version == 1
 
 
+def test_whatever_a_look_raises_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also an error that nobody expects; `last_error` and the observer say so, and the next look is made."""
+    store = MemoryStore()
+    writer, reader = service_in(store, seed=1), service_in(store, seed=2)
+    raised = [KeyError("a bug, once"), RecursionError("another one")]
+
+    def poll() -> int:
+        if raised:
+            raise raised.pop()
+        return CatalogService.poll(reader)
+
+    monkeypatch.setattr(reader, "poll", poll)
+    observer = RecordingObserver()
+    with LogFollower(reader, interval_seconds=0.001, observer=observer) as follower:
+        writer.execute(INITIAL, wait=False)
+        assert reader.wait_ready(1, 30).version == 1
+        follower.audit()
+    failed = [fields["error"] for name, fields in observer.events if name == "catalog_follow_failed"]
+    assert failed == ["RecursionError", "KeyError"]
+
+
+def test_a_listener_may_stop_the_follower() -> None:
+    store = MemoryStore()
+    writer, reader = service_in(store, seed=1), service_in(store, seed=2)
+    follower = LogFollower(reader, interval_seconds=0.001)
+    told: list[BaseException] = []
+
+    def listener(_: object) -> None:
+        try:
+            follower.stop()
+        except Busy as error:
+            told.append(error)
+
+    reader.listen(listener)
+    with follower:
+        writer.execute(INITIAL, wait=False)
+        assert reader.wait_ready(1, 30).version == 1
+    assert len(told) == 1
+    assert "stopped" in repr(follower)
+
+
 def test_it_runs_once() -> None:
     follower = LogFollower(service_in())
     assert "not started" in repr(follower)
     follower.start()
-    with pytest.raises(Closed):
-        follower.start()
+    follower.start()
     follower.stop()
     follower.stop()
     with pytest.raises(Closed):
