@@ -6,18 +6,20 @@ from the file into the batch's buffer with one copy and no work per row but the 
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import attrs
 import pyarrow as pa
 
 from compactlib.errors import InvalidInput, LiveIndexMissing, NotFound, Stale, Unsupported
 from compactlib.indexset import IndexSet
+from compactlib.raftlog.holes import is_hole
 from compactlib.raftlog.liveness import live_positions
 from compactlib.raftlog.log_reader import LogReader
-from compactlib.raftlog.model import MAX_INDEX, SegmentRef
+from compactlib.raftlog.model import MAX_INDEX, Damaged, Entry, SegmentRef
 from compactlib.raftlog.names import segment_name
 from compactlib.raftlog.refs import overlapping_refs
 from compactlib.raftlog.segment import PickedPayloads, SegmentReader, Span, read_payloads
@@ -110,8 +112,31 @@ class SegmentSlice:
     snapshot: SnapshotState | None
 
 
-def plan_slices(options: SourceOptions) -> list[SegmentSlice]:
-    """The segments to read for the range of `options`, oldest first. Reads each segment's index, and no payload.
+@attrs.frozen(kw_only=True)
+class UnflushedSlice:
+    """What is read of the write-ahead log of the log's store: entries that no segment holds yet.
+
+    Attributes:
+        folder: the log's folder.
+        indexes: which entries, as planned.
+        snapshot: the snapshot in force, with none of its live indexes.
+        size_bytes: as a partition of its own: whoever reads a part of the write-ahead log reads all of it.
+    """
+
+    folder: str
+    indexes: IndexSet
+    snapshot: SnapshotState | None
+    size_bytes: int
+
+
+LogSlice: TypeAlias = SegmentSlice | UnflushedSlice
+"""What one part of a read gives."""
+
+
+def plan_slices(options: SourceOptions) -> list[LogSlice]:
+    """What to read for the range of `options`: segments, oldest first, and what a write-ahead log adds.
+
+    Reads each segment's index and the write-ahead log, and no payload of a segment.
 
     Raises:
         NotALog, CorruptData, Unsupported, StorageError: as for `LogReader`.
@@ -120,13 +145,18 @@ def plan_slices(options: SourceOptions) -> list[SegmentSlice]:
     with LogReader(options.folder) as log:
         state = log.snapshot
         _require_covered(log, state, options)
-        slices = []
+        slices: list[LogSlice] = []
         for ref in overlapping_refs(log.refs, options.first, options.last):
             part = SegmentRef(ref.number, max(ref.first, options.first), min(ref.last, options.last))
             here = None if state is None else SnapshotState(state.index, state.live.between(part.first, part.last))
             file = os.stat(os.path.join(options.folder, segment_name(ref.number)))
             slices.append(SegmentSlice(folder=options.folder, ref=part, newest=ref == log.refs[-1], inode=file.st_ino,
                                        size_bytes=file.st_size, snapshot=here))
+        unflushed = log.unflushed.between(options.first, options.last)
+        if unflushed:
+            at = None if state is None else SnapshotState(state.index, IndexSet())
+            slices.append(UnflushedSlice(folder=options.folder, indexes=unflushed, snapshot=at,
+                                         size_bytes=options.partition_bytes))
         return slices
 
 
@@ -134,13 +164,17 @@ def _require_covered(log: LogReader, state: SnapshotState | None, options: Sourc
     lost = IndexSet() if state is None else state.live.between(options.first, options.last)
     for ref in log.refs:
         lost = lost - IndexSet.range(ref.first, ref.last)
+    lost = lost - log.unflushed
     if lost:
         raise LiveIndexMissing(f"{len(lost)} live indexes of {options.folder} are in no segment, the first of them "
                                f"{lost.first}; restore the segments from a copy", missing=len(lost), first=lost.first)
 
 
-def read_slice(part: SegmentSlice, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+def read_slice(part: LogSlice, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """The entries of a slice, ascending by index, each checked against its CRC if its payload is read.
+
+    A dead entry whose payload became a hole has a null for it. An entry from the write-ahead log has a null for the
+    segment and the offset.
 
     Raises:
         CorruptData: an entry is damaged and `options.errors` is off, or the segment's index is damaged.
@@ -148,13 +182,16 @@ def read_slice(part: SegmentSlice, options: SourceOptions) -> Iterator[pa.Record
         LiveIndexMissing: the segment lacks an entry that is live.
         Unsupported: an index or a term is 2**63 or more, or a payload 2 GiB or more, which Spark's types cannot hold.
     """
+    if isinstance(part, UnflushedSlice):
+        yield from _read_unflushed(part, options)
+        return
     try:
         reader = open_segment(part.folder, part.ref.number, newest=part.newest)
     except NotFound as error:
-        raise _stale(part) from error
+        raise _stale(part.folder, f"segment {part.ref.number}") from error
     with reader:
         if os.fstat(reader.fileno()).st_ino != part.inode and _is_superseded(part):
-            raise _stale(part)
+            raise _stale(part.folder, f"segment {part.ref.number}")
         positions = reader.index.positions_between(part.ref.first, part.ref.last)
         _require_representable(reader, positions, options)
         rows = _Rows(reader, part.ref.number, positions, _live_mask(reader.index, part, positions), options,
@@ -163,14 +200,42 @@ def read_slice(part: SegmentSlice, options: SourceOptions) -> Iterator[pa.Record
             yield from rows.batches(positions[start:start + MAX_BATCH_ROWS])
 
 
-def _is_superseded(part: SegmentSlice) -> bool:
+def _read_unflushed(part: UnflushedSlice, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    schema = schema_of(options.columns)
+    with LogReader(part.folder) as log:
+        if _is_superseded(part):
+            raise _stale(part.folder, "the write-ahead log")
+        answers = log.read_many(list(part.indexes))
+        while chunk := list(itertools.islice(answers, MAX_BATCH_ROWS)):
+            entries: list[Entry] = []
+            for answer in chunk:
+                if isinstance(answer, Damaged):
+                    raise answer.error
+                if not isinstance(answer, Entry):
+                    # Taken back, or dead by a snapshot, since the plan.
+                    raise _stale(part.folder, f"entry {answer.index}")
+                if max(answer.index, answer.term) > _LARGEST_LONG or len(answer.payload) > _LARGEST_BINARY:
+                    raise Unsupported(f"{part.folder}: entry {answer.index} in term {answer.term} of "
+                                      f"{len(answer.payload)} bytes is larger than Spark's types hold; read a range "
+                                      f"without it (options first and last), or use compactlib.raftlog.LogReader")
+                entries.append(answer)
+            columns: dict[str, Sequence[object]] = {
+                "segment": [None] * len(entries), "index": [entry.index for entry in entries],
+                "term": [entry.term for entry in entries], "offset": [None] * len(entries),
+                "length": [len(entry.payload) for entry in entries], "live": [True] * len(entries),
+                "payload": [entry.payload for entry in entries], "error": [None] * len(entries)}
+            yield pa.RecordBatch.from_arrays([pa.array(columns[field.name], field.type) for field in schema],
+                                             schema=schema)
+
+
+def _is_superseded(part: LogSlice) -> bool:
     now = read_snapshot_state(part.folder)
     return now is not None and (part.snapshot is None or now.index > part.snapshot.index)
 
 
-def _stale(part: SegmentSlice) -> Stale:
-    return Stale(f"segment {part.ref.number} of {part.folder} was compacted away after this read was planned; "
-                 "load the log again to see it as it is now")
+def _stale(folder: str, what: str) -> Stale:
+    return Stale(f"{what} of {folder} was compacted away or taken back after this read was planned; load the log "
+                 f"again to see it as it is now")
 
 
 def _live_mask(index: SegmentIndex, part: SegmentSlice, positions: range) -> bytearray:
@@ -216,11 +281,25 @@ class _Rows:
             yield self._batch(made)
             return
         for span in read_payloads(self.reader.fileno(), PickedPayloads.of(self.reader.index, positions)):
-            if span.damaged and not self.options.errors:
-                raise self.reader.damage_at(span.damaged[0])
+            damaged = self._without_holes(span.damaged) if span.damaged else ()
+            if damaged and not self.options.errors:
+                raise self.reader.damage_at(damaged[0])
             start = span.positions[0] - positions.start
             here = {name: column.slice(start, len(span.positions)) for name, column in made.items()}
-            yield self._batch({**here, **self._of(span)})
+            yield self._batch({**here, **self._of(span, damaged)})
+
+    def _without_holes(self, damaged: Sequence[int]) -> Sequence[int]:
+        """The positions of those entries that are damaged, and not dead entries whose payloads became holes."""
+        folder = os.path.dirname(self.reader.path)
+        # The state that is on the disk now: nothing is punched before it is dead durably.
+        state = read_snapshot_state(folder)
+        found = []
+        for position in damaged:
+            if not is_hole(self.reader, self.reader.index.columns.indexes[position], state):
+                found.append(position)
+            elif self.live[position - self.positions.start]:
+                raise _stale(folder, f"segment {self.number}")
+        return found
 
     def _of_the_index(self, positions: range) -> dict[str, pa.Array[Any]]:
         columns = self.reader.index.columns
@@ -232,13 +311,13 @@ class _Rows:
                     ("index", columns.indexes), ("term", columns.terms), ("offset", columns.offsets),
                     ("length", columns.lengths))}}
 
-    def _of(self, span: Span) -> dict[str, pa.Array[Any]]:
-        damaged = set(span.damaged)
+    def _of(self, span: Span, damaged: Sequence[int]) -> dict[str, pa.Array[Any]]:
         errors = [str(self.reader.damage_at(position)) if position in damaged else None for position in span.positions
                   ] if damaged else [None] * len(span.positions)
+        gone = set(span.damaged)
         # The span's memory is used again. Payloads mostly lie without gaps: then they need not be picked.
         values = bytes(span.buffer) if span.live_bytes == len(span.buffer) else b"".join(span.payloads)
-        there = bytes(position not in damaged for position in span.positions) if damaged else None
+        there = bytes(position not in gone for position in span.positions) if gone else None
         return {"payload": binaries(map(len, span.payloads), values, there), "error": pa.array(errors, pa.string())}
 
     def _batch(self, made: Mapping[str, pa.Array[Any]]) -> pa.RecordBatch:

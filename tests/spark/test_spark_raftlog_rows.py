@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,17 @@ from compactlib.errors import CorruptData, InvalidInput, LiveIndexMissing, NotAL
 from compactlib.files import LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
-from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog, SnapshotState, write_snapshot_state
-from compactlib.spark.raftlog_rows import MAX_BATCH_ROWS, SegmentSlice, SourceOptions, plan_slices, read_slice
+from compactlib.raftlog import (
+    LogOptions,
+    LogReader,
+    SegmentLimits,
+    SegmentLog,
+    SnapshotState,
+    StoreOptions,
+    open_log,
+    write_snapshot_state,
+)
+from compactlib.spark.raftlog_rows import MAX_BATCH_ROWS, LogSlice, SegmentSlice, SourceOptions, plan_slices, read_slice
 from tests.spark.raftlogs import RA_SEGMENTS, build_log, expected_rows, flip_byte
 
 LIMIT = 1 << 63
@@ -23,7 +33,11 @@ def options(folder: Path, **given: str) -> SourceOptions:
     return SourceOptions.parse({"path": str(folder), **given})
 
 
-def rows(wanted: SourceOptions, slices: list[SegmentSlice] | None = None) -> list[dict[str, Any]]:
+def segments_of(wanted: SourceOptions) -> list[SegmentSlice]:
+    return [part for part in plan_slices(wanted) if isinstance(part, SegmentSlice)]
+
+
+def rows(wanted: SourceOptions, slices: Sequence[LogSlice] | None = None) -> list[dict[str, Any]]:
     planned = plan_slices(wanted) if slices is None else slices
     return [row for part in planned for batch in read_slice(part, wanted) for row in batch.to_pylist()]
 
@@ -70,7 +84,7 @@ class TestRows:
 
     def test_one_slice_per_segment(self, log: Path) -> None:
         with LogReader(log) as reader:
-            assert [part.ref for part in plan_slices(options(log))] == list(reader.refs)
+            assert [part.ref for part in segments_of(options(log))] == list(reader.refs)
 
     def test_without_payload(self, log: Path) -> None:
         wanted = [{name: value for name, value in row.items() if name != "payload"} for row in expected_rows(log)]
@@ -105,7 +119,7 @@ class TestRange:
         assert rows(options(log, first=str(first), last=str(last))) == expected_rows(log, first, last)
 
     def test_segments_outside_are_not_planned(self, log: Path) -> None:
-        assert [part.ref.number for part in plan_slices(options(log, first="60", last="90"))] == [2]
+        assert [part.ref.number for part in segments_of(options(log, first="60", last="90"))] == [2]
         assert plan_slices(options(log, first="5000")) == []
         assert plan_slices(options(log, first="300", last="400")) == []
 
@@ -245,3 +259,44 @@ class TestOptions:
     def test_a_folder_that_is_no_log(self, tmp_path: Path) -> None:
         with pytest.raises(NotALog):
             plan_slices(options(tmp_path))
+
+
+# ---------------------------------------------------------------------------------------- holes and write-ahead logs
+
+
+def test_a_dead_entry_that_became_a_hole_has_no_payload_and_no_error(tmp_path: Path) -> None:
+    """It was taken for damage, and a sound log could not be read."""
+    with SegmentLog(tmp_path / "log", LogOptions(limits=SegmentLimits(max_entries=16))) as log:
+        log.extend((index, 1, bytes([index]) * 20_000) for index in range(1, 41))
+        log.record_snapshot(40, IndexSet.from_runs([(1, 5), (10, 28), (33, 34)]))
+        assert isinstance(log.punch_holes(), Done)
+        for path in ({"path": str(tmp_path / "log")}, {"path": str(tmp_path / "log"), "damaged": "column"}):
+            found = rows(SourceOptions.parse(path))
+            assert [row["index"] for row in found if row["live"]] == [*range(1, 6), *range(10, 29), 33, 34]
+            for row in found:
+                assert row.get("error") is None
+                assert row["payload"] == bytes([row["index"]]) * 20_000 if row["live"] else True
+            assert any(row["payload"] is None for row in found)
+
+
+def test_what_is_in_a_stores_write_ahead_log_is_read_too(tmp_path: Path) -> None:
+    """Entries that had been taken back were given as live, and the newest were left out."""
+    options = StoreOptions(background=False, log=LogOptions(limits=SegmentLimits(max_entries=16)))
+    with open_log(tmp_path / "store", options) as log:
+        log.append((index, 1, b"x%d" % index) for index in range(1, 51))
+        log.flush()
+        log.append((index, 2, b"y%d" % index) for index in range(45, 80))
+        log.sync()
+        log.snapshot(70, [3, 46])
+        asked = SourceOptions.parse({"path": str(tmp_path / "store/logs/log")})
+        found = rows(asked)
+        assert [(row["index"], row["term"], row["payload"]) for row in found if row["live"]] == [tuple(entry) for entry
+                                                                                               in log.entries()]
+        assert [row["index"] for row in found if row["segment"] is None] == [46, *range(71, 80)]
+        parts = plan_slices(asked)
+        log.append([(75, 3, b"again")])
+        log.snapshot(75, [3])
+        with pytest.raises(Stale):
+            list(read_slice(parts[-1], asked))
+    log_only = rows(SourceOptions.parse({"path": str(tmp_path / "store/logs/log"), "last": "44"}))
+    assert all(row["segment"] is not None for row in log_only)
