@@ -28,6 +28,7 @@ from compactlib.raftlog import (
     plan_minor,
 )
 from compactlib.raftlog.folder import damage_in
+from compactlib.raftlog.unflushed import logs_of_store
 from compactlib.report import Table
 
 POLICIES: tuple[CompactionPolicy, ...] = (SeedPolicy(), RaPolicy(), CostPolicy())
@@ -119,21 +120,18 @@ def compact(folder: str, settings: CompactSettings) -> int:
 
 
 def verify(folder: str, *, as_json: bool) -> int:
-    """Read everything in a log and print what is damaged; returns the exit code: 1 if anything is.
+    """Read everything in a log, or in all logs of a store, and print what is damaged.
+
+    Returns the exit code: 1 if anything is.
 
     Raises:
-        CompactlibError: it is no log, or cannot be read.
+        CompactlibError: it is no log and no store, or cannot be read.
     """
-    try:
-        with LogReader(folder) as reader, waiting("verifying"):
-            damaged = reader.verify()
-            entries = sum(stats.entries for stats in reader.stats()) if not damaged else 0
-            segments = len(reader.refs)
-    except CorruptData as error:
-        # So damaged that it cannot be opened: look at each file on its own.
-        damaged = damage_in(folder)
-        if str(error) not in map(str, damaged):
-            damaged.append(error)
+    logs = logs_of_store(folder)
+    with waiting("verifying"):
+        checked = [_verified(log) for log in ([folder] if logs is None else logs)]
+    # What is wrong with the write-ahead log is wrong for each log of the store, and told once.
+    damaged = list({str(error): error for each in checked for error in each.damaged}.values())
     rows = [_damage(error) for error in damaged]
     if as_json:
         _print_json(rows)
@@ -141,8 +139,32 @@ def verify(folder: str, *, as_json: bool) -> int:
         show_table(Table.from_dicts(rows))
         print(f"{folder}: {len(rows):,} damaged or missing; restore the files from a copy")
     else:
-        print(f"{folder}: {entries:,} entries in {segments:,} segments, all as they were written")
+        entries, segments = sum(each.entries for each in checked), sum(each.segments for each in checked)
+        print(f"{folder}: {'' if logs is None else f'{len(logs):,} logs, '}{entries:,} entries in {segments:,} "
+              f"segments, all as they were written")
+        if unflushed := sum(each.unflushed for each in checked):
+            print(f"{unflushed:,} newer entries are in the write-ahead log, as they were written too")
     return 1 if rows else 0
+
+
+@attrs.frozen
+class _Verified:
+    damaged: list[CorruptData]
+    entries: int = 0
+    segments: int = 0
+    unflushed: int = 0
+
+
+def _verified(folder: str) -> _Verified:
+    try:
+        with LogReader(folder) as reader:
+            damaged = reader.verify()
+            entries = sum(stats.entries for stats in reader.stats()) if not damaged else 0
+            return _Verified(damaged, entries, len(reader.refs), len(reader.unflushed))
+    except CorruptData as error:
+        # So damaged that it cannot be opened: look at each file on its own.
+        damaged = damage_in(folder)
+        return _Verified(damaged if str(error) in map(str, damaged) else [*damaged, error])
 
 
 def _damage(error: CorruptData) -> dict[str, Any]:

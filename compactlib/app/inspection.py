@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 from compactlib.files import list_folder
+from compactlib.indexset import IndexSet
 from compactlib.raftlog import CompactionView, LogReader, SegmentLimits, SegmentReader, SnapshotState
 from compactlib.raftlog.commit import is_committed
 from compactlib.raftlog.names import (
@@ -44,6 +45,7 @@ class Inspection:
         view: statistics of every segment.
         file_bytes: size of each segment's file, in the same order; `None` if a compaction has just removed it.
         snapshot: what the last snapshot left in the log.
+        unflushed: entries that are in the write-ahead log of the log's store, and in no segment yet.
         others: every other name in the folder.
     """
 
@@ -51,14 +53,15 @@ class Inspection:
     view: CompactionView
     file_bytes: tuple[int | None, ...]
     snapshot: SnapshotState | None
+    unflushed: IndexSet
     others: tuple[OtherName, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data: `folder`, `snapshot`, `segments` (one dictionary each) and `others`."""
+        """Everything as plain data: `folder`, `snapshot`, `segments` (one dictionary each), `unflushed`, `others`."""
         state = self.snapshot
         told = None if state is None else {"index": state.index, "live_indexes": len(state.live)}
         return {"folder": self.folder, "snapshot": told, "segments": self._rows(),
-                "others": [attrs.asdict(other) for other in self.others]}
+                "unflushed": len(self.unflushed), "others": [attrs.asdict(other) for other in self.others]}
 
     def tables(self) -> tuple[Table, Table]:
         """The segments, and the other names."""
@@ -77,7 +80,9 @@ class Inspection:
         snapshot = ("no snapshot yet, so everything is live" if state is None
                     else f"snapshot at {state.index:,} with {len(state.live):,} live indexes")
         return (f"{self.folder}: {len(segments):,} segments, {entries:,} entries ({live:,} live), "
-                f"{sum(size or 0 for size in self.file_bytes):,} bytes; {snapshot}")
+                f"{sum(size or 0 for size in self.file_bytes):,} bytes; {snapshot}"
+                + (f"; {len(self.unflushed):,} newer entries are in the store's write-ahead log" if self.unflushed
+                   else ""))
 
 
 def inspect_log(reader: LogReader) -> Inspection:
@@ -91,7 +96,8 @@ def inspect_log(reader: LogReader) -> Inspection:
     others = [OtherName(name, _meaning(reader.folder, name)) for name in list_folder(reader.folder)
               if name not in listed and name not in (LOCK_NAME, SNAPSHOT_NAME)]
     sizes = tuple(_size(os.path.join(reader.folder, segment_name(stats.number))) for stats in view.segments)
-    return Inspection(folder=reader.folder, view=view, file_bytes=sizes, snapshot=reader.snapshot, others=tuple(others))
+    return Inspection(folder=reader.folder, view=view, file_bytes=sizes, snapshot=reader.snapshot,
+                      unflushed=reader.unflushed, others=tuple(others))
 
 
 def limits_of(reader: LogReader) -> SegmentLimits:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Sequence
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import attrs
 
 from compactlib.budget import Budget
-from compactlib.errors import Closed, CompactlibError, InvalidInput, Stale, StorageError
+from compactlib.errors import Closed, CompactlibError, InvalidInput, Stale, StorageError, Unsupported
 from compactlib.files import StrPath
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
@@ -24,6 +25,7 @@ from compactlib.raftlog.plan import CompactionPlan, CompactionView, plan_major, 
 from compactlib.raftlog.policy import CompactionPolicy
 from compactlib.raftlog.result import CompactionReport, outcome_of
 from compactlib.raftlog.snapshot_state import SnapshotState, write_snapshot_state
+from compactlib.raftlog.unflushed import wal_of
 from compactlib.rewrite import Executor, LocalExecutor
 from compactlib.runtime import Ownership, Run
 
@@ -60,11 +62,16 @@ class SegmentLog(LogWriter):
         Busy: another process, or another object in this one, has it open for writing.
         NotALog: the folder holds other things.
         CorruptData: a segment's index or the snapshot state is damaged; nothing was changed.
-        Unsupported: a file was written by a later release.
+        Unsupported: a file was written by a later release, or the folder is that of a log of a `RaftLogStore`.
         StorageError: the disk refused; `ReadOnly` in a read-only folder (open a `LogReader` there).
     """
 
+    _knows_wal: ClassVar[bool] = False
+
     def __init__(self, folder: StrPath, options: LogOptions | None = None) -> None:
+        if not self._knows_wal and wal_of(folder) is not None:
+            raise Unsupported(f"{os.fspath(folder)} is the folder of a log of a store, whose newest entries are in the "
+                              f"store's write-ahead log; open the store (RaftLogStore), or read it with a LogReader")
         super().__init__(folder, options)
         self._owner = Ownership(f"the log in {self._folder}")
         self._cadence = MajorCadence(self._options.trigger, self._options.clock)

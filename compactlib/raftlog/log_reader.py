@@ -132,7 +132,7 @@ class LogReader:
     @property
     def unflushed(self) -> IndexSet:
         """Which entries come from the write-ahead log of the log's store, since no segment holds them yet."""
-        return IndexSet() if self._unflushed is None else self._unflushed.indexes
+        return IndexSet() if self._unflushed is None else LogState.of(self._state).needed(self._unflushed.indexes)
 
     @property
     def first_index(self) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from compactlib.errors import Busy, CompactlibError, CorruptData, NotFound, Stale, StorageError
 from compactlib.files import StrPath
@@ -33,6 +34,8 @@ class LogSegments(SegmentLog):
         folder: the log's folder.
         options: how it is kept.
     """
+
+    _knows_wal: ClassVar[bool] = True
 
     def __init__(self, folder: StrPath, options: LogOptions | None = None) -> None:
         # What is held elsewhere, and what must stay although it is dead: set by the log once it is open.

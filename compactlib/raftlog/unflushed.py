@@ -6,14 +6,16 @@ WAL of the store until they are flushed. A `LogReader` of such a folder reads th
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 
 import attrs
 
-from compactlib.errors import CorruptData, StorageError
+from compactlib.errors import CorruptData, NotALog, StorageError
 from compactlib.files import StrPath, list_folder
 from compactlib.indexset import IndexSet
+from compactlib.raftlog.folder import require_log
 from compactlib.raftlog.log_state import LogState
 from compactlib.raftlog.memtable import Memtable, Slab, visible_slabs
 from compactlib.raftlog.model import MAX_INDEX, Entry, SegmentRef
@@ -31,6 +33,24 @@ def wal_of(folder: StrPath) -> str | None:
     path = os.path.realpath(folder)
     wal = os.path.join(os.path.dirname(os.path.dirname(path)), WAL_FOLDER)
     return wal if os.path.basename(os.path.dirname(path)) == LOGS_FOLDER and os.path.isdir(wal) else None
+
+
+def logs_of_store(folder: StrPath) -> list[str] | None:
+    """The folders of the logs of the store in `folder`, sorted; `None` if it is no store.
+
+    Raises:
+        StorageError: the folder cannot be read.
+    """
+    logs = os.path.join(folder, LOGS_FOLDER)
+    if not (os.path.isdir(logs) and os.path.isdir(os.path.join(folder, WAL_FOLDER))):
+        return None
+    found = []
+    for name in list_folder(logs):
+        with contextlib.suppress(NotALog):
+            path = os.path.join(logs, name)
+            if not name.startswith(".") and not os.path.islink(path) and require_log(path, may_create=False):
+                found.append(path)
+    return found
 
 
 @attrs.frozen

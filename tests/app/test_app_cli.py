@@ -16,7 +16,7 @@ import pytest
 
 import compactlib
 from compactlib.app import main
-from compactlib.raftlog import Dead, Entry, LogReader, SegmentLog
+from compactlib.raftlog import Dead, Entry, LogReader, RaftLogStore, SegmentLog, StoreOptions
 from compactlib.raftlog.names import segment_name
 from tests.app.log_folders import (
     LIVE,
@@ -239,6 +239,38 @@ def test_verify_says_that_all_is_well(tmp_path: Path, capsys: pytest.CaptureFixt
     assert answer(capsys, "verify", folder) == (
         0, f"{folder}: 75 entries in 8 segments, all as they were written\n", "")
     assert rows(capsys, "verify", folder) == []
+
+
+def make_store(folder: Path) -> Path:
+    """Two logs with all their entries in the write-ahead log; the second one's live entries as well."""
+    with RaftLogStore(folder, StoreOptions(background=False)) as store:
+        for log_id in ("a", "b"):
+            store.log(log_id).append((index, 1, b"x%d" % index) for index in range(1, 51))
+        store.log("b").snapshot(50, [7, 8])
+    return folder
+
+
+def test_verify_of_a_log_of_a_store_and_of_the_whole_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A healthy log was called damaged while live entries were in the write-ahead log; a store was no log at all."""
+    store = make_store(tmp_path / "store")
+    assert main(["verify", str(store / "logs" / "b")]) == 0
+    assert "2 newer entries are in the write-ahead log" in capsys.readouterr().out
+    assert main(["verify", str(store)]) == 0
+    assert "2 logs, 0 entries in 0 segments, all as they were written" in capsys.readouterr().out
+    assert main(["inspect", str(store / "logs" / "a")]) == 0
+    assert "50 newer entries" in " ".join(capsys.readouterr().out.split())
+    (wal,) = (store / "wal").iterdir()
+    flip_byte(wal, 100)
+    assert main(["verify", str(store)]) == 1
+    assert ".wal" in capsys.readouterr().out
+
+
+def test_compact_of_a_log_of_a_store_is_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = make_store(tmp_path / "store")
+    before = contents(store / "logs" / "b")
+    assert main(["compact", str(store / "logs" / "b")]) == 2
+    assert "RaftLogStore" in capsys.readouterr().err
+    assert contents(store / "logs" / "b") == before
 
 
 def test_verify_lists_damaged_entries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
