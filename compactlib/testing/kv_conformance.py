@@ -14,6 +14,7 @@ state machine against a plain dictionary is in `compactlib.testing.kv_machine`, 
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 from collections.abc import Callable
@@ -30,9 +31,11 @@ from compactlib.kv import (
     KVStore,
     PredicateFailed,
     Put,
+    SlowDown,
     TooLarge,
 )
 from compactlib.testing.conformance import expect, run_kit, same
+from compactlib.testing.fresh import drawing
 from compactlib.testing.kv_scan_vectors import KVScanVectors
 from compactlib.testing.kv_vectors import OTHER, P, in_threads, keys_of, put_all
 
@@ -107,7 +110,7 @@ class KVStoreConformance(KVScanVectors):
         To do: `PagedEntries` of `compactlib.kv.entries` does this once it is given a way to load a page.
         """
         store = self.make_store(tmp_path)
-        rng = random.Random(23)
+        rng = drawing(23)
         keys = sorted({bytes(rng.choices(b"\x00ab\xff", k=rng.randint(1, 4))) for _ in range(self.times(150, 20))})
         put_all(store, keys)
         for prefix, page_size in ((b"", 1), (b"a", 2), (b"\xff", 7), (b"", 1000)):
@@ -327,6 +330,33 @@ class KVStoreConformance(KVScanVectors):
 
         in_threads(2, work)
         store.close()
+
+    def test_several_open_a_new_store_at_once(self, tmp_path: Path) -> None:
+        """All of them get it, whoever sets it up; only if `shared`. Calls `make_store` in several threads.
+
+        To do: set up in one step, or look in one consistent read whether somebody else has begun to.
+        """
+        if not self.shared:
+            return
+        for turn in range(self.times(8, 2)):
+            folder = tmp_path / str(turn)
+            folder.mkdir()
+            together = threading.Barrier(4)
+
+            def work(number: int, folder: Path = folder, together: threading.Barrier = together) -> None:
+                together.wait(60)
+                while True:
+                    try:
+                        with contextlib.closing(self.make_store(folder)) as store:
+                            store.set(P, b"k%d" % number, b"v")
+                        break
+                    except SlowDown:
+                        pass  # one that waits for nobody may say so
+
+            in_threads(4, work)
+            store = self.make_store(folder)
+            same([entry.key for entry in store.scan(P)], [b"k0", b"k1", b"k2", b"k3"])
+            store.close()
 
     def test_two_handles_of_one_store(self, tmp_path: Path) -> None:
         """Each sees at once what the other wrote, and a predicate of one is good for the other; only if `shared`.
