@@ -21,7 +21,7 @@ import attrs
 
 from compactlib.blobstore.errors import CompactionOutOfOrder
 from compactlib.blobstore.names import LogPosition, SegmentName
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.report import Printed
 
 MAX_MOVES_PER_SOURCE = 256
@@ -292,7 +292,7 @@ class CompactionLog(Printed):
         """Check the invariants that the steps keep; for logs that come from a file.
 
         Raises:
-            CompactlibError: a cycle that is not the last is not ended, the cycles take other segments than the victims
+            AuditFailed: a cycle that is not the last is not ended, the cycles take other segments than the victims
                 or in another order, or times and targets do not fit the phase; the message names the cycle.
         """
         left = tuple(name for name in self.victims if name not in self.left_out)
@@ -310,7 +310,7 @@ class CompactionLog(Printed):
                 and len(cycle.planned) <= self.swap_segments
             )
             if not fits:
-                raise CompactlibError(f"cycle {number} of compaction {self.number} does not fit the others: {cycle}")
+                raise AuditFailed(f"cycle {number} of compaction {self.number} does not fit the others: {cycle}")
             left = after
 
     def to_dicts(self) -> list[dict[str, Any]]:

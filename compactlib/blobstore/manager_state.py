@@ -26,7 +26,7 @@ from compactlib.blobstore.manager_model import (
     StoreEntry,
 )
 from compactlib.blobstore.triggers import Trigger
-from compactlib.errors import CompactlibError, InvalidInput, NotFound
+from compactlib.errors import AuditFailed, CompactlibError, InvalidInput, NotFound
 from compactlib.outcome import Done, Failed, Skipped
 
 _RANK: dict[Cause, int] = {"admin": 0, "resume": 1, "retry": 1, "periodic": 2}
@@ -262,18 +262,18 @@ class ManagerState:
         """Check that each disk is busy with one store, and that no store that may run is forgotten.
 
         Raises:
-            CompactlibError: it is not so; the message names the store.
+            AuditFailed: it is not so; the message names the store.
         """
         running = {entry.disk: entry.name for entry in self._stores.values() if entry.running is not None}
         if running != self._busy:
-            raise CompactlibError(f"the disks are busy with {self._busy}, and running are {running}")
+            raise AuditFailed(f"the disks are busy with {self._busy}, and running are {running}")
         for entry in self._stores.values():
             if entry.failures and entry.retry_at == float("inf"):
-                raise CompactlibError(f"store {entry.name} has failed {entry.failures} times and is never tried again")
+                raise AuditFailed(f"store {entry.name} has failed {entry.failures} times and is never tried again")
             if entry.failures and not entry.owes_resume and entry.running is None:
-                raise CompactlibError(f"store {entry.name} is failing, but owes no resumption")
+                raise AuditFailed(f"store {entry.name} is failing, but owes no resumption")
             if entry.asked is not None and not (entry.may_run and self._active):
-                raise CompactlibError(f"store {entry.name} has a request that cannot be served")
+                raise AuditFailed(f"store {entry.name} has a request that cannot be served")
 
     def _entry(self, name: str) -> StoreEntry:
         entry = self._stores.get(name)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import struct
 from array import array
 from collections.abc import Iterator
@@ -170,6 +171,8 @@ def _taken_over(files: Files, found: str, path: str) -> _Opened | None:
     Raises:
         StorageError: the disk refused the new name.
     """
+    if not _is_file(found):
+        return None
     try:
         holder = files.open(found)
     except StorageError:
@@ -199,11 +202,19 @@ def _is_locked(descriptor: int) -> bool:
     return True
 
 
+def _is_file(path: str) -> bool:
+    """Whether there is an ordinary file: no link, which may lead anywhere, and no pipe."""
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
 def _is_at(descriptor: int, path: str) -> bool:
     """Whether the name is still that of the open file."""
     try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except OSError:
         return False
 
 

@@ -269,3 +269,21 @@ def test_the_task_keeps_its_pace(tmp_path: Path) -> None:
     pace = Pace(max_bytes_per_second=1000, min_bytes_per_second=500)
     result = run(task_for(tmp_path, entries, pace=pace), clock=clock)
     assert result.seconds >= result.bytes_written / 1000 * 0.5
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
+def test_what_is_no_file_is_not_gone_on_with(kind: str, tmp_path: Path) -> None:
+    entries = source(tmp_path)
+    whole = run(task_for(tmp_path, entries)).files[0]
+    half, victim = tmp_path / "0_1.log.a.kept.temp", tmp_path / "victim"
+    victim.write_bytes(b"v" * 9000)
+    if kind == "folder":
+        half.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(half)
+    else:
+        half.symlink_to(victim)
+    result = run(task_for(tmp_path, entries, kept=True, resume_from=str(half)), "b")
+    assert Path(result.files[0].path).read_bytes() == Path(whole.path).read_bytes()
+    assert victim.read_bytes() == b"v" * 9000
+    assert os.path.lexists(half)
