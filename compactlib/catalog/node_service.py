@@ -7,6 +7,7 @@ what comes of it. `docs/catalog-protocol.md` shows one at work.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self
@@ -50,9 +51,12 @@ from compactlib.catalog.outbox import NodeOptions
 from compactlib.catalog.round_report import RoundReport, Trigger
 from compactlib.catalog.transport import Transport
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Closed, CompactlibError, InvalidInput
+from compactlib.errors import AuditFailed, Closed, CompactlibError, InvalidInput
 from compactlib.observe import Observer
 from compactlib.outcome import Skipped
+from compactlib.runtime import telling
+
+_LOGGER = logging.getLogger("compactlib.catalog")
 
 
 class CompactionService:
@@ -66,7 +70,7 @@ class CompactionService:
         transport: to the other nodes.
         options: the waits.
         clock: only its `monotonic()` is asked.
-        observer: told of rounds and of what is refused.
+        observer: told of rounds, of what is refused, and of what nobody expected (`catalog_node_failed`).
         host_threads: how many calls of the host may run at once; calls that hang take one each.
 
     Raises:
@@ -81,13 +85,16 @@ class CompactionService:
         self._host = host
         self._transport = transport
         self._clock = clock or SystemClock()
-        self._observer = observer or Observer()
+        self._observer = telling(observer)
         self._workers = ThreadPoolExecutor(host_threads, thread_name_prefix=f"catalog-{me.name}")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._waiting: list[tuple[int, asyncio.Future[RoundReport | Skipped]]] = []
         self._last: RoundReport | None = None
+        self._last_error: BaseException | None = None
+        self._failures = 0
+        self._stopping: asyncio.Task[None] | None = None
         self._stopped = False
 
     @property
@@ -100,22 +107,44 @@ class CompactionService:
         """The report of the last round that this node coordinated."""
         return self._last
 
+    @property
+    def last_error(self) -> BaseException | None:
+        """What was raised last that nobody expected, by the node, the transport or the host; the service went on."""
+        return self._last_error
+
+    @property
+    def failures(self) -> int:
+        """How often that happened."""
+        return self._failures
+
     async def start(self) -> None:
-        """Begin to take part.
+        """Begin to take part; starting again does nothing.
 
         Raises:
             Closed: it was stopped.
-            StorageError: the transport cannot listen.
+            StorageError: the transport cannot listen; start it again when it can.
         """
         if self._stopped:
             raise Closed(f"{self._node.me} was stopped; make a new service")
+        if self._loop is not None:
+            return
         self._loop = asyncio.get_running_loop()
-        await self._transport.start(self._arrived)
+        try:
+            await self._transport.start(self._arrived)
+        except BaseException:
+            self._loop = None
+            raise
 
     async def stop(self) -> None:
-        """Give up what runs, tell who waits for it, and stop. Calls of the host that hang are not waited for."""
-        if self._stopped:
-            return
+        """Give up what runs, tell who waits for it, and stop. Calls of the host that hang are not waited for.
+
+        Stopping again waits until it has stopped.
+        """
+        if self._stopping is None:
+            self._stopping = asyncio.get_running_loop().create_task(self._stop())
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
         self._handle(Stop())
         self._stopped = True
         for timer in self._timers.values():
@@ -124,8 +153,10 @@ class CompactionService:
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
-        await self._transport.close()
-        self._workers.shutdown(wait=False, cancel_futures=True)
+        try:
+            await self._transport.close()
+        finally:
+            self._workers.shutdown(wait=False, cancel_futures=True)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -170,6 +201,7 @@ class CompactionService:
 
         Raises:
             Closed: the service is not running.
+            HostFailed: something was raised that nobody expected, see `last_error`; the node goes on.
         """
         self._running_loop()
         if not self._node.coordinating:
@@ -206,11 +238,32 @@ class CompactionService:
             return
         if isinstance(event, TimerFired):
             self._timers.pop(event.name, None)
-        for effect in self._node.handle(event, self._clock.monotonic()):
-            self._carry_out(effect)
+        try:
+            effects = self._node.handle(event, self._clock.monotonic())
+        except Exception as error:
+            self._failed(error, type(event).__name__)
+            effects = []
+        for effect in effects:
+            try:
+                self._carry_out(effect)
+            except Exception as error:
+                # The others are carried out all the same: a message that is lost is sent again.
+                self._failed(error, type(effect).__name__)
         if self._waiting and not self._node.coordinating:
             self._resolve(Skipped(f"{self._node.me.name} stopped being the coordinator before the round ended"),
                           self._waiting[-1][0])
+
+    def _failed(self, error: BaseException, what: str) -> None:
+        """Keep and tell what nobody expected, and go on; whoever waits for a round is not left waiting."""
+        self._last_error = error
+        self._failures += 1
+        _LOGGER.warning("%s: %s raised %r; the node goes on", self._node.me, what, error, exc_info=error)
+        self._observer.event("catalog_node_failed", {"what": what, "error": type(error).__name__,
+                                                     "message": str(error)})
+        waiting, self._waiting = self._waiting, []
+        for _, future in waiting:
+            if not future.done():
+                future.set_exception(HostFailed(call=what, kind=type(error).__name__, detail=str(error)))
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -272,8 +325,20 @@ class CompactionService:
         except CompactlibError as error:
             event = Broke(effect.ticket, error)
         except Exception as error:  # whatever a host may raise must not end the node
-            event = Broke(effect.ticket, HostFailed(call=type(effect).__name__, kind=type(error).__name__,
-                                                    detail=str(error)))
+            event = self._broke(effect, error)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # SystemExit, for example: the round ends, and then the loop
+            self._last_error = error
+            self._ended(effect, self._broke(effect, error))
+            raise
+        self._ended(effect, event)
+
+    def _broke(self, effect: HostCall, error: BaseException) -> Broke:
+        return Broke(effect.ticket, HostFailed(call=type(effect).__name__, kind=type(error).__name__,
+                                               detail=str(error)))
+
+    def _ended(self, effect: HostCall, event: Event) -> None:
         self._calls.pop(effect.ticket, None)
         self._handle(event)
 
@@ -298,11 +363,11 @@ class CompactionService:
         """Check the node's state, and that nobody waits for a round that cannot come.
 
         Raises:
-            AssertionError: something does not hold that must; this is a bug.
+            AuditFailed: something does not hold that must; this is a bug.
         """
         self._node.audit()
         if self._waiting and not self._node.coordinating:
-            raise AssertionError(f"{len(self._waiting)} callers wait for a round of {self._node!r}")
+            raise AuditFailed(f"{len(self._waiting)} callers wait for a round of {self._node!r}")
 
     def __repr__(self) -> str:
         return f"CompactionService({self._node!r})"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import ssl
 from collections import deque
 from collections.abc import Mapping
@@ -26,6 +27,9 @@ from compactlib.catalog.model import NodeId
 from compactlib.catalog.transport import Receive
 from compactlib.errors import Closed, CompactlibError, InvalidInput, StorageError, Unsupported
 from compactlib.observe import Observer
+from compactlib.runtime import telling
+
+_LOGGER = logging.getLogger("compactlib.catalog")
 
 Address: TypeAlias = tuple[str, int]
 """A host and a port; port 0 lets the system choose when listening."""
@@ -84,7 +88,7 @@ class TcpTransport:
         self._hello = Hello(checked_name(cluster, what="cluster"), me)
         self._listen = listen
         self._options = options or TcpOptions()
-        self._observer = observer or Observer()
+        self._observer = telling(observer)
         self._server_tls = server_tls
         self._client_tls = client_tls
         self._links: dict[str, _Link] = {}
@@ -92,7 +96,20 @@ class TcpTransport:
         self._server: asyncio.Server | None = None
         self._incoming: set[asyncio.Task[None]] = set()
         self._receive: Receive | None = None
+        self._ending: set[asyncio.Task[None]] = set()
+        self._last_error: BaseException | None = None
+        self._failures = 0
         self._closed = False
+
+    @property
+    def last_error(self) -> BaseException | None:
+        """What ended a connection last that nobody expected; the others, and the next one to that node, go on."""
+        return self._last_error
+
+    @property
+    def failures(self) -> int:
+        """How often that happened."""
+        return self._failures
 
     @property
     def address(self) -> Address:
@@ -109,7 +126,10 @@ class TcpTransport:
     def set_peers(self, peers: Mapping[str, Address]) -> None:
         """Replace the addresses: links to nodes that are gone or have moved are closed."""
         for name in [name for name in self._links if self._peers.get(name) != peers.get(name)]:
-            self._links.pop(name).close()
+            link = self._links.pop(name)
+            link.close()
+            self._ending.add(link.task)
+            link.task.add_done_callback(self._ending.discard)
         self._peers = dict(peers)
 
     async def start(self, receive: Receive) -> None:
@@ -150,7 +170,7 @@ class TcpTransport:
             self._server.close()
         for link in self._links.values():
             link.close()
-        running = [*self._incoming, *(link.task for link in self._links.values())]
+        running = [*self._incoming, *self._ending, *(link.task for link in self._links.values())]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -188,6 +208,9 @@ class TcpTransport:
             while await self._read_message(reader, hello.node.name):
                 pass
         except (CompactlibError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+            self._observer.event("catalog_connection_ended", {"address": where, "error": _told(error)})
+        except Exception as error:  # a bug, ours or of whoever receives: it ends this connection and nothing else
+            self._failed(error)
             self._observer.event("catalog_connection_ended", {"address": where, "error": _told(error)})
 
     async def _read_message(self, reader: asyncio.StreamReader, sender: str) -> bool:
@@ -253,6 +276,11 @@ class TcpTransport:
                 raise
         return reader, writer
 
+    def _failed(self, error: BaseException) -> None:
+        self._last_error = error
+        self._failures += 1
+        _LOGGER.warning("a connection of %s raised %r; the transport goes on", self._hello.node, error, exc_info=error)
+
     def _lost(self, to: str, why: str, count: int = 1) -> None:
         self._observer.count("catalog_messages_lost", count, {"to": to})
         self._observer.event("catalog_message_lost", {"to": to, "reason": why})
@@ -288,18 +316,20 @@ class _Link:
             await self._filled.wait()
             try:
                 reader, writer = await self._transport.connect(self._name, self._address)
+                pause = options.min_pause_seconds
+                try:
+                    await self._write(reader, writer)
+                finally:
+                    await _close(writer)
             except (CompactlibError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
                 self._drop(f"no connection: {_told(error)}")
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, options.max_pause_seconds)
+            except Exception as error:  # a bug: it ends this connection, and the next one is tried
+                self._transport._failed(error)
+                self._drop(f"the connection failed: {_told(error)}")
+            else:
                 continue
-            pause = options.min_pause_seconds
-            try:
-                await self._write(reader, writer)
-            except OSError as error:
-                self._drop(f"the connection was lost: {_told(error)}")
-            finally:
-                await _close(writer)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, options.max_pause_seconds)
 
     async def _write(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Send what is queued until the other side hangs up, which shows at once because it never sends anything."""
@@ -312,8 +342,11 @@ class _Link:
                     await writer.drain()
                 self._filled.clear()
                 filled = loop.create_task(self._filled.wait())
-                await asyncio.wait({filled, hung_up}, return_when=asyncio.FIRST_COMPLETED)
-                filled.cancel()
+                try:
+                    await asyncio.wait({filled, hung_up}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    filled.cancel()
+                    await asyncio.gather(filled, return_exceptions=True)
         finally:
             hung_up.cancel()
             await asyncio.gather(hung_up, return_exceptions=True)

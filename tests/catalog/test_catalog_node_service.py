@@ -10,15 +10,16 @@ import attrs
 import pytest
 
 from compactlib.catalog.errors import DeadlinePassed, HostFailed
-from compactlib.catalog.messages import ZoneResult
+from compactlib.catalog.messages import Message, ZoneResult
 from compactlib.catalog.model import NodeId, NodeReport, Topology
 from compactlib.catalog.node_service import CompactionService
 from compactlib.catalog.outbox import NodeOptions
 from compactlib.catalog.round_report import CompactionStats, PublicationStats, RoundReport
 from compactlib.catalog.timestamp import Timestamp
-from compactlib.catalog.transport_memory import MemoryHub
+from compactlib.catalog.transport import Receive
+from compactlib.catalog.transport_memory import MemoryHub, MemoryTransport
 from compactlib.catalog.verdict import Compact, Decision
-from compactlib.errors import Closed, Conflict, InvalidInput
+from compactlib.errors import Closed, Conflict, InvalidInput, StorageError
 from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
 from tests.catalog.protocol import COMPACT, report_of
@@ -219,3 +220,93 @@ def test_bad_arguments_have_names() -> None:
         service.watermark_moved()
     with pytest.raises(InvalidInput):
         service.elected(0, "a")
+
+
+class Failing(MemoryTransport):
+    """A transport of a host's own that raises once, against its promise."""
+
+    failing = False
+
+    def send(self, to: str, message: Message) -> None:
+        if self.failing:
+            self.failing = False
+            raise RuntimeError("a bug of the host's")
+        super().send(to, message)
+
+
+def test_what_nobody_expected_is_kept_and_told_and_the_node_goes_on() -> None:
+    async def story() -> None:
+        observer = RecordingObserver()
+        transport = Failing(MemoryHub(), "a")
+        service = CompactionService(NodeId("a"), Host("a"), transport, options=OPTIONS, observer=observer)
+        async with service:
+            service.topology_is(Topology.of("a", "b"))
+            service.elected(1, "a")
+            transport.failing = True
+            with pytest.raises(HostFailed, match="RuntimeError"):
+                await service.compact_now()
+            assert isinstance(service.last_error, RuntimeError)
+            assert service.failures == 1
+            assert ("catalog_node_failed", {"what": "Send", "error": "RuntimeError",
+                                            "message": "a bug of the host's"}) in observer.events
+            service.topology_is(attrs.evolve(Topology.of("a"), epoch=2))
+            assert isinstance(await service.compact_now(), RoundReport)
+
+    run(story)
+
+
+def test_an_observer_that_raises_breaks_no_round() -> None:
+    class Raising(RecordingObserver):
+        def event(self, name: str, fields: Mapping[str, object]) -> None:
+            raise ZeroDivisionError(name)
+
+    async def story() -> None:
+        service = CompactionService(NodeId("a"), Host("a"), MemoryHub().transport("a"), options=OPTIONS,
+                                    observer=Raising())
+        async with service:
+            service.topology_is(Topology.of("a"))
+            service.elected(1, "a")
+            assert isinstance(await service.compact_now(), RoundReport)
+            assert service.last_error is None
+
+    run(story)
+
+
+def test_starting_and_stopping_again_is_no_harm_and_no_task_is_left() -> None:
+    async def story() -> None:
+        before = asyncio.all_tasks()
+        cluster = Cluster(Host("a", hangs="report"), Host("b"))
+        async with cluster as service:
+            await service.start()
+            asking = asyncio.ensure_future(service.compact_now())
+            while not cluster.hosts[0].calls:
+                await asyncio.sleep(0)
+            await asyncio.gather(service.stop(), service.stop())
+            assert isinstance(await asking, Skipped)
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == before
+
+    run(story)
+
+
+def test_a_transport_that_cannot_listen_leaves_a_service_that_can_be_started_later() -> None:
+    class Refusing(MemoryTransport):
+        refusing = True
+
+        async def start(self, receive: Receive) -> None:
+            if self.refusing:
+                raise StorageError(operation="listen on", path="127.0.0.1:1", errno=98)
+            await super().start(receive)
+
+    async def story() -> None:
+        transport = Refusing(MemoryHub(), "a")
+        service = CompactionService(NodeId("a"), Host("a"), transport, options=OPTIONS)
+        with pytest.raises(StorageError):
+            await service.start()
+        with pytest.raises(Closed):
+            service.elected(1, "a")
+        transport.refusing = False
+        async with service:
+            service.elected(1, "a")
+
+    run(story)

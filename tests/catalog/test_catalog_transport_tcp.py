@@ -243,3 +243,71 @@ def test_starting_twice_at_one_address_or_after_closing_has_a_name() -> None:
 def test_limits_must_be_above_zero(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         TcpOptions(**wrong)
+
+
+def test_a_receiver_that_raises_ends_its_connection_and_nothing_else() -> None:
+    async def story() -> None:
+        failing = [True]
+        heard: asyncio.Queue[Message] = asyncio.Queue()
+
+        def receive(sender: str, told: Message) -> None:
+            if failing:
+                failing.clear()
+                raise KeyError("a bug, once")
+            heard.put_nowait(told)
+
+        other = Node("b")
+        await other.transport.start(receive)
+        async with Node("a") as one:
+            one.knows(b=other)
+            while heard.empty():
+                one.transport.send("b", message(1))
+                await asyncio.sleep(0.01)
+            assert await heard.get() == message(1)
+        assert isinstance(other.transport.last_error, KeyError)
+        assert other.transport.failures == 1
+        assert await other.notes("catalog_connection_ended", "a bug, once")
+        await other.transport.close()
+
+    run(story)
+
+
+def test_a_link_outlives_what_nobody_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = TcpTransport.connect
+    failing = [True]
+
+    async def connecting(transport: TcpTransport, name: str, address: Address) -> Any:
+        if failing:
+            failing.clear()
+            raise ZeroDivisionError("a bug, once")
+        return await connect(transport, name, address)
+
+    monkeypatch.setattr(TcpTransport, "connect", connecting)
+
+    async def story() -> None:
+        async with Node("a") as one, Node("b") as other:
+            one.knows(b=other)
+            while other.heard.empty():
+                one.transport.send("b", message(1))
+                await asyncio.sleep(0.01)
+            assert isinstance(one.transport.last_error, ZeroDivisionError)
+            assert await one.notes("catalog_message_lost", "a bug, once")
+
+    run(story)
+
+
+def test_closing_waits_for_every_task_also_of_links_that_were_replaced() -> None:
+    async def story() -> None:
+        before = asyncio.all_tasks()
+        async with Node("a") as one, Node("b") as other:
+            one.knows(b=other)
+            one.transport.send("b", message(1))
+            await other.hears()
+            one.knows()
+            one.knows(b=other)
+            one.transport.send("b", message(2))
+            await other.hears()
+            one.knows()
+        assert asyncio.all_tasks() == before
+
+    run(story)
