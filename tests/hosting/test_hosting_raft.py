@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from compactlib.errors import Closed, InvalidInput
+from compactlib.clock import ManualClock
+from compactlib.errors import AuditFailed, ClockJumped, Closed, InvalidInput
 from compactlib.hosting import LogBroken, NotLeader, NotStarted, SchedulerMachine
 from compactlib.hosting.raft import RaftLog
 from compactlib.scheduler import AddBlocks, Command, PollRequest, PollResponse, decode_message, encode_message
@@ -251,10 +252,59 @@ def test_a_machine_that_raises_breaks_its_node(memory_path: Path) -> None:
     with RaftLog(address, [], **QUICK) as log:
         log.start(Moody())
         eventually(lambda: log.is_leader)
-        with pytest.raises(LogBroken, match="raised ZeroDivisionError"):
+        assert log.last_error is None
+        raised: list[LogBroken] = []
+        for _ in range(2):
+            with pytest.raises(LogBroken, match="raised ZeroDivisionError") as broken:
+                log.propose(b"x")
+            raised.append(broken.value)
+        # Threads that are told at once must not share one exception and its traceback.
+        assert raised[0] is not raised[1]
+        assert isinstance(log.last_error, ZeroDivisionError)
+
+
+def test_whatever_a_decision_raises_the_node_goes_on_and_a_thread_that_ended_is_told(memory_path: Path) -> None:
+    address, = free_addresses(1)
+    with RaftLog(address, [], **QUICK) as log:
+        log.start(DumpableJournal())
+        eventually(lambda: log.is_leader)
+
+        def leave(command: Command) -> bytes:
+            raise SystemExit(3)
+
+        with pytest.raises(SystemExit):
+            log.decide(leave)
+        assert log.propose(b"x")[1] == b"x"
+        log.audit()
+        assert log.last_error is None
+        # A second node that cannot listen there never gets its thread going.
+        with RaftLog(address, [], bindRetryTime=0.01, maxBindRetries=1, **QUICK) as other:
+            other.start(DumpableJournal())
+
+            def has_ended() -> bool:
+                try:
+                    other.audit()
+                except AuditFailed as failed:
+                    return "thread" in str(failed)
+                return False
+
+            eventually(has_ended)
+
+
+def test_commands_are_not_stamped_by_a_clock_that_jumped() -> None:
+    address, = free_addresses(1)
+    clock = ManualClock(1000.0)
+    seen: list[Command] = []
+    with RaftLog(address, [], clock=clock, **QUICK) as log:
+        log.start(DumpableJournal())
+        eventually(lambda: log.is_leader)
+        log.propose(b"x")
+        clock.set_now(90_000.0)
+        with pytest.raises(ClockJumped):
             log.propose(b"x")
-        with pytest.raises(LogBroken):
-            log.propose(b"x")
+        clock.advance(31.0)
+        log.decide(seen.append)
+        assert (seen[0].appended_at, seen[0].expiry) == (90_031.0, 90_031.0)
 
 
 def test_a_place_in_the_log_is_decided_on_by_who_asked_for_it() -> None:
