@@ -6,6 +6,7 @@ Nothing here knows a store: what a package decides stays in the package, and sta
 
 from __future__ import annotations
 
+from compactlib.runtime.daemon_threads import DaemonThreads
 from compactlib.runtime.later import LaterObserver
 from compactlib.runtime.look import look_until_seen
 from compactlib.runtime.ownership import Ownership, Run
@@ -14,6 +15,7 @@ from compactlib.runtime.tell import TellingObserver, tell, telling
 from compactlib.runtime.turns import Turns
 
 __all__ = [
+    "DaemonThreads",
     "LaterObserver",
     "Ownership",
     "Run",
