@@ -5,23 +5,24 @@ The decisions are those of `WorkerCore`; here are the threads: one that polls, a
 
 from __future__ import annotations
 
-import contextlib
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Self, TypeAlias
 
 import attrs
 
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Closed, InvalidInput
+from compactlib.errors import Busy, Closed, InvalidInput
 from compactlib.observe import Observer
+from compactlib.runtime import DaemonThreads, Run, Turns
 from compactlib.scheduler.errors import FencedOff, JobLost, ReleaseJob
 from compactlib.scheduler.model import CompactedBlocks, JobPlan, Tombstone
 from compactlib.scheduler.output_id import output_block_id
+from compactlib.scheduler.poll import PollResponse
 from compactlib.scheduler.transport import Transport
 from compactlib.scheduler.worker_core import (
     Clean,
@@ -38,7 +39,7 @@ from compactlib.scheduler.worker_core import (
 )
 
 _LOOK_AGAIN_SECONDS = 0.1
-"""How long the polling thread waits at most before it looks at its (injected) clock again."""
+"""How long somebody waits at most before they look at the (injected) clock again."""
 _LEASE_PARTS = 3
 """A lease is renewed when a third of it is over, so that one lost poll does not cost it."""
 _BACKLOG = 64
@@ -152,6 +153,9 @@ Cleanup: TypeAlias = Callable[[Tombstone], object]
 class Worker:
     """Runs jobs until it is stopped. Use it in a `with`, or call `start` and `stop`; or `poll_once` in a loop of yours.
 
+    Its threads are daemons: a process that ends without `stop`, or with a job that does not listen, does not wait for
+    them; the scheduler finds out when the leases end.
+
     Args:
         transport: how polls reach the scheduler.
         execute: does a job; several run at once, in threads.
@@ -159,7 +163,8 @@ class Worker:
         options: how it works.
         clock: where time comes from.
         observer: told of `scheduler_job_started`, `scheduler_job_stopped`, `scheduler_job_reported`,
-            `scheduler_poll_failed` and `scheduler_cleanup_failed`. What it raises is dropped.
+            `scheduler_poll_failed`, `scheduler_cleanup_failed` and `scheduler_worker_failed` (what nobody expected in
+            the polling thread, which goes on). What it raises is kept and logged.
         budget: what all jobs together may write.
         rng: for the jitter.
     """
@@ -172,33 +177,42 @@ class Worker:
         self._execute = execute
         self._cleanup = cleanup
         self._clock: Clock = SystemClock() if clock is None else clock
-        self._observer = Observer() if observer is None else observer
         self._budget = Budget(clock=self._clock) if budget is None else budget
+        # What its jobs, its deletions and its observer do is its own doing, on whatever thread.
+        self._work = Run(self._budget)
+        self._observer = self._work.observer(observer)
         self._rng = random.Random() if rng is None else rng
         self._core = WorkerCore(options.capacity, patience_seconds=options.patience_seconds,
                                 cleanup_capacity=0 if cleanup is None else _BACKLOG * options.cleanup_capacity)
         self._running: dict[int, RunningJob] = {}
-        self._job_pool = ThreadPoolExecutor(options.capacity, "compactlib-job")
-        self._cleanup_pool = ThreadPoolExecutor(options.cleanup_capacity, "compactlib-cleanup")
-        self._lock = threading.Lock()
+        self._job_threads = DaemonThreads(options.capacity, "compactlib-job")
+        self._cleanup_threads = DaemonThreads(options.cleanup_capacity, "compactlib-cleanup")
+        self._polls = Turns(self._turn, name="compactlib-worker", event="scheduler_worker_failed", clock=self._clock,
+                            observer=self._observer, first_delay_seconds=min(0.1, options.poll_seconds),
+                            max_delay_seconds=options.max_poll_seconds)
+        # What the core knows changes under it, and whoever waits for that is woken.
+        self._changed = threading.Condition()
         self._polling = threading.Lock()
-        self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
         self._unanswered = 0
-        self._stopping = False
+        self._last_error: BaseException | None = None
         self._closed = False
 
     @property
     def jobs(self) -> tuple[str, ...]:
         """The names of the jobs it has: running, or ended and not reported yet."""
-        with self._lock:
+        with self._changed:
             return self._core.jobs
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing runs and nothing is left to be said."""
-        with self._lock:
+        with self._changed:
             return self._core.is_idle
+
+    @property
+    def last_error(self) -> BaseException | None:
+        """What went wrong last: in the polling thread, in the transport, or in a cleanup. Jobs report their own."""
+        return self._last_error
 
     def poll_once(self) -> bool:
         """Poll, and act on the answer; whether there was one. An error of the transport is an event, not raised.
@@ -209,26 +223,43 @@ class Worker:
         if self._closed:
             raise Closed("the worker was closed; make a new one")
         with self._polling:
-            with self._lock:
-                now = self._clock.monotonic()
-                stops = self._core.give_up_overdue(now)
-                self._carry_out(stops)
-                request = self._core.poll(now)
-            self._tell(stops)
-            if request is None:
-                return True
-            try:
-                response = self._transport.poll(request)
-            except Exception as error:
-                self._unanswered += 1
-                self._event("scheduler_poll_failed", {"error": repr(error), "in_a_row": self._unanswered})
-                return False
-            self._unanswered = 0
-            with self._lock:
-                effects = self._core.answered(request, response)
-                self._carry_out(effects)
-            self._tell(effects)
+            return self._poll()
+
+    def _poll(self) -> bool:
+        with self._changed:
+            now = self._clock.monotonic()
+            effects: Sequence[Effect] = self._core.give_up_overdue(now)
+            self._carry_out(effects)
+            request = self._core.poll(now)
+        self._tell(effects)
+        if request is None:
             return True
+        try:
+            response: object = self._transport.poll(request)
+            if not isinstance(response, PollResponse):
+                raise InvalidInput(f"the transport answered a {type(response).__name__}; it must answer a PollResponse")
+        except Exception as error:
+            self._unanswered += 1
+            self._last_error = error
+            self._observer.event("scheduler_poll_failed", {"error": repr(error), "in_a_row": self._unanswered})
+            return False
+        self._unanswered = 0
+        with self._changed:
+            effects = self._core.answered(request, response)
+            self._carry_out(effects)
+            self._changed.notify_all()
+        self._tell(effects)
+        return True
+
+    def _turn(self) -> float:
+        """What the polling thread does each time; returns in how many seconds it is to do it again."""
+        try:
+            with self._polling:
+                self._poll()
+        except BaseException as error:
+            self._last_error = error
+            raise
+        return self._next_wait()
 
     def start(self) -> None:
         """Poll in a thread of its own from now on. Starting again does nothing.
@@ -238,64 +269,63 @@ class Worker:
         """
         if self._closed:
             raise Closed("the worker was closed; make a new one")
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._poll_for_ever, name="compactlib-worker", daemon=True)
-            self._thread.start()
+        self._polls.start()
 
     def stop(self, *, wait_seconds: float = 30.0, give_back: bool = False) -> bool:
         """Take no more jobs; wait for those that run, then give back the rest, report, and close.
 
         Leases are renewed to the end. Returns whether everything was reported; if not, the scheduler finds out when the
-        leases end. A job that does not look at `check` or at its budget goes on in its thread, as long as the process.
+        leases end. A job that does not look at `check` or at its budget, a cleanup or a transport that hangs, goes on
+        in its thread, for as long as the process lasts, and does not keep it from ending.
 
         Args:
-            wait_seconds: for the jobs to end by themselves, and once more for those that were told to.
+            wait_seconds: for the jobs to end by themselves, and once more for those that were told to; a transport that
+                gives no answer is waited for no longer.
             give_back: do not wait for the jobs to end by themselves.
+
+        Raises:
+            Busy: called from a job, a cleanup or the observer of this worker; nothing was done.
         """
+        if self._work.is_mine or self._polls.is_mine:
+            raise Busy("a worker cannot be stopped from within its own work; stop it in another thread")
         if self._closed:
             return self.is_idle
-        with self._lock:
+        with self._changed:
             self._core.drain()
-        self._stopping = True
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join()
-        if give_back or not self._poll_until_idle(wait_seconds):
-            with self._lock:
+        # Polls are the thread's, so that one that hangs holds nobody up. By hand, there is a thread from now on.
+        self._polls.start()
+        self._polls.wake()
+        if give_back or not self._wait_until_idle(wait_seconds):
+            with self._changed:
                 stops = self._core.give_back("the worker shuts down")
                 self._carry_out(stops)
             self._tell(stops)
-            self._poll_until_idle(wait_seconds)
+            self._polls.wake()
+            self._wait_until_idle(wait_seconds)
         self._closed = True
-        done = self.is_idle
-        self._job_pool.shutdown(wait=done, cancel_futures=True)
-        self._cleanup_pool.shutdown(wait=done, cancel_futures=True)
-        return done
-
-    def _poll_until_idle(self, seconds: float) -> bool:
-        """Poll as usual until nothing is left to do or to say; `False` if this takes longer than allowed."""
-        deadline = self._clock.monotonic() + seconds
-        while not self.is_idle:
-            # Before a look at the clock: what has just ended is to be reported, however little time there is.
-            self.poll_once()
-            left = deadline - self._clock.monotonic()
-            if left <= 0:
-                break
-            if not self._core.is_idle:
-                self._wait(min(self._next_wait(), left))
+        # One that is under way is given a moment to come to its end.
+        self._polls.stop(wait_seconds=_LOOK_AGAIN_SECONDS)
+        self._job_threads.close()
+        self._cleanup_threads.close()
         return self.is_idle
 
-    def _poll_for_ever(self) -> None:
-        while not self._stopping:
-            self.poll_once()
-            self._wait(self._next_wait())
+    def _wait_until_idle(self, seconds: float) -> bool:
+        """Wait until nothing is left to do or to say; `False` if this takes longer than allowed."""
+        deadline = self._clock.monotonic() + seconds
+        with self._changed:
+            while not self._core.is_idle:
+                left = deadline - self._clock.monotonic()
+                if left <= 0 or not self._polls.is_running:
+                    break
+                self._changed.wait(min(left, _LOOK_AGAIN_SECONDS))
+            return self._core.is_idle
 
     def _next_wait(self) -> float:
         """Seconds until the next poll."""
         options = self._options
         pause: float = min(options.poll_seconds * 2.0 ** min(self._unanswered, 30), options.max_poll_seconds)
         pause *= 1 + options.jitter * (2 * self._rng.random() - 1)
-        with self._lock:
+        with self._changed:
             deadline = self._core.earliest_deadline()
         if deadline is not None:
             # More often while a lease is running out; no more so once that has not helped.
@@ -304,56 +334,54 @@ class Worker:
                 pause = min(pause, max(left / _LEASE_PARTS, options.poll_seconds / 10))
         return pause
 
-    def _wait(self, seconds: float) -> None:
-        """Wait on the injected clock, unless there is something to report or the worker is told to stop."""
-        due = self._clock.monotonic() + seconds
-        while not self._wake.is_set():
-            left = due - self._clock.monotonic()
-            if left <= 0:
-                return
-            self._wake.wait(min(left, _LOOK_AGAIN_SECONDS))
-        # What cannot be reported for want of an answer must not turn the pauses into none.
-        self._wake.clear()
-
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         """Act on what the core decided; called under the lock."""
         for effect in effects:
             match effect:
                 case Start():
                     self._running[effect.run] = job = RunningJob(effect, self._budget.lend(), self._clock)
-                    self._job_pool.submit(self._run, effect.run, job)
+                    self._begin(effect.run, job)
                 case Renewed():
                     self._running[effect.run].renew(effect)
                 case Stop():
                     self._running[effect.run].stop(effect)
                 case Clean():
-                    self._cleanup_pool.submit(self._clean, effect.tombstone)
+                    try:
+                        self._cleanup_threads.submit(partial(self._clean, effect.tombstone))
+                    except (RuntimeError, Closed) as error:
+                        self._last_error = error
+                        self._core.cleaned(effect.tombstone.name, deleted=False)
+
+    def _begin(self, run: int, job: RunningJob) -> None:
+        try:
+            self._job_threads.submit(partial(self._run, run, job))
+        except (RuntimeError, Closed) as error:
+            # No thread can be started: somebody else should do it.
+            self._last_error = error
+            del self._running[run]
+            self._core.ended(run, GivenBack(f"the worker has no thread for it: {error}"))
 
     def _tell(self, effects: Sequence[Effect]) -> None:
         """Tell the observer what was decided."""
         for effect in effects:
             match effect:
                 case Start():
-                    self._event("scheduler_job_started", {"job": effect.plan.name, "token": effect.token})
+                    self._observer.event("scheduler_job_started", {"job": effect.plan.name, "token": effect.token})
                 case Stop():
-                    self._event("scheduler_job_stopped", {"job": effect.name, "lost": effect.lost,
-                                                          "reason": effect.reason})
+                    self._observer.event("scheduler_job_stopped", {"job": effect.name, "lost": effect.lost,
+                                                                   "reason": effect.reason})
                 case Settled():
                     verdict = None if effect.verdict is None else effect.verdict.name
-                    self._event("scheduler_job_reported", {"job": effect.name, "status": effect.status.name,
-                                                           "verdict": verdict, "detail": effect.detail})
-
-    def _event(self, name: str, fields: Mapping[str, Any]) -> None:
-        # An observer that fails must not end the renewals of everybody's leases.
-        with contextlib.suppress(Exception):
-            self._observer.event(name, fields)
+                    self._observer.event("scheduler_job_reported", {"job": effect.name, "status": effect.status.name,
+                                                                    "verdict": verdict, "detail": effect.detail})
 
     def _run(self, run: int, job: RunningJob) -> None:
-        """In a thread of the pool: do a job, whatever comes of it."""
+        """In a thread: do a job, whatever comes of it."""
         outcome: RunOutcome
         try:
-            job.check()
-            results: object = self._execute(job)
+            with self._work.inside():
+                job.check()
+                results: object = self._execute(job)
             outcome = (Finished(results) if isinstance(results, CompactedBlocks) else
                        Crashed(f"the execute returned a {type(results).__name__}; it must return CompactedBlocks"))
         except (ReleaseJob, JobLost, FencedOff) as released:
@@ -363,30 +391,36 @@ class Worker:
         except BaseException as error:
             # A job may also end in SystemExit or the like; the worker lives on.
             outcome = Crashed(f"{type(error).__name__}: {error}")
-        with self._lock:
+        with self._changed:
             del self._running[run]
             self._core.ended(run, outcome)
-        self._wake.set()
+            self._changed.notify_all()
+        self._polls.wake()
 
     def _clean(self, tombstone: Tombstone) -> None:
-        """In a thread of the other pool: delete what a tombstone names."""
+        """In a thread: delete what a tombstone names."""
         deleted = False
         try:
             if self._cleanup is not None:
-                self._cleanup(tombstone)
+                with self._work.inside():
+                    self._cleanup(tombstone)
                 deleted = True
         except BaseException as error:
-            self._event("scheduler_cleanup_failed", {"tombstone": tombstone.name, "error": repr(error)})
-        with self._lock:
+            self._last_error = error
+            self._observer.event("scheduler_cleanup_failed", {"tombstone": tombstone.name, "error": repr(error)})
+        with self._changed:
             self._core.cleaned(tombstone.name, deleted=deleted)
+            self._changed.notify_all()
 
     def audit(self) -> None:
         """Check that the threads and the core agree.
 
         Raises:
             AuditFailed: they do not; the message has the numbers.
+            CompactlibError: the polling thread has ended although nobody stopped it.
         """
-        with self._lock:
+        self._polls.audit()
+        with self._changed:
             self._core.audit()
 
     def __enter__(self) -> Self:
