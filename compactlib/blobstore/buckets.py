@@ -20,7 +20,7 @@ from compactlib.blobstore.model import milliseconds
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.policy import Dying
 from compactlib.blobstore.statistics import LogStatistics
-from compactlib.errors import CompactlibError, InvalidInput, Stale
+from compactlib.errors import AuditFailed, InvalidInput, Stale
 
 
 class BucketStatistics:
@@ -152,20 +152,20 @@ class BucketStatistics:
         """Check that what is dying is a part of what is valid, and that no bucket is past.
 
         Raises:
-            CompactlibError: it is not; the message has the numbers.
+            AuditFailed: it is not; the message has the numbers.
         """
         sums: dict[SegmentName, int] = {}
         for bucket, sizes in self._dying.items():
             if not self._bucket <= bucket < self._last or not sizes:
-                raise CompactlibError(f"bucket {bucket} with {len(sizes)} segments is kept, outside of {self._bucket} "
+                raise AuditFailed(f"bucket {bucket} with {len(sizes)} segments is kept, outside of {self._bucket} "
                                       f".. {self._last} or empty")
             for name, size in sizes.items():
                 sums[name] = sums.get(name, 0) + size
                 if size <= 0:
-                    raise CompactlibError(f"{size} bytes of segment {name} die in bucket {bucket}")
+                    raise AuditFailed(f"{size} bytes of segment {name} die in bucket {bucket}")
         for name, valid in self._valid.items():
             if not 0 <= sums.get(name, 0) <= valid:
-                raise CompactlibError(f"{sums.get(name, 0)} bytes of segment {name} are dying, {valid} are valid")
+                raise AuditFailed(f"{sums.get(name, 0)} bytes of segment {name} are dying, {valid} are valid")
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One dictionary a segment, in log order: its valid bytes, and how many of them will die in the buckets."""

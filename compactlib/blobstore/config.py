@@ -127,6 +127,8 @@ class BlobStoreConfig:
     hard_delete_bytes_per_second: float | None = 100.0 * 1024
 
     def __attrs_post_init__(self) -> None:
+        for field in attrs.fields(type(self)):
+            _check_type(field.name, str(field.type), getattr(self, field.name))
         if self.durability not in ("each", "group", "interval"):
             raise InvalidInput(f"durability is {self.durability!r}; it is 'each', 'group' or 'interval'")
         for name, least in _LEAST.items():
@@ -152,6 +154,18 @@ class BlobStoreConfig:
         if self.capacity_bytes % min(self.segment_bytes, self.capacity_bytes):
             raise InvalidInput(f"capacity_bytes is {self.capacity_bytes}, which is no multiple of segment_bytes "
                                f"{self.segment_bytes}; choose a divisor")
+
+
+def _check_type(name: str, wanted: str, value: object) -> None:
+    """Whether a setting is of its type, so that no comparison below fails with a `TypeError`."""
+    if value is None:
+        right = wanted.endswith("| None")
+    elif wanted.startswith(("int", "float")):
+        right = isinstance(value, int if wanted.startswith("int") else int | float) and not isinstance(value, bool)
+    else:
+        right = isinstance(value, {"bool": bool, "tuple[str, ...]": tuple}.get(wanted, str))
+    if not right:
+        raise InvalidInput(f"{name} is {value!r}; its type is {wanted}")
 
 
 _LEAST: dict[str, float] = {

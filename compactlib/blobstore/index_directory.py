@@ -15,7 +15,7 @@ from itertools import chain, repeat
 import attrs
 
 from compactlib.blobstore.index_segment import IndexSegment
-from compactlib.errors import CompactlibError
+from compactlib.errors import AuditFailed
 
 MAX_SINGLES = 16
 """How many index segments may be asked one by one before they are merged into a run."""
@@ -116,14 +116,14 @@ class IndexDirectory:
         """Check that exactly these index segments are covered, once each.
 
         Raises:
-            CompactlibError: they are not, or a run is out of order.
+            AuditFailed: they are not, or a run is out of order.
         """
         held = [*self.singles, *(owner for run in self.runs for owner in run.live())]
         if len(held) != len(set(held)) or set(held) != set(sealed):
-            raise CompactlibError(f"the directory covers {len(held)} index segments, not those of the log")
+            raise AuditFailed(f"the directory covers {len(held)} index segments, not those of the log")
         for run in self.runs:
             if any(map(int.__gt__, run.hashes, run.hashes[1:])):
-                raise CompactlibError("the hashes of a run are out of order")
+                raise AuditFailed("the hashes of a run are out of order")
 
 
 def _grouped(indexes: Sequence[IndexSegment]) -> Iterator[list[IndexSegment]]:

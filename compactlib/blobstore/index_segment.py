@@ -14,7 +14,7 @@ from itertools import repeat
 from compactlib.blobstore.entry_columns import EntryColumns, hash_id
 from compactlib.blobstore.model import IndexEntry
 from compactlib.blobstore.names import LogPosition, SegmentName
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import AuditFailed, CompactlibError, InvalidInput
 
 
 class IndexSegment:
@@ -99,19 +99,19 @@ class IndexSegment:
         """Check order and bounds.
 
         Raises:
-            CompactlibError: entries overlap or lie outside the stretch, or the hashes are out of order.
+            AuditFailed: entries overlap or lie outside the stretch, or the hashes are out of order.
         """
         at = self.start
         for row, (offset, size) in enumerate(zip(self.columns.offsets, self.columns.sizes, strict=True)):
             if offset < at:
-                raise CompactlibError(f"entry {row} of index {self.place} begins at {offset}, before {at}")
+                raise AuditFailed(f"entry {row} of index {self.place} begins at {offset}, before {at}")
             at = offset + size
         if at > self.end:
-            raise CompactlibError(f"the entries of index {self.place} end at {at}, behind its end {self.end}")
+            raise AuditFailed(f"the entries of index {self.place} end at {at}, behind its end {self.end}")
         hashes = self.hashes
         if len(hashes) != len(self.columns) or sorted(self.rows) != list(range(len(hashes))) or any(
                 map(int.__gt__, hashes, hashes[1:])):
-            raise CompactlibError(f"the hashes of index {self.place} are out of order")
+            raise AuditFailed(f"the hashes of index {self.place} are out of order")
 
     def __len__(self) -> int:
         return len(self.rows)

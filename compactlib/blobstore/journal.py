@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from compactlib.blobstore.names import SegmentName
-from compactlib.errors import CompactlibError
+from compactlib.errors import AuditFailed
 
 
 class Journal:
@@ -48,10 +48,10 @@ class Journal:
         """Check its bound and its order.
 
         Raises:
-            CompactlibError: it reaches too far back, or segments are out of order.
+            AuditFailed: it reaches too far back, or segments are out of order.
         """
         names = [name for name, _ in self._runs]
         held = [count for _, count in self._runs]
         if sum(held) != self._count or self._count > self._max_entries or min(held, default=1) < 1 or (
                 names != sorted(set(names))):
-            raise CompactlibError(f"the journal holds {self._count} of {self._max_entries} entries: {list(self._runs)}")
+            raise AuditFailed(f"the journal holds {self._count} of {self._max_entries} entries: {list(self._runs)}")

@@ -12,7 +12,7 @@ from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.statistics import all_lifetimes
 from compactlib.blobstore.swap import Snapshot
 from compactlib.budget import Budget
-from compactlib.errors import CompactlibError, Stale
+from compactlib.errors import AuditFailed, Stale
 from compactlib.throttle import Throttle
 
 
@@ -128,11 +128,11 @@ class KeptStatistics:
         """Check the buckets' own invariants.
 
         Raises:
-            CompactlibError: one is broken; the message has the numbers.
+            AuditFailed: one is broken; the message has the numbers.
         """
         if self._buckets is not None:
             self._buckets.audit()
             listed = {row["segment"] for row in self._buckets.to_dicts()}
             if listed != {str(name) for name in self._seen.ends}:
-                raise CompactlibError(f"statistics list {sorted(listed)}, the log holds "
+                raise AuditFailed(f"statistics list {sorted(listed)}, the log holds "
                                       f"{sorted(map(str, self._seen.ends))}")

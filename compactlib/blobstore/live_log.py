@@ -28,7 +28,7 @@ from compactlib.blobstore.records import HEADER_BYTES, TRAILER_BYTES, encode_hea
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, salt_of
 from compactlib.checksum import crc32
 from compactlib.clock import Clock
-from compactlib.errors import CompactlibError, InvalidInput, StorageError
+from compactlib.errors import AuditFailed, InvalidInput, StorageError
 from compactlib.files import Files
 from compactlib.runtime import LaterObserver
 
@@ -302,20 +302,20 @@ class LiveLog:
         """Check state, writer and journal against each other.
 
         Raises:
-            CompactlibError: they do not agree.
+            AuditFailed: they do not agree.
         """
         self.state.audit()
         self.writer.audit()
         self.journal.audit()
         if self.writer.segment != self.state.active.name or self.writer.end != self.state.open.end:
-            raise CompactlibError(f"the writer is at {self.writer.segment}:{self.writer.end}, the index at "
+            raise AuditFailed(f"the writer is at {self.writer.segment}:{self.writer.end}, the index at "
                                   f"{self.state.open}")
         newest = max([segment.info.last_sequence for segment in self.state.segments]
                      + [self.state.open.last_sequence])
         if newest >= self._next_sequence:
-            raise CompactlibError(f"record {newest} is in the log, and {self._next_sequence} would be given next")
+            raise AuditFailed(f"record {newest} is in the log, and {self._next_sequence} would be given next")
         if len(self.state.segments) > self._descriptor.log_segments:
-            raise CompactlibError(f"{len(self.state.segments)} segments in a log of {self._descriptor.log_segments}")
+            raise AuditFailed(f"{len(self.state.segments)} segments in a log of {self._descriptor.log_segments}")
 
 
 def index_starts_of(folder: str, names: Iterable[SegmentName]) -> dict[SegmentName, list[int]]:

@@ -16,7 +16,7 @@ from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.open_index import OpenIndex
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.swap import SegmentInfo
-from compactlib.errors import CompactlibError
+from compactlib.errors import AuditFailed
 
 _BY_SEQUENCE = attrgetter("sequence")
 _BY_LAST_SEQUENCE = attrgetter("last_sequence")
@@ -128,27 +128,27 @@ class LogState:
         """Check order, positions and the chain of index segments.
 
         Raises:
-            CompactlibError: a position is taken twice, or an index does not continue the one before.
+            AuditFailed: a position is taken twice, or an index does not continue the one before.
         """
         positions = [segment.name.position for segment in self.segments]
         if positions != sorted(set(positions)):
-            raise CompactlibError(f"the positions of the log do not ascend: {positions}")
+            raise AuditFailed(f"the positions of the log do not ascend: {positions}")
         for segment in self.segments:
             at = SEGMENT_HEADER_BYTES
             for index in segment.index:
                 index.audit()
                 if index.segment != segment.name or index.start != at:
-                    raise CompactlibError(f"{index} does not continue segment {segment.name} at {at}")
+                    raise AuditFailed(f"{index} does not continue segment {segment.name} at {at}")
                 at = index.end
             if at != segment.end:
-                raise CompactlibError(f"the index of segment {segment.name} ends at {at}, the segment at {segment.end}")
+                raise AuditFailed(f"the index of segment {segment.name} ends at {at}, the segment at {segment.end}")
         if self.open.segment != self.active.name or self.open.start != self.active.end:
-            raise CompactlibError(f"{self.open} does not continue the active segment {self.active}")
+            raise AuditFailed(f"{self.open} does not continue the active segment {self.active}")
         self.open.audit()
         self.directory.audit(self.sealed)
         for index in self.sealed:
             if index.last_sequence < max((entry.sequence for entry in index.entries()), default=0):
-                raise CompactlibError(f"{index} holds a newer record than it says")
+                raise AuditFailed(f"{index} holds a newer record than it says")
 
 
 @attrs.frozen(eq=False)

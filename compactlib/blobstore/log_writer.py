@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from compactlib.blobstore.errors import WritesStopped
 from compactlib.blobstore.names import LogPosition, SegmentName
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentHeader, create_segment
-from compactlib.errors import CompactlibError, StorageError
+from compactlib.errors import AuditFailed, StorageError
 from compactlib.files import Files, OutFile
 
 if TYPE_CHECKING:
@@ -175,9 +175,9 @@ class LogWriter:
         """Check the bounds.
 
         Raises:
-            CompactlibError: more is said to be durable than was written, or the segment is over its capacity.
+            AuditFailed: more is said to be durable than was written, or the segment is over its capacity.
         """
         if self._synced > (self._header.name, self._end) or not (
                 SEGMENT_HEADER_BYTES <= self._end <= self._header.capacity_bytes):
-            raise CompactlibError(f"segment {self._header.name} ends at {self._end} of {self._header.capacity_bytes} "
+            raise AuditFailed(f"segment {self._header.name} ends at {self._end} of {self._header.capacity_bytes} "
                                   f"bytes, durable to {self._synced}")

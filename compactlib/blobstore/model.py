@@ -8,7 +8,6 @@ and that a compaction keeps. Where a record lies says nothing about its age.
 from __future__ import annotations
 
 import enum
-import math
 from typing import NamedTuple, TypeAlias
 
 import attrs
@@ -45,13 +44,21 @@ def id_bytes(blob_id: BlobId) -> bytes:
     return blob_id
 
 
+def is_a(value: object, *types: type) -> bool:
+    """Whether a caller's argument is of one of these types, whatever its annotation says."""
+    return isinstance(value, types)
+
+
 def milliseconds(seconds: float) -> int:
     """A time or a span in whole milliseconds, the nearest one.
 
     Raises:
-        InvalidInput: the number is not finite, or beyond `MAX_TIME_MS`.
+        InvalidInput: it is no number, not finite, or beyond `MAX_TIME_MS`.
     """
-    if not math.isfinite(seconds) or abs(seconds) * 1000 > MAX_TIME_MS:
+    if not isinstance(seconds, int | float):
+        raise InvalidInput(f"a time is a number of seconds, not {type(seconds).__name__}")
+    # In this order: a whole number may be larger than any float.
+    if not abs(seconds) <= MAX_TIME_MS / 1000 or abs(round(seconds * 1000)) > MAX_TIME_MS:
         raise InvalidInput(f"{seconds} seconds is no time that a record can hold; give a finite number of seconds")
     return round(seconds * 1000)
 

@@ -9,7 +9,7 @@ from compactlib.blobstore.entry_columns import EntryColumns
 from compactlib.blobstore.index_segment import IndexSegment
 from compactlib.blobstore.model import IndexEntry
 from compactlib.blobstore.names import LogPosition, SegmentName
-from compactlib.errors import CompactlibError
+from compactlib.errors import AuditFailed
 
 
 class OpenIndex:
@@ -92,23 +92,23 @@ class OpenIndex:
         """Check that the dictionary and the columns agree.
 
         Raises:
-            CompactlibError: they do not, or entries overlap.
+            AuditFailed: they do not, or entries overlap.
         """
         count = 0
         for blob_id in self._rows:
             rows = self.rows_of(blob_id)
             count += len(rows)
             if any(self.columns.ids[row] != blob_id for row in rows) or list(rows) != sorted(rows):
-                raise CompactlibError(f"the open index of {self.segment} leads from {blob_id!r} to rows {rows}")
+                raise AuditFailed(f"the open index of {self.segment} leads from {blob_id!r} to rows {rows}")
         if count != len(self.columns):
-            raise CompactlibError(f"the open index of {self.segment} has {len(self.columns)} rows, {count} known by id")
+            raise AuditFailed(f"the open index of {self.segment} has {len(self.columns)} rows, {count} known by id")
         at = self.start
         for entry in self.entries():
             if entry.offset < at:
-                raise CompactlibError(f"record {LogPosition(self.segment, entry.offset)} begins before {at}")
+                raise AuditFailed(f"record {LogPosition(self.segment, entry.offset)} begins before {at}")
             at = entry.end
         if at != self.end and len(self.columns):
-            raise CompactlibError(f"the open index of {self.segment} ends at {self.end}, its last record at {at}")
+            raise AuditFailed(f"the open index of {self.segment} ends at {self.end}, its last record at {at}")
 
     def __len__(self) -> int:
         return len(self.columns)

@@ -20,6 +20,7 @@ from compactlib.blobstore.model import (
     IndexEntry,
     RecordFlag,
     RecordKind,
+    is_a,
     milliseconds,
 )
 from compactlib.blobstore.names import FIRST_SEGMENT
@@ -35,6 +36,9 @@ def draft_of(blob_id: bytes, kind: RecordKind, *, content_bytes: int = 0, flags:
     Raises:
         InvalidInput: a field is out of its range.
     """
+    for name, value in (("account", account), ("container", container), ("life_version", life_version)):
+        if not isinstance(value, int):
+            raise InvalidInput(f"{name} is a whole number, not {type(value).__name__}")
     if not (0 <= account <= MAX_TAG and 0 <= container <= MAX_TAG):
         raise InvalidInput(f"account {account} and container {container} have to lie in 0 .. {MAX_TAG}")
     if not 0 <= life_version <= MAX_LIFE_VERSION:
@@ -51,7 +55,7 @@ def draft_put(blob_id: bytes, state: BlobState | None, *, content_bytes: int, no
         BlobExists: the id is known, in whatever state.
         InvalidInput: the time to live is negative or not finite, or another field is out of its range.
     """
-    if ttl_seconds is not None and not ttl_seconds >= 0:
+    if ttl_seconds is not None and not (is_a(ttl_seconds, int, float) and ttl_seconds >= 0):
         raise InvalidInput(f"the time to live is {ttl_seconds} seconds; give 0 or more, or None for no end")
     expires_ms = NO_EXPIRY if ttl_seconds is None else now_ms + milliseconds(ttl_seconds)
     if ttl_seconds is not None and expires_ms < 0:

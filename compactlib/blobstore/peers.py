@@ -16,7 +16,7 @@ import attrs
 from compactlib.blobstore.model import IndexEntry
 from compactlib.blobstore.replication import ReplicationToken
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import CompactlibError, InvalidInput, NotFound
+from compactlib.errors import AuditFailed, InvalidInput, NotFound
 from compactlib.report import Table
 from compactlib.runtime import SteadyClock
 
@@ -97,12 +97,12 @@ class PeerTokens:
         """Check that no token is one that cannot be.
 
         Raises:
-            CompactlibError: a sequence is negative; the message names the peer.
+            AuditFailed: a sequence is negative; the message names the peer.
         """
         with self._lock:
             for name, heard in self._heard.items():
                 if heard.token is not None and heard.token.sequence < 0:
-                    raise CompactlibError(f"peer {name!r} has read up to {heard.token.sequence}, which is no sequence")
+                    raise AuditFailed(f"peer {name!r} has read up to {heard.token.sequence}, which is no sequence")
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row a peer: how far it is, when it was heard of, and whether it counts."""
@@ -158,11 +158,11 @@ class ContainerStates:
         """Check that no time is none.
 
         Raises:
-            CompactlibError: a container goes at a time that is not a number.
+            AuditFailed: a container goes at a time that is not a number.
         """
         for (account, container), gone_at in self._gone_at.items():
             if math.isnan(gone_at):
-                raise CompactlibError(f"container {container} of account {account} goes at a time that is not a number")
+                raise AuditFailed(f"container {container} of account {account} goes at a time that is not a number")
 
     def __repr__(self) -> str:
         return f"ContainerStates({len(self._gone_at)} containers not active)"

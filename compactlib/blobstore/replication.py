@@ -17,7 +17,7 @@ import attrs
 
 from compactlib.blobstore.entry_columns import EntryColumns
 from compactlib.blobstore.log_state import LogSnapshot
-from compactlib.blobstore.model import IndexEntry, RecordKind
+from compactlib.blobstore.model import IndexEntry, RecordKind, is_a
 from compactlib.blobstore.names import MAX_NUMBER
 from compactlib.blobstore.state import blob_state
 from compactlib.checksum import crc32
@@ -35,10 +35,19 @@ class ReplicationToken:
     Attributes:
         incarnation: of the store that gave the token.
         sequence: the number of the last record that the peer has seen; 0 for none.
+
+    Raises:
+        InvalidInput: they are not.
     """
 
     incarnation: bytes
     sequence: int
+
+    def __attrs_post_init__(self) -> None:
+        if not (is_a(self.incarnation, bytes) and len(self.incarnation) == 16
+                and is_a(self.sequence, int) and 0 <= self.sequence <= MAX_NUMBER):
+            raise InvalidInput(f"{self.incarnation!r} and {self.sequence!r} make no token: give the store's 16 bytes "
+                               f"and the number of a record, 0 or more")
 
     def to_bytes(self) -> bytes:
         """29 bytes: version 1, incarnation (16), sequence (u64, little-endian), CRC-32 of these."""
@@ -51,7 +60,10 @@ class ReplicationToken:
 
         Raises:
             CorruptData: the bytes are not a whole token.
+            InvalidInput: they are no bytes.
         """
+        if not isinstance(data, bytes):
+            raise InvalidInput(f"the stored form of a token is bytes, not {type(data).__name__}")
         body = data[:_TOKEN.size]
         if len(data) != _TOKEN.size + 4 or data[0] != _VERSION or crc32(body, 0) != _CRC.unpack(data[_TOKEN.size:])[0]:
             raise CorruptData(path="replication token", offset=0, expected=f"{_TOKEN.size + 4} bytes, version "
@@ -123,8 +135,12 @@ def entries_since(snapshot: LogSnapshot, token: ReplicationToken | None, *, max_
         max_bytes: how many bytes the blobs may have together; one blob is answered in any case.
 
     Raises:
-        InvalidInput: a limit is below 1.
+        InvalidInput: a limit is below 1, or something is of another type.
     """
+    if token is not None and not isinstance(token, ReplicationToken):
+        raise InvalidInput(f"a token is a ReplicationToken, not {type(token).__name__}; make one with from_bytes")
+    if max_bytes is not None and not isinstance(max_bytes, int):
+        raise InvalidInput(f"max_bytes is a whole number, not {type(max_bytes).__name__}")
     if max_entries < 1 or (max_bytes is not None and max_bytes < 1):
         raise InvalidInput(f"an answer of {max_entries} entries and {max_bytes} bytes cannot go on; give 1 or more")
     incarnation = snapshot.state.key

@@ -200,7 +200,13 @@ class BlobStore(StoreLog):
             StoreFull: no segment is left.
             StorageError: the disk refused.
         """
-        if expires_at is not None and expires_at < 0:
+        try:
+            kind = RecordKind(kind)
+        except ValueError:
+            raise InvalidInput(f"{kind!r} is no kind of record; give one of RecordKind") from None
+        if not isinstance(content, bytes):
+            raise InvalidInput(f"the content of a replicated record is bytes, not {type(content).__name__}")
+        if expires_at is not None and milliseconds(expires_at) < 0:
             raise InvalidInput(f"the expiry is {expires_at}; give seconds since the epoch, or None for never")
         if content and kind != RecordKind.PUT:
             raise InvalidInput(f"a {kind.name} has no content, and this one has {len(content)} bytes")
@@ -229,6 +235,8 @@ class BlobStore(StoreLog):
     def _judged(self, key: bytes, state: BlobState | None,
                 options: GetOptions) -> IndexEntry | Missing | Deleted | Expired:
         """The PUT to answer with, or why there is none."""
+        if not isinstance(options, GetOptions):
+            raise InvalidInput(f"the options of a get are GetOptions, not {type(options).__name__}")
         if state is None or state.deciding is None:
             return Missing(key)
         put, deciding = state.put, state.deciding

@@ -16,7 +16,7 @@ from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.live_log import LiveLog
 from compactlib.blobstore.load_log import RecoveryReport
 from compactlib.blobstore.log_state import LogSnapshot
-from compactlib.blobstore.model import milliseconds
+from compactlib.blobstore.model import is_a, milliseconds
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.open_store import open_log
 from compactlib.blobstore.recover import CompactionRecovery
@@ -25,7 +25,7 @@ from compactlib.blobstore.status import StoreStatus
 from compactlib.blobstore.store_clock import StoreClock, last_known_time
 from compactlib.blobstore.store_compactions import StoreCompactions
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Closed
+from compactlib.errors import Closed, InvalidInput
 from compactlib.files import Files, LocalFiles, StrPath
 from compactlib.observe import Observer
 from compactlib.runtime import telling
@@ -41,6 +41,9 @@ class StoreLog:
     def __init__(self, folder: StrPath, config: BlobStoreConfig | None = None, *, files: Files | None = None,
                  clock: Clock | None = None, observer: Observer | None = None, name: str | None = None,
                  new_incarnation: Callable[[], bytes] = _new_incarnation) -> None:
+        if not is_a(folder, str, os.PathLike) or not is_a(config, BlobStoreConfig, type(None)):
+            raise InvalidInput(f"a store is opened by a path and a BlobStoreConfig, not {type(folder).__name__} and "
+                               f"{type(config).__name__}")
         self._folder = os.path.abspath(folder)
         self._name = name if name is not None else os.path.basename(self._folder)
         self._config = config if config is not None else BlobStoreConfig()
@@ -210,7 +213,7 @@ class StoreLog:
         """Check everything in memory against itself.
 
         Raises:
-            CompactlibError: something does not agree; the message has the numbers.
+            AuditFailed: something does not agree; the message has the numbers.
         """
         log = self._opened()
         with log.lock:

@@ -32,7 +32,7 @@ class Content:
         """Everything in pieces."""
         yield self.head
         if self.rest is not None:
-            while piece := self.rest.read(_PIECE_BYTES):
+            while piece := _bytes_of(self.rest.read(_PIECE_BYTES)):
                 yield piece
 
 
@@ -43,6 +43,8 @@ def read_stream(content: bytes | bytearray | memoryview | BinaryIO, size: int | 
         InvalidInput: the content is neither bytes nor a stream of bytes, a long stream comes without its size, or the
             size is not that of the content.
     """
+    if size is not None and not isinstance(size, int):
+        raise InvalidInput(f"the size of a stream is a whole number of bytes, not {type(size).__name__}")
     if isinstance(content, bytes | bytearray | memoryview):
         held = bytes(content)
         if size is not None and size != len(held):
@@ -55,9 +57,7 @@ def read_stream(content: bytes | bytearray | memoryview | BinaryIO, size: int | 
     pieces: list[bytes] = []
     got = 0
     wanted = HELD_BYTES + 1 if size is None else min(size, HELD_BYTES) + 1
-    while got < wanted and (piece := content.read(min(_PIECE_BYTES, wanted - got))):
-        if not isinstance(piece, bytes):
-            raise InvalidInput(f"the stream gives {type(piece).__name__}; open it in binary mode")
+    while got < wanted and (piece := _bytes_of(content.read(min(_PIECE_BYTES, wanted - got)))):
         pieces.append(piece)
         got += len(piece)
     head = b"".join(pieces)
@@ -70,3 +70,9 @@ def read_stream(content: bytes | bytearray | memoryview | BinaryIO, size: int | 
     if got > size:
         raise InvalidInput(f"the stream goes on behind the {size} bytes that were said")
     return Content(size, head, content)
+
+
+def _bytes_of(piece: object) -> bytes:
+    if not isinstance(piece, bytes):
+        raise InvalidInput(f"the stream gives {type(piece).__name__}; open it in binary mode, and so that it waits")
+    return piece
