@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from compactlib.blobstore.compactor import BlobCompactor
-from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore.config import BlobStoreConfig, Durability
 from compactlib.blobstore.hard_delete import HardDeleter
 from compactlib.blobstore.managed_store import ManagedBlobStore
 from compactlib.blobstore.model import Blob, Deleted, Missing
@@ -145,12 +145,13 @@ def test_what_a_compactions_successor_acknowledges_survives_a_power_failure_long
 
 # ------------------------------------------------------------------------------------------------------ other settings
 
+_DRAWN: list[tuple[int, int, int, bool, Durability, int, float]] = [
+    (1, 5, 0, False, "each", 1, 0.0), (3, 2, 0, True, "interval", 4096, 5.0), (2, 100, 4, False, "group", 1, 100.0),
+    (8, 3, 0, False, "interval", 1 << 20, 0.0)]
 SETTINGS = [attrs.evolve(CONFIG, swap_segments=swaps, index_max_entries=entries, journal_max_entries=journal,
                          purge_tombstones=purge, durability=durability, compaction_buffer_bytes=buffer,
                          deleted_retention_seconds=retention, max_open_segments=1 + swaps)
-            for swaps, entries, journal, purge, durability, buffer, retention in [
-                (1, 5, 0, False, "each", 1, 0.0), (3, 2, 0, True, "interval", 4096, 5.0),
-                (2, 100, 4, False, "group", 1, 100.0), (8, 3, 0, False, "interval", 1 << 20, 0.0)]]
+            for swaps, entries, journal, purge, durability, buffer, retention in _DRAWN]
 
 
 @attrs.define

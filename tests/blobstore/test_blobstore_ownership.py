@@ -18,7 +18,9 @@ from compactlib.blobstore.compaction_work import Questions
 from compactlib.blobstore.compactor import BlobCompactor
 from compactlib.blobstore.hard_delete import HardDeleter
 from compactlib.blobstore.managed_store import ManagedBlobStore
+from compactlib.blobstore.plan_history import read_history
 from compactlib.blobstore.policies import CompactAll
+from compactlib.blobstore.sense import Sensor
 from compactlib.blobstore.store import BlobStore
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
@@ -491,3 +493,33 @@ def test_whatever_an_executor_does_with_many_stores_all_of_them_go_on(executor: 
         check(store, answered)
         store.close()
         assert strays(Path(store.folder)) == []
+
+
+# ------------------------------------------------------------------------------------------ other files of the store
+
+@pytest.mark.parametrize("at", range(1, 6))
+def test_two_sensors_of_one_store_do_not_disturb_each_other(at: int, folder: Path) -> None:
+    """Both keep the history of plans, through one temporary name."""
+    before, held = build(folder), Held(at)
+    with open_held(folder, held) as store:
+        plan = CompactAll(min_used_fraction=0.0).plan(Sensor(store).view(START + 20), START + 20)
+        assert plan is not None
+
+        def remember(done_at: float) -> None:
+            Sensor(store).carried_out(plan, done_at)
+
+        def first() -> None:
+            held.counts_me()
+            remember(START + 30)
+
+        working = Working(first)
+        held.is_reached(working.thread)
+        other = Working(partial(remember, START + 40))
+        other.thread.join(0.01)
+        held.release()
+        assert (working.join(), other.join()) == (None, None)
+        check(store, before)
+    history = read_history(folder)
+    assert history is not None
+    assert history.last_full_at == START + 40
+    assert strays(folder) == []
