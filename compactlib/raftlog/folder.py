@@ -25,6 +25,7 @@ from compactlib.raftlog.segment_set import list_segments, open_segment
 from compactlib.raftlog.snapshot_state import read_snapshot_state
 
 _MAX_LOOKS = 100
+_OF_THE_SYSTEM = frozenset({LOCK_NAME, "lost+found"})
 
 
 @attrs.frozen
@@ -61,7 +62,7 @@ def require_log(folder: StrPath, *, may_create: bool) -> bool:
     names = list_folder(path)
     if any(_belongs_to_log(name) for name in names):
         return True
-    strangers = [name for name in names if name != LOCK_NAME]
+    strangers = [name for name in names if name not in _OF_THE_SYSTEM and not name.startswith(".")]
     if strangers or not may_create:
         found = f"{len(names)} other files, such as {strangers[0]!r}" if strangers else "nothing"
         raise NotALog(f"{path} is not a log: expected segment files such as {segment_name(1)!r}, found {found}; "

@@ -14,6 +14,7 @@ from compactlib.errors import Closed, CompactlibError, InvalidInput, Stale, Stor
 from compactlib.files import StrPath
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.raftlog.arguments import folder_path, require_method, whole
 from compactlib.raftlog.cadence import MajorCadence
 from compactlib.raftlog.feasible import without_damaged
 from compactlib.raftlog.holes import DEFAULT_MIN_HOLE_BYTES, HoleReport, punch_holes
@@ -69,7 +70,7 @@ class SegmentLog(LogWriter):
     _knows_wal: ClassVar[bool] = False
 
     def __init__(self, folder: StrPath, options: LogOptions | None = None) -> None:
-        if not self._knows_wal and wal_of(folder) is not None:
+        if not self._knows_wal and wal_of(folder_path(folder)) is not None:
             raise Unsupported(f"{os.fspath(folder)} is the folder of a log of a store, whose newest entries are in the "
                               f"store's write-ahead log; open the store (RaftLogStore), or read it with a LogReader")
         super().__init__(folder, options)
@@ -93,14 +94,13 @@ class SegmentLog(LogWriter):
             StorageError: the disk refused. In each case the snapshot before stays in force; only when the sync of the
                 folder was refused may the new one be found when the log is opened again.
         """
-        live_set = live if isinstance(live, IndexSet) else IndexSet.from_sorted(live)
-        state = SnapshotState(index, live_set)
+        state = SnapshotState(whole("the snapshot index", index), _set_of(live))
         with self._switch:
             self.sync()
             if self._state is not None and index < self._state.index:
                 raise Stale(f"snapshot {index} is older than {self._state.index}, which is recorded; "
                             f"snapshots only move forward")
-            require_live(live_set, self._state, self.refs,
+            require_live(state.live, self._state, self.refs,
                          lambda ref: self._segments.reader(ref.number).index.index_set())
             write_snapshot_state(self._files, self._folder, state)
             self._state = state
@@ -129,6 +129,12 @@ class SegmentLog(LogWriter):
         self._require_open()
         if kind not in ("auto", "minor", "major"):
             raise InvalidInput(f"compact() takes the kinds 'auto', 'minor' and 'major', found {kind!r}")
+        if policy is not None:
+            require_method("the policy", policy, "choose")
+        if executor is not None:
+            require_method("the executor", executor, "run")
+        if budget is not None:
+            require_method("the budget", budget, "lend")
         with self._owner.begin(budget) as run:
             if run is None:
                 return self._busy()
@@ -203,7 +209,9 @@ class SegmentLog(LogWriter):
             Exception: whatever the policy raised; nothing was changed.
         """
         self._require_open()
-        if min_bytes < 1:
+        if budget is not None:
+            require_method("the budget", budget, "lend")
+        if whole("min_bytes", min_bytes) < 1:
             raise InvalidInput(f"min_bytes is {min_bytes}; a hole has at least 1 byte")
         with self._owner.begin(budget) as run:
             if run is None:
@@ -282,3 +290,10 @@ class SegmentLog(LogWriter):
 
     def __enter__(self) -> SegmentLog:
         return self
+
+
+def _set_of(live: IndexSet | Iterable[int]) -> IndexSet:
+    try:
+        return live if isinstance(live, IndexSet) else IndexSet.from_sorted(live)
+    except TypeError:
+        raise InvalidInput(f"the live indexes are {live!r:.100}; give an IndexSet, or ascending indexes") from None

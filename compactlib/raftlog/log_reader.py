@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, LiveIndexMissing, NotFound
 from compactlib.files import StrPath
 from compactlib.indexset import IndexSet
+from compactlib.raftlog.arguments import folder_path, whole
 from compactlib.raftlog.folder import damage_in, read_folder, require_log
 from compactlib.raftlog.known import KnownSegment
 from compactlib.raftlog.liveness import kept_positions
@@ -68,8 +69,10 @@ class LogReader:
 
     def __init__(self, folder: StrPath, *, max_open_segments: int = DEFAULT_MAX_OPEN) -> None:
         # Absolute: the tasks of a compaction may run in processes that are in another folder.
-        self._folder = os.path.abspath(folder)
-        self._max_open = max_open_segments
+        self._folder = folder_path(folder)
+        self._max_open = whole("max_open_segments", max_open_segments)
+        if self._max_open < 1:
+            raise InvalidInput(f"max_open_segments is {max_open_segments}; at least 1 stays open")
         self._limits = SegmentLimits()
         self._stats = StatsCache()
         self._closed = False
@@ -158,6 +161,8 @@ class LogReader:
         """
         if self._closed:
             self._require_open()
+        if type(index) is not int:
+            index = whole("the index", index)
         state = self._state
         if state is not None and index <= state.index and index not in state.live:
             return Dead(index, state.index)
@@ -235,8 +240,10 @@ class LogReader:
         lease = self.lease()
         try:
             parts = plan_parts(self.refs, indexes)
-        except BaseException:
+        except BaseException as error:
             lease.release()
+            if isinstance(error, TypeError):
+                raise InvalidInput(f"the indexes are {indexes!r:.100}; give a sequence of whole numbers") from error
             raise
         return ReadPlan(parts, lease, reader=self._reader, state=lambda: self._state, again=self.read)
 
@@ -259,8 +266,9 @@ class LogReader:
         dies before is left out. What is appended meanwhile is left out too.
         """
         self._require_open()
+        first, last = whole("first", first), whole("last", last)
         with self.lease():
-            unflushed, whole = self._unflushed, last
+            unflushed, asked = self._unflushed, last
             refs = self.refs
             last = min(last, refs[-1].last) if refs else -1
             outdated: SegmentRef | None = None
@@ -282,7 +290,7 @@ class LogReader:
                         yield answer
                 first = part.last + 1
         for slab in () if unflushed is None else unflushed.slabs:
-            for index in range(max(slab.first, first), min(slab.last, whole) + 1):
+            for index in range(max(slab.first, first), min(slab.last, asked) + 1):
                 if self._state is None or not self._state.is_dead(index):
                     yield Entry(index, slab.term, slab.payloads[index - slab.first])
 
@@ -334,6 +342,7 @@ class LogReader:
 
         Raises:
             InvalidInput: there is no such kind.
+            Exception: whatever the policy raised.
         """
         if kind not in ("minor", "major"):
             raise InvalidInput(f"plan() takes the kinds 'minor' and 'major', found {kind!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import attrs
@@ -17,6 +17,7 @@ from compactlib.errors import (
 )
 from compactlib.files import StrPath, sync_names
 from compactlib.folder_lock import FolderLock
+from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.compaction import Compactor
 from compactlib.raftlog.folder import discard_headless_newest, read_folder, require_log
 from compactlib.raftlog.log_reader import LogReader
@@ -132,11 +133,17 @@ class LogWriter(LogReader):
     def extend(self, entries: Iterable[Entry | tuple[int, int, bytes]]) -> None:
         """Add entries, `Entry` values or (index, term, payload) tuples; as `append`, in order, with one locking."""
         with self._switch:
-            for entry in entries:
-                self._append(*entry)
+            for entry in _iterated(entries):
+                try:
+                    index, term, payload = entry
+                except (TypeError, ValueError):
+                    raise InvalidInput(f"an entry is {entry!r:.100}; give an Entry, or index, term, payload") from None
+                self._append(index, term, payload)
 
     def _append(self, index: int, term: int, payload: Buffer) -> None:
         self._require_open()
+        if type(index) is not int:
+            index = whole("the index", index)
         state = self._state
         if state is not None and index <= state.index:
             raise InvalidInput(f"index {index} lies at or below the snapshot {state.index}; what a snapshot covers is "
@@ -261,6 +268,8 @@ class LogWriter(LogReader):
 
     def read(self, index: int) -> Entry | Dead | Missing:
         """See `LogReader.read`."""
+        if type(index) is not int:
+            index = whole("the index", index)
         if index < self._newest_first:
             # By name: this is the path of every random read, and `super()` takes as long as a bisection.
             return LogReader.read(self, index)
@@ -319,3 +328,10 @@ class LogWriter(LogReader):
         with self._switch:
             super().close()
             self._open_stack.close()
+
+
+def _iterated(entries: Iterable[Entry | tuple[int, int, bytes]]) -> Iterator[Entry | tuple[int, int, bytes]]:
+    try:
+        return iter(entries)
+    except TypeError:
+        raise InvalidInput(f"the entries are {entries!r:.100}; give an iterable of entries") from None

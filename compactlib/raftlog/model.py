@@ -125,6 +125,9 @@ class SegmentLimits:
     max_bytes: int = DEFAULT_MAX_BYTES
 
     def __attrs_post_init__(self) -> None:
+        for name, value in (("max_entries", self.max_entries), ("max_bytes", self.max_bytes)):
+            if not isinstance(value, int):
+                raise InvalidInput(f"{name} is {value!r:.100}; give a whole number")
         if not 1 <= self.max_entries < 1 << 32:
             raise InvalidInput(f"max_entries is {self.max_entries}; a segment holds 1 to {(1 << 32) - 1} entries")
         if not 1 <= self.max_bytes < 1 << 63:

@@ -16,6 +16,7 @@ In a store the folders of its logs lie in `logs/`, beside `wal/`.
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Sequence
 from operator import lt
 
@@ -30,6 +31,7 @@ COMPACTING_SUFFIX = ".compacting"
 REWRITE_PREFIX = "rewrite-"
 
 _SEGMENT = re.compile(r"(\d{16})\.segment")
+_PRIVATE = re.compile(r"\d{16}\.segment\.[^/]+")
 _COMPACTING = re.compile(r"(\d{16}(?:-\d{16})*)\.compacting")
 _TEMPORARY = re.compile(r"\d{16}\.segment\.(?:link|swap|tmp)|SNAPSHOT\.tmp")
 
@@ -70,6 +72,20 @@ def is_leftover(name: str) -> bool:
     Any `.compacting` name that says no members is one: nothing could ever be done with it.
     """
     return is_temporary(name) or (name.endswith(COMPACTING_SUFFIX) and compacting_members(name) is None)
+
+
+def is_private_file(name: str) -> bool:
+    """Whether a name in a private folder is that of an attempt: the segment's, and the attempt's id behind it."""
+    return _PRIVATE.fullmatch(name) is not None
+
+
+def kind_of(mode: int) -> str:
+    """What a name leads to, by its mode, for messages."""
+    for test, text in ((stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"),
+                       (stat.S_ISSOCK, "a socket"), (stat.S_ISREG, "a file")):
+        if test(mode):
+            return text
+    return "a device"
 
 
 def is_private_folder(name: str) -> bool:

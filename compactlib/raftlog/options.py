@@ -7,8 +7,10 @@ from collections.abc import Callable
 import attrs
 
 from compactlib.clock import Clock, SystemClock
+from compactlib.errors import InvalidInput
 from compactlib.files import Files, LocalFiles
 from compactlib.observe import Observer
+from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.model import SegmentLimits
 from compactlib.raftlog.policies import SeedPolicy
 from compactlib.raftlog.policy import CompactionPolicy
@@ -19,7 +21,7 @@ from compactlib.rewrite import new_attempt_id
 
 @attrs.frozen(kw_only=True)
 class LogOptions:
-    """How a log is kept. Everything has a default; hosts replace what they need.
+    """How a log is kept. Everything has a default; hosts replace what they need. `InvalidInput` if a number cannot be.
 
     Attributes:
         limits: how large a segment may become.
@@ -42,3 +44,9 @@ class LogOptions:
     clock: Clock = attrs.field(factory=SystemClock)
     observer: Observer = attrs.field(factory=Observer)
     run_id: Callable[[], str] = new_attempt_id
+
+    def __attrs_post_init__(self) -> None:
+        if whole("max_open_segments", self.max_open_segments) < 1:
+            raise InvalidInput(f"max_open_segments is {self.max_open_segments}; at least 1 stays open")
+        if not self.keep_links_seconds >= 0:
+            raise InvalidInput(f"keep_links_seconds is {self.keep_links_seconds}; give 0 or more seconds")

@@ -18,7 +18,7 @@ import attrs
 
 from compactlib.files import Files, StrPath, list_folder
 from compactlib.raftlog.commit import finish_group, is_committed
-from compactlib.raftlog.names import compacting_members, is_leftover, is_private_folder, segment_name
+from compactlib.raftlog.names import compacting_members, is_leftover, is_private_file, is_private_folder, segment_name
 from compactlib.raftlog.segment import SegmentReader
 
 
@@ -75,7 +75,8 @@ def leftovers(folder: StrPath) -> list[str]:
         StorageError: the folder cannot be read.
     """
     return sorted(name for name in list_folder(folder)
-                  if is_leftover(name) or is_private_folder(name) or compacting_members(name) is not None)
+                  if is_leftover(name) or compacting_members(name) is not None
+                  or _is_private(os.path.join(folder, name)))
 
 
 def remove_private_folder(files: Files, folder: StrPath) -> None:
@@ -93,11 +94,16 @@ def _finish(files: Files, folder: StrPath, members: tuple[int, ...]) -> None:
     finish_group(files, folder, members)
 
 
+def _is_private(path: str) -> bool:
+    """Whether a folder is a compaction's own: by its name, and because nothing lies in it but what attempts make."""
+    return is_private_folder(os.path.basename(path)) and os.path.isdir(path) and not os.path.islink(path) and all(
+        is_private_file(name) and not os.path.isdir(os.path.join(path, name)) for name in list_folder(path))
+
+
 def _remove_leftover(files: Files, folder: StrPath, name: str) -> bool:
     path = os.path.join(folder, name)
     is_folder = os.path.isdir(path) and not os.path.islink(path)
-    if is_folder and is_private_folder(name) and not any(os.path.isdir(os.path.join(path, each)) for each in
-                                                         list_folder(path)):
+    if is_folder and _is_private(path):
         remove_private_folder(files, path)
     elif not is_folder and is_leftover(name):
         files.unlink(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import stat
 import threading
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ from compactlib.files import StrPath, list_folder
 from compactlib.raftlog.commit import superseded
 from compactlib.raftlog.known import KnownSegment
 from compactlib.raftlog.model import Entry, SegmentRef
-from compactlib.raftlog.names import segment_name, segment_number
+from compactlib.raftlog.names import kind_of, segment_name, segment_number
 from compactlib.raftlog.refs import audit_refs, merge_refs
 from compactlib.raftlog.segment import SegmentReader
 
@@ -298,11 +299,40 @@ def open_segment(folder: StrPath, number: int, *, newest: bool = False) -> Segme
 
 
 def list_segments(folder: StrPath) -> list[int]:
-    """The numbers of the segments in a folder, ascending; those merged into others are left out, linked yet or not."""
+    """The numbers of the segments in a folder, ascending; those merged into others are left out, linked yet or not.
+
+    Raises:
+        CorruptData: something else stands in for a segment: a link to somewhere else, a folder, a pipe.
+        StorageError: the folder cannot be read.
+    """
     names = list_folder(folder)
     merged = superseded(folder, names)
-    return [number for name in names if (number := segment_number(name)) is not None and number not in merged
-            and not os.path.islink(os.path.join(folder, name))]
+    return [number for name in names if (number := segment_number(name)) is not None
+            and _is_own_file(os.path.join(folder, name)) and number not in merged]
+
+
+def _is_own_file(path: str) -> bool:
+    """Whether a segment's name is a file, and not a link to the segment that took its entries.
+
+    Raises:
+        CorruptData: it is a link to somewhere else, or no file.
+    """
+    try:
+        mode = os.lstat(path).st_mode
+        if not stat.S_ISLNK(mode):
+            if not stat.S_ISREG(mode):
+                raise CorruptData(path=path, offset=0, expected="a segment file", found=kind_of(mode))
+            return True
+        text = os.readlink(path)
+    except FileNotFoundError:
+        # Gone since the folder was listed; whoever opens it finds out.
+        return True
+    except OSError as error:
+        raise StorageError.from_os(error, "look at", path) from error
+    if segment_number(text) is None:
+        raise CorruptData(path=path, offset=0, expected="a segment file, or a link to one beside it",
+                          found=f"a symbolic link to {text!r:.200}")
+    return False
 
 
 def _view_of(refs: Iterable[SegmentRef], known: Mapping[int, KnownSegment]) -> _View:

@@ -14,7 +14,9 @@ An empty live set is written out: only a missing file means that no snapshot was
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import struct
 from typing import TypeAlias
 
@@ -22,10 +24,10 @@ import attrs
 
 from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, InvalidInput, LiveAboveSnapshot, StorageError, Unsupported
-from compactlib.files import Files, StrPath, write_durably
+from compactlib.files import Files, StrPath, read_exactly, write_durably
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.model import MAX_INDEX
-from compactlib.raftlog.names import SNAPSHOT_NAME, TEMPORARY_SUFFIX
+from compactlib.raftlog.names import SNAPSHOT_NAME, TEMPORARY_SUFFIX, kind_of
 
 MAGIC = b"CLRAFSNP"
 VERSION = 2
@@ -53,6 +55,9 @@ class SnapshotState:
     term: int = 0
 
     def __attrs_post_init__(self) -> None:
+        for name, value in (("index", self.index), ("term", self.term)):
+            if not isinstance(value, int):
+                raise InvalidInput(f"the snapshot's {name} is {value!r:.100}; give a whole number")
         if not 0 <= self.index <= MAX_INDEX:
             raise InvalidInput(f"snapshot index {self.index}; it must be between 0 and {MAX_INDEX}")
         if not 0 <= self.term <= MAX_INDEX:
@@ -129,19 +134,34 @@ def read_snapshot_state(folder: StrPath) -> SnapshotState | None:
     """
     path = os.path.join(folder, SNAPSHOT_NAME)
     try:
-        with open(path, "rb") as file:
-            data = file.read()
+        # Without waiting, in case the name is a pipe's, and without following a link.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _no_file(path, "a symbolic link") from None
         raise StorageError.from_os(error, "read", path) from error
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise _no_file(path, kind_of(found.st_mode))
+        data = read_exactly(descriptor, found.st_size, 0)
+    except OSError as error:
+        raise StorageError.from_os(error, "read", path) from error
+    finally:
+        os.close(descriptor)
     return decode_snapshot_state(data, path)
+
+
+def _no_file(path: str, found: str) -> CorruptData:
+    return CorruptData(path=path, offset=0, expected="a file with the last snapshot's index", found=found)
 
 
 def snapshot_version(folder: StrPath) -> SnapshotVersion | None:
     """What tells one `SNAPSHOT` file from another without reading it; `None` if there is none."""
     try:
-        found = os.stat(os.path.join(folder, SNAPSHOT_NAME))
+        found = os.lstat(os.path.join(folder, SNAPSHOT_NAME))
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size

@@ -15,6 +15,7 @@ from compactlib.checksum import crc32
 from compactlib.errors import Busy, Closed, InvalidInput
 from compactlib.files import Files, OutFile, StrPath, write_durably
 from compactlib.raftlog import native
+from compactlib.raftlog.arguments import payload_bytes, whole
 from compactlib.raftlog.load import TornTail, load_segment
 from compactlib.raftlog.model import MAX_INDEX, SegmentLimits
 from compactlib.raftlog.names import TEMPORARY_SUFFIX, segment_name
@@ -183,13 +184,15 @@ class SegmentWriter:
         Gaps are allowed. The payload is not copied before the next flush: do not change it until then.
 
         Raises:
-            InvalidInput: index or term is no 64-bit number, or the payload exceeds 4 GiB - 1.
+            InvalidInput: index or term is no 64-bit number, or the payload is not bytes, or exceeds 4 GiB - 1.
             Busy: the segment is full; seal it and create the next.
             Closed: the writer is closed, sealed, or has failed.
         """
         if self._state != "open":
             self._refuse()
-        length = len(payload) if isinstance(payload, bytes) else memoryview(payload).nbytes
+        length = len(payload) if type(payload) is bytes else payload_bytes(payload)
+        if type(index) is not int or type(term) is not int:
+            index, term = whole("the index", index), whole("the term", term)
         if not 0 <= index <= MAX_INDEX or not 0 <= term <= MAX_INDEX or length > native.MAX_PAYLOAD_BYTES:
             raise InvalidInput(f"entry {index} in term {term} with {length} bytes: index and term are 0 to "
                                f"{MAX_INDEX}, a payload at most {native.MAX_PAYLOAD_BYTES} bytes")
