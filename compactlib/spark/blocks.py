@@ -21,9 +21,19 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compactlib.errors import CompactlibError, CorruptData, InvalidInput, StorageError
+from compactlib.errors import Busy, CorruptData, InvalidInput, StorageError
 from compactlib.files import Files
-from compactlib.scheduler import BlockMeta, CompactedBlocks, Fence, JobPlan, NoOutput, RunningJob, output_block_id
+from compactlib.scheduler import (
+    BlockMeta,
+    CommittedOtherwise,
+    CompactedBlocks,
+    Fence,
+    FencedOff,
+    JobPlan,
+    NoOutput,
+    RunningJob,
+    output_block_id,
+)
 from compactlib.spark.block_folder import BlockFolder
 from compactlib.spark.block_writer import WRITTEN_DDL, BlockWriter, WrittenBlock, written_blocks
 from compactlib.spark.dependencies import require_spark
@@ -33,6 +43,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _SAMPLES_PER_BLOCK = 200
+_NOT_COMMITTED = (FencedOff, CommittedOtherwise, InvalidInput, Busy)
+"""Answers of a fence after which its list is known not to name the blocks. After any other error it may."""
 _BUCKET = "__compactlib_block"
 
 
@@ -107,6 +119,7 @@ class MergeBlocks:
             InvalidInput: the sources' columns differ, or a key is not among them.
             CorruptData: a source is damaged, or rows were lost on the way.
             StorageError: the disk refused.
+            OutcomeUnknown: the fence cannot say whether it has committed the list of blocks; they stay, in case it has.
             Exception: what Spark raises.
         """
         token, plan = job.token, job.plan
@@ -224,7 +237,7 @@ class MergeBlocks:
         files.sync_folder(os.path.dirname(paths[0]))
         try:
             self._fence.commit(plan.name, token, json.dumps([block.id for block in blocks]).encode())
-        except CompactlibError:
+        except _NOT_COMMITTED:
             self._take_back(paths, files)
             raise
         return blocks

@@ -24,6 +24,7 @@ from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files import LocalFiles
 from compactlib.hosting import LocalLog, SchedulerHost
 from compactlib.kv import MemoryStore
+from compactlib.kv.errors import OutcomeUnknown
 from compactlib.raftlog import LogOptions
 from compactlib.scheduler import (
     BlockMeta,
@@ -196,6 +197,25 @@ def test_a_worker_that_lost_its_job_leaves_nothing(spark: SparkSession, tmp_path
     assert read_block(folder, done.new_blocks[0].id).num_rows == 20
     with pytest.raises(FencedOff):
         merge(running(["b0", "b1"], 8))
+
+
+def test_blocks_that_may_be_committed_stay(spark: SparkSession, tmp_path: Path) -> None:
+    folder = BlockFolder(tmp_path / "blocks")
+    for number in range(2):
+        write_block(folder, f"b{number}", rows(number, 10))
+
+    class Unanswered(MemoryFence):
+        def commit(self, resource: str, token: int, value: bytes) -> Any:
+            super().commit(resource, token, value)
+            raise OutcomeUnknown(operation="set_if", path="the fence", detail="no answer")
+
+    fence = Unanswered()
+    with pytest.raises(OutcomeUnknown):
+        MergeBlocks(spark, folder, fence, MergeOptions(sort_by=("count",)))(running(["b0", "b1"], 7))
+    committed = fence.committed("the-job")
+    assert committed is not None
+    for block_id in json.loads(committed.value):
+        assert read_block(folder, block_id).num_rows == 20
 
 
 def test_bad_blocks_are_named(spark: SparkSession, tmp_path: Path) -> None:
