@@ -9,7 +9,7 @@ from collections.abc import Callable
 import attrs
 
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import AuditFailed, InvalidInput
 
 _LOOK_AGAIN_SECONDS = 0.1
 
@@ -134,11 +134,11 @@ class Throttle:
         """Check the throttle's own invariant.
 
         Raises:
-            CompactlibError: more is saved up than the burst; the message has the numbers.
+            AuditFailed: more is saved up than the burst; the message has the numbers.
         """
         bucket = self._bucket
         if not bucket.level <= bucket.burst_bytes:
-            raise CompactlibError(f"{bucket.level} bytes are saved up for a burst of at most {bucket.burst_bytes}")
+            raise AuditFailed(f"{bucket.level} bytes are saved up for a burst of at most {bucket.burst_bytes}")
 
     def __repr__(self) -> str:
         return f"Throttle({self.bytes_per_second:g} B/s)"

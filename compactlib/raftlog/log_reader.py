@@ -382,7 +382,7 @@ class LogReader:
         """Check the log's own invariants.
 
         Raises:
-            CompactlibError: one is broken; says which, with the numbers.
+            AuditFailed: one is broken; says which, with the numbers.
         """
         self._segments.audit()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from compactlib.errors import (
+    AuditFailed,
     CompactlibError,
     InvalidInput,
     StorageError,
@@ -306,7 +307,7 @@ class LogWriter(LogReader):
             super().audit()
             found, wanted = (self._older_last, self._newest_first), self._ends()
             if found != wanted:
-                raise CompactlibError(f"(end of the older segments, start of the newest) is {found}, expected {wanted}")
+                raise AuditFailed(f"(end of the older segments, start of the newest) is {found}, expected {wanted}")
 
     def _require_open(self) -> None:
         super()._require_open()

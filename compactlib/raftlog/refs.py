@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import attrs
 
-from compactlib.errors import CompactlibError
+from compactlib.errors import AuditFailed
 from compactlib.raftlog.model import SegmentRef
 
 
@@ -71,11 +71,11 @@ def audit_refs(refs: Sequence[SegmentRef]) -> None:
     """Check that numbers and ranges ascend without overlap.
 
     Raises:
-        CompactlibError: they do not; names the two.
+        AuditFailed: they do not; names the two.
     """
     for older, newer in pairwise(refs):
         if older.number >= newer.number or older.last >= newer.first or older.first > older.last:
-            raise CompactlibError(f"segment references out of order: {older} before {newer}")
+            raise AuditFailed(f"segment references out of order: {older} before {newer}")
 
 
 def _first(ref: SegmentRef) -> int:

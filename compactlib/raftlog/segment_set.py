@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import attrs
 
-from compactlib.errors import CompactlibError, CorruptData, NotFound, StorageError
+from compactlib.errors import AuditFailed, CorruptData, NotFound, StorageError
 from compactlib.files import StrPath, list_folder
 from compactlib.raftlog.commit import superseded
 from compactlib.raftlog.known import KnownSegment
@@ -244,12 +244,12 @@ class SegmentSet:
         """Check that the references ascend without overlap and that each is known.
 
         Raises:
-            CompactlibError: they do not.
+            AuditFailed: they do not.
         """
         view = self._view
         audit_refs(view.refs)
         if {ref.number for ref in view.refs} != set(view.known) or view.firsts != tuple(map(_first, view.refs)):
-            raise CompactlibError(f"segments known {sorted(view.known)} differ from those listed {view.refs}")
+            raise AuditFailed(f"segments known {sorted(view.known)} differ from those listed {view.refs}")
 
     def close(self) -> None:
         """Let all readers go."""

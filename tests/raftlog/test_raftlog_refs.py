@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib.errors import CompactlibError
+from compactlib.errors import AuditFailed
 from compactlib.raftlog import SegmentRef, find_ref, merge_refs
 from compactlib.raftlog.refs import audit_refs, next_ref, overlapping_refs
 from compactlib.testing.index_strategies import written_refs
@@ -93,7 +93,7 @@ def test_lookups_bisect_to_the_right_segment(history: list[SegmentRef], first: i
 ])
 def test_audit_finds_what_is_out_of_order(listed: tuple[SegmentRef, ...]) -> None:
     older, newer = next(pairwise(listed))
-    with pytest.raises(CompactlibError, match="out of order") as raised:
+    with pytest.raises(AuditFailed, match="out of order") as raised:
         audit_refs(listed)
     assert str(older) in str(raised.value)
     assert str(newer) in str(raised.value)

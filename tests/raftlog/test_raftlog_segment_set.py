@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib.errors import CompactlibError, CorruptData, NotFound
+from compactlib.errors import AuditFailed, CorruptData, NotFound
 from compactlib.raftlog import Entry, SegmentReader, SegmentRef, SegmentSet, merge_refs
 from compactlib.raftlog.known import KnownSegment, know_segment
 from compactlib.raftlog.names import segment_name
@@ -196,7 +196,7 @@ def test_audit_finds_a_list_that_contradicts_itself(tmp_path: Path) -> None:
     # Only the newest may be put; one below an older number breaks the order.
     made.put(known(3, 20, 30))
     made.put(known(2, 40, 50))
-    with pytest.raises(CompactlibError, match="out of order"):
+    with pytest.raises(AuditFailed, match="out of order"):
         made.audit()
 
 
