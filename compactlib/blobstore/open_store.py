@@ -76,6 +76,7 @@ def open_log(folder: str, config: BlobStoreConfig, files: Files, clock: Clock, o
         sync_names(files, folder)
         _check_own_files(folder, files)
         descriptor, damage = _descriptor(folder, config, files, clock, new_incarnation)
+        _check_not_emptied(folder)
         remove_leftovers(files, folder)
         compaction = recover_compaction(folder, files)
         lost = tuple(_lost_segments(folder, compaction.removed))
@@ -86,6 +87,8 @@ def open_log(folder: str, config: BlobStoreConfig, files: Files, clock: Clock, o
         for error in report.damage:
             told.event("blobstore_damage", {"folder": folder, "path": error.path, "offset": error.offset,
                                             "expected": error.expected, "found": error.found})
+        if report.cut_bytes:
+            told.event("blobstore_tail_cut", {"folder": folder, "bytes": report.cut_bytes})
         told.deliver()
         return OpenedStore(lock, descriptor, log, report, compaction)
     except BaseException:
@@ -192,6 +195,16 @@ def _strange_segments(folder: str) -> Iterator[CorruptData]:
         if segment_of_log_file(name) is not None and not is_ordinary(path):
             yield CorruptData(path=path, offset=0, expected="a segment's file",
                               found="a link, a folder or another thing that is not an ordinary file")
+
+
+def _check_not_emptied(folder: str) -> None:
+    """A store from which all segments were taken away is not a new one: what they held was acknowledged."""
+    names, index_files = list_log(folder, check=False)
+    finished = any(name.startswith("compaction-") and name.endswith(".done") for name in list_folder(folder))
+    if not names and (index_files or finished):
+        raise CorruptData(path=os.path.join(folder, FIRST_SEGMENT.log_file), offset=0,
+                          expected="the segments of the log", found="none, although the store has had some; restore "
+                          "the folder from a copy")
 
 
 def _lost_segments(folder: str, removed: Iterable[str]) -> Iterator[CorruptData]:

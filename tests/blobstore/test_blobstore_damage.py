@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
 from compactlib.blobstore.config import BlobStoreConfig
-from compactlib.blobstore.model import Answer, Blob, Deleted, IndexEntry
+from compactlib.blobstore.model import Answer, Blob, Deleted, IndexEntry, Missing
 from compactlib.blobstore.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, CorruptData
@@ -178,3 +178,59 @@ def test_a_lost_descriptor_is_made_again_from_the_segments(scratch: Path) -> Non
     with BlobStore(scratch / "store", CONFIG) as store:
         assert not store.recovery.damage
         assert isinstance(store.get(KEYS[2]), Deleted)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_twelve_damaged_bytes_anywhere_take_no_synced_record_without_a_word(closed: bool, scratch: Path) -> None:
+    """In headers, in index files, in the descriptor, across two records. Only the last record of a store that was
+    killed cannot be told from one that was never synced, and with it the one before, if the same bytes damage both:
+    then it is said how much was cut."""
+    config = BlobStoreConfig(capacity_bytes=1 << 15, segment_bytes=1 << 11, index_max_entries=1000)
+    store = BlobStore(scratch / "store", config, clock=ManualClock(1000.0))
+    for number in range(14):
+        store.put(b"%d" % number, b"x" * 200)
+    if closed:
+        store.close()
+    else:
+        store._lock_file.release()  # noqa: SLF001
+    whole = {path: path.read_bytes() for path in (scratch / "store").iterdir() if path.name != "LOCK"}
+    silent = 0
+    for path, data in whole.items():
+        for at in range(0, len(data), 7):
+            for name, content in whole.items():
+                name.write_bytes(content)
+            for name in set((scratch / "store").iterdir()) - set(whole):
+                name.unlink()
+            path.write_bytes(data[:at] + bytes(byte ^ 0xff for byte in data[at:at + 12]) + data[at + 12:])
+            with BlobStore(scratch / "store", config, clock=ManualClock(1000.0)) as again:
+                missing = [number for number in range(14) if isinstance(again.info(b"%d" % number), Missing)]
+                if missing and not again.recovery.damage:
+                    silent += 1
+                    assert not closed
+                    assert missing in ([13], [12, 13]), (path.name, at, missing)
+                    assert again.recovery.cut_bytes
+    assert (silent == 0) == closed
+
+
+def test_a_store_whose_segments_are_all_gone_is_not_taken_for_a_new_one(scratch: Path) -> None:
+    with BlobStore(scratch / "store", BlobStoreConfig(capacity_bytes=1 << 15, segment_bytes=1 << 11)) as store:
+        store.put(b"a", b"1")
+    (scratch / "store" / "0_0.log").unlink()
+    with pytest.raises(CorruptData, match="the segments of the log"):
+        BlobStore(scratch / "store")
+    assert (scratch / "store" / "0_0.80.index").exists()
+
+
+def test_a_tail_that_is_cut_is_told(scratch: Path) -> None:
+    events: list[tuple[str, Any]] = []
+
+    class Told(Observer):
+        def event(self, name: str, fields: Mapping[str, Any]) -> None:
+            events.append((name, fields.get("bytes")))
+
+    BlobStore(scratch / "store", BlobStoreConfig(capacity_bytes=1 << 15, segment_bytes=1 << 11)).close()
+    with open(scratch / "store" / "0_0.log", "ab") as file:
+        file.write(b"half a record")
+    with BlobStore(scratch / "store", observer=Told()) as store:
+        assert store.recovery.cut_bytes == 13
+    assert events == [("blobstore_tail_cut", 13)]
