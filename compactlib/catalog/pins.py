@@ -20,7 +20,7 @@ from compactlib.catalog.log_reader import LogReader
 from compactlib.catalog.model import Culprit, Factor, Floor, Need
 from compactlib.catalog.records import RecordType, seal_fields, unseal_fields
 from compactlib.catalog.timestamp import HybridClock, Timestamp, add_ms, milliseconds
-from compactlib.errors import Busy, CompactlibError, InvalidInput
+from compactlib.errors import Busy, CompactlibError, Conflict, InvalidInput
 from compactlib.kv import Condition, Delete, KeyNotFound, OutcomeUnknown, Predicate, PredicateFailed, Put
 from compactlib.runtime import look_until_seen
 
@@ -75,6 +75,7 @@ class Pins:
             CatalogVersionNotFound: the version is not retained, here or in the log; nothing is held.
             InvalidInput: the owner is empty or too long, the time to live negative, or there are `MAX_PINS`.
             Busy: others took pins at the same time, again and again; nothing was changed.
+            Conflict: another caller has changed the pin of this very owner meanwhile; nothing was changed.
             OutcomeUnknown: the store did not say whether the pin is held, and it could not be seen.
             ClockJumped: the clock is off, and nothing has confirmed it.
         """
@@ -83,7 +84,16 @@ class Pins:
         if sum(1 for pin in self.all() if pin.owner != owner) >= MAX_PINS:
             raise InvalidInput(f"{MAX_PINS} pins are held; release some")
         made = Pin(owner, version, view.activation(version), add_ms(self._clock.now(), ttl_ms))
-        self._change([owner], lambda _: made)
+        first: list[Pin | None] = []
+
+        def taken(found: Pin | None) -> Pin:
+            first.append(found)
+            if found != first[0]:
+                raise Conflict(f"the pin of {owner!r} was changed by another caller meanwhile; look what it holds now, "
+                               f"and give each caller an owner's name of its own")
+            return made
+
+        self._change([owner], taken)
         held = OutcomeUnknown(operation=f"pin of catalog version {version} by {owner!r}", path="the catalog's pins",
                               detail="it is held, and whether the log was cut before that could not be seen")
         state = look_until_seen(self._log.state, held, clock=self._clock.steady)
