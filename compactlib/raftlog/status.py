@@ -71,6 +71,7 @@ class StoreStatus:
         unflushed_files: closed WAL files whose entries are not all in segments.
         flush_error: what the last flush ended in, `None` if it went well.
         stopped: why nothing is confirmed any more, `None` if all is well.
+        damaged: ids of logs that could not be opened; `RaftLogStore.log` says why.
         strangers: names in the folder of the logs that were found there and are no log; they are left alone.
         failures: how often the store's own threads failed at a turn, or a listener raised.
         last_error: what was raised last, `None` if nothing ever was.
@@ -84,6 +85,7 @@ class StoreStatus:
     flush_error: str | None
     stopped: str | None
     strangers: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
     failures: int = 0
     last_error: str | None = None
 

@@ -27,8 +27,10 @@ from compactlib.errors import (
     CompactlibError,
     CorruptData,
     InvalidInput,
+    NotALog,
     NotFound,
     StorageError,
+    Unsupported,
 )
 from compactlib.files import Files, StrPath, sync_names
 from compactlib.folder_lock import FolderLock
@@ -95,8 +97,11 @@ class RaftLogStore:
 
     Raises:
         Busy: another process, or another object in this one, has it open.
-        CorruptData: a WAL file, a segment's index or a row is damaged in what was durable.
-        Unsupported: a file was written by a later release.
+        InvalidInput: one of its folders is a symbolic link, which is never followed.
+        CorruptData: a WAL file is damaged in what was durable. A single log that cannot be opened, because a segment's
+            index or its row is damaged or its folder is not there, keeps nothing else back: `log` says what is wrong
+            with it, `status` lists it, and what the WAL has of it stays until it can be opened, or is removed.
+        Unsupported: a WAL file was written by a later release.
         StorageError: the disk refused.
     """
 
@@ -108,6 +113,7 @@ class RaftLogStore:
         self._outbox = Outbox()
         self._states = LogStates()
         self._logs: dict[str, RaftLog] = {}
+        self._damaged: dict[str, CorruptData | Unsupported | NotALog] = {}
         self._changing = threading.RLock()
         self._flushing = threading.RLock()
         self._flush_error: CompactlibError | None = None
@@ -121,9 +127,9 @@ class RaftLogStore:
             logs = os.path.join(self._folder, LOGS_FOLDER)
             self._finish_removals()
             self._found: FoundFolders = find_folders(logs, _is_log_id)
-            segments = {log_id: stack.enter_context(LogSegments(self._log_folder(log_id), self._options.log))
-                        for log_id in self._found.logs}
-            self._recover(segments, stack)
+            self._recover(self._open_segments(stack), stack)
+            for log_id, error in self._damaged.items():
+                self._observer.event("raftlog_log_damaged", {"log_id": log_id, "error": str(error)})
             if self._found.strangers:
                 self._observer.event("raftlog_strangers_found", {"folder": logs, "names": self._found.strangers})
             if len(self._wal.file_numbers) - 1 > self._options.max_unflushed_files:
@@ -159,6 +165,16 @@ class RaftLogStore:
         for name in (WAL_FOLDER, LOGS_FOLDER):
             self._files.sync_folder(os.path.join(self._folder, name))
 
+    def _open_segments(self, stack: contextlib.ExitStack) -> dict[str, LogSegments]:
+        """The segments of each log; one that is damaged keeps no other from being opened."""
+        found: dict[str, LogSegments] = {}
+        for log_id in self._found.logs:
+            try:
+                found[log_id] = stack.enter_context(LogSegments(self._log_folder(log_id), self._options.log))
+            except (CorruptData, Unsupported, NotALog) as error:
+                self._damaged[log_id] = error
+        return found
+
     def _finish_removals(self) -> None:
         try:
             finish_removals(self._files, os.path.join(self._folder, LOGS_FOLDER))
@@ -181,8 +197,10 @@ class RaftLogStore:
         for logged in found.frames:
             if logged.log_id not in memtables:
                 path = self._log_folder(logged.log_id)
-                raise CorruptData(path=path, offset=0, found=what_is_there(path),
-                                  expected=f"the segments of log {logged.log_id!r}, which the WAL names")
+                self._damaged.setdefault(logged.log_id, CorruptData(
+                    path=path, offset=0, found=what_is_there(path),
+                    expected=f"the segments of log {logged.log_id!r}, which the WAL names"))
+                continue
             replay(logged.frame, memtables[logged.log_id], self._states.get(logged.log_id),
                    segments[logged.log_id].matching)
         for log_id, memtable in memtables.items():
@@ -197,11 +215,17 @@ class RaftLogStore:
 
     def _open_wal(self, folder: str, found: RecoveredWal, memtables: dict[str, Memtable]) -> Wal:
         options = WalOptions(max_bytes=self._options.max_wal_bytes, files=self._files, clock=self._options.log.clock)
+        # What the WAL has of a log that cannot be opened stays, until it can be or is removed.
+        held = [logged for logged in found.frames if logged.log_id in self._damaged]
+        lasts = {log_id: memtable.last for log_id, memtable in memtables.items()}
+        lasts.update({log_id: found.lasts.get(log_id, -1) for log_id in {logged.log_id for logged in held}})
+        unproven = found.frames[len(found.frames) - found.unproven:]
+        tail = tuple(logged for logged in unproven if logged.log_id not in self._damaged)
         # Of logs that were removed it need not know; of the others the memtable knows best.
-        found = attrs.evolve(found, lasts={})
+        found = attrs.evolve(found, lasts={}, frames=tail, unproven=len(tail))
         return Wal(folder, self._states, options, recovered=found, confirmed=self._on_confirmed, rolled=self._on_rolled,
                    settled=self._on_settled, owner=self._lock.require_mine, outbox=self._outbox,
-                   lasts={log_id: memtable.last for log_id, memtable in memtables.items()})
+                   lasts=lasts, held=held)
 
     def _make_log(self, log_id: str, segments: LogSegments, memtable: Memtable) -> RaftLog:
         return RaftLog(log_id, segments, self._wal, self._states, memtable, make_room=self.flush,
@@ -217,7 +241,7 @@ class RaftLogStore:
 
     @property
     def log_ids(self) -> tuple[str, ...]:
-        """The logs there are, sorted."""
+        """The logs there are, sorted; without those that are damaged, see `status`."""
         return tuple(sorted(self._logs))
 
     def log(self, log_id: str, *, create: bool = True) -> RaftLog:
@@ -229,6 +253,7 @@ class RaftLogStore:
 
         Raises:
             NotFound: it is not there and may not be made.
+            CorruptData, Unsupported, NotALog: it could not be opened with the store, see there.
             InvalidInput: no such id can be.
             StorageError: the disk refused.
             Closed: the store was closed.
@@ -245,6 +270,8 @@ class RaftLogStore:
                     again.go_on_from(found)
                     found = self._logs[log_id] = again
                 return found
+            if log_id in self._damaged:
+                raise self._damaged[log_id].with_traceback(None)
             if not create:
                 raise NotFound(f"there is no log {log_id!r} in {self._folder}; it holds {', '.join(self.log_ids)}")
             if not _is_log_id(log_id):
@@ -271,6 +298,8 @@ class RaftLogStore:
     def remove(self, log_id: str) -> None:
         """Remove a log with all that it holds. Flushes all logs first, so that no WAL file speaks of it any more.
 
+        One that is damaged can be removed too; what has its name and is no folder of a log stays.
+
         Raises:
             NotFound: it is not there.
             StorageError, LogStopped, CorruptData: nothing was removed, or the rest is when the store is opened again.
@@ -278,6 +307,9 @@ class RaftLogStore:
             Closed: the store was closed.
         """
         with self._outbox.held(), self._changing:
+            if log_id in self._damaged:
+                self._remove_damaged(log_id)
+                return
             log = self.log(log_id, create=False)
             self._lock.require_mine()
             log.close()
@@ -295,6 +327,17 @@ class RaftLogStore:
                             self._begin_log(log_id)
                     raise
             finish_removals(self._files, os.path.join(self._folder, LOGS_FOLDER))
+
+    def _remove_damaged(self, log_id: str) -> None:
+        self._require_open()
+        self._lock.require_mine()
+        logs = os.path.join(self._folder, LOGS_FOLDER)
+        self._wal.forget(log_id)
+        self.flush()
+        if log_id in self._found.logs:
+            begin_removal(self._files, logs, log_id)
+        del self._damaged[log_id]
+        finish_removals(self._files, logs)
 
     # -- writing
 
@@ -379,7 +422,7 @@ class RaftLogStore:
             queued_bytes=self._wal.queued_bytes, unflushed_files=len(self._wal.file_numbers) - 1,
             flush_error=None if self._flush_error is None else str(self._flush_error),
             stopped=None if stopped is None else str(stopped), strangers=self._found.strangers,
-            failures=sum(part.failures for part in unexpected),
+            damaged=tuple(sorted(self._damaged)), failures=sum(part.failures for part in unexpected),
             last_error=repr(unexpected[-1].last_error) if unexpected else None)
 
     def audit(self) -> None:

@@ -6,14 +6,17 @@ import contextlib
 import errno
 import gc
 import os
+import random
 import shutil
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
+from compactlib.checksum import crc32
 from compactlib.errors import Busy, Closed, CompactlibError, DiskFull, InvalidInput, StorageError
 from compactlib.indexset import IndexSet
 from compactlib.observe import RecordingObserver
@@ -30,6 +33,7 @@ from compactlib.raftlog import (
     open_log,
 )
 from compactlib.raftlog.snapshots import SnapshotFolder
+from compactlib.testing.crash import RecordingFiles, explore
 from tests.raftlog.raft_host import indexes, rows
 from tests.raftlog.wrapped_files import UnsyncedFiles, WatchedFiles
 
@@ -533,3 +537,131 @@ def test_a_fork_writes_nothing_and_its_parent_goes_on(tmp_path: Path) -> None:
             RaftLogStore(tmp_path, PLAIN)
     with RaftLogStore(tmp_path, PLAIN) as store:
         assert indexes(store.log("a")) == [1, 2, 3, 4, 5]
+
+
+# -- a log that cannot be opened
+
+DAMAGES = ("segment", "row", "gone", "link", "file", "version")
+
+
+def damage(folder: Path, kind: str) -> Callable[[], None]:
+    """Make the folder of a log one that cannot be opened; returns what mends it."""
+    away = folder.parent.parent.parent / "away"
+    if kind in ("segment", "row", "version"):
+        path = folder / ("0000000000000001.segment" if kind == "segment" else "SNAPSHOT")
+        whole = path.read_bytes()
+        if kind == "version":
+            head = whole[:8] + b"\x63\x00" + whole[10:24]
+            path.write_bytes(head + crc32(head).to_bytes(4, "little") + whole[28:])
+        else:
+            path.write_bytes(whole[:9] + bytes([whole[9] ^ 0x10]) + whole[10:])
+
+        def mend_file() -> None:
+            path.write_bytes(whole)
+
+        return mend_file
+    folder.rename(away)
+    if kind == "link":
+        folder.symlink_to(away)
+    elif kind == "file":
+        folder.write_bytes(b"theirs")
+
+    def mend() -> None:
+        if kind != "gone":
+            folder.unlink()
+        away.rename(folder)
+
+    return mend
+
+
+def with_two_logs(folder: Path) -> None:
+    """Log `a` has entries in segments, a snapshot, and entries in the WAL only."""
+    with RaftLogStore(folder, PLAIN) as store:
+        for name in ("a", "b"):
+            store.log(name).append(rows(1, 10))
+        store.flush()
+        store.log("a").snapshot(5, [3])
+        for name in ("a", "b"):
+            store.log(name).append(rows(9, 12, 2))
+        store.sync()
+
+
+SMALL_WAL = attrs.evolve(PLAIN, max_wal_bytes=300, max_unflushed_files=1)
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_a_log_that_cannot_be_opened_keeps_no_other_back_and_loses_nothing(kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    with_two_logs(folder)
+    mend = damage(folder / "logs/a", kind)
+    for life in range(3):
+        with RaftLogStore(folder, SMALL_WAL) as store:
+            assert "a" not in store.log_ids
+            assert store.status().damaged == ("a",)
+            with pytest.raises(CompactlibError):
+                store.log("a")
+            for _ in range(8):
+                store.log("b").append(rows(store.log("b").last_index + 1, store.log("b").last_index + 4, 3))
+                store.sync()
+            store.log(f"new-{life}").append(rows(life, life))
+            store.flush()
+            assert store.status().unflushed_files == 0
+            store.audit()
+    mend()
+    for _ in range(2):
+        with RaftLogStore(folder, SMALL_WAL) as store:
+            assert store.status().damaged == ()
+            log = store.log("a", create=False)
+            assert [(entry.index, entry.term) for entry in log.entries()] == [
+                (3, 1), (6, 1), (7, 1), (8, 1), (9, 2), (10, 2), (11, 2), (12, 2)]
+            assert log.state.snapshot_index == 5
+            assert store.log("b").last_index == 12 + 3 * 8 * 4
+            store.flush()
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_a_log_that_cannot_be_opened_can_be_removed(kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    with_two_logs(folder)
+    damage(folder / "logs/a", kind)
+    with RaftLogStore(folder, PLAIN) as store:
+        store.remove("a")
+        assert store.status().damaged == ()
+        if kind in ("link", "file"):
+            assert (folder / "logs/a").exists()
+        else:
+            store.log("a").append(rows(1, 2, 9))
+    with RaftLogStore(folder, PLAIN) as store:
+        assert store.status().damaged == ()
+        assert indexes(store.log("b")) == list(range(1, 13))
+        if kind not in ("link", "file"):
+            assert indexes(store.log("a")) == [1, 2]
+    if kind == "link":
+        assert list((tmp_path / "away").glob("*.segment"))
+
+
+def test_a_crash_while_a_log_cannot_be_opened_loses_nothing_of_it(tmp_path: Path) -> None:
+    def prepare(folder: Path) -> None:
+        folder.mkdir()
+        with_two_logs(folder / "s")
+        (folder / "s/logs/a").rename(folder / "away")
+
+    def live(folder: Path, files: RecordingFiles) -> None:
+        options = attrs.evolve(SMALL_WAL, log=attrs.evolve(SMALL_WAL.log, files=files))
+        with RaftLogStore(folder / "s", options) as store:
+            for _ in range(3):
+                store.log("b").append(rows(store.log("b").last_index + 1, store.log("b").last_index + 5, 3))
+                store.sync()
+                files.acknowledge(store.log("b").last_index)
+            store.flush()
+
+    def check(folder: Path, acknowledged: Sequence[int]) -> None:
+        (folder / "away").rename(folder / "s/logs/a")
+        with RaftLogStore(folder / "s", PLAIN) as store:
+            assert indexes(store.log("a", create=False)) == [3, *range(6, 13)]
+            assert store.log("b").last_index >= max(acknowledged, default=12)
+
+    prepare(tmp_path / "lived")
+    files = RecordingFiles(tmp_path / "lived")
+    live(tmp_path / "lived", files)
+    explore(files.recording(), check, rng=random.Random(3), limit_per_point=3)

@@ -77,6 +77,7 @@ class Wal:
         options: how it is kept.
         recovered: from `recover_wal`, if the folder holds files.
         lasts: the last index of each log, as far as it is known.
+        held: frames of logs that cannot be opened now, in order: each file repeats them, so that files may go.
         confirmed: called after each batch, in order, with no lock held; may be called by another thread that syncs.
         rolled: called when a file was closed, while nobody else can write: quick, and without calling back.
         settled: called after `rolled`, as `confirmed` is.
@@ -86,6 +87,7 @@ class Wal:
 
     def __init__(self, folder: StrPath, states: LogStates, options: WalOptions | None = None, *,
                  recovered: RecoveredWal | None = None, lasts: Mapping[str, int] | None = None,
+                 held: Sequence[LoggedFrame] = (),
                  confirmed: Callable[[Sequence[Confirmed]], object] = lambda confirmed: None,
                  rolled: Callable[[ClosedFile], object] = lambda closed: None,
                  settled: Callable[[ClosedFile], object] = lambda closed: None,
@@ -114,6 +116,7 @@ class Wal:
         known = {**found.lasts, **(lasts or {})}
         self._writers: dict[str, WriterState] = {log_id: WriterState(last) for log_id, last in known.items()}
         self._in_file = WrittenIndexes()
+        self._held: tuple[LoggedFrame, ...] = tuple(held)
         tail = found.frames[len(found.frames) - found.unproven:]
         self._out: OutFile = self._begin_file(found.last_number + 1, found.last_end, tail)
 
@@ -127,12 +130,12 @@ class Wal:
             # A copy: other threads go on to write, to logs that are new as well.
             writers = dict(self._writers)
         lasts = {log_id: state.last for log_id, state in writers.items()}
-        pieces, numbers = encode_beginning(header, lasts, tail)
+        pieces, numbers = encode_beginning(header, lasts, [*self._held, *tail])
         path = os.path.join(self._folder, wal_name(number))
         write_durably(self._files, path, pieces, temporary_suffix=WAL_TEMPORARY_SUFFIX)
         out = self._files.open(path)
         self._number, self._salt, self._numbers = number, salt, numbers
-        self._end = sum(map(len, pieces))
+        self._end = self._begun = sum(map(len, pieces))
         self._must_cut = False
         return out
 
@@ -229,8 +232,9 @@ class Wal:
 
     def forget(self, log_id: str) -> None:
         """The log is no more; nothing of it is queued. Later files do not name it."""
-        with self._queueing:
+        with self._committing, self._queueing:
             self._writers.pop(log_id, None)
+            self._held = tuple(logged for logged in self._held if logged.log_id != log_id)
 
     def _enqueue(self, write: QueuedWrite) -> None:
         self._queue.append(write)
@@ -298,7 +302,8 @@ class Wal:
         if kept and not self._queue:
             self._write_mark()
         self._outbox.put(self._confirmed, confirmations(kept))
-        if self._end > self._options.max_bytes:
+        # What is held is no reason to begin another file, which would hold it too.
+        if self._end - (self._begun if self._held else 0) > self._options.max_bytes:
             # What was asked for is durable; a full disk shows with the next batch, which tries this again.
             with contextlib.suppress(StorageError):
                 self.roll_over()
