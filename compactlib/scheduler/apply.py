@@ -8,13 +8,17 @@ Source: notes 1.6; 5.5, items 2 to 5.
 
 from __future__ import annotations
 
+import math
+
 import attrs
 
+from compactlib.errors import InvalidInput
 from compactlib.scheduler.block_queue import Pushed
 from compactlib.scheduler.complete import complete, queue_block, refuse_outputs
 from compactlib.scheduler.effects import Effects
 from compactlib.scheduler.metadata_index import AddOutcome
 from compactlib.scheduler.model import BlockMeta, JobPlan, JobStatus
+from compactlib.scheduler.plain import misfit
 from compactlib.scheduler.poll import Assignment, PollResponse, StatusAnswer, Verdict
 from compactlib.scheduler.update import (
     AddBlocks,
@@ -38,6 +42,23 @@ from compactlib.scheduler.update import (
 
 _IN_PROGRESS = JobStatus.IN_PROGRESS
 _FATES = {Pushed.QUEUED: "queued", Pushed.DUPLICATE: "duplicate", Pushed.TERMINAL: "terminal"}
+
+
+def check_operation(operation: Operation) -> None:
+    """Raise `InvalidInput` unless it is one that can be carried out; what `prepare` made is believed. O(parts)."""
+    if type(operation) is PlanUpdate or type(operation) is Tick:
+        return
+    problem: str | None = f"a {type(operation).__name__} is no operation"
+    if type(operation) is AddBlocks:
+        # BlockMeta looks after itself.
+        fits = type(operation.blocks) is tuple and all(type(block) is BlockMeta for block in operation.blocks)
+        problem = None if fits else f"AddBlocks.blocks cannot be {operation.blocks!r:.200}"
+    elif type(operation) is Retain or type(operation) is Requeue:
+        problem = misfit(operation, type(operation))
+        if type(operation) is Retain and problem is None and not math.isfinite(operation.before):
+            problem = f"Retain.before cannot be {operation.before}"
+    if problem is not None:
+        raise InvalidInput(f"{problem}; nothing was changed")
 
 
 def carry_out(effects: Effects, operation: Operation) -> ApplyResult:

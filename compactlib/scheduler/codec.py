@@ -75,9 +75,16 @@ def encode_command(command: Command, operation: Operation) -> bytes:
     """A command and what it does, for a replicated log or a journal. O(size).
 
     Raises:
-        InvalidInput: a number in it is infinite or none.
+        InvalidInput: a number in it is infinite or none, or it holds what has no stored form.
     """
-    return encode_record(RecordKind.COMMAND, [to_plain(command), to_plain(operation)])
+    return encode_record(RecordKind.COMMAND, [_plain(command), _plain(operation)])
+
+
+def _plain(value: Any) -> Plain:
+    try:
+        return to_plain(value)
+    except (TypeError, AttributeError) as error:
+        raise InvalidInput(f"{value!r:.200} cannot be stored: {error}") from error
 
 
 def decode_command(data: bytes, place: str = "a command") -> tuple[Command, Operation]:
@@ -98,9 +105,9 @@ def encode_message(message: PollRequest | PollResponse | Operation) -> bytes:
     """A request, a response or an operation, for a transport or for somebody else's log. O(size).
 
     Raises:
-        InvalidInput: a number in it is infinite or none.
+        InvalidInput: a number in it is infinite or none, or it holds what has no stored form.
     """
-    return encode_record(RecordKind.MESSAGE, [to_plain(message)])
+    return encode_record(RecordKind.MESSAGE, [_plain(message)])
 
 
 def decode_message(data: bytes, place: str = "a message") -> PollRequest | PollResponse | Operation:

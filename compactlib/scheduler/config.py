@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Literal, TypeAlias, TypeVar
 
 import attrs
 
@@ -14,10 +15,25 @@ LastKey: TypeAlias = Literal["age", "name"]
 """What decides between jobs that are otherwise equal: who came first, or the name."""
 
 
+SelfT = TypeVar("SelfT")
+
+
 def check_seconds(name: str, seconds: float) -> None:
     """Raise `BadConfig` unless `seconds` is finite and not negative."""
     if not math.isfinite(seconds) or seconds < 0:
         raise BadConfig(f"{name} is {seconds}; give finite seconds >= 0")
+
+
+def _of_types(check: Callable[[SelfT], None]) -> Callable[[SelfT], None]:
+    """A check of settings that refuses by name what cannot be compared as it should."""
+    @wraps(check)
+    def checked(self: SelfT) -> None:
+        try:
+            check(self)
+        except (TypeError, AttributeError) as error:
+            raise BadConfig(f"{self!r:.500}: {error}; give values of the types that the settings have") from error
+
+    return checked
 
 
 @attrs.frozen(kw_only=True)
@@ -39,6 +55,7 @@ class LevelConfig:
     max_job_bytes: int | None = None
     max_range_seconds: float = 0.0
 
+    @_of_types
     def __attrs_post_init__(self) -> None:
         if self.max_blocks < 1:
             raise BadConfig(f"max_blocks is {self.max_blocks}; a batch holds at least one block")
@@ -63,6 +80,7 @@ class FairShare:
     weights: Mapping[str, int] = attrs.field(factory=dict)
     default_weight: int = 1
 
+    @_of_types
     def __attrs_post_init__(self) -> None:
         for tenant, weight in {**self.weights, "(default)": self.default_weight}.items():
             if weight < 1:
@@ -160,9 +178,15 @@ class SchedulerConfig:
     check_results: bool = True
     strict_states: bool = True
 
+    @_of_types
     def __attrs_post_init__(self) -> None:
         if not self.levels:
             raise BadConfig("levels is empty; give at least one")
+        given: tuple[object, ...] = self.levels
+        strange = [level for level in given if not isinstance(level, LevelConfig)]
+        if strange or not isinstance(self.fair_share, FairShare | None):
+            raise BadConfig(f"levels has {strange!r:.200}, fair_share is {self.fair_share!r:.200}; give a LevelConfig "
+                            f"each, and a FairShare")
         if not self.lease_seconds > 0 or not math.isfinite(self.lease_seconds):
             raise BadConfig(f"lease_seconds is {self.lease_seconds}; a lease lasts longer than 0 seconds")
         for name in ("max_failures", "max_queue_size", "cleanup_batch_size"):

@@ -41,6 +41,22 @@ class Command:
     expiry: float | None = attrs.field(default=None, eq=False, repr=False)
 
 
+MAX_INDEX = (1 << 64) - 1
+"""The largest index and term of a log: tokens are stored in eight bytes."""
+
+
+def check_command(command: Command) -> None:
+    """Raise `InvalidInput` unless index, term and time are those of a log's entry."""
+    try:
+        fits = (0 <= command.index <= MAX_INDEX and 0 <= command.term <= MAX_INDEX
+                and -math.inf < command.appended_at < math.inf)
+    except (TypeError, AttributeError):
+        fits = False
+    if not fits:
+        raise InvalidInput(f"{command!r} is no entry of a log; give an index from 1 and a term from 0 to {MAX_INDEX}, "
+                           f"and finite seconds")
+
+
 @attrs.frozen(kw_only=True)
 class BlockMeta:
     """What the metadata index knows of a block, and what a worker reports of one that it wrote.
@@ -68,8 +84,12 @@ class BlockMeta:
 
     def __attrs_post_init__(self) -> None:
         check_block_fields(self.id, self.tenant, self.shard, self.level, self.size_bytes)
-        if not -math.inf < self.min_time <= self.max_time < math.inf:
-            raise InvalidInput(f"block {self.id!r} holds data from {self.min_time} to {self.max_time}; "
+        try:
+            is_span = -math.inf < self.min_time <= self.max_time < math.inf
+        except TypeError:
+            is_span = False
+        if not is_span:
+            raise InvalidInput(f"block {self.id!r} holds data from {self.min_time!r} to {self.max_time!r}; "
                                f"give finite times, min_time <= max_time")
 
 
@@ -106,6 +126,14 @@ class BlockEntry:
 
 def check_block_fields(block_id: str, tenant: str, shard: int, level: int, size_bytes: int) -> None:
     """Raise `InvalidInput` unless the fields are those of a block."""
+    try:
+        _check_block_fields(block_id, tenant, shard, level, size_bytes)
+    except (TypeError, AttributeError):
+        raise InvalidInput(f"id {block_id!r}, tenant {tenant!r}, shard {shard!r}, level {level!r} and size_bytes "
+                           f"{size_bytes!r} are no block's; give texts for the first two, and whole numbers") from None
+
+
+def _check_block_fields(block_id: str, tenant: str, shard: int, level: int, size_bytes: int) -> None:
     if not block_id or not block_id.isprintable() or len(block_id) > MAX_ID_CHARS:
         raise InvalidInput(f"{block_id!r} is not a block id; give 1 to {MAX_ID_CHARS} printable characters")
     if len(tenant) > MAX_ID_CHARS or not tenant.isprintable():

@@ -133,3 +133,18 @@ def _check_of(hint: Any) -> Callable[[Any], bool]:
     if hint is float:
         return lambda value: type(value) in (float, int)
     return lambda value: type(value) is hint
+
+
+def misfit(value: object, kind: type[Any]) -> str | None:
+    """Where a value is not of a class with a stored form, or holds something that it cannot; `None` if it is fine."""
+    if type(value) is not kind:
+        return f"a {type(value).__name__} stands where a {kind.__name__} belongs"
+    for name, fits in _checks(_TAGS[kind][0]):
+        part = getattr(value, name)
+        if not fits(part):
+            return f"{kind.__name__}.{name} cannot be {part!r:.200}"
+        for each in part if type(part) is tuple else (part,):
+            found = misfit(each, type(each)) if type(each) in _TAGS else None
+            if found is not None:
+                return found
+    return None

@@ -14,7 +14,8 @@ from compactlib.errors import InvalidInput
 from compactlib.scheduler.complete import sources_gone
 from compactlib.scheduler.errors import CommandOutOfOrder
 from compactlib.scheduler.job import Job
-from compactlib.scheduler.model import Command, CompactedBlocks, JobStatus, Tombstone
+from compactlib.scheduler.model import Command, CompactedBlocks, JobStatus, Tombstone, check_command
+from compactlib.scheduler.plain import misfit
 from compactlib.scheduler.planner import PlanCursor
 from compactlib.scheduler.poll import PollRequest, StatusAnswer, StatusUpdate, Verdict
 from compactlib.scheduler.results import result_problem
@@ -48,9 +49,21 @@ def prepare(state: SchedulerState, command: Command, request: PollRequest) -> Pl
     O(updates + log n for each assignment and new job), whatever the length of the queues.
 
     Raises:
-        InvalidInput: the capacity is negative, or the request has more than `MAX_UPDATES` updates or confirmations.
+        InvalidInput: the capacity is negative, the request has more than `MAX_UPDATES` updates or confirmations, or a
+            value is of another type than it should be.
         CommandOutOfOrder: the command's index is not above that of the last one applied.
     """
+    check_command(command)
+    try:
+        return _prepare(state, command, request)
+    except (TypeError, AttributeError, KeyError) as error:
+        problem = misfit(request, PollRequest)
+        if problem is None:
+            raise
+        raise InvalidInput(f"this is no request: {problem}") from error
+
+
+def _prepare(state: SchedulerState, command: Command, request: PollRequest) -> PlanUpdate:
     if request.job_capacity < 0:
         raise InvalidInput(f"job_capacity is {request.job_capacity}; a worker has room for 0 jobs or more")
     if max(len(request.status_updates), len(request.deleted_tombstones)) > MAX_UPDATES:

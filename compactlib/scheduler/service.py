@@ -18,12 +18,12 @@ import attrs
 from compactlib.observe import Observer
 from compactlib.report import Table
 from compactlib.runtime import telling
-from compactlib.scheduler.apply import carry_out
+from compactlib.scheduler.apply import carry_out, check_operation
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.effects import Effects
 from compactlib.scheduler.errors import JobNotFound
 from compactlib.scheduler.metadata_index import MetadataIndex
-from compactlib.scheduler.model import Command, JobPhase, JobPlan, JobState
+from compactlib.scheduler.model import Command, JobPhase, JobPlan, JobState, check_command
 from compactlib.scheduler.poll import PollRequest, PollResponse
 from compactlib.scheduler.prepare import prepare
 from compactlib.scheduler.state import QuarantinedJob, SchedulerState
@@ -74,7 +74,12 @@ class SchedulerService:
 
         The result depends on state, command and operation alone. A command that was applied already changes nothing,
         and neither does an update that was prepared in another term.
+
+        Raises:
+            InvalidInput: command or operation hold what they cannot; nothing was changed.
         """
+        check_command(command)
+        check_operation(operation)
         state = self.state
         if command.index <= state.applied_index:
             return AlreadyApplied(command.index, state.applied_index)

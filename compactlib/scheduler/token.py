@@ -50,6 +50,8 @@ class TokenSealer:
         if not 1 <= len(keys) <= MAX_KEYS:
             raise InvalidInput(f"{len(keys)} keys were given; a sealer takes 1 to {MAX_KEYS}")
         for name, key in keys.items():
+            if not _are((name, str), (key, bytes)):
+                raise InvalidInput(f"key {name!r:.100} is a {type(key).__name__}; give names as text and keys as bytes")
             if not _KEY_NAME.fullmatch(name):
                 raise InvalidInput(f"{name!r} is no name for a key; use 1 to 32 letters, digits, '-' or '_'")
             if len(key) < MIN_KEY_BYTES:
@@ -65,14 +67,17 @@ class TokenSealer:
         """The seal of a token for a job: the key's name, a dot, and 43 characters. Costs a few microseconds.
 
         Raises:
-            InvalidInput: the token lies outside 0 .. 2**64 - 1.
+            InvalidInput: the token lies outside 0 .. 2**64 - 1, or is no number, or the job no text.
         """
-        if not 0 <= token < 1 << 64:
-            raise InvalidInput(f"token {token}; tokens are log indexes between 0 and {(1 << 64) - 1}")
+        if not _are((token, int), (job, str)) or not 0 <= token < 1 << 64:
+            raise InvalidInput(f"token {token!r:.100} of job {job!r:.100}; a job is a text, tokens are log indexes "
+                               f"between 0 and {(1 << 64) - 1}")
         return self._sealed(self._current, job, token)
 
     def is_genuine(self, job: str, token: int, seal: str) -> bool:
-        """Whether the seal was made for this job and this token with one of the keys. Takes any text; never raises."""
+        """Whether the seal was made for this job and this token with one of the keys. Takes anything; never raises."""
+        if not _are((seal, str), (job, str), (token, int)):
+            return False
         name = seal.partition(".")[0]
         if name not in self._keys or not 0 <= token < 1 << 64:
             return False
@@ -86,3 +91,7 @@ class TokenSealer:
 
     def __repr__(self) -> str:
         return f"TokenSealer(keys {', '.join(sorted(self._keys))}; seals with {self._current})"
+
+
+def _are(*values: tuple[object, type[object]]) -> bool:
+    return all(isinstance(value, kind) for value, kind in values)

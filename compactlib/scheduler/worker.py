@@ -5,6 +5,7 @@ The decisions are those of `WorkerCore`; here are the threads: one that polls, a
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -70,9 +71,16 @@ class WorkerOptions:
     patience_seconds: float = 300.0
 
     def __attrs_post_init__(self) -> None:
-        if self.capacity < 1 or self.cleanup_capacity < 1:
-            raise InvalidInput(f"capacity {self.capacity}, cleanup_capacity {self.cleanup_capacity}; give at least 1")
-        if not 0 < self.poll_seconds <= self.max_poll_seconds or not 0 <= self.jitter <= 1:
+        try:
+            has_room = self.capacity >= 1 and self.cleanup_capacity >= 1
+            has_times = 0 < self.poll_seconds <= self.max_poll_seconds < math.inf and 0 <= self.jitter <= 1
+            is_patient = self.patience_seconds >= 0
+        except TypeError as error:
+            raise InvalidInput(f"{self!r}: {error}; give numbers") from error
+        if not has_room or not is_patient:
+            raise InvalidInput(f"capacity {self.capacity}, cleanup_capacity {self.cleanup_capacity}, patience_seconds "
+                               f"{self.patience_seconds}; give at least 1, 1 and 0")
+        if not has_times:
             raise InvalidInput(f"poll_seconds {self.poll_seconds}, max_poll_seconds {self.max_poll_seconds}, jitter "
                                f"{self.jitter}; give 0 < poll_seconds <= max_poll_seconds and a jitter from 0 to 1")
 

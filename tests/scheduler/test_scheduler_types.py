@@ -1,0 +1,147 @@
+"""What is of another type than it should be, or at the end of its range, is refused by name and changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.scheduler import (
+    AddBlocks,
+    BlockEntry,
+    BlockMeta,
+    Command,
+    CompactedBlocks,
+    FairShare,
+    JobStatus,
+    LevelConfig,
+    PollRequest,
+    Requeue,
+    Retain,
+    SchedulerConfig,
+    StatusUpdate,
+    Tick,
+    TokenSealer,
+    Verdict,
+    WorkerOptions,
+    encode_command,
+    encode_message,
+)
+from compactlib.scheduler.state_rows import dump_rows
+from tests.scheduler.build import Host, P, S, output, say
+
+PAIRS = SchedulerConfig(levels=(LevelConfig(max_blocks=2),))
+FINE: dict[str, Any] = {"id": "a", "tenant": "A", "shard": 1, "level": 0}
+STRANGE: list[Any] = [None, "x", b"x", 1.5j, [], {}, object()]
+
+
+@pytest.fixture
+def host() -> Host:
+    host = Host(PAIRS)
+    host.add("a", "b")
+    return host
+
+
+@pytest.mark.parametrize("strange", STRANGE, ids=repr)
+@pytest.mark.parametrize("field", ["status_updates", "job_capacity", "deleted_tombstones"])
+def test_a_request_of_strange_things_changes_nothing(host: Host, field: str, strange: Any) -> None:
+    if strange in ([], {}) or (field == "deleted_tombstones" and strange in ("x", b"x")):
+        strange = object()  # these are sequences that name nothing
+    before = list(dump_rows(host.service.state))
+    with pytest.raises(CompactlibError):
+        host.service.poll(host.command(), PollRequest(**{field: strange}))
+    assert list(dump_rows(host.service.state)) == before
+
+
+@pytest.mark.parametrize("strange", [None, b"x", 1.5j, [], object()], ids=repr)
+@pytest.mark.parametrize("field", ["name", "token", "status", "compacted_blocks", "reason"])
+def test_an_update_of_strange_things_is_refused_or_answered(host: Host, field: str, strange: Any) -> None:
+    response = host.assigned()
+    fields: dict[str, Any] = {"name": response.compaction_jobs[0].name, "token": response.assignments[0].token,
+                              "status": JobStatus.FAILED if field == "reason" else S,
+                              "compacted_blocks": output(response.compaction_jobs[0], "x")}
+    try:
+        answer = host.service.poll(host.command(), PollRequest((StatusUpdate(**{**fields, field: strange}),)))
+    except CompactlibError as refused:
+        assert isinstance(refused, InvalidInput)
+    else:
+        assert answer.answers[0].verdict in (Verdict.NOT_FOUND, Verdict.BAD_RESULT, Verdict.ACCEPTED)
+    host.audit()
+    host.poll(1, say(response, P))
+    encode_command(Command(99, 1, 0.0), host.service.prepare(host.command(), PollRequest(job_capacity=1)))
+
+
+@pytest.mark.parametrize("results", ["x", {"tenant": "A"}, CompactedBlocks(
+    tenant="A", shard=1, source_blocks=("a", "b"), new_blocks=("x",))], ids=repr)  # type: ignore[arg-type]
+def test_results_that_are_none_are_refused_by_name(host: Host, results: Any) -> None:
+    response = host.assigned()
+    with pytest.raises(InvalidInput, match="this is no request: "):
+        host.service.poll(host.command(), PollRequest((say(response, S, results=results),)))
+    host.audit()
+    assert len(host.service.state.jobs) == 1
+
+
+@pytest.mark.parametrize("operation", [
+    None, 5, "tick", AddBlocks, AddBlocks(None), AddBlocks((None,)), AddBlocks((PAIRS,)), AddBlocks([1]),  # type: ignore[arg-type]
+    Retain("x"), Retain(None), Retain(float("nan")), Retain(float("inf")), Requeue(None), Requeue((5,)),  # type: ignore[arg-type]
+    Requeue("ab"), PollRequest()], ids=repr)  # type: ignore[arg-type]
+def test_an_operation_that_is_none_changes_nothing(host: Host, operation: Any) -> None:
+    before = list(dump_rows(host.service.state))
+    with pytest.raises(InvalidInput):
+        host.service.apply(host.command(), operation)
+    assert list(dump_rows(host.service.state)) == before
+    host.apply(Tick())
+
+
+@pytest.mark.parametrize("command", [
+    Command(-1, 1, 0.0), Command(1 << 64, 1, 0.0), Command(5, -1, 0.0), Command(5, 1 << 64, 0.0),
+    Command(5, 1, float("nan")), Command(5, 1, float("inf")), Command("x", 1, 0.0), Command(5, None, 0.0),  # type: ignore[arg-type]
+    Command(5, 1, "now"), None, 5], ids=repr)  # type: ignore[arg-type]
+def test_a_command_that_no_log_has_is_refused(host: Host, command: Any) -> None:
+    for call in (lambda: host.service.apply(command, Tick()), lambda: host.service.poll(command, PollRequest())):
+        with pytest.raises(InvalidInput, match="no entry of a log"):
+            call()
+
+
+def test_the_last_index_and_term_of_a_log_are_as_good_as_any(host: Host) -> None:
+    last = (1 << 64) - 1
+    host.service.poll(Command(last - 1, last, -1e12), PollRequest(job_capacity=1))
+    response = host.service.poll(Command(last, last, 1e12), PollRequest(job_capacity=1))
+    assert response.assignments[0].token == last
+    assert encode_message(response)
+    host.service.audit()
+
+
+@pytest.mark.parametrize("strange", STRANGE, ids=repr)
+@pytest.mark.parametrize("field", ["id", "tenant", "shard", "level", "min_time", "max_time", "size_bytes"])
+def test_a_block_of_strange_things_is_none(field: str, strange: Any) -> None:
+    if (field, strange) in (("id", "x"), ("tenant", "x")):
+        return
+    with pytest.raises(InvalidInput):
+        BlockMeta(**{**FINE, field: strange})
+    if field not in ("min_time", "max_time"):
+        with pytest.raises(InvalidInput):
+            BlockEntry(index=1, appended_at=0.0, **{**FINE, field: strange})
+
+
+@pytest.mark.parametrize("make", [
+    lambda: SchedulerConfig(levels=5), lambda: SchedulerConfig(levels=(5,)), lambda: SchedulerConfig(lease_seconds="x"),  # type: ignore[arg-type]
+    lambda: SchedulerConfig(max_failures=None), lambda: SchedulerConfig(max_tombstones="many"),  # type: ignore[arg-type]
+    lambda: SchedulerConfig(fair_share=5), lambda: SchedulerConfig(higher_level_share="x"),  # type: ignore[arg-type]
+    lambda: LevelConfig(max_blocks=None), lambda: LevelConfig(max_blocks=1, max_age_seconds="x"),  # type: ignore[arg-type]
+    lambda: FairShare(5), lambda: FairShare({"A": "x"}), lambda: WorkerOptions(capacity="x"),  # type: ignore[arg-type,dict-item]
+    lambda: WorkerOptions(max_poll_seconds=float("inf")), lambda: WorkerOptions(patience_seconds=-1.0),
+    lambda: TokenSealer({5: b"sixteen bytes or more"}), lambda: TokenSealer({"a": "sixteen bytes or more"}),  # type: ignore[dict-item]
+    lambda: TokenSealer({"a": b"sixteen bytes or more"}).seal(5, 1),  # type: ignore[arg-type]
+    lambda: TokenSealer({"a": b"sixteen bytes or more"}).seal("a", "b"),  # type: ignore[arg-type]
+    lambda: encode_message({1}), lambda: encode_message(PollRequest((object(),))),  # type: ignore[arg-type]
+    lambda: encode_command(Command(1, 1, 0.0), AddBlocks(({},)))])  # type: ignore[arg-type]
+def test_what_is_made_of_strange_things_is_refused_by_name(make: Any) -> None:
+    with pytest.raises(InvalidInput):
+        make()
+
+
+@pytest.mark.parametrize("seal", [None, 5, b"a.b", "", "a.b", "ä.b"])
+def test_a_seal_may_be_anything(seal: Any) -> None:
+    assert not TokenSealer({"a": b"sixteen bytes or more"}).is_genuine("job", 1, seal)
