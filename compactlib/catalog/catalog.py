@@ -12,6 +12,7 @@ from compactlib.catalog.descriptors import Descriptor, Index, Schema, Table, Zon
 from compactlib.catalog.errors import ObjectNotFound
 from compactlib.catalog.persistent_map import PersistentMap
 from compactlib.catalog.timestamp import LOWEST, Timestamp
+from compactlib.errors import AuditFailed
 
 _DescriptorT = TypeVar("_DescriptorT", bound=Descriptor)
 
@@ -223,25 +224,35 @@ class Catalog:
         """Check that ids, names and references agree. O(n).
 
         Raises:
-            AssertionError: they do not; the message names the object.
+            AuditFailed: they do not; the message names the object.
         """
         found = self.descriptors()
         ids = [one.id for one in found]
-        assert len(ids) == len(set(ids)), f"version {self.version}: two objects share an id"
-        assert all(one < self.next_id for one in ids), f"version {self.version}: an id is not below {self.next_id}"
-        assert dict(self.names.items()) == {self._qualified(one): one.id for one in found}, "names and objects differ"
+        if len(ids) != len(set(ids)):
+            raise AuditFailed(f"version {self.version}: two objects share an id")
+        if any(one >= self.next_id for one in ids):
+            raise AuditFailed(f"version {self.version}: an id is not below {self.next_id}")
+        if dict(self.names.items()) != {self._qualified(one): one.id for one in found}:
+            raise AuditFailed("names and objects differ")
         for table in self.tables.values():
-            assert table.zone_id in self.zones, f"{table} is in no zone"
-            assert table.schema_id in self.schemas, f"{table} is in no schema"
+            if table.zone_id not in self.zones:
+                raise AuditFailed(f"{table} is in no zone")
+            if table.schema_id not in self.schemas:
+                raise AuditFailed(f"{table} is in no schema")
             owned = self.indexes_of.get(table.id) or ()
-            assert table.primary_index_id in owned, f"{table} has no primary index"
+            if table.primary_index_id not in owned:
+                raise AuditFailed(f"{table} has no primary index")
         spread = Counter(table.zone_id for table in self.tables.values())
-        assert dict(self.tables_in.items()) == spread, "the tables of a zone are counted wrong"
+        if dict(self.tables_in.items()) != spread:
+            raise AuditFailed("the tables of a zone are counted wrong")
         owned_by = {one: table for table, indexes in self.indexes_of.items() for one in indexes}
-        assert owned_by == {index.id: index.table_id for index in self.indexes.values()}, "indexes and owners differ"
+        if owned_by != {index.id: index.table_id for index in self.indexes.values()}:
+            raise AuditFailed("indexes and owners differ")
         building = {index.id: index.table_id for index in self.indexes.values() if index.status.is_being_built}
-        assert dict(self.building.items()) == building, "the list of indexes being built is wrong"
-        assert self.default_zone is None or self.default_zone in self.zones, "the default zone does not exist"
+        if dict(self.building.items()) != building:
+            raise AuditFailed("the list of indexes being built is wrong")
+        if self.default_zone is not None and self.default_zone not in self.zones:
+            raise AuditFailed("the default zone does not exist")
 
     def __repr__(self) -> str:
         return (f"Catalog(version={self.version}, activation={self.activation}, {len(self.schemas)} schemas, "

@@ -24,7 +24,7 @@ from compactlib.catalog.round_state import (
     WRITE_TIMER,
     Round,
 )
-from compactlib.errors import Closed, CompactlibError
+from compactlib.errors import AuditFailed, Closed, CompactlibError
 from compactlib.outcome import Failed
 
 NEXT_TIMER = "next round"
@@ -208,15 +208,15 @@ class Coordinator:
         """Check that only a coordinator runs or remembers rounds, and the round's own state.
 
         Raises:
-            AssertionError: it does not hold; this is a bug.
+            AuditFailed: it does not hold; this is a bug.
         """
         if not self.coordinating and (self._round is not None or self._pending):
-            raise AssertionError(f"{self._me} does not coordinate, but runs {self.running} and remembers "
-                                 f"{list(self._pending)}")
+            raise AuditFailed(f"{self._me} does not coordinate, but runs {self.running} and remembers "
+                              f"{list(self._pending)}")
         if self._round is not None:
             self._round.audit()
             if self._round.ended or self._round.id.term != self._election.term:
-                raise AssertionError(f"{self._round.id} is over and still there")
+                raise AuditFailed(f"{self._round.id} is over and still there")
 
     # ---- rounds
 

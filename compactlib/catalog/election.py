@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Protocol
 
 from compactlib.catalog.errors import StaleTerm, TwoCoordinators
-from compactlib.errors import InvalidInput
+from compactlib.errors import AuditFailed, InvalidInput
 
 
 class ElectionListener(Protocol):
@@ -91,10 +91,10 @@ class Election:
         """Check that a coordinator has a term.
 
         Raises:
-            AssertionError: it has none; this is a bug.
+            AuditFailed: it has none; this is a bug.
         """
         if self.term < 0 or (self.coordinator is not None and self.term < 1):
-            raise AssertionError(f"term {self.term} has coordinator {self.coordinator!r}")
+            raise AuditFailed(f"term {self.term} has coordinator {self.coordinator!r}")
 
     def __repr__(self) -> str:
         return f"Election(term={self.term}, coordinator={self.coordinator!r})"

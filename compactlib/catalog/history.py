@@ -14,6 +14,7 @@ from typing import final
 from compactlib.catalog.catalog import EMPTY, Catalog
 from compactlib.catalog.errors import ActivationNotAscending, CatalogVersionNotFound, TimeBeforeHistory
 from compactlib.catalog.timestamp import Timestamp
+from compactlib.errors import AuditFailed
 
 
 @final
@@ -150,14 +151,18 @@ class HistoryView:
         """Check that versions and times ascend and agree with the catalogs.
 
         Raises:
-            AssertionError: they do not.
+            AuditFailed: they do not.
         """
         shown = self._catalogs[:self._end]
-        assert shown, "a history is never empty"
-        assert self._versions[:self._end] == [catalog.version for catalog in shown]
-        assert self._activations[:self._end] == [catalog.activation for catalog in shown]
+        if not shown:
+            raise AuditFailed("a history is never empty")
+        if self._versions[:self._end] != [catalog.version for catalog in shown]:
+            raise AuditFailed(f"the columns of {self!r} are not those of its versions")
+        if self._activations[:self._end] != [catalog.activation for catalog in shown]:
+            raise AuditFailed(f"the columns of {self!r} are not those of its versions")
         for column in (self._versions[:self._end], self._activations[:self._end]):
-            assert column == sorted(set(column)), f"{column} does not ascend strictly"
+            if column != sorted(set(column)):
+                raise AuditFailed(f"{column} does not ascend strictly")
 
     def __repr__(self) -> str:
         return f"HistoryView(versions {self.earliest} to {self.latest})"

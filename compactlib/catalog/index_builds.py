@@ -7,7 +7,7 @@ import threading
 from compactlib.catalog.history import HistoryView
 from compactlib.catalog.model import Culprit, Factor, Floor, Need
 from compactlib.catalog.timestamp import Timestamp
-from compactlib.errors import InvalidInput
+from compactlib.errors import AuditFailed, InvalidInput
 
 
 class IndexBuilds:
@@ -56,7 +56,8 @@ class IndexBuilds:
         """Check that every build reads from a time that exists.
 
         Raises:
-            AssertionError: one does not.
+            AuditFailed: one does not.
         """
         with self._lock:
-            assert all(time > 0 for time, _ in self._builds.values())
+            if any(time <= 0 for time, _ in self._builds.values()):
+                raise AuditFailed(f"{self!r} holds a build that never began")

@@ -184,7 +184,7 @@ class CatalogNode:
         """Check the state of all parts.
 
         Raises:
-            AssertionError: something does not hold that must; this is a bug.
+            AuditFailed: something does not hold that must; this is a bug.
         """
         self._election.audit()
         self._participant.audit()

@@ -27,7 +27,7 @@ from compactlib.catalog.messages import (
 )
 from compactlib.catalog.model import NodeId
 from compactlib.catalog.outbox import NodeOptions, Outbox
-from compactlib.errors import CompactlibError
+from compactlib.errors import AuditFailed, CompactlibError
 
 REPORT_TIMER = "report"
 """Ends a wait for this node's own sources."""
@@ -175,13 +175,13 @@ class Participant:
         """Check that no zone is waited for and done at once.
 
         Raises:
-            AssertionError: one is; this is a bug.
+            AuditFailed: one is; this is a bug.
         """
         running = self._publication
         if running is not None:
             both = set(running.waiting.values()) & set(running.results)
             if both or (running.answer is not None and running.waiting):
-                raise AssertionError(f"zones {sorted(both)} are waited for and done, answer {running.answer}")
+                raise AuditFailed(f"zones {sorted(both)} are waited for and done, answer {running.answer}")
 
     def _refuse(self, round_id: RoundId, reason: RefusalReason, detail: str) -> None:
         self._out.send(round_id.coordinator.name,

@@ -18,6 +18,7 @@ import attrs
 from compactlib.catalog.history import HistoryView
 from compactlib.catalog.model import Culprit, Factor, Floor, Need
 from compactlib.catalog.timestamp import HIGHEST, Timestamp
+from compactlib.errors import AuditFailed
 
 
 @attrs.frozen(kw_only=True)
@@ -177,12 +178,13 @@ class PlacementTracker:
         """Check that no partition moves to an older change than the one it has.
 
         Raises:
-            AssertionError: one does; the message names it.
+            AuditFailed: one does; the message names it.
         """
         for zone, progress in self.placement().zones.items():
             for partition, change in progress.pending.items():
                 has = progress.stable.get(partition, 0)
-                assert change >= has, f"partition {partition} of zone {zone} moves from change {has} back to {change}"
+                if change < has:
+                    raise AuditFailed(f"partition {partition} of zone {zone} moves from change {has} back to {change}")
 
     def _edit(self, zone: int, edit: Callable[[ZoneProgress], ZoneProgress]) -> None:
         with self._lock:

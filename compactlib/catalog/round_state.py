@@ -16,7 +16,7 @@ from compactlib.catalog.outbox import NodeOptions, Outbox
 from compactlib.catalog.round_report import CompactionStats, NodeFailure, PublicationStats, Trigger
 from compactlib.catalog.timestamp import Timestamp
 from compactlib.catalog.verdict import Compact, Decision
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import AuditFailed, CompactlibError, InvalidInput
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 
 COLLECT_TIMER = "collect"
@@ -328,7 +328,7 @@ class Round:
         """Check that no node counts twice and that what is over waits for nothing.
 
         Raises:
-            AssertionError: one does; this is a bug.
+            AuditFailed: one does; this is a bug.
             InvalidInput: the topology is not one.
         """
         both = set(self.collection.reports) & set(self.collection.failed)
@@ -337,8 +337,8 @@ class Round:
         over = any(process.outcome is not None and process.ticket is not None
                    for process in (self.compaction, self.publication))
         if both or strangers or over or (self.publication.outcome is not None and self.publication.waiting):
-            raise AssertionError(f"{self.id}: {sorted(both)} count twice, {strangers} were not asked, compaction "
-                                 f"{self.compaction}, publication {self.publication}")
+            raise AuditFailed(f"{self.id}: {sorted(both)} count twice, {strangers} were not asked, compaction "
+                              f"{self.compaction}, publication {self.publication}")
         if not self.collection.topology.nodes:
             raise InvalidInput(f"{self.id} asks nobody")
 

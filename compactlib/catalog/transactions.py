@@ -20,6 +20,7 @@ from compactlib.catalog.errors import CatalogVersionNotFound
 from compactlib.catalog.history import HistoryView
 from compactlib.catalog.model import Culprit, Factor, Floor, Need
 from compactlib.catalog.timestamp import HybridClock, Timestamp
+from compactlib.errors import AuditFailed
 
 
 class Transaction:
@@ -106,16 +107,18 @@ class ActiveTransactions:
         """Check the counters against the history.
 
         Raises:
-            AssertionError: a counter is not positive, or a version in use is not retained.
+            AuditFailed: a counter is not positive, or a version in use is not retained.
         """
         view = self._view()
         with self._lock:
             for version, (count, activation) in self._active.items():
-                assert count > 0, f"{count} transactions at version {version}"
+                if count <= 0:
+                    raise AuditFailed(f"{count} transactions at version {version}")
                 try:
-                    assert view.activation(version) == activation, f"version {version} became active twice"
+                    if view.activation(version) != activation:
+                        raise AuditFailed(f"version {version} became active twice")
                 except CatalogVersionNotFound as error:
-                    raise AssertionError(f"{count} transactions use version {version}: {error}") from error
+                    raise AuditFailed(f"{count} transactions use version {version}: {error}") from error
 
     def __repr__(self) -> str:
         return f"ActiveTransactions({len(self)} at {len(self._active)} versions)"

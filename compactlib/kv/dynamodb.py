@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import InvalidInput, MissingDependency
+from compactlib.errors import AuditFailed, InvalidInput, MissingDependency
 from compactlib.kv import dynamodb_wire as wire
 from compactlib.kv.arguments import (
     Transaction,
@@ -207,7 +207,8 @@ class DynamoStore:
         versions: set[Predicate] = set()
         for item in self._all_items():
             version = self._read(wire.cell_in, item).predicate
-            assert version not in versions, f"the token of key {item['k']!r} was given out twice"
+            if version in versions:
+                raise AuditFailed(f"the token of key {item['k']!r} was given out twice")
             versions.add(version)
 
     def __repr__(self) -> str:
@@ -258,7 +259,9 @@ class DynamoStore:
                           TransactItems=request.items, ClientRequestToken=self._new_version().hex())
         if code_of(reply) == CANCELED:
             failed = request.first_failed(transaction, reply["CancellationReasons"])
-            assert failed is not None, f"the reasons {reply['CancellationReasons']!r} name no condition"
+            if failed is None:
+                raise StoreFailed(operation="transact", path=self._table, detail=f"the reasons "
+                                  f"{reply['CancellationReasons']!r} name no condition")
             raise PredicateFailed(partition=failed[0], key=failed[1])
 
     def _versions(self) -> Iterator[bytes]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compactlib.errors import InvalidInput, MissingDependency, Unsupported
+from compactlib.errors import AuditFailed, InvalidInput, MissingDependency, Unsupported
 from compactlib.kv import etcd_wire as wire
 from compactlib.kv.arguments import (
     Transaction,
@@ -27,7 +27,7 @@ from compactlib.kv.arguments import (
 )
 from compactlib.kv.connections import Connections
 from compactlib.kv.entries import PagedEntries
-from compactlib.kv.errors import ConnectFailed, DamagedStore, KeyNotFound, PredicateFailed, TooLarge
+from compactlib.kv.errors import ConnectFailed, DamagedStore, KeyNotFound, PredicateFailed, StoreFailed, TooLarge
 from compactlib.kv.etcd_errors import lost, refused
 from compactlib.kv.store import Condition, Delete, Entry, KVLimits, Predicate, Put, Versioned
 
@@ -164,7 +164,8 @@ class EtcdStore:
                 except ValueError as error:
                     raise DamagedStore(path=self._path, detail=str(error)) from error
                 revision = wire.revision_of(found).mod_revision
-                assert 0 < revision <= present, f"key {name!r} has revision {revision}, etcd stands at {present}"
+                if not 0 < revision <= present:
+                    raise AuditFailed(f"key {name!r} has revision {revision}, etcd stands at {present}")
                 position = name + b"\0"
             if not reply.get("more"):
                 return
@@ -192,7 +193,8 @@ class EtcdStore:
             found = next(iter(wire.entries_of(response["response_range"])), None)
             if not wire.holds(predicate, found):
                 raise PredicateFailed(partition=partition, key=key)
-        raise AssertionError(f"etcd refused a transaction all of whose conditions hold: {transaction!r}")
+        raise StoreFailed(operation=operation, path=self._path, detail="etcd refused a transaction although all of its "
+                          "conditions hold")
 
     def _set_up(self) -> None:
         name = self._keys.schema

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from sortedcontainers import SortedDict
 
-from compactlib.errors import Closed
+from compactlib.errors import AuditFailed, Closed
 from compactlib.kv.arguments import (
     checked_cell,
     checked_partition,
@@ -139,12 +139,14 @@ class MemoryStore:
         with self._lock:
             versions: list[Predicate] = []
             for partition, cells in self._partitions.items():
-                assert cells, f"partition {partition!r} is kept although it is empty"
+                if not cells:
+                    raise AuditFailed(f"partition {partition!r} is kept although it is empty")
                 keys = list(cells)
-                assert keys == sorted(set(keys)), f"the keys of partition {partition!r} do not ascend"
+                if keys != sorted(set(keys)):
+                    raise AuditFailed(f"the keys of partition {partition!r} do not ascend")
                 versions += (cell.predicate for cell in cells.values())
-            if not self._by_value:
-                assert len(versions) == len(set(versions)), "two keys share one version"
+            if not self._by_value and len(versions) != len(set(versions)):
+                raise AuditFailed("two keys share one version")
 
     def __repr__(self) -> str:
         cells = sum(map(len, self._partitions.values()))

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import attrs
 
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import InvalidInput, StorageError, Unsupported
+from compactlib.errors import AuditFailed, InvalidInput, StorageError, Unsupported
 from compactlib.files import Files, LocalFiles, StrPath
 from compactlib.kv.arguments import Transaction, checked_cell
 from compactlib.kv.connections import Connections
@@ -117,8 +117,10 @@ class SqliteStore(TransactionalStore):
                 rows = connection.execute("SELECT partition, key, value, version, checksum FROM cells")
                 for partition, key, value, version, checksum in rows:
                     require_sound(self._path, partition, key, value, version, checksum)
-                    assert version <= counter, f"key {key!r} has version {version}, the counter stands at {counter}"
-                    assert version not in versions, f"version {version} was given out twice, to {key!r} last"
+                    if version > counter:
+                        raise AuditFailed(f"key {key!r} has version {version}, the counter stands at {counter}")
+                    if version in versions:
+                        raise AuditFailed(f"version {version} was given out twice, to {key!r} last")
                     versions.add(version)
             finally:
                 connection.execute("ROLLBACK")

@@ -254,6 +254,6 @@ class KVStore(Protocol):
         """Check the store's own invariants. May read everything.
 
         Raises:
-            AssertionError: the store is wrong; the message has the numbers.
+            AuditFailed: the store is wrong; the message has the numbers.
             CorruptData: what is stored is damaged.
         """
