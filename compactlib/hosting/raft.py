@@ -21,7 +21,7 @@ import attrs
 
 from compactlib.clock import Clock
 from compactlib.errors import AuditFailed, Busy, Closed, CompactlibError, InvalidInput, MissingDependency
-from compactlib.files import Files, LocalFiles, StrPath
+from compactlib.files import Files, LocalFiles, StrPath, sync_names
 from compactlib.hosting.command_log import StateMachine
 from compactlib.hosting.errors import LogBroken, NoAnswer, NotLeader, NotStarted
 from compactlib.outcome import Done, Failed, Skipped
@@ -137,6 +137,7 @@ class RaftLog:
         self._replica: _Replica | None = None
         self._broken: tuple[int, str, BaseException] | None = None
         self._closed = False
+        self._pid = os.getpid()
 
     def start(self, machine: StateMachine) -> None:
         """See `CommandLog.start`: the machine gets the commands in pysyncobj's thread, as they are found committed.
@@ -162,7 +163,8 @@ class RaftLog:
         if self._folder is not None:
             if not os.path.isdir(self._folder):
                 self._files.make_folder(self._folder)
-                self._files.sync_folder(os.path.dirname(os.path.abspath(self._folder)))
+            # Also if it was there: whoever made it may have been killed before this.
+            sync_names(self._files, self._folder)
             chosen["journalFile"] = os.path.join(self._folder, "journal")
             chosen["fullDumpFile"] = os.path.join(self._folder, "snapshot")
         conf = SyncObjConf(**{**chosen, **self._settings})
@@ -272,7 +274,7 @@ class RaftLog:
             if self._closed:
                 return
             self._closed = True
-        if self._node is not None:
+        if self._node is not None and self._pid == os.getpid():
             self._node.destroy_synchronous()
 
     def audit(self) -> None:
@@ -309,6 +311,9 @@ class RaftLog:
         broken = self._is_broken()
         if broken is not None:
             raise broken from self.last_error
+        if self._pid != os.getpid():
+            raise Closed(f"the log of {self._address} was started by process {self._pid}, and this is process "
+                         f"{os.getpid()}; a fork has none of its threads, start one here when it is closed there")
         if self._closed:
             raise Closed("the log was closed; open it again")
         if self._node is None or self._replica is None:

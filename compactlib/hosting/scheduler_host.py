@@ -61,7 +61,7 @@ from compactlib.scheduler.stored_settings import (
 
 SNAPSHOT_FAILED = "scheduler_snapshot_failed"
 """A snapshot was not written, or not surely; the next command tries again: `error`."""
-CLEANUP_FAILED = "scheduler_cleanup_failed"
+LEFTOVERS_STAY = "scheduler_leftovers_stay"
 """A snapshot is in force, and what it replaces could not be removed, from the store or from the log: `error`."""
 
 AnswerT = TypeVar("AnswerT")
@@ -347,9 +347,9 @@ class SchedulerHost:
             if index <= snapshots.index:
                 return Skipped(f"nothing has happened since command {snapshots.index}")
             snapshots.save(index, data)
-            told.append((CLEANUP_FAILED, snapshots.cleanup_error))
+            told.append((LEFTOVERS_STAY, snapshots.cleanup_error))
             compacted = self.log.compact(index)
-            told.append((CLEANUP_FAILED, compacted.error if isinstance(compacted, Failed) else None))
+            told.append((LEFTOVERS_STAY, compacted.error if isinstance(compacted, Failed) else None))
         except CompactlibError as error:
             told.append((SNAPSHOT_FAILED, error))
             return Failed(error)

@@ -48,7 +48,7 @@ HEAD_KEY = b"head"
 MAX_CHUNK_BYTES = 256 * 1024
 CHECKPOINT_FAILED = "scheduler_checkpoint_failed"
 """A checkpoint was not written; the journal goes on, and the next command tries again: `error`."""
-CLEANUP_FAILED = "scheduler_cleanup_failed"
+LEFTOVERS_STAY = "scheduler_leftovers_stay"
 """Older checkpoints and entries could not be removed; the next checkpoint tries again: `error`."""
 _MAX_ATTEMPTS = 100
 _MAX_LOADS = 10
@@ -127,7 +127,7 @@ class StoredScheduler:
         head, predicate, state = self._load(config, with_index)
         service = SchedulerService(state=state)
         if head is not None:
-            self._replay_and_seal(head, service)
+            self._replay_and_seal(head, service, clock)
             state = under(state, config)
         self._head, self._predicate, self._knows_predicate = head or _Head(0, 0, 0, 0, 0), predicate, True
         self.service: SchedulerService = SchedulerService(state=state, observer=self._observer)
@@ -373,7 +373,7 @@ class StoredScheduler:
             self._predicate, self._knows_predicate = predicate, True
             self._remove(list(self._leftovers(head)), Condition(self._partition, HEAD_KEY, predicate))
         except CompactlibError as error:
-            self._observer.event(CLEANUP_FAILED, {"error": str(error)})
+            self._observer.event(LEFTOVERS_STAY, {"error": str(error)})
 
     def _leftovers(self, head: _Head) -> Iterator[bytes]:
         """Older checkpoints, checkpoints that lost against this one, and older journal entries that are no seals."""
@@ -446,29 +446,32 @@ class StoredScheduler:
         if found != head.rows:
             raise CorruptData(path=self._place(HEAD_KEY), offset=16, expected=f"{head.rows} rows", found=f"{found}")
 
-    def _replay_and_seal(self, head: _Head, service: SchedulerService) -> None:
+    def _replay_and_seal(self, head: _Head, service: SchedulerService, clock: Clock | None) -> None:
         """Apply the journal of the owner before, and keep it from writing more."""
         for position in count():
             key = _entry_key(head, position)
-            data = self._entry_or_seal(key)
+            data = self._entry_or_seal(key, clock)
             if data == _SEAL_RECORD:
                 return
             service.apply(*decode_command(data, self._place(key)))
 
-    def _entry_or_seal(self, key: bytes) -> bytes:
+    def _entry_or_seal(self, key: bytes, clock: Clock | None) -> bytes:
         """What stands in a place of the journal; a seal is put there if it is free."""
-        failed: CompactlibError | None = None
+        unknown: OutcomeUnknown | None = None
         for _ in range(_MAX_ATTEMPTS):
-            data = self._get(key)
+            data = (self._get(key) if unknown is None else
+                    look_until_seen(lambda: self._get(key), unknown, clock=clock, rng=self._rng))
             if data is not None:
                 return data
             try:
                 self._kv.set_if(self._partition, key, _SEAL_RECORD, None)
                 return _SEAL_RECORD
-            except (PredicateFailed, OutcomeUnknown) as error:
-                failed = error  # reading again tells
-        raise Busy(f"{self._place(key)} could not be read or written {_MAX_ATTEMPTS} times in a row: {failed}; try "
-                   f"again") from failed
+            except PredicateFailed:
+                continue  # the owner before was faster
+            except OutcomeUnknown as error:
+                unknown = error
+        raise unknown or Busy(f"{self._place(key)} could not be read or written {_MAX_ATTEMPTS} times in a row; try "
+                              f"again")
 
     def _get(self, key: bytes) -> bytes | None:
         try:

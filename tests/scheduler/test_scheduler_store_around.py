@@ -147,7 +147,7 @@ def test_a_clean_up_that_fails_is_told_and_done_by_the_next_one() -> None:
     opened(inner).apply(blocks("a"))
     kv = FaultyStore(inner, lambda operation: KVFault.FAIL if failing and operation.name == "transact" else None)
     scheduler = opened(kv, observer=watching, seed=2)
-    assert [name for name, _ in watching.events] == ["scheduler_cleanup_failed"]
+    assert [name for name, _ in watching.events] == ["scheduler_leftovers_stay"]
     failing.clear()
     scheduler.checkpoint()
     assert sum(entry.key.startswith(b"c/") for entry in inner.scan(PARTITION)) == 1
@@ -281,8 +281,13 @@ def test_what_is_told_after_a_lost_answer_is_true() -> None:
             assert sum(told != "done" for _, told in returned) <= 1, "it goes on once the store answers"
         again.apply(blocks("later"))
 
-    report = explore_lost_answers(MemoryStore, work, check)
-    assert report.runs > 100
+    def taken_over() -> MemoryStore:
+        kv = MemoryStore()
+        opened(kv, seed=0).apply(blocks("before"))
+        return kv
+
+    assert explore_lost_answers(MemoryStore, work, check).runs > 100
+    assert explore_lost_answers(taken_over, work, check).runs > 100
 
 
 def test_a_command_that_was_interrupted_after_it_was_sent_is_found_again() -> None:
