@@ -108,7 +108,7 @@ def test_what_a_successor_acknowledges_survives_a_power_failure(durability: Dura
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("durability", "states"), [("each", 30_000), ("group", 10_000), ("interval", 10_000)])
+@pytest.mark.parametrize(("durability", "states"), [("each", 20_000), ("group", 10_000), ("interval", 10_000)])
 def test_what_a_successor_acknowledges_survives_a_power_failure_long(durability: Durability, states: int,
                                                                      scratch: Path) -> None:
     assert kills(scratch, durability, limit=64, max_states=states).distinct == states
