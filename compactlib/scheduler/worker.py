@@ -39,6 +39,8 @@ from compactlib.scheduler.worker_core import (
     WorkerCore,
 )
 
+WORKER_FAILED = "scheduler_worker_failed"
+"""Something unexpected in the polling thread, which goes on: `error`, `message`, `failures`, `retry_in_seconds`."""
 _LOOK_AGAIN_SECONDS = 0.1
 """How long somebody waits at most before they look at the (injected) clock again."""
 _LEASE_PARTS = 3
@@ -195,7 +197,7 @@ class Worker:
         self._running: dict[int, RunningJob] = {}
         self._job_threads = DaemonThreads(options.capacity, "compactlib-job")
         self._cleanup_threads = DaemonThreads(options.cleanup_capacity, "compactlib-cleanup")
-        self._polls = Turns(self._turn, name="compactlib-worker", event="scheduler_worker_failed", clock=self._clock,
+        self._polls = Turns(self._turn, name="compactlib-worker", event=WORKER_FAILED, clock=self._clock,
                             observer=self._observer, first_delay_seconds=min(0.1, options.poll_seconds),
                             max_delay_seconds=options.max_poll_seconds)
         # What the core knows changes under it, and whoever waits for that is woken.
