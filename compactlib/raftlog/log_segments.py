@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from compactlib.errors import Busy, CompactlibError, CorruptData, NotFound, Stale, StorageError
 from compactlib.files import StrPath
@@ -23,6 +23,7 @@ from compactlib.raftlog.segment import SegmentReader
 from compactlib.raftlog.snapshot_state import SnapshotState, write_snapshot_state
 
 _MAX_LOOKS = 100
+_SeenT = TypeVar("_SeenT")
 
 
 class LogSegments(SegmentLog):
@@ -170,7 +171,7 @@ class LogSegments(SegmentLog):
 
     def _held_at(self, index: int) -> tuple[SegmentReader, int] | None:
         self._publish_newest()
-        for _ in range(2):
+        for _ in range(_MAX_LOOKS):
             ref = self._segments.find(index)
             if ref is None:
                 return None
@@ -183,25 +184,36 @@ class LogSegments(SegmentLog):
 
     def next_index(self, index: int) -> int | None:
         """The lowest index from `index` on that segments hold, dead or not; `None` if there is none."""
+        return self._looking_anew(lambda: self._next_index(index))
+
+    def _next_index(self, index: int) -> int | None:
         refs = self.refs
         while (ref := next_ref(refs, index)) is not None:
-            with contextlib.suppress(NotFound):
-                columns = self._segments.reader(ref.number).index
-                inside = columns.positions_between(max(ref.first, index), ref.last)
-                if inside:
-                    return columns.columns.indexes[inside[0]]
+            columns = self._segments.reader(ref.number).index
+            inside = columns.positions_between(max(ref.first, index), ref.last)
+            if inside:
+                return columns.columns.indexes[inside[0]]
             index = ref.last + 1
         return None
 
+    def _looking_anew(self, look: Callable[[], _SeenT]) -> _SeenT:
+        """What `look` sees; again from the list when a segment that was listed has gone meanwhile."""
+        for _ in range(_MAX_LOOKS - 1):
+            with contextlib.suppress(NotFound):
+                return look()
+        return look()
+
     def previous_index(self, index: int) -> int:
         """The highest index up to `index` that segments hold, dead or not; -1 if there is none."""
+        return self._looking_anew(lambda: self._previous_index(index))
+
+    def _previous_index(self, index: int) -> int:
         for ref in reversed(self.refs):
             if ref.first <= index:
-                with contextlib.suppress(NotFound):
-                    columns = self._segments.reader(ref.number).index
-                    inside = columns.positions_between(ref.first, min(ref.last, index))
-                    if inside:
-                        return columns.columns.indexes[inside[-1]]
+                columns = self._segments.reader(ref.number).index
+                inside = columns.positions_between(ref.first, min(ref.last, index))
+                if inside:
+                    return columns.columns.indexes[inside[-1]]
         return -1
 
     def matching(self, first: int, last: int, term: int) -> int:
@@ -226,24 +238,27 @@ class LogSegments(SegmentLog):
 
     def holding(self, indexes: IndexSet) -> IndexSet:
         """Those of `indexes` that segments hold."""
-        found = [self._segments.reader(ref.number).index.index_set().between(ref.first, ref.last)
-                 for ref in self.refs if indexes.overlaps(ref.first, ref.last)]
-        return IndexSet().union(*found) & indexes
+        def look() -> IndexSet:
+            found = [self._segments.reader(ref.number).index.index_set().between(ref.first, ref.last)
+                     for ref in self.refs if indexes.overlaps(ref.first, ref.last)]
+            return IndexSet().union(*found) & indexes
+
+        return self._looking_anew(look)
 
     def open_for(self, indexes: IndexSet) -> list[tuple[SegmentReader, IndexSet]]:
         """The open segments that hold `indexes`, each with those that it holds, ascending."""
-        for _ in range(_MAX_LOOKS):
-            with contextlib.suppress(NotFound):
-                found = []
-                for ref in self.refs:
-                    wanted = indexes.between(ref.first, ref.last)
-                    if wanted:
-                        reader = self._segments.reader(ref.number)
-                        held = wanted & reader.index.index_set()
-                        if held:
-                            found.append((reader, held))
-                return found
-        return []
+        def look() -> list[tuple[SegmentReader, IndexSet]]:
+            found = []
+            for ref in self.refs:
+                wanted = indexes.between(ref.first, ref.last)
+                if wanted:
+                    reader = self._segments.reader(ref.number)
+                    held = wanted & reader.index.index_set()
+                    if held:
+                        found.append((reader, held))
+            return found
+
+        return self._looking_anew(look)
 
     # -- snapshots and compactions
 
@@ -255,8 +270,10 @@ class LogSegments(SegmentLog):
         """
         # Before the segments are listed: what leaves the memtable is in segments by then.
         elsewhere = self.elsewhere()
-        require_live(state.live, self._state, self.refs,
-                     lambda ref: self._segments.reader(ref.number).index.index_set(), elsewhere)
+        with self._switch:
+            # A flush meanwhile may take back what is listed, and remove it.
+            require_live(state.live, self._state, self.refs,
+                         lambda ref: self._segments.reader(ref.number).index.index_set(), elsewhere)
 
     def record_state(self, state: SnapshotState) -> None:
         """Put the row of a snapshot in force durably. `require_held` comes first; everything live must be durable.
@@ -281,9 +298,11 @@ class LogSegments(SegmentLog):
         live = state.live | pinned
         suspects = live & (self.elsewhere() | pinned)
         if suspects:
-            held = [self._segments.reader(segment.ref.number).index.index_set().between(segment.ref.first,
-                                                                                       segment.ref.last)
-                    for segment in known if suspects.overlaps(segment.ref.first, segment.ref.last)]
+            held = []
+            for ref in [segment.ref for segment in known if suspects.overlaps(segment.ref.first, segment.ref.last)]:
+                # One that a flush has taken back meanwhile holds nothing any more.
+                with contextlib.suppress(NotFound):
+                    held.append(self._segments.reader(ref.number).index.index_set().between(ref.first, ref.last))
             live = live - (suspects - IndexSet().union(*held))
         return SnapshotState(state.index, live, state.term)
 

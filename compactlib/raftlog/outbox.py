@@ -35,13 +35,22 @@ class Outbox:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """This thread delivers nothing inside the `with`, and everything behind it. For whoever is to hold a lock."""
+        """This thread delivers nothing inside the `with`, and everything behind it. For whoever is to hold a lock.
+
+        An interrupt is not kept waiting: what was put in stays for the next delivery then.
+        """
         self._mine.depth = getattr(self._mine, "depth", 0) + 1
+        interrupted = True
         try:
             yield
+            interrupted = False
+        except Exception:
+            interrupted = False
+            raise
         finally:
             self._mine.depth -= 1
-            self.deliver()
+            if not interrupted:
+                self.deliver()
 
     def deliver(self) -> None:
         """Make the calls that wait, unless another thread is at it, or this one is inside `held`."""

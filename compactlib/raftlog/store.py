@@ -363,6 +363,9 @@ class RaftLogStore:
             log.freeze(closed.number)
 
     def _on_settled(self, closed: ClosedFile) -> None:
+        if self._closed:
+            # Replayed when it is opened again.
+            return
         waiting = self._wal.number - self._wal.file_numbers.start
         if self._options.background and waiting <= self._options.max_unflushed_files:
             self._flusher.wake()

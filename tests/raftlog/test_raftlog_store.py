@@ -318,11 +318,13 @@ def test_a_disk_that_refuses_any_step_of_opening_leaves_all_as_it_was(tmp_path: 
             check_log(store.log("a"), expected)
 
 
-def test_a_wal_that_names_a_log_that_is_gone_is_not_opened(tmp_path: Path) -> None:
+def test_a_log_that_is_gone_while_the_wal_names_it_is_named(tmp_path: Path) -> None:
     with RaftLogStore(tmp_path, SMALL) as store:
         store.log("a").append(rows(1, 3))
     for name in os.listdir(tmp_path / "logs" / "a"):
         os.unlink(tmp_path / "logs" / "a" / name)
     os.rmdir(tmp_path / "logs" / "a")
-    with pytest.raises(CorruptData, match="expected the segments of log 'a', which the WAL names"):
-        RaftLogStore(tmp_path, SMALL)
+    with RaftLogStore(tmp_path, SMALL) as store:
+        with pytest.raises(CorruptData, match="expected the segments of log 'a', which the WAL names"):
+            store.log("a")
+        assert store.status().damaged == ("a",)

@@ -210,7 +210,8 @@ def snapshot_life(folder: Path, files: LifeFiles) -> None:
         files.acknowledge(index)
         return index
 
-    last = promise()
+    # Checkpoints may be further: the life before was killed before it had put one in force.
+    last = max(promise(), *(each.index for each in snapshots.checkpoints), -1)
     for start in (last, last + 10):
         snapshots.write_checkpoint(SnapshotMeta(start + 2, 1, IndexSet.from_sorted([max(start, 0)])), [b"checkpoint"])
         snapshots.promote(start + 2)
