@@ -16,7 +16,7 @@ import attrs
 
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, InvalidInput, StorageError, Unsupported
-from compactlib.files import Files, LocalFiles, StrPath
+from compactlib.files import Files, LocalFiles, StrPath, sync_names
 from compactlib.kv.arguments import Transaction, checked_cell
 from compactlib.kv.connections import Connections
 from compactlib.kv.errors import DamagedStore, KeyNotFound, NotAStore, OutcomeUnknown, PredicateFailed
@@ -55,7 +55,7 @@ class SqliteStore(TransactionalStore):
         busy_seconds: how long a write waits for another process before it raises `SlowDown`.
         page_size: how many entries one page of a scan holds, at most; 4 MiB also end a page.
         create: whether a file that is absent or empty becomes a new store. Give `False` where there must be one.
-        files: creates the file.
+        files: creates the file, and syncs its folder at each opening.
         clock: sleeps while another process sets the file up.
 
     Raises:
@@ -268,7 +268,6 @@ def _require_file(path: str, files: Files | None) -> None:
     try:
         if not os.path.exists(path) and files is not None:
             files.create(path).close()
-            files.sync_folder(os.path.dirname(path))
     except StorageError:
         # Another process was faster, or the folder is not there.
         if not os.path.exists(path):
@@ -278,6 +277,8 @@ def _require_file(path: str, files: Files | None) -> None:
     if 0 < size < _HEADER_BYTES or (not size and files is None):
         raise NotAStore(f"{path} has {size} bytes, so there is no key-value store in it; check the path, restore the "
                         f"file from a copy, or open it with create=True to begin anew", path=path)
+    # A file that was found may be one whose maker was killed before its name was durable.
+    sync_names(LocalFiles() if files is None else files, os.path.dirname(path))
 
 
 def _has_other_header(path: str) -> bool:

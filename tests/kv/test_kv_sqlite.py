@@ -22,6 +22,7 @@ from hypothesis import settings
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Closed, CompactlibError, CorruptData, DiskFull, InvalidInput, StorageError, Unsupported
+from compactlib.files import LocalFiles, StrPath
 from compactlib.kv import (
     ConnectFailed,
     DamagedStore,
@@ -140,6 +141,25 @@ def test_a_writer_that_is_killed_leaves_whole_transactions(tmp_path: Path) -> No
             with store.scan(b"log") as entries:
                 assert [int(entry.key) for entry in entries] == list(range(1, int(left) + 1))
             store.audit()
+
+
+def test_a_file_that_is_found_is_made_durable_before_anything_is_acknowledged_in_it(tmp_path: Path) -> None:
+    """Whoever made it may have been killed before it synced the folder; then a power failure would take the name."""
+    synced: list[str] = []
+
+    class Noting(LocalFiles):
+        def sync_folder(self, path: StrPath) -> None:
+            synced.append(os.fspath(path))
+            super().sync_folder(path)
+
+    path = tmp_path / "folder" / "kv"
+    path.parent.mkdir()
+    path.touch()
+    for _ in range(2):
+        synced.clear()
+        with contextlib.closing(SqliteStore(path, files=Noting())) as store:
+            assert synced == [str(path.parent), str(tmp_path)]
+            store.set(b"p", b"k", b"v")
 
 
 def test_another_process_may_set_the_file_up_at_any_statement_of_this_one(tmp_path: Path,
