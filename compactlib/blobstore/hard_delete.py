@@ -92,6 +92,7 @@ class HardDeleter:
         records = written = 0
         lent = limit.lend()
         try:
+            self._store.require_mine()
             with self._store.compactions.ownership.cancels(lent):
                 while (batch := self._next_batch(Breather(self._store.clock, lent))) is not None:
                     erasures, sequence = batch

@@ -149,6 +149,21 @@ def test_it_gives_way_to_a_compaction_that_is_in_progress(folder: Path, clock: M
         assert report_of(HardDeleter(store, compactor).run(budget=Budget())).records == 15
 
 
+def test_two_of_them_take_turns(folder: Path, clock: ManualClock) -> None:
+    with secrets_of(folder, clock) as store:
+        one, other = (HardDeleter(store, BlobCompactor(store)) for _ in range(2))
+        assert report_of(one.run(budget=Budget())).records == 15
+        assert report_of(other.run(budget=Budget())).records == 0
+        store.delete("b0")
+        clock.advance(RETENTION + 1)
+        store.close_active_segment()
+        assert report_of(other.run(budget=Budget())).records == 1
+        one.audit()
+        assert report_of(one.run(budget=Budget())).records == 0
+        assert one.sequence == other.sequence
+        assert not verify(store).findings
+
+
 def test_a_budget_ends_it_between_batches(folder: Path, clock: ManualClock) -> None:
     with secrets_of(folder, clock) as store:
         outcome = run(store, budget=Budget(total_bytes=1))

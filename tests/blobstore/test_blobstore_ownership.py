@@ -24,10 +24,10 @@ from compactlib.blobstore.sense import Sensor
 from compactlib.blobstore.store import BlobStore
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
-from compactlib.errors import BudgetSpent, Busy, Closed
+from compactlib.errors import BudgetSpent, Busy, Closed, DiskFull
 from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.rewrite import LocalExecutor, RewriteOutcome, RewriteTask
+from compactlib.rewrite import LocalExecutor, RewriteFailure, RewriteOutcome, RewriteTask
 from tests.blobstore.compaction_stores import START, done, open_store, plan_of, strays
 from tests.blobstore.held_compactions import PATIENCE, SETTINGS, Held, Working, build, check, open_held
 
@@ -347,6 +347,16 @@ class Breaking:
             yield outcome
 
 
+class Refusing:
+    """An executor whose disk refuses, and that is broken besides."""
+
+    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+            observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
+        first, *_ = tasks
+        yield RewriteFailure(first.name, DiskFull(operation="write", path="/x", errno=28))
+        yield from never()
+
+
 class Shouting(Observer):
     """Raises whatever it is told."""
 
@@ -359,7 +369,7 @@ class Shouting(Observer):
 
 @pytest.mark.parametrize("arguments", [
     {"executor": Breaking(0, Trouble("broken"))}, {"executor": Breaking(1, Trouble("broken"))},
-    {"executor": Breaking(1, KeyboardInterrupt())}, {"executor": Breaking(1, SystemExit())},
+    {"executor": Refusing()}, {"executor": Breaking(1, KeyboardInterrupt())}, {"executor": Breaking(1, SystemExit())},
     {"commit_guard": never}, {"commit_guard": lambda: None}], ids=str)
 def test_whatever_is_raised_the_store_is_usable_and_the_next_goes_on(arguments: dict[str, Any], folder: Path) -> None:
     before = build(folder)
