@@ -243,7 +243,13 @@ class BlobStore(StoreLog):
         gone = put is None or bool(put.flags & RecordFlag.ERASED)
         if state.is_deleted and (gone or not options.include_deleted):
             return Deleted(key, deciding.op_time_ms / 1000, deciding.life_version, gone)
-        if state.newest.expires_ms >= 0 and not options.include_expired and state.is_expired(self._now_ms()):
+        if state.newest.expires_ms >= 0 and not options.include_expired:
+            is_expired = state.is_expired(self._now_ms())
+            # What the clock had to say.
+            self._log.observer.deliver()
+        else:
+            is_expired = False
+        if is_expired:
             return Expired(key, state.newest.expires_ms / 1000)
         return Missing(key) if put is None or gone else put
 

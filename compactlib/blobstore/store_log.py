@@ -58,8 +58,9 @@ class StoreLog:
         self._log: LiveLog = opened.log
         self._salt = salt_of(self._descriptor.incarnation)
         self._compactions = StoreCompactions(f"the blob store {self._name}", opened.compaction.log)
-        self._store_clock = StoreClock(self._clock, last_known_time(self._log.state), self._observer)
+        self._store_clock = StoreClock(self._clock, last_known_time(self._log.state), self._log.observer)
         self._closed = False
+        self._log.observer.deliver()
 
     # ------------------------------------------------------------------------------------------------- properties
 
@@ -135,6 +136,7 @@ class StoreLog:
         For an operator who has looked at it. Nobody has to: if the clock stays so, it is believed half a minute later.
         """
         self._store_clock.accept()
+        self._log.observer.deliver()
 
     def status(self) -> StoreStatus:
         """Numbers of the store as it is now. Takes the lock for a moment."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -16,12 +17,13 @@ from compactlib.blobstore.config import Durability
 from compactlib.blobstore.model import Blob, Deleted
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
-from compactlib.errors import Busy, Conflict, DiskFull, InvalidInput, StorageError
+from compactlib.errors import Busy, Closed, Conflict, DiskFull, InvalidInput, StorageError
 from compactlib.files import Files, LocalFiles
 from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed
 from compactlib.testing.crash_recorder import RecordingFiles
 from compactlib.testing.faults import Crash, FailingFiles
+from compactlib.testing.forks import check_fork
 from compactlib.testing.kills import KillReport, LifeFiles, explore_kills
 
 NOW = 1_000_000.0
@@ -319,3 +321,16 @@ def test_a_thing_under_the_name_of_a_segment_or_an_index_is_left_alone(name: str
     with opened(scratch) as store:
         assert all(isinstance(store.get(b"%d" % number), Blob) for number in range(6, 20))
     assert victim.read_bytes() == b"v" * 64
+
+
+def test_a_fork_is_refused_and_its_parent_goes_on(scratch: Path) -> None:
+    numbers = itertools.count()
+
+    def write(store: BlobStore) -> None:
+        store.put(b"%d" % next(numbers), b"content")
+
+    def audit(store: BlobStore) -> None:
+        store.audit()
+        assert [entry.id for entry in store.entries_since(None).entries] == [b"0", b"1", b"2"]
+
+    assert isinstance(check_fork(lambda: opened(scratch), write, BlobStore.close, audit=audit), Closed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from compactlib.blobstore.replication import ReplicationToken
 from compactlib.budget import Budget
 from compactlib.clock import Clock, ManualClock
 from compactlib.errors import CompactlibError
+from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed
 from compactlib.runtime.steady_clock import DEFAULT_CONFIRM_SECONDS
 from compactlib.testing import Jump, JumpingClock, explore_clock_jumps
@@ -109,6 +112,32 @@ def test_a_clock_that_stays_so_is_believed_and_an_operator_may_accept_it_at_once
         assert seen(store)["long"] == "Expired"
         store.accept_clock()
         assert seen(store)["long"] == "Blob"
+
+
+def test_jumps_are_told_outside_of_the_stores_lock(scratch: Path) -> None:
+    told: list[str] = []
+
+    class Curious(Observer):
+        def event(self, name: str, fields: Mapping[str, Any]) -> None:
+            told.append(name)
+            thread = threading.Thread(target=lambda: store.put(f"by the observer {len(told)}", b""))
+            thread.start()
+            thread.join(10)
+            assert not thread.is_alive()
+            raise RuntimeError("an observer's own")
+
+    clock = Ahead(NOW)
+    with BlobStore(scratch / "store", clock=clock, observer=Curious()) as store:
+        store.put("a", b"", ttl_seconds=60)
+        clock.off = DAY
+        store.put("b", b"")
+        assert told == ["clock_jumped"]
+        clock.off = -DAY
+        assert isinstance(store.get("a"), Blob)
+        assert told == ["clock_jumped"] * 2
+        store.accept_clock()
+        assert told[2:] == ["clock_accepted"]
+        assert isinstance(store.get("by the observer 3"), Blob)
 
 
 def test_a_step_at_opening_drops_nothing_before_it_is_confirmed(scratch: Path) -> None:
