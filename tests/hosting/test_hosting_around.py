@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from compactlib.clock import Clock, ManualClock
-from compactlib.errors import ClockJumped, Closed, CompactlibError, InvalidInput
+from compactlib.errors import Busy, ClockJumped, Closed, CompactlibError, InvalidInput
 from compactlib.files import Files
 from compactlib.hosting import LocalLog, LogBroken, SchedulerHost, SchedulerMachine, SnapshotStore
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, PredicateFailed
@@ -20,7 +20,7 @@ from compactlib.observe import Observer, RecordingObserver
 from compactlib.outcome import Failed
 from compactlib.raftlog import LogOptions, SegmentLimits
 from compactlib.runtime import SteadyClock
-from compactlib.scheduler import AddBlocks, Command, JobStatus, PollRequest, SchedulerConfig, StatusUpdate
+from compactlib.scheduler import AddBlocks, BlockMeta, Command, JobStatus, PollRequest, SchedulerConfig, StatusUpdate
 from compactlib.scheduler.stored_settings import encode_settings
 from compactlib.testing import check_fork, check_settings, explore_kills, explore_lost_answers, explore_pauses
 from compactlib.testing.interleave_stage import Stage
@@ -30,6 +30,7 @@ from compactlib.testing.jumps import Jump as ClockJump
 from compactlib.testing.kills import LifeFiles
 from compactlib.testing.kv_faults import FaultyStore, KVFault, KVOperation
 from compactlib.testing.lost_answers import LostAnswer
+from compactlib.testing.pauses import SteppedFiles
 from tests.hosting.machines import Journal
 from tests.hosting.workload import CONFIG, blocks
 from tests.raftlog.wrapped_files import WatchedFiles
@@ -134,6 +135,44 @@ def test_a_former_owner_of_snapshots_that_wakes_at_any_request_harms_nothing() -
     report = explore_pauses({"owner": lambda kv: owner(kv, "owner"), "heir": lambda kv: owner(kv, "heir")}, world,
                             check, both=True)
     assert report.schedules > 100
+
+
+def test_a_host_that_pauses_at_any_change_of_its_folder_or_its_store_keeps_others_out(memory_path: Path) -> None:
+    folders = iter(range(1 << 30))
+
+    class World:
+        def __init__(self, stage: Stage) -> None:
+            self.folder = memory_path / str(next(folders))
+            self.kv: KVStore = MemoryStore()
+            self.acknowledged: set[str] = set()
+            self.own("before", None)
+            self.files, self.kv = SteppedFiles(None, stage), SteppedStore(self.kv, stage)
+
+        def own(self, name: str, files: Files | None) -> None:
+            log = LocalLog(self.folder, options(files=files))
+            try:
+                host = SchedulerHost(log, self.kv, CONFIG, rng=random.Random(name), snapshot_every=0)
+                for number in range(2):
+                    added = BlockMeta(id=f"{name}-{number}", tenant="A", shard=0, level=0)
+                    host.add_blocks([added])
+                    self.acknowledged.add(added.id)
+                host.snapshot()
+                host.add_blocks([BlockMeta(id=f"{name}-last", tenant="A", shard=0, level=0)])
+                self.acknowledged.add(f"{name}-last")
+            finally:
+                log.close()
+
+    def check(world: World, results: Any) -> None:
+        for name, result in results.items():
+            assert result is None or (name == "heir" and isinstance(result, Busy)), (name, result)
+        with SchedulerHost(LocalLog(world.folder, options()), world.kv, CONFIG, snapshot_every=0) as host:
+            index = host.machine.service.state.index
+            assert index is not None
+            assert world.acknowledged == {block.id for block in index.blocks()}
+            host.audit()
+
+    explore_pauses({"owner": lambda world: world.own("owner", world.files),
+                    "heir": lambda world: world.own("heir", world.files)}, World, check, max_schedules=60)
 
 
 def test_what_is_told_of_a_snapshot_whose_answer_was_lost_is_true() -> None:

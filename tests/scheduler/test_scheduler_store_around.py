@@ -112,7 +112,7 @@ def test_two_owners_at_every_step_of_each_other() -> None:
 
     def own(kv: SteppedStore, name: str) -> None:
         scheduler = opened(kv, seed=name, checkpoint_every=2)
-        for number in range(3):
+        for number in range(7):
             scheduler.apply(blocks(f"{name}{number}"))
             acknowledged.append(f"{name}{number}-0")
 
@@ -123,7 +123,9 @@ def test_two_owners_at_every_step_of_each_other() -> None:
         assert set(acknowledged) <= indexed(last)
         last.audit()
 
-    explore_pauses({"owner": lambda kv: own(kv, "owner"), "heir": lambda kv: own(kv, "heir")}, world, check, both=True)
+    report = explore_pauses({"owner": lambda kv: own(kv, "owner"), "heir": lambda kv: own(kv, "heir")}, world, check,
+                            both=True)
+    assert report.schedules > 1000
 
 
 def test_what_a_crash_left_behind_goes_with_the_next_checkpoint_in_few_requests() -> None:
