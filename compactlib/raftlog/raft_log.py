@@ -66,7 +66,8 @@ class RaftLog(RaftAppender):
 
         Args:
             snapshots: where snapshots lie; without one the host keeps them, and `snapshot` only records the row.
-            worker: makes who compacts; without one `compact` runs when the host calls it.
+            worker: makes who compacts, and is told at once of the snapshot in force; without one `compact` runs when
+                the host calls it.
             on_confirmed: called with what became durable, in order and with no lock held, by a thread that syncs. What
                 it raises is kept for `status` and logged.
 
@@ -85,6 +86,10 @@ class RaftLog(RaftAppender):
         if worker is not None:
             self._stop_worker()
             self._worker = worker(self)
+            row = self.state
+            if row.snapshot_index >= 0:
+                # What an earlier life had left dead does not wait for this one's first snapshot.
+                self._tell_worker(lambda made: made.snapshot_recorded(row))
 
     def _follow_snapshots(self, snapshots: SnapshotStore) -> SnapshotMeta | None:
         """Bring the row up to a snapshot store that is ahead of it; returns the snapshot that is in force there."""

@@ -379,6 +379,19 @@ def test_a_logs_status_shows_what_its_worker_met(tmp_path: Path) -> None:
         assert log.last_error is not None
 
 
+def test_what_an_earlier_life_left_dead_is_freed_without_another_snapshot(tmp_path: Path) -> None:
+    store, log = opened(tmp_path)
+    with store:
+        log.snapshot(30, [2])
+        assert len(log.segments.refs) == 10
+    with RaftLogStore(tmp_path, StoreOptions(log=small(), background=False)) as store:
+        log = store.log("a")
+        worker = CompactionWorker(log.segments)
+        log.attach(worker=lambda made: worker)
+        assert isinstance(worker.wait_until_idle(30), Done)
+        assert len(log.segments.refs) == 4
+
+
 CLOSERS: dict[str, Callable[[RaftLogStore, RaftLog], object]] = {
     "log": lambda store, log: log.close(), "store": lambda store, log: store.close(),
     "remove": lambda store, log: store.remove("a")}
