@@ -370,7 +370,8 @@ class Shouting(Observer):
 @pytest.mark.parametrize("arguments", [
     {"executor": Breaking(0, Trouble("broken"))}, {"executor": Breaking(1, Trouble("broken"))},
     {"executor": Refusing()}, {"executor": Breaking(1, KeyboardInterrupt())}, {"executor": Breaking(1, SystemExit())},
-    {"commit_guard": never}, {"commit_guard": lambda: None}], ids=str)
+    {"commit_guard": never}, {"commit_guard": lambda: None}],
+    ids=["raises", "raises later", "refuses and raises", "is interrupted", "exits", "guard raises", "guard is none"])
 def test_whatever_is_raised_the_store_is_usable_and_the_next_goes_on(arguments: dict[str, Any], folder: Path) -> None:
     before = build(folder)
     with open_held(folder) as store:
@@ -489,7 +490,7 @@ class Strange:
 
 
 @pytest.mark.parametrize("executor", [Breaking(0, Trouble("broken")), Breaking(1, KeyboardInterrupt()), Strange()],
-                         ids=repr)
+                         ids=["raises", "is interrupted", "is strange"])
 def test_whatever_an_executor_does_with_many_stores_all_of_them_go_on(executor: Any, scratch: Path) -> None:
     before = [build(scratch / str(number)) for number in range(3)]
     stores = [open_held(scratch / str(number)) for number in range(3)]

@@ -102,7 +102,7 @@ ALL_LIVE: list[Step] = [("put", number, 200) for number in range(20)]
 _folders = itertools.count()
 
 
-def told(store: BlobStore, steps: Sequence[Step]) -> None:
+def told(store: BlobStore, clock: ManualClock, steps: Sequence[Step]) -> None:
     """Do what can be done of these steps, and let deletes come into effect."""
     for what, number, size in steps:
         try:
@@ -112,8 +112,7 @@ def told(store: BlobStore, steps: Sequence[Step]) -> None:
                 getattr(store, what)(f"b{number}")
         except CompactlibError:
             continue
-    assert isinstance(store.clock, ManualClock)
-    store.clock.advance(1000.0)
+    clock.advance(1000.0)
 
 
 def outcome_of(outcome: Any) -> Any:
@@ -136,9 +135,10 @@ def test_any_stores_in_common_jobs_of_shared_tasks_come_out_the_same(
         opened = []
         for number, steps in enumerate(stores):
             segment = 2048 if max(size for _, _, size in steps) < 1000 else 1 << 16
-            store = open_store(base / place / str(number), ManualClock(START), swap_segments=8, segment_bytes=segment,
+            clock = ManualClock(START)
+            store = open_store(base / place / str(number), clock, swap_segments=8, segment_bytes=segment,
                                capacity_bytes=40 * segment)
-            told(store, steps)
+            told(store, clock, steps)
             opened.append(store)
         planned = [(BlobCompactor(store), plan_of(store)) for store in opened if store.snapshot().eligible()]
         done = compact_many(planned, executor=executor, budget=Budget())
