@@ -2,8 +2,8 @@
 
 The scheduler's blocks are the logs' segments: the tenant is the log's name, the id of a block its segment's number, and
 after a rewrite the number with the token of the job that wrote it (`segment_block_id`). A job's sources are a group of
-adjacent segments, which become one (or more, if they do not fit into one). The files are the log's own business:
-give the worker no cleanup that deletes them by their ids.
+adjacent segments, which become one (or more, if they do not fit into one). The files are the log's own business: give
+the worker a cleanup that deletes nothing (`lambda tombstone: None`), so that tombstones are confirmed and forgotten.
 
 Doing a job twice is harmless. What a worker before has committed is found merged, and reported as done.
 """
