@@ -138,10 +138,10 @@ def test_what_a_compactions_successor_acknowledges_survives_a_power_failure(scra
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("part", range(6))
+@pytest.mark.parametrize("part", range(12))
 def test_what_a_compactions_successor_acknowledges_survives_a_power_failure_long(part: int, scratch: Path) -> None:
-    report = kills(scratch, limit=64, points=list(range(part + 1, 160, 6)), max_states=6000)
-    assert report.distinct >= 5000
+    report = kills(scratch, limit=64, points=list(range(part + 1, 160, 12)), max_states=3000)
+    assert report.distinct == 3000
 
 
 # ------------------------------------------------------------------------------------------------------ other settings
