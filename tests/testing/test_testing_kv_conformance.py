@@ -239,7 +239,7 @@ def test_it_runs_without_pytest_and_names_what_was_passed(tmp_path: Path) -> Non
     for name, make in (("none", NoTransactions), ("memory", MemoryStore)):
         (tmp_path / name).mkdir()
         passed = check_kv_store(lambda folder, page_size=None, make=make: make(), tmp_path / name)
-        assert len(passed) == 38
+        assert len(passed) == 39
         assert passed[:3] == ["test_a_scan_gives_predicates", "test_after_close", "test_conditional_deletes"]
 
 
