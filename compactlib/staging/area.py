@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random as random_module
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from compactlib.clock import Clock, SystemClock
 from compactlib.kv import KVStore
@@ -14,7 +14,7 @@ from compactlib.staging.commits import Commit
 from compactlib.staging.committed import Committed
 from compactlib.staging.context import StagingContext
 from compactlib.staging.diff_cache import DiffCache
-from compactlib.staging.errors import PreconditionFailed
+from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, PreconditionFailed
 from compactlib.staging.events import StagingEvents
 from compactlib.staging.names import CommitId
 from compactlib.staging.options import StagingOptions
@@ -22,6 +22,9 @@ from compactlib.staging.read import CommittedView
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.refs import resolve, resolve_present
 from compactlib.staging.status import AreaStatus, BranchStatus
+
+_LONG_SECONDS = 10.0
+"""What making a branch may take before its commit is looked at once more."""
 
 
 class StagingArea:
@@ -79,10 +82,29 @@ class StagingArea:
             InvalidInput: it is no name of a branch.
         """
         branch = self.branch(name)
-        commit_id = None if source is None else resolve_present(self._context, source)
-        self._context.branches.create(name, BranchRecord(commit_id=commit_id,
-                                                         staging_token=self._context.tokens.issue(name)))
+        context = self._context
+        began = context.clock.monotonic()
+        commit_id = None if source is None else resolve_present(context, source)
+        record = BranchRecord(commit_id=commit_id, staging_token=context.tokens.issue(name))
+        context.branches.create(name, record)
+        if context.clock.monotonic() - began > _LONG_SECONDS:
+            self._look_again(record, name)
         return branch
+
+    def _look_again(self, record: BranchRecord, name: str) -> None:
+        """After standing still for long while a branch was made: its commit and its token may be gone meanwhile.
+
+        The sweep may have taken the token for an orphan, and a cleanup be about to empty it; writes go to another one.
+        """
+        context = self._context
+        metarange_id = context.commits.metarange_of(record.commit_id)
+        try:
+            if metarange_id is not None:
+                context.committed.claim(metarange_id)
+        except (MetaRangeNotFound, BeingCollected):
+            context.branches.delete(name, _expecting(name, record))
+            raise
+        context.branches.update(name, lambda now: now.sealed_with(context.tokens.issue(name)))
 
     def delete_branch(self, name: str, *, expected: BranchRecord | None = None) -> None:
         """Delete a branch and everything uncommitted on it. Its commits stay.
@@ -96,11 +118,7 @@ class StagingArea:
             PreconditionFailed: the branch has another record; nothing was deleted.
             TooManyTries: others changed the branch under every try.
         """
-        def check(record: BranchRecord) -> None:
-            if expected is not None and record != expected:
-                raise PreconditionFailed(branch=name, key=b"")
-
-        record = self._context.branches.delete(name, check)
+        record = self._context.branches.delete(name, _expecting(name, expected))
         self._context.drop_tokens(name, record, None)
         self._context.events.branch_deleted(name)
 
@@ -146,3 +164,11 @@ class StagingArea:
 
     def __repr__(self) -> str:
         return f"StagingArea({self._context.repository!r} over {self._context.store!r})"
+
+
+def _expecting(name: str, expected: BranchRecord | None) -> Callable[[BranchRecord], None]:
+    def check(record: BranchRecord) -> None:
+        if expected is not None and record != expected:
+            raise PreconditionFailed(branch=name, key=b"")
+
+    return check

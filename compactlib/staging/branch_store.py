@@ -208,6 +208,7 @@ class BranchStore:
     def _update(self, branch: str, change: Change, operation: str, attempts: _Attempts) -> BranchUpdate:
         backoff = self.backoff()
         tries = 0
+        collected: BeingCollected | None = None
         while True:
             found = self._found(branch, attempts.unknown)
             landed = attempts.landed(found.record)
@@ -229,8 +230,10 @@ class BranchStore:
                 pass
             except PredicateFailed:
                 pass
-            except (SlowDown, BeingCollected) as error:
+            except SlowDown as error:
                 refused = error
+            except BeingCollected as error:
+                collected = error
             except OutcomeUnknown as error:
                 refused = error
                 if record is not None:
@@ -238,7 +241,7 @@ class BranchStore:
                         found.record, attrs.evolve(record, version=found.record.version + 1), tries + 1))
             tries += 1
             if tries >= self._options.max_update_tries and attempts.unknown is None:
-                raise refused or TooManyTries(operation=operation, branch=branch, tries=tries)
+                raise refused or collected or TooManyTries(operation=operation, branch=branch, tries=tries)
             backoff.wait()
 
     def _found(self, branch: str, unknown: OutcomeUnknown | None) -> FoundBranch:
@@ -264,6 +267,31 @@ class BranchStore:
                 raise _MovedOn from error
             raise
         return None if record == found.record else record
+
+    def fence(self, found: FoundBranch) -> FoundBranch | None:
+        """Make sure that no change of a branch can be made any more that was begun before `found` was read.
+
+        Whoever is about to write the record has read it before; so it is written anew as it is, unless it was changed
+        or deleted meanwhile, which does the same. One write.
+
+        Returns:
+            The branch as it is then; `None`: it is gone.
+
+        Raises:
+            OutcomeUnknown: no answer came, and what became of the write cannot be seen.
+        """
+        try:
+            return FoundBranch(found.branch, self.try_update(found, found.record), found.predicate)
+        except PredicateFailed:
+            try:
+                return self.read(found.branch)
+            except BranchNotFound:
+                return None
+        except OutcomeUnknown as error:
+            seen = self.seen_after(found.branch, error)
+            if seen is not None and seen.record == found.record:
+                raise
+            return seen
 
     def delete(self, branch: str, expected: Callable[[BranchRecord], object] = lambda _: None) -> BranchRecord:
         """Delete the record of a branch; gives the last one, whose tokens are now nobody's.

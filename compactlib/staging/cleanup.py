@@ -7,16 +7,20 @@ there so that this costs them a retry as rarely as possible.
 
 A token that was never marked, because its process ended between the compare-and-set and the mark, is found by the
 *sweep*: it is in the register and in no branch record. The sweep only marks it. Between entering a token in the
-register and naming it in a record there is a moment, so the sweep spares what is young.
+register and naming it in a record there is a moment, so the sweep spares what is young. Whoever stood still in that
+moment for longer (a suspended machine) has read the branch's record before; so the sweep first writes the record anew
+as it is, and the compare-and-set that would name the token finds another one.
+
+Marks are dated by the clocks of those who drop tokens. One that lies far in the future is dated anew, so that a clock
+that went wrong once keeps nothing for ever; one that lies in the past only shortens the grace period, which no reader
+depends on. A mark of a token that a record names is taken back.
 
 Everything may be run twice, at once, by several processes, and may end half-way at any step.
-
-Source: `notes/staging.md` 1.13 [R].
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from itertools import islice
 from typing import Any
 
@@ -35,6 +39,8 @@ DEFAULT_GRACE_SECONDS = 3600.0
 DEFAULT_ORPHAN_SECONDS = 86_400.0
 """Must exceed the time that a writer of a branch record may take between two of its steps."""
 _BATCH = 1000
+_MAX_SKEW_SECONDS = 3600.0
+"""Marks that lie further in the future were made by a clock gone wrong."""
 _ROUNDING_SECONDS = 0.001
 """Marks keep their time to the millisecond; a fresh one may lie that far ahead."""
 
@@ -47,7 +53,7 @@ class CleanupStats:
         tokens_removed: tokens whose entries are all gone now.
         entries_removed: entries removed.
         young: marks that wait for their grace period to end.
-        refused: marked tokens that a branch record names; they were left alone. More than 0 is a bug.
+        refused: marked tokens that a branch record names: left alone, and the marks taken back.
         orphans_found: tokens that the sweep marked.
         stopped: whether the budget ended the pass; the next one goes on where it stopped.
     """
@@ -137,34 +143,59 @@ class TokenCleaner:
     def _sweep(self, budget: Budget) -> int:
         tokens, now = self._context.tokens, self._context.clock.now()
         # In this order: a token that a record names now was in the register before, and may be dropped meanwhile.
-        old = [mark for mark in tokens.registered() if _is_older(mark, now, self._orphan_seconds)]
+        registered = list(tokens.registered())
+        self._date_anew(registered, now, is_dropped=False)
+        old = [mark for mark in registered if _is_older(mark, now, self._orphan_seconds)]
         named = self._named_tokens()
+        self._enter_named(named, registered)
         marked = {mark.token for mark in tokens.dropped()}
         orphans = [mark for mark in old if mark.token not in named and mark.token not in marked]
+        if orphans:
+            # Whoever is about to name one of them has read the record before, and cannot write it any more.
+            named = self._named_tokens(fenced={mark.branch for mark in orphans})
+            orphans = [mark for mark in orphans if mark.token not in named]
         for mark in orphans:
             budget.check()
             tokens.mark_dropped([mark.token], mark.branch)
         return len(orphans)
+
+    def _enter_named(self, named: Mapping[StagingToken, str], registered: Sequence[TokenMark]) -> None:
+        """Enter tokens that are named and not in the register: those of a branch whose making stood still for long."""
+        for token in named.keys() - {mark.token for mark in registered}:
+            self._context.tokens.enter(token, named[token])
+
+    def _date_anew(self, marks: Sequence[TokenMark], now: float, *, is_dropped: bool) -> None:
+        for mark in marks:
+            if mark.at > now + _MAX_SKEW_SECONDS:
+                self._context.observer.event("staging_mark_dated_anew", {
+                    "repository": self._context.repository, "branch": mark.branch, "token": mark.token,
+                    "seconds_ahead": mark.at - now})
+                self._context.tokens.date_anew(mark, is_dropped=is_dropped)
 
     def _clean_all(self, marks: Sequence[TokenMark], stats: CleanupStats, budget: Budget | None) -> CleanupStats:
         now = self._context.clock.now()
         old = [mark for mark in marks if _is_older(mark, now, self._grace_seconds)]
         stats = attrs.evolve(stats, young=stats.young + len(marks) - len(old))
         # Looked at after the marks: a token that is marked now comes back into no record.
-        named = self._named_tokens() if old else frozenset()
+        named = self._named_tokens() if old else {}
+        self._date_anew(marks, now, is_dropped=True)
         for mark in old:
             stats = self._clean(mark, named, stats, budget)
         return stats
 
-    def _named_tokens(self) -> frozenset[StagingToken]:
-        return frozenset(token for found in self._context.branches.list() for token in found.record.tokens)
+    def _named_tokens(self, fenced: Set[str] = frozenset()) -> dict[StagingToken, str]:
+        """The tokens that records name, and their branches; the records of some are written anew first."""
+        branches = self._context.branches
+        found = (branches.fence(each) if each.branch in fenced else each for each in branches.list())
+        return {token: each.branch for each in found if each is not None for token in each.record.tokens}
 
-    def _clean(self, mark: TokenMark, named: frozenset[StagingToken], stats: CleanupStats,
+    def _clean(self, mark: TokenMark, named: Mapping[StagingToken, str], stats: CleanupStats,
                budget: Budget | None) -> CleanupStats:
         tokens = self._context.tokens
         if mark.token in named:
             self._context.observer.event("staging_marked_token_in_use", {
                 "repository": self._context.repository, "branch": mark.branch, "token": mark.token})
+            tokens.unmark_dropped(mark)
             return attrs.evolve(stats, refused=stats.refused + 1)
         removed = _BATCH
         while removed == _BATCH:

@@ -142,6 +142,9 @@ class _Switch:
         if built is None or newer is None:
             built = self._build(record)
             newer = 0
+        else:
+            # The record was read again after the files were made: they may have been collected before.
+            self._context.committed.claim(built.applied.metarange_id)
         if built.commit_id is None and not record.sealed_tokens and record.compacted_metarange_id is None:
             return None
         head = record.commit_id if built.commit_id is None else built.commit_id

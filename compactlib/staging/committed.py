@@ -117,6 +117,7 @@ class Committed(Protocol):
 
         Args:
             live: gives every metarange that a commit or a branch record names, as it is at the time of the call. It
-                is called twice, because branches may move between looking and deleting.
+                is called a second time before anything is deleted, because branches may move between looking and
+                deleting; that call should also keep those from writing who have read a branch before.
             grace_seconds: files younger than this stay; must exceed the longest operation and the longest scan.
         """

@@ -38,7 +38,7 @@ from compactlib.staging.compaction_outcome import (
 )
 from compactlib.staging.compaction_task import CompactedTokens, CompactTokens, OpenStores, RewriteStores
 from compactlib.staging.context import StagingContext
-from compactlib.staging.errors import BranchNotFound, MetaRangeNotFound, RangeNotFound
+from compactlib.staging.errors import BeingCollected, BranchNotFound, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.metrics import report_compaction
 from compactlib.staging.model import Applied, MetaRangeId
 from compactlib.staging.names import branch_key
@@ -55,6 +55,18 @@ DEFAULT_WINDOW_SECONDS = 300.0
 
 class _Lost(Exception):
     """The branch is not what the compaction started from. Never leaves this module."""
+
+
+class _GivesWay(Exception):
+    """To a garbage collection, at once: trying again within milliseconds would meet it again. Never leaves this module.
+
+    Attributes:
+        error: what to answer.
+    """
+
+    def __init__(self, error: BeingCollected) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class Compactor:
@@ -223,6 +235,8 @@ class Compactor:
         result = None if self._equals_head(applied, head) else applied.metarange_id
         try:
             update = self._swap(branch, sealed, result)
+        except _GivesWay as gives_way:
+            raise gives_way.error from None
         except _Lost:
             return LostRace("a commit, reset, move of HEAD or other compaction changed the branch meanwhile", "swap")
         self._context.drop_tokens(branch, update.before, update.after)
@@ -258,6 +272,12 @@ class Compactor:
             newer = record.seals_since(sealed, count)
             if newer is None or (newer and self._on_new_sealed == "abort"):
                 raise _Lost
+            if result is not None:
+                # The record was read after the files were made: they may have been collected before.
+                try:
+                    self._context.committed.claim(result)
+                except BeingCollected as error:
+                    raise _GivesWay(error) from error
             return attrs.evolve(record.without_sealed(count), compacted_metarange_id=result)
 
         return self._context.branches.update(branch, swapped, operation="compact")

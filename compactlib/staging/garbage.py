@@ -2,11 +2,11 @@
 
 What is live is decided here, by the branch records; finding and deleting the files is `Committed.collect`'s.
 Compactions that were superseded, lost their race or died leave files behind, and so do deleted branches.
-
-Source: `notes/staging.md` 2.2.
 """
 
 from __future__ import annotations
+
+import itertools
 
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.outcome import Done, Failed, Outcome, Skipped
@@ -18,15 +18,23 @@ DEFAULT_GRACE_SECONDS = 86_400.0
 """Must exceed the longest commit, compaction and scan."""
 
 
-def live_metaranges(context: StagingContext) -> LiveMetaRanges:
+def live_metaranges(context: StagingContext, *, fenced: bool = False) -> LiveMetaRanges:
     """Every metarange that a branch needs: that of its HEAD and its compacted one; and those of HEAD's ancestors.
 
     Reads all branch records, and every commit that is not in memory.
+
+    Args:
+        context: the stores.
+        fenced: write each branch record anew, so that nobody who read it before can still bring in a metarange that is
+            not among these: a commit that stood still for longer than any grace period.
     """
     needed: set[MetaRangeId] = set()
     history: set[MetaRangeId] = set()
     seen: set[CommitId] = set()
-    for found in context.branches.list():
+    for listed in context.branches.list():
+        found = context.branches.fence(listed) if fenced else listed
+        if found is None:
+            continue
         record = found.record
         if record.compacted_metarange_id is not None:
             needed.add(record.compacted_metarange_id)
@@ -47,6 +55,9 @@ def live_metaranges(context: StagingContext) -> LiveMetaRanges:
 def collect_garbage(context: StagingContext, *, grace_seconds: float = DEFAULT_GRACE_SECONDS) -> Outcome[Collected]:
     """Delete the range and metarange files that no branch needs and that are older than the grace period.
 
+    If there are any, each branch record is written anew once, as it is: a commit or compaction that stood still before
+    its last write, for however long, then has to look again at what it has made.
+
     The object store (or the prefix in it) must belong to this repository alone. May be run twice, at once, and may end
     at any step.
 
@@ -59,7 +70,10 @@ def collect_garbage(context: StagingContext, *, grace_seconds: float = DEFAULT_G
     if not grace_seconds >= 0:
         raise InvalidInput(f"a grace of {grace_seconds} seconds; give 0 or more")
     try:
-        collected = context.committed.collect(lambda: live_metaranges(context), grace_seconds=grace_seconds)
+        # The second look is the one that deletes.
+        looks = itertools.count()
+        collected = context.committed.collect(lambda: live_metaranges(context, fenced=next(looks) > 0),
+                                              grace_seconds=grace_seconds)
     except CompactlibError as error:
         return Failed(error)
     labels = {"repository": context.repository}

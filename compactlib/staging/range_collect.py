@@ -18,7 +18,15 @@ either that sees its youth, or the writer sees the doom. Marks have names of the
 A collection that died leaves doom marks, which turn writers away until they are older than the grace period; so a
 collection must end within it.
 
-Source: `notes/staging.md` 2.2 (GC: reachable = commits, compacted metaranges, younger than grace).
+Ages alone do not protect a writer that stands still for longer than the grace period (a suspended machine), nor one
+whose files a clock that went wrong makes old:
+
+- each collection first leaves a trace, which stays. A writer that finds one which was not there when it began looks
+  whether all its files still are;
+- a metarange that appears between the two looks of a collection is needed, whatever its age;
+- `live` is asked for the second time once the files are doomed. It then makes sure that no branch record can be
+  changed by whoever read it before (see `garbage`), so that they read it again, and look again at what they have made;
+- "now" is the earlier one of the caller's clock and of that of the object store, which dates the files.
 """
 
 from __future__ import annotations
@@ -28,11 +36,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from compactlib.clock import Clock
-from compactlib.errors import InvalidInput
+from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.objects import ObjectNotFound
 from compactlib.staging.errors import MetaRangeNotFound
 from compactlib.staging.model import Collected, LiveMetaRanges, MetaRangeId, StoredFile
-from compactlib.staging.range_files import DOOMED, INCOMING, METARANGES, RANGES, REUSED, RangeFiles
+from compactlib.staging.range_files import COLLECTION, DOOMED, INCOMING, METARANGES, RANGES, REUSED, RangeFiles
 from compactlib.staging.split import SplitRule
 
 _FOLDERS: Final = (METARANGES, RANGES)
@@ -60,6 +68,7 @@ class RangeCollector:
         self._clock = clock
         self._live = live
         self._grace_seconds = grace_seconds
+        self._now = 0.0
 
     def run(self) -> Collected:
         """Delete what nobody needs. Two listings of everything, and one request for each live metarange not cached.
@@ -67,6 +76,7 @@ class RangeCollector:
         Raises:
             MetaRangeNotFound, DamagedRange: a live metarange cannot be read; nothing is deleted.
         """
+        self._begin()
         self._remove_old(INCOMING)
         self._remove_old(REUSED)
         self._remove_old(DOOMED)
@@ -77,23 +87,40 @@ class RangeCollector:
         try:
             for mark in marks:
                 self._files.objects.create(mark, b"")
-            deleted = self._delete(doomed)
+            deleted = self._delete(doomed, {file.id for _, file in files})
         finally:
-            for mark in marks:
-                self._files.objects.delete(mark)
+            self._take_away(marks)
         return Collected(
             metaranges_deleted=sum(folder == METARANGES for folder, _ in deleted),
             ranges_deleted=sum(folder == RANGES for folder, _ in deleted),
             bytes_freed=sum(file.size_bytes for _, file in deleted),
             live=len(files) - len(unneeded), young=len(unneeded) - len(deleted), gone=gone)
 
-    def _delete(self, doomed: list[tuple[str, StoredFile]]) -> list[tuple[str, StoredFile]]:
+    def _begin(self) -> None:
+        """Leave the trace of this collection, and see from it what the time is where files are dated."""
+        trace = self._files.path_of_doom(COLLECTION, self._files.new_name())
+        self._files.objects.create(trace, b"")
+        self._now = min(self._clock.now(), self._files.objects.info(trace).modified_at)
+
+    def _take_away(self, marks: list[str]) -> None:
+        """Remove the doom marks. Each one that stays turns writers away, so one that cannot be removed stops none."""
+        failed: CompactlibError | None = None
+        for mark in marks:
+            try:
+                self._files.objects.delete(mark)
+            except CompactlibError as error:
+                failed = error
+        if failed is not None:
+            raise failed
+
+    def _delete(self, doomed: list[tuple[str, StoredFile]], known: set[str]) -> list[tuple[str, StoredFile]]:
         if not doomed:
             return []
         reused = self._reused()
         again, files, _ = self._look()
         needed = reused | again
-        needed.update(self._parts_of_claimed({file.id for folder, file in files if folder == METARANGES} & reused))
+        metaranges = {file.id for folder, file in files if folder == METARANGES}
+        needed.update(self._parts_if_there(metaranges & reused | metaranges - known))
         needed.update(file.id for _, file in files if self._is_young(file))
         deleted = [(folder, file) for folder, file in doomed if file.id not in needed]
         for folder, file in deleted:
@@ -122,7 +149,7 @@ class RangeCollector:
         entries = self._files.read_metarange(metarange_id, SplitRule()).entries
         return {metarange_id, *(entry.range_id for entry in entries)}
 
-    def _parts_of_claimed(self, metaranges: Iterable[str]) -> Iterator[str]:
+    def _parts_if_there(self, metaranges: Iterable[str]) -> Iterator[str]:
         for metarange_id in metaranges:
             # Another collection may have deleted it by now; then whoever claims it finds that out.
             with contextlib.suppress(MetaRangeNotFound):
@@ -132,7 +159,7 @@ class RangeCollector:
         found = set()
         for mark in self._files.list(REUSED):
             with contextlib.suppress(ObjectNotFound):
-                found.add(self._files.objects.get(self._files.prefix + REUSED + mark.id).decode())
+                found.add(self._files.objects.get(self._files.prefix + REUSED + mark.id).decode("ascii", "replace"))
         return found
 
     def _remove_old(self, folder: str) -> None:
@@ -141,4 +168,4 @@ class RangeCollector:
                 self._files.objects.delete(self._files.prefix + folder + mark.id)
 
     def _is_young(self, file: StoredFile) -> bool:
-        return file.modified_at > self._clock.now() - self._grace_seconds
+        return file.modified_at > self._now - self._grace_seconds

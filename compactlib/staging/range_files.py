@@ -1,7 +1,8 @@
 """Ranges and metaranges in an object store: written once, checked whenever they are read.
 
 Under the prefix: `ranges/<id>`, `metaranges/<id>`, and the garbage collection's marks `reused/<name>` and
-`doomed/<id>/<name>`; and `incoming/<name>`. A range file says itself which format it has, so stores may hold several.
+`doomed/<id>.<name>`, and `doomed/collection.<name>` for each collection of late; and `incoming/<name>`. A range file
+says itself which format it has, so stores may hold several. Other files that lie there are passed over.
 
 **Using a file again.** A writer whose file is there already must not rely on it blindly: a garbage collection may be
 about to delete it. So the writer first leaves a mark that it uses it, and last looks whether it is doomed; the
@@ -10,6 +11,7 @@ collection first dooms, then looks for marks. Whichever comes second sees the ot
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
@@ -30,6 +32,10 @@ REUSED: Final = "reused/"
 DOOMED: Final = "doomed/"
 INCOMING: Final = "incoming/"
 """Changes on their way to the workers of a cluster; who put them there removes them."""
+COLLECTION: Final = "collection"
+"""In place of an id in the name of a doom mark: the trace of a collection."""
+_ID: Final = re.compile(r"[0-9a-f]{40}")
+_NAME: Final = re.compile(r"[A-Za-z0-9_=+@,-][A-Za-z0-9._=+@,-]*")
 
 
 class RangeFiles:
@@ -52,6 +58,8 @@ class RangeFiles:
         self.range_format: RangeFormat = range_format
         self.cache: SizedCache[Rows | MetaRange] = SizedCache(cache_bytes)
         self.new_name: Callable[[], str] = new_name
+        self.collections: frozenset[str] | None = None
+        """The collections that `confirm` has seen traces of; `None` before the first time."""
 
     def read_range(self, entry: RangeEntry, *, keep: bool = True) -> Rows:
         """The records of a range, checked against its id. One request unless they are cached.
@@ -141,20 +149,27 @@ class RangeFiles:
         """Tell garbage collections that a file which is there is used again. To be confirmed by `confirm`."""
         self.objects.create(f"{self.prefix}{REUSED}{self.new_name()}", id_.encode())
 
-    def confirm(self, written: Mapping[str, bool]) -> None:
+    def confirm(self, written: Mapping[str, bool], *, before: frozenset[str] | None = None) -> None:
         """Make sure that no garbage collection takes away what was written, once all of it is. One listing.
+
+        And one request for each file that was there already; or for every file, if a collection has begun since the
+        first of them was written: that of a writer who was suspended for long is not young any more.
 
         Args:
             written: the paths of the files, and for each whether it was there already.
+            before: `collections` from before the first of them was written.
 
         Raises:
             BeingCollected: one of them is about to be deleted, or has just been.
         """
-        start = len(self.prefix) + len(DOOMED)
-        doomed = {info.key[start:].split("/")[0] for info in self.objects.list(self.prefix + DOOMED)}
+        marks = [tuple(mark.id.split(".", 1)) for mark in self.list(DOOMED)]
+        doomed = {id_ for id_, *_ in marks}
+        seen = frozenset(name for id_, *names in marks for name in names if id_ == COLLECTION)
+        look_at_all = not seen <= (before or frozenset())
+        self.collections = seen
         for path, was_there in written.items():
             id_ = path.rpartition("/")[2]
-            if id_ in doomed or (was_there and not self._is_there(path)):
+            if id_ in doomed or ((was_there or look_at_all) and not self._is_there(path)):
                 raise BeingCollected(id=id_)
 
     def claim(self, metarange_id: MetaRangeId) -> None:
@@ -171,7 +186,8 @@ class RangeFiles:
         check_id(metarange_id)
         path = self.path_of_metarange(metarange_id)
         self.mark_reuse(metarange_id)
-        self.confirm({path: False})
+        if any(mark.id.split(".")[0] == metarange_id for mark in self.list(DOOMED)):
+            raise BeingCollected(id=metarange_id)
         if not self._is_there(path):
             raise MetaRangeNotFound(metarange_id=metarange_id, path=path)
 
@@ -183,10 +199,12 @@ class RangeFiles:
         return True
 
     def list(self, folder: str) -> Iterator[StoredFile]:
-        """The files of a folder, `RANGES` or `METARANGES`."""
+        """The files of a folder; what somebody else has put there is passed over."""
         start = len(self.prefix) + len(folder)
         for info in self.objects.list(self.prefix + folder):
-            yield StoredFile(info.key[start:], info.size_bytes, info.modified_at)
+            name = info.key[start:]
+            if (_ID if folder in (RANGES, METARANGES) else _NAME).fullmatch(name):
+                yield StoredFile(name, info.size_bytes, info.modified_at)
 
     def path_of_range(self, range_id: RangeId) -> str:
         """The key of a range's file."""
@@ -197,8 +215,8 @@ class RangeFiles:
         return f"{self.prefix}{METARANGES}{metarange_id}"
 
     def path_of_doom(self, id_: str, name: str) -> str:
-        """The key of the mark by which one collection says that it is deleting a file."""
-        return f"{self.prefix}{DOOMED}{id_}/{name}"
+        """The key of the mark by which a collection says that it deletes a file, or (`COLLECTION`) that it is one."""
+        return f"{self.prefix}{DOOMED}{id_}.{name}"
 
 
 def _other_formats(data: bytes) -> Sequence[RangeFormat]:

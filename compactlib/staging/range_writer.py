@@ -52,6 +52,8 @@ class RangeWriter:
                  background: Executor | None = None, *, elsewhere: Set[RangeId] = frozenset()) -> None:
         self._elsewhere = elsewhere
         self._files = files
+        # Of ranges that others have written, `adopt` cannot say what had been collected by then.
+        self._collections = files.collections
         self._rule = rule
         self._known = known
         self._budget = budget
@@ -96,6 +98,8 @@ class RangeWriter:
             UnsortedKeys: it does not lie above all before.
         """
         self._go_on(closed.entry.min_key, closed.entry.max_key)
+        if closed.is_new:
+            self._collections = None
         self._closed.append(closed)
 
     def end(self) -> list[ClosedRange]:
@@ -120,7 +124,8 @@ class RangeWriter:
             written = {self._files.path_of_range(each.entry.range_id): each.was_there
                        for each in closed if each.is_new or each.was_there}
             there = self._files.write_metarange(metarange_id, data)
-            self._files.confirm({**written, self._files.path_of_metarange(metarange_id): there})
+            self._files.confirm({**written, self._files.path_of_metarange(metarange_id): there},
+                                before=self._collections)
         return metarange_id
 
     def abandon(self) -> None:

@@ -7,6 +7,7 @@ Dropping marks a token; physical removal is the cleanup's, after a grace period.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
@@ -15,7 +16,7 @@ import attrs
 
 from compactlib.clock import Clock
 from compactlib.errors import InvalidInput
-from compactlib.kv import EXISTS, KeyNotFound, KVStore, Predicate
+from compactlib.kv import EXISTS, KeyNotFound, KVStore, Predicate, PredicateFailed
 from compactlib.staging.model import Record
 from compactlib.staging.names import (
     DROPPED,
@@ -96,8 +97,12 @@ class StagingTokens:
         For one compare-and-set only: a token that a record may have named once must not come back in another one.
         """
         token = self.draw()
-        self._store.set(self._partition, token_key(token), self._mark(_REGISTER_MAGIC, branch))
+        self.enter(token, branch)
         return token
+
+    def enter(self, token: StagingToken, branch: str) -> None:
+        """Enter a token in the register. One write; again does no harm."""
+        self._store.set(self._partition, token_key(token), self._mark(_REGISTER_MAGIC, branch))
 
     def registered(self) -> Iterator[TokenMark]:
         """Every token of the register, in order."""
@@ -111,6 +116,17 @@ class StagingTokens:
     def dropped(self) -> Iterator[TokenMark]:
         """Every mark of a dropped token, in order."""
         return self._marks(DROPPED, _DROPPED_MAGIC)
+
+    def unmark_dropped(self, mark: TokenMark) -> None:
+        """Take back the mark of a token that a branch record names, unless it was marked anew. One write."""
+        with contextlib.suppress(PredicateFailed):
+            self._store.delete_if(self._partition, dropped_key(mark.token), mark.predicate)
+
+    def date_anew(self, mark: TokenMark, *, is_dropped: bool) -> None:
+        """Give a mark, or an entry of the register, the present time, unless somebody else wrote it. One write."""
+        key, magic = ((dropped_key, _DROPPED_MAGIC) if is_dropped else (token_key, _REGISTER_MAGIC))
+        with contextlib.suppress(PredicateFailed):
+            self._store.set_if(self._partition, key(mark.token), self._mark(magic, mark.branch), mark.predicate)
 
     def forget(self, token: StagingToken) -> None:
         """Remove a token from the register, then its mark: after its entries were removed. Two writes."""

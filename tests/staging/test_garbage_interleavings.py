@@ -81,7 +81,8 @@ class World:
 
     def after(self) -> StagingArea:
         """A process that looks at it afterwards."""
-        return area_over(self.store, self.objects, self.clock, 99)
+        self._seed += 1
+        return area_over(self.store, self.objects, self.clock, 100 + self._seed)
 
 
 def again(world: World) -> str:

@@ -1,0 +1,199 @@
+"""Whoever stands still at any request, for longer than every grace period, wakes up and harms nothing made since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+import pytest
+
+from compactlib.clock import ManualClock
+from compactlib.errors import CompactlibError
+from compactlib.kv import MemoryStore
+from compactlib.objects import MemoryObjects, ObjectStore
+from compactlib.outcome import Failed
+from compactlib.staging import CommittedRanges, StagingArea, StagingOptions
+from compactlib.staging.branch_store import BranchStore
+from compactlib.staging.cleanup import TokenCleaner
+from compactlib.staging.commit import CommitRequest, commit
+from compactlib.staging.compactor import Compactor
+from compactlib.staging.context import StagingContext
+from compactlib.staging.garbage import collect_garbage
+from compactlib.staging.listing import ListRequest
+from compactlib.staging.range_files import RangeFiles
+from compactlib.staging.read import list_branch
+from compactlib.staging.write import put_many
+from compactlib.testing.interleave import InterleavingFailed, Stage, SteppedObjects, SteppedStore
+from compactlib.testing.pauses import explore_pauses
+from tests.staging.branch_world import MAIN, REPOSITORY
+from tests.staging.faulty_world import WORK, Contents, stores_for
+
+DAY = 86_400.0
+Work = Callable[["World"], object]
+
+
+class World:
+    """The stores as some work finds them; all processes share one clock, which goes on while one stands still."""
+
+    def __init__(self, name: str, stage: Stage | None = None) -> None:
+        store, objects, _ = stores_for(name)
+        self.clock = ManualClock(10 * DAY)
+        self.store, self.objects = MemoryStore(), MemoryObjects(clock=self.clock)
+        for partition, key, value in store.cells():
+            self.store.set(partition, key, value)
+        for info in objects.list():
+            self.objects.create(info.key, objects.get(info.key))
+        self.clock.advance(3 * DAY)
+        self.stage = stage
+        self._seed = 10
+
+    def context(self, *, on_stage: bool = True) -> StagingContext:
+        """A process of its own."""
+        self._seed += 1
+        seed, names = self._seed, iter(range(1_000_000))
+        store: Any = self.store
+        objects: ObjectStore = self.objects
+        if on_stage and self.stage is not None:
+            store, objects = SteppedStore(self.store, self.stage), SteppedObjects(self.objects, self.stage)
+        committed = CommittedRanges(objects, clock=self.clock, new_name=lambda: f"m-{seed}-{next(names)}")
+        return StagingArea(store, committed, repository=REPOSITORY, clock=self.clock, random=Random(seed),
+                           options=StagingOptions(first_backoff_seconds=0)).context
+
+
+def _create_branch(context: StagingContext) -> object:
+    area = StagingArea(context.store, context.committed, repository=REPOSITORY, clock=context.clock,
+                       random=context.random)
+    area.create_branch("again", MAIN).put(b"k", b"on the new branch")
+    return "made"
+
+
+def owner(name: str) -> Work:
+    def work(world: World) -> object:
+        work = _create_branch if name == "create_branch" else WORK[name][1]
+        outcome = work(world.context())
+        if isinstance(outcome, Failed):
+            raise outcome.error
+        return outcome
+
+    return work
+
+
+def cleans(world: World) -> None:
+    """Long afterwards, everything that may go is taken away, twice."""
+    for _ in range(2):
+        world.clock.advance(2 * DAY)
+        cleaner = TokenCleaner(world.context(), grace_seconds=3600)
+        for outcome in (cleaner.sweep(), cleaner.run(), collect_garbage(world.context(), grace_seconds=DAY)):
+            if isinstance(outcome, Failed):
+                raise outcome.error
+
+
+def takes_over(world: World) -> None:
+    """Others write, commit and compact, and then everything that may go is taken away."""
+    context = world.context()
+    put_many(context, MAIN, {b"heir": b"1"})
+    Compactor(context, window_seconds=0).compact(MAIN)
+    put_many(context, MAIN, {b"x": b"2"})
+    commit(context, MAIN, CommitRequest(message="the heir's"))
+    put_many(context, MAIN, {b"y": b"3"})
+    cleans(world)
+
+
+HEIRS: dict[str, Work] = {"cleans": cleans, "takes over": takes_over}
+
+
+def everything(world: World) -> dict[str, Contents]:
+    """What each branch holds; every record of every HEAD is read as well."""
+    context = world.context(on_stage=False)
+    found = {}
+    for each in context.branches.list():
+        page = list_branch(context, each.branch, ListRequest(limit=100))
+        found[each.branch] = {entry.key: entry.record.data for entry in page.entries if entry.record is not None}
+        head = context.commits.metarange_of(each.record.commit_id)
+        assert all(record.data is not None for _, record in context.committed.scan(head))
+    return found
+
+
+def quiet(work: Work, world: World) -> None:
+    try:
+        work(world)
+    except CompactlibError:
+        return
+
+
+def explore_owner(name: str, heir: str, *, both: bool = False, most: int | None = None) -> int:
+    setup = "merge" if name == "create_branch" else name
+    orders = [(owner(name), HEIRS[heir]), (HEIRS[heir], owner(name))]
+    serial = []
+    for order in orders:
+        world = World(setup)
+        for each in order:
+            quiet(each, world)
+        serial.append(everything(world))
+    alone = World(setup)
+    quiet(HEIRS[heir], alone)
+    heir_alone = everything(alone)
+
+    def check(world: World, results: Mapping[str, Any]) -> None:
+        assert not isinstance(results["heir"], BaseException), results["heir"]
+        failed = isinstance(results["owner"], CompactlibError)
+        allowed = [*serial, heir_alone] if failed else serial
+        for _ in range(2):
+            assert everything(world) in allowed, f"{results['owner']!r}: {everything(world)} instead of {allowed}"
+            cleans_quietly(world)
+        StagingArea(world.store, CommittedRanges(world.objects), repository=REPOSITORY).audit()
+
+    report = explore_pauses({"owner": owner(name), "heir": HEIRS[heir]}, lambda stage: World(setup, stage), check,
+                            both=both, max_schedules=most)
+    return report.schedules
+
+
+def cleans_quietly(world: World) -> None:
+    stage, world.stage = world.stage, None
+    cleans(world)
+    world.stage = stage
+
+
+NAMES = [*WORK, "create_branch"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("heir", HEIRS)
+def test_an_owner_that_stood_still_at_any_request(name: str, heir: str) -> None:
+    assert explore_owner(name, heir) >= 3
+
+
+# Resets between two writes of the heir are neither before nor after it, and a collection without any grace period may
+# not run while anybody writes.
+@pytest.mark.soak
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "collect" and "reset" not in name])
+def test_an_owner_and_its_heir_that_both_stand_still(name: str) -> None:
+    assert explore_owner(name, "takes over", both=True, most=1000) > 100
+
+
+def no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BranchStore, "fence", lambda self, found: found)
+
+
+def no_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CommittedRanges, "claim", lambda self, metarange_id: None)
+
+
+def no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    confirm = RangeFiles.confirm
+    monkeypatch.setattr(RangeFiles, "confirm", lambda self, written, *, before: confirm(
+        self, written, before=frozenset(mark.id.partition(".")[2] for mark in self.list("doomed/"))))
+
+
+@pytest.mark.parametrize("broken", [no_fence, no_claim, no_trace])
+def test_the_tests_above_find_what_is_missing(broken: Callable[[pytest.MonkeyPatch], None],
+                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    broken(monkeypatch)
+    with pytest.raises(InterleavingFailed):
+        explore_all("commit", "compact", "compact again")
+
+
+def explore_all(*names: str) -> None:
+    for name in names:
+        explore_owner(name, "cleans")
