@@ -224,9 +224,9 @@ class DiskFull(StorageError):
 
 
 class ReadOnly(StorageError):
-    """The file or folder cannot be written by this process. Give it the permission, or open for reading only."""
+    """The file or folder cannot be written by this process. Give it the permission to write there."""
 
-    _advice = "open for reading only, or give this process permission to write"
+    _advice = "give this process permission to write there"
 
 
 _NAMED: dict[int, type[StorageError]] = {

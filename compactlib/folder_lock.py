@@ -27,6 +27,7 @@ class FolderLock:
 
     Args:
         folder: the folder to be written by this process alone.
+        meanwhile: for the message of `Busy`: what whoever is refused can do as long, such as "read it with a LogReader".
 
     Raises:
         Busy: somebody else holds it; the message names the process.
@@ -35,9 +36,10 @@ class FolderLock:
         Unsupported: the platform has no `flock`.
     """
 
-    def __init__(self, folder: StrPath) -> None:
+    def __init__(self, folder: StrPath, *, meanwhile: str = "") -> None:
         self._folder = os.fspath(folder)
         self._path = os.path.join(folder, LOCK_NAME)
+        self._meanwhile = f", or {meanwhile}" if meanwhile else ""
         self._pid = os.getpid()
         self._descriptors: list[int] = []
         try:
@@ -67,8 +69,8 @@ class FolderLock:
                     if descriptor == self._descriptors[-1] or error.errno not in _FOLDERS_HAVE_NO_LOCKS:
                         raise
         except BlockingIOError:
-            raise Busy(f"{self._folder} is open for writing by {self._holder()}; close it there, or open it "
-                       f"read-only") from None
+            raise Busy(f"{self._folder} is open for writing by {self._holder()}; close it there first"
+                       f"{self._meanwhile}") from None
         except OSError as error:
             raise StorageError.from_os(error, "lock", self._path) from error
 

@@ -64,7 +64,7 @@ class SegmentLog(LogWriter):
         NotALog: the folder holds other things.
         CorruptData: a segment's index or the snapshot state is damaged; nothing was changed.
         Unsupported: a file was written by a later release, or the folder is that of a log of a `RaftLogStore`.
-        StorageError: the disk refused; `ReadOnly` in a read-only folder (open a `LogReader` there).
+        StorageError: the disk refused; `ReadOnly` where this process may not write (a `LogReader` can read it).
     """
 
     _knows_wal: ClassVar[bool] = False

@@ -60,7 +60,7 @@ class LogWriter(LogReader):
         if not require_log(folder, may_create=True) and not os.path.isdir(folder):
             self._make_folder(folder)
             self._files.sync_folder(os.path.dirname(os.path.abspath(folder)))
-        self._lock = self._open_stack.enter_context(FolderLock(folder))
+        self._lock = self._open_stack.enter_context(FolderLock(folder, meanwhile="read it with a LogReader"))
         # An earlier writer may have been killed before it synced what is found here, and on which all will rest.
         sync_names(self._files, folder)
         self._limits = self._options.limits
@@ -143,10 +143,8 @@ class LogWriter(LogReader):
 
     def _append(self, index: int, term: int, payload: Buffer) -> None:
         self._require_open()
-        if type(index) is not int:
-            index = whole("the index", index)
         state = self._state
-        if state is not None and index <= state.index:
+        if state is not None and (index if type(index) is int else whole("the index", index)) <= state.index:
             raise InvalidInput(f"index {index} lies at or below the snapshot {state.index}; what a snapshot covers is "
                                f"committed and cannot be written again, append from {state.index + 1}")
         self._put(index, term, payload)
@@ -310,9 +308,10 @@ class LogWriter(LogReader):
                 raise AuditFailed(f"(end of the older segments, start of the newest) is {found}, expected {wanted}")
 
     def _require_open(self) -> None:
-        super()._require_open()
         # A fork of the process that opened the log has its memory, and must not write what that holds.
-        self._lock.require_mine()
+        if self._closed or not self._lock.is_mine:
+            super()._require_open()
+            self._lock.require_mine()
 
     def close(self) -> None:
         """Sync, and let the log go; closing again does nothing. In a fork it only lets the fork's files go.

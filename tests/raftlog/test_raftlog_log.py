@@ -283,9 +283,9 @@ def test_a_torn_tail_is_told(tmp_path: Path) -> None:
         log.sync()
         copied = copy_folder(tmp_path, tmp_path.parent / (tmp_path.name + "-copy"))
     os.truncate(copied / segment_name(1), os.path.getsize(copied / segment_name(1)) - 9)
-    # A damaged seal, so that only what is whole tells; 3 and 4 are no longer known to be durable.
+    # The newer of the two seals is damaged, so that only what is whole tells; 3 and 4 are no longer known to be durable.
     data = bytearray((copied / segment_name(1)).read_bytes())
-    data[40] ^= 1
+    data[72] ^= 1
     (copied / segment_name(1)).write_bytes(data)
     told = RecordingObserver()
     with SegmentLog(copied, LogOptions(observer=told)) as log:
@@ -317,7 +317,7 @@ def test_an_extend_that_ends_in_an_error_keeps_what_came_before(tmp_path: Path) 
 def test_a_payload_of_a_wrong_type_changes_nothing(tmp_path: Path, wrong: Any) -> None:
     with SegmentLog(tmp_path, options(2)) as log:
         log.extend([(1, 1, b"one"), (2, 1, b"two")])
-        with pytest.raises(TypeError):
+        with pytest.raises(InvalidInput):
             log.append(3, 1, wrong)
         PlainLog.of([(1, 1, b"one"), (2, 1, b"two")]).check(log)
 
@@ -676,7 +676,7 @@ def test_a_read_that_cannot_flush_does_not_end_the_log(tmp_path: Path) -> None:
 def test_a_writer_object_is_not_shared_by_two_logs(tmp_path: Path) -> None:
     with SegmentLog(tmp_path) as log:
         log.append(1, 1, b"one")
-        with pytest.raises(Busy, match=r"is open for writing by process \d+; close it there, or open it read-only"):
+        with pytest.raises(Busy, match=r"is open for writing by process \d+; close it there first, or read it with a LogReader"):
             SegmentLog(tmp_path)
         log.append(2, 1, b"two")
     with SegmentLog(tmp_path) as log:

@@ -131,10 +131,11 @@ def test_another_stores_run_is_not_ones_own() -> None:
         assert one.is_mine
         assert other.is_mine
     with one.begin():
-        assert not other.is_mine
         other.close()
         context = copy_context()
+    # What remembers the run's context knows of its end.
     assert not context.run(lambda: one.is_mine)
+    assert other.is_closed
 
 
 def test_a_run_that_raises_leaves_the_store_free() -> None:
