@@ -190,7 +190,7 @@ class SegmentWriter:
         """
         if self._state != "open":
             self._refuse()
-        length = len(payload) if type(payload) is bytes else payload_bytes(payload)
+        length = len(payload) if isinstance(payload, bytes) else payload_bytes(payload)
         if type(index) is not int or type(term) is not int:
             index, term = whole("the index", index), whole("the term", term)
         if not 0 <= index <= MAX_INDEX or not 0 <= term <= MAX_INDEX or length > native.MAX_PAYLOAD_BYTES:

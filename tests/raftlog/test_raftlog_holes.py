@@ -49,12 +49,13 @@ def done(outcome: Done[HoleReport] | Skipped | Failed) -> HoleReport:
     return outcome.stats
 
 
-def check(log: LogReader, live: IndexSet) -> None:
+def check(log: LogReader, live: IndexSet, *, torn: bool = False) -> None:
     for index in range(1, 41):
         answer = log.read(index)
         assert answer == (Entry(index, 1, payload(index)) if index in live else Dead(index, 40)), index
     assert [entry.index for entry in log.entries()] == list(live)
-    assert log.verify() == []
+    # A disk changes whole sectors, of which a hole's are found by their zeros; the harness also tears single bytes off.
+    assert [error for error in log.verify() if not torn or error.index in live] == []
     log.audit()
 
 
@@ -230,7 +231,7 @@ def test_a_crash_at_any_moment_of_punching_loses_nothing(tmp_path: Path) -> None
 
     def after(folder: Path, _: Sequence[Any]) -> None:
         with LogReader(folder) as reader:
-            check(reader, LIVE)
+            check(reader, LIVE, torn=True)
         with SegmentLog(folder, options(limits=LARGE)) as log:
             log.punch_holes(min_bytes=BLOCK_BYTES)
             check(log, LIVE)

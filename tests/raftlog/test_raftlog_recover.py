@@ -172,7 +172,7 @@ def all_links(folder: Path, new: bytes) -> None:
 
 def link_to_nowhere(folder: Path, new: bytes) -> None:
     no_link(folder, new)
-    replace_member(folder, TWO, "elsewhere")
+    replace_member(folder, TWO, segment_name(99))
 
 
 def member_gone(folder: Path, new: bytes) -> None:
@@ -233,7 +233,7 @@ def test_vector_52_garbage_names_and_stray_temporary_files_go(tmp_path: Path) ->
         (tmp_path / name).write_bytes(b"\x83garbage")
     os.symlink(ONE, tmp_path / f"{THREE}.link")
     (tmp_path / "rewrite-dead").mkdir()
-    (tmp_path / "rewrite-dead" / "part").write_bytes(b"half of something")
+    (tmp_path / "rewrite-dead" / f"{ONE}.part").write_bytes(b"half of something")
     with LogReader(tmp_path) as reader:
         expected.check(reader)
     with SegmentLog(tmp_path, options()) as log:
@@ -370,7 +370,7 @@ def test_a_leader_that_cannot_be_read_takes_nothing_with_it(tmp_path: Path) -> N
     vector_45(tmp_path)
     own = (tmp_path / THREE).read_bytes()
     first_link(tmp_path, output(tmp_path, [1, 2, 3], LIVE))
-    flip_byte(tmp_path / ONE, 64 + 10)
+    flip_byte(tmp_path / ONE, 104 + 10)
     before = picture(tmp_path)
     with pytest.raises(CorruptData, match=ONE):
         SegmentLog(tmp_path, options())

@@ -99,7 +99,7 @@ def test_a_missing_file_is_no_snapshot_and_an_unreadable_one_is_an_error(tmp_pat
     assert read_snapshot_state(tmp_path) is None
     assert snapshot_version(tmp_path) is None
     (tmp_path / "SNAPSHOT").mkdir()
-    with pytest.raises(StorageError, match=r"read .*SNAPSHOT: Is a directory"):
+    with pytest.raises(CorruptData, match=r"SNAPSHOT .*found a folder"):
         read_snapshot_state(tmp_path)
 
 
