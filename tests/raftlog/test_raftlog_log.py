@@ -283,7 +283,7 @@ def test_a_torn_tail_is_told(tmp_path: Path) -> None:
         log.sync()
         copied = copy_folder(tmp_path, tmp_path.parent / (tmp_path.name + "-copy"))
     os.truncate(copied / segment_name(1), os.path.getsize(copied / segment_name(1)) - 9)
-    # The newer of the two seals is damaged, so that only what is whole tells; 3 and 4 are no longer known to be durable.
+    # The newer seal is damaged, so that only what is whole tells; 3 and 4 are no longer known to be durable.
     data = bytearray((copied / segment_name(1)).read_bytes())
     data[72] ^= 1
     (copied / segment_name(1)).write_bytes(data)
@@ -676,7 +676,7 @@ def test_a_read_that_cannot_flush_does_not_end_the_log(tmp_path: Path) -> None:
 def test_a_writer_object_is_not_shared_by_two_logs(tmp_path: Path) -> None:
     with SegmentLog(tmp_path) as log:
         log.append(1, 1, b"one")
-        with pytest.raises(Busy, match=r"is open for writing by process \d+; close it there first, or read it with a LogReader"):
+        with pytest.raises(Busy, match=r"by process \d+; close it there first, or read it with a LogReader"):
             SegmentLog(tmp_path)
         log.append(2, 1, b"two")
     with SegmentLog(tmp_path) as log:
