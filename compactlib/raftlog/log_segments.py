@@ -49,6 +49,11 @@ class LogSegments(SegmentLog):
         """Whether the caller is a part of the compaction that runs, on whichever thread: an observer or a task, say."""
         return self._owner.is_mine
 
+    @property
+    def unflushed(self) -> IndexSet:
+        """What the log holds in memory; see `LogReader.unflushed`."""
+        return self.elsewhere()
+
     # -- flushing
 
     def newest_stats(self) -> NewestStats:

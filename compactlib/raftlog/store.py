@@ -53,6 +53,11 @@ from compactlib.runtime import Turns, telling
 WAL_FOLDER = "wal"
 LOGS_FOLDER = "logs"
 
+SYNC_FAILED = "raftlog_sync_failed"
+"""The disk refused a sync in the background; tried again: `error`, `message`, `failures`, `retry_in_seconds`."""
+FLUSH_FAILED = "raftlog_flush_failed"
+"""Entries could not be written to segments, which is tried again: the same fields."""
+
 _LOG_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
@@ -118,8 +123,8 @@ class RaftLogStore:
         self._flushing = threading.RLock()
         self._flush_error: CompactlibError | None = None
         self._closed = False
-        self._committer = self._turns(self._commit_turn, "raftlog-wal", "raftlog_sync_failed")
-        self._flusher = self._turns(self._flush_turn, "raftlog-flush", "raftlog_flush_failed")
+        self._committer = self._turns(self._commit_turn, "raftlog-wal", SYNC_FAILED)
+        self._flusher = self._turns(self._flush_turn, "raftlog-flush", FLUSH_FAILED)
         with contextlib.ExitStack() as stack:
             self._make_folders()
             self._lock: FolderLock = stack.enter_context(FolderLock(self._folder))

@@ -28,6 +28,9 @@ from compactlib.raftlog.worker_core import (
 from compactlib.rewrite import Executor, foreign_error
 from compactlib.runtime import Ownership, Turns
 
+WORKER_FAILED = "raftlog_worker_failed"
+"""Something was raised that nobody expects: `error`, `message`, `failures` in a row, `retry_in_seconds`."""
+
 Server: TypeAlias = Callable[[SegmentChanges, WorkerOutcome], object]
 """Told of each compaction's end, in the worker's thread, before a file goes. It may use the log."""
 
@@ -64,7 +67,7 @@ class CompactionWorker:
         self._failures = 0
         self._has_ended = False
         self._owner = Ownership(f"the worker of the log in {log.folder}")
-        self._turns = Turns(self._turn, name="raftlog-worker", event="raftlog_worker_failed", observer=observer)
+        self._turns = Turns(self._turn, name="raftlog-worker", event=WORKER_FAILED, observer=observer)
         self._turns.start()
 
     # -- told

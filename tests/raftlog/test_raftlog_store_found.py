@@ -499,6 +499,15 @@ def test_a_damaged_entry_that_is_taken_back_or_followed_keeps_no_other_log_back(
         assert [entry.index for entry in damaged.entries(5)] == [5, 6]
 
 
+def test_what_is_alive_in_memory_only_is_not_missing_from_segments(tmp_path: Path) -> None:
+    with open_log(tmp_path, PLAIN) as log:
+        log.append(rows(1, 50))
+        log.snapshot(50, [7, 8])
+        assert log.segments.verify() == []
+        log.flush()
+        assert log.segments.verify() == []
+
+
 # -- forks
 
 
