@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.errors import CorruptData
+from compactlib.errors import CorruptData, Unsupported
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import (
     Entry,
@@ -17,6 +17,7 @@ from compactlib.raftlog import (
     RaftLog,
     RaftLogStore,
     SegmentLimits,
+    SegmentLog,
     StoreOptions,
     open_log,
 )
@@ -98,6 +99,26 @@ def test_a_damaged_wal_is_told_by_name(tmp_path: Path) -> None:
     wal.write_bytes(data)
     with pytest.raises(CorruptData, match=r"\.wal"):
         LogReader(tmp_path / "store/logs/log")
+
+
+def test_folders_that_only_have_such_names_are_no_store(tmp_path: Path) -> None:
+    (tmp_path / "wal").mkdir()
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "wal" / "notes").write_text("a host's own")
+    with SegmentLog(tmp_path / "logs" / "one") as log:
+        log.append(1, 1, b"x")
+    with LogReader(tmp_path / "logs" / "one") as reader:
+        assert reader.read(1) == Entry(1, 1, b"x")
+
+
+def test_a_segment_log_is_not_opened_beside_a_write_ahead_log(tmp_path: Path) -> None:
+    """It knew nothing of what the WAL has taken back, and would have been overtaken by its replay."""
+    with open_log(tmp_path / "store", OPTIONS) as log:
+        log.append(entries(1, 50))
+    with pytest.raises(Unsupported, match="RaftLogStore"):
+        SegmentLog(tmp_path / "store/logs/log")
+    with open_log(tmp_path / "store", OPTIONS) as log:
+        assert log.read(50) == Entry(50, 1, b"50 in 1")
 
 
 def histories(seeds: range, folder: Path) -> None:
