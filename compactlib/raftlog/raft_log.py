@@ -236,6 +236,7 @@ class RaftLog(RaftAppender):
                 ) -> Done[CompactionReport] | Skipped | Failed:
         """Free what the last snapshot left dead, in this thread; appends and reads go on. See `SegmentLog.compact`."""
         self._require_open()
+        self._owner()
         return self._segments.compact(kind, policy=policy, executor=executor, budget=budget)
 
     def freeze(self, file_number: int) -> None:

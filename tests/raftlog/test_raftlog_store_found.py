@@ -17,7 +17,8 @@ import attrs
 import pytest
 
 from compactlib.checksum import crc32
-from compactlib.errors import Busy, Closed, CompactlibError, DiskFull, InvalidInput, StorageError
+from compactlib.clock import ManualClock
+from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, DiskFull, InvalidInput, StorageError
 from compactlib.indexset import IndexSet
 from compactlib.observe import RecordingObserver
 from compactlib.raftlog import (
@@ -281,6 +282,39 @@ def test_a_store_does_not_follow_a_link_to_one_of_its_folders(name: str, tmp_pat
     RaftLogStore(tmp_path / "s", PLAIN).close()
 
 
+@pytest.mark.parametrize("kind", ["folder", "link", "dangling"])
+def test_what_has_a_name_of_the_wal_and_is_no_file_of_it_is_named_or_left_alone(kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    with RaftLogStore(folder, PLAIN) as store:
+        store.log("a").append(rows(1, 3))
+    leftover, next_file = folder / "wal/0000000000000009.wal.tmp", folder / "wal/0000000000000002.wal"
+    if kind == "folder":
+        with stranger(leftover, kind, tmp_path / "elsewhere"):
+            RaftLogStore(folder, PLAIN).close()
+    with stranger(folder / "wal/0000000000000003.wal" if next_file.exists() else next_file, kind,
+                  tmp_path / "elsewhere"), pytest.raises(CorruptData, match="expected a WAL file"):
+        RaftLogStore(folder, PLAIN)
+    for path in (folder / "wal").iterdir():
+        if path.is_symlink():
+            path.unlink()
+        elif path.is_dir():
+            shutil.rmtree(path)
+    with RaftLogStore(folder, PLAIN) as store:
+        assert indexes(store.log("a")) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("now", [-1e9, 0.0, 1e300])
+def test_a_clock_may_stand_anywhere(now: float, tmp_path: Path) -> None:
+    options = attrs.evolve(PLAIN, max_wal_bytes=1, log=attrs.evolve(PLAIN.log, clock=ManualClock(now)))
+    for _ in range(2):
+        with RaftLogStore(tmp_path, options) as store:
+            log = store.log("a")
+            log.append(rows(log.last_index + 1, log.last_index + 3))
+            store.sync()
+    with RaftLogStore(tmp_path, PLAIN) as store:
+        assert indexes(store.log("a")) == list(range(6))
+
+
 def test_a_link_in_the_place_of_a_received_state_is_not_written_through(tmp_path: Path) -> None:
     (tmp_path / "snap").mkdir()
     (tmp_path / "theirs").write_bytes(b"theirs")
@@ -525,7 +559,7 @@ def test_a_fork_writes_nothing_and_its_parent_goes_on(tmp_path: Path) -> None:
             for call in (lambda: log.append(rows(5, 5)), log.sync, log.flush, lambda: log.reset(1), store.sync,
                          lambda: log.append_sparse([Entry(9, 1, b"")]), lambda: log.snapshot(2, [], [b""]),
                          lambda: log.install(SnapshotMeta(2, 1)), lambda: store.log("new"),
-                         lambda: store.remove("a"), store.flush):
+                         lambda: store.remove("a"), store.flush, log.compact):
                 try:
                     call()
                 except Closed:
@@ -538,7 +572,7 @@ def test_a_fork_writes_nothing_and_its_parent_goes_on(tmp_path: Path) -> None:
             except BaseException:
                 refused = 0
             os._exit(refused if read else 99)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 11
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 12
         assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
         log.append(rows(5, 5))
         log.sync()

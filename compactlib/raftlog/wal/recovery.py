@@ -59,8 +59,10 @@ def recover_wal(files: Files, folder: StrPath) -> RecoveredWal:
         StorageError: the disk refused.
     """
     names = list_folder(folder)
-    for name in filter(is_wal_leftover, names):
-        files.unlink(os.path.join(folder, name))
+    for path in [os.path.join(folder, name) for name in names if is_wal_leftover(name)]:
+        # Nothing here makes a folder of such a name, or follows a link.
+        if os.path.islink(path) or not os.path.isdir(path):
+            files.unlink(path)
     numbers = sorted(number for name in names if (number := wal_number(name)) is not None)
     for before, after in pairwise(numbers):
         if after != before + 1:
@@ -115,6 +117,9 @@ def last_index_after(frame: Frame, last: int) -> int:
 
 def _header(folder: StrPath, number: int) -> FileHeader:
     path = os.path.join(folder, wal_name(number))
+    if os.path.islink(path) or not os.path.isfile(path):
+        raise CorruptData(path=path, offset=0, expected="a WAL file", found="a symbolic link, which is never followed"
+                          if os.path.islink(path) else "no ordinary file")
     header = decode_file_header(_read(path, FILE_HEADER_BYTES), path)
     if header.number != number:
         raise CorruptData(path=path, offset=16, expected=f"number {number} as in the file name",

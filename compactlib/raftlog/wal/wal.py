@@ -32,6 +32,9 @@ from compactlib.raftlog.wal.rules import Verdict, Write, WriterState, judge
 
 __all__ = ["ClosedFile", "Confirmed", "Wal", "WalOptions"]
 
+_LAST_SECOND = 1.8e10
+"""The last second of which the nanoseconds are a 64-bit number, or nearly."""
+
 
 @attrs.frozen(kw_only=True)
 class WalOptions:
@@ -124,7 +127,9 @@ class Wal:
 
     def _begin_file(self, number: int, previous_end: int, tail: Sequence[LoggedFrame] = ()) -> OutFile:
         """Create the next file durably: it names every log, and repeats what was not proven to be durable."""
-        header = FileHeader(number, previous_end, int(self._options.clock.now() * 1e9))
+        # A clock may stand anywhere; the time is for whoever looks at the file, and together with the number its mark.
+        created_ns = int(min(max(self._options.clock.now(), 0.0), _LAST_SECOND) * 1e9)
+        header = FileHeader(number, previous_end, created_ns)
         salt = salt_of(header)
         with self._queueing:
             # A copy: other threads go on to write, to logs that are new as well.
