@@ -19,7 +19,7 @@ MAX_SKEW_SECONDS = 60.0
 """How far it may lie below: by so much two leaders' clocks may differ. Leases last longer by as much."""
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class Timeline:
     """What is known of time; a part of the replicated state.
 
@@ -46,7 +46,7 @@ class Timeline:
         return Moment(Timeline(latest, now, late), max(now, latest), min(now, latest))
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class Moment:
     """A command's time, as the state machine takes it.
 

@@ -117,5 +117,4 @@ class SimulationSettings:
             obedience=rng.choice([0.0, 0.5, 1.0]), cleanup_seconds=rng.choice([1.0, 10.0]), writer_patience=patience,
             fenced=rng.random() < 0.5, retention=rng.random() < 0.3, prepare_in_the_log=rng.random() < 0.3,
             careless_leaders=rng.random() < 0.5, over_the_wire=rng.random() < 0.1, trouble=rng.random() < 0.2,
-            config=config, cut_off_rate=rng.choice([0.0, 0.0, 0.5]), in_place=rng.random() < 0.5,
-            rough_seconds=rng.choice([40.0, 40.0, 120.0]))
+            config=config, cut_off_rate=rng.choice([0.0, 0.0, 0.5]), in_place=rng.random() < 0.5)
