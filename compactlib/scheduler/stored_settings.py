@@ -43,8 +43,18 @@ def load_state(rows: Iterable[Plain], place: str = "a checkpoint") -> SchedulerS
 
 
 def under(state: SchedulerState, config: SchedulerConfig) -> SchedulerState:
-    """The state as it goes on under other settings; the very same if they are no others. O(everything)."""
-    return state if config == state.config else load_rows(dump_rows(state), config, "a scheduler's state")
+    """The state as it goes on under other settings; the very same if they are no others. O(everything).
+
+    Blocks of levels that were not compacted before, and are now, are queued.
+    """
+    if config == state.config:
+        return state
+    again = load_rows(dump_rows(state), config, "a scheduler's state")
+    now = 0.0 if state.timeline.latest is None else state.timeline.latest
+    for block in again.unaccounted_blocks():
+        if block.level >= len(state.config.levels):
+            again.blocks.push_meta(block, now)
+    return again
 
 
 def encode_settings(config: SchedulerConfig) -> bytes:

@@ -19,6 +19,7 @@ from compactlib.scheduler import (
     FairShare,
     JobStatus,
     LevelConfig,
+    MetadataIndex,
     PollRequest,
     PollResponse,
     SchedulerConfig,
@@ -30,6 +31,7 @@ from compactlib.scheduler import (
 from compactlib.scheduler.codec import decode_command, encode_command
 from compactlib.scheduler.plain import to_plain
 from compactlib.scheduler.state_rows import dump_rows, load_rows
+from compactlib.scheduler.stored_settings import under
 from compactlib.scheduler.update import Operation
 from compactlib.testing.scheduler_histories import SchedulerHistory, SchedulerStep, scheduler_histories
 
@@ -154,6 +156,23 @@ def test_completions_stay_and_their_outputs_are_not_deleted(changes: dict[str, A
     assert again.state.index is not None
     assert sorted(block.id for block in again.state.index.blocks()) == [f"new b{number}" for number in range(5)]
     assert not list(again.state.tombstones)
+
+
+def test_blocks_of_a_level_that_is_compacted_again_are_queued() -> None:
+    three = SchedulerConfig(levels=(LevelConfig(max_blocks=2),) * 3)
+    two, four = (attrs.evolve(three, levels=three.levels[:1] * count) for count in (2, 4))
+    state = SchedulerState(three, MetadataIndex())
+    SchedulerService(state=state).apply(Command(1, 1, 1000.0), AddBlocks(tuple(
+        BlockMeta(id=f"{level}-{name}", tenant="A", shard=1, level=level) for level in range(5) for name in "ab")))
+    assert len(state.blocks) == 6
+    for config, queued in ((two, 4), (three, 6), (four, 8), (three, 6)):
+        state = under(state, config)
+        state.audit()
+        assert (len(state.blocks), state.unaccounted_blocks()) == (queued, [])
+    service = SchedulerService(state=state)
+    service.poll(Command(2, 1, 1001.0), PollRequest(job_capacity=9))
+    given_out = service.poll(Command(3, 1, 1002.0), PollRequest(job_capacity=9))
+    assert [plan.compaction_level for plan in given_out.compaction_jobs] == [0, 1, 2]
 
 
 HISTORIES = st.tuples(scheduler_histories(), configs(check_results=True, strict_states=True, refuse_future_tokens=True),
