@@ -16,12 +16,14 @@ import pytest
 from compactlib.blobstore.compact_many import compact_many
 from compactlib.blobstore.compaction_work import Questions
 from compactlib.blobstore.compactor import BlobCompactor
+from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.hard_delete import HardDeleter
 from compactlib.blobstore.managed_store import ManagedBlobStore
 from compactlib.blobstore.plan_history import read_history
 from compactlib.blobstore.policies import CompactAll
 from compactlib.blobstore.sense import Sensor
 from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.store_compactions import StoreBusy
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Busy, Closed, DiskFull
@@ -138,6 +140,24 @@ def test_who_comes_second_is_turned_away_at_every_step_of_a_compaction(name: str
         assert isinstance(answer, Skipped), answer
 
 
+@pytest.mark.parametrize("name", ["compact", "resume", "drop", "hard delete"])
+def test_a_manager_and_others_may_meet_at_any_step(name: str, scratch: Path) -> None:
+    """It counts and decides first, so that others may come before it: then it plans again another time."""
+    with_manager(scratch, name, stride=9)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["compact", "resume", "drop", "hard delete"])
+def test_a_manager_and_others_may_meet_at_every_step(name: str, scratch: Path) -> None:
+    with_manager(scratch, name, stride=1)
+
+
+def with_manager(scratch: Path, name: str, *, stride: int) -> None:
+    for ended, answer in each_step(scratch / "store", check_by_manager, TURNED_AWAY[name], stride=stride):
+        assert isinstance(ended, Done | StoreBusy | PlanDoesNotFit), ended
+        assert isinstance(answer, Done | Skipped), answer
+
+
 def close_while_held(folder: Path, at: int, first: Beside) -> bool:
     """Close the store while `first` is held; whoever opens it next finds everything, whenever `first` goes on."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -152,7 +172,8 @@ def close_while_held(folder: Path, at: int, first: Beside) -> bool:
     working = Working(work)
     is_held = held.is_reached(working.thread)
     closing = Working(store.close)
-    while closing.thread.is_alive() and is_held and not store.compactions.ownership.is_ending:
+    owner = store.compactions.ownership
+    while closing.thread.is_alive() and is_held and not (owner.is_ending or owner.is_closed):
         closing.thread.join(0.001)
     if is_held:
         assert closing.thread.is_alive(), "the store was closed while it was being compacted"
@@ -162,7 +183,7 @@ def close_while_held(folder: Path, at: int, first: Beside) -> bool:
     held.release()
     ended = working.join()
     assert closing.join() is None
-    assert isinstance(ended, Done) or isinstance(ended.error, BudgetSpent), ended
+    assert isinstance(ended, Done | StoreBusy | Closed) or isinstance(ended.error, BudgetSpent | Closed), ended
     with open_held(folder, clock=clock) as again:
         check(again, before)
         BlobCompactor(again).resume(budget=Budget())
@@ -172,7 +193,7 @@ def close_while_held(folder: Path, at: int, first: Beside) -> bool:
     return is_held
 
 
-@pytest.mark.parametrize("first", [compact, erase])
+@pytest.mark.parametrize("first", [compact, erase, check_by_manager])
 def test_closing_cancels_and_waits_at_any_step(first: Beside, scratch: Path) -> None:
     at = 1
     while close_while_held(scratch / "store", at, first):
@@ -181,7 +202,7 @@ def test_closing_cancels_and_waits_at_any_step(first: Beside, scratch: Path) -> 
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("first", [compact, erase])
+@pytest.mark.parametrize("first", [compact, erase, check_by_manager])
 def test_closing_cancels_and_waits_at_every_step(first: Beside, scratch: Path) -> None:
     at = 1
     while close_while_held(scratch / "store", at, first):
