@@ -27,6 +27,7 @@ from compactlib.rewrite import (
     attempt_task,
 )
 from tests.raftlog.compaction_logs import Expected, compact_to_rest, entries_of, options, strays
+from tests.raftlog.wrapped_files import WatchedFiles
 
 LIVE = [1, 20, 40, 60]
 EXPECTED = Expected.of(entries_of(1, 80), 64, LIVE)
@@ -122,6 +123,27 @@ def test_a_second_compaction_is_skipped_also_from_inside_and_for_holes(tmp_path:
     told = observer.told[0]
     assert isinstance(told, tuple)
     assert [type(each) for each in told] == [Skipped, Skipped]
+    usable(log, tmp_path)
+
+
+@pytest.mark.parametrize("executor", [LocalExecutor(), LocalExecutor(workers=2), _OwnThreads()],
+                         ids=["one", "two", "of its own"])
+def test_closing_from_a_task_is_busy_on_whichever_thread(tmp_path: Path, executor: Executor) -> None:
+    """A task's disk is the host's, and may do anything; so may the threads of a host's executor."""
+    logs: list[SegmentLog] = []
+    refused: list[BaseException] = []
+
+    def look(operation: str, path: str) -> None:
+        if operation == "create" and "rewrite-" in path and not refused:
+            try:
+                logs[0].close()
+            except Busy as error:
+                refused.append(error)
+
+    log = opened(tmp_path, files=WatchedFiles(look))
+    logs.append(log)
+    assert isinstance(log.compact("major", policy=_EachAlone(), executor=executor), Done)
+    assert len(refused) == 1
     usable(log, tmp_path)
 
 
