@@ -53,6 +53,7 @@ LEFTOVERS_STAY = "scheduler_leftovers_stay"
 _MAX_ATTEMPTS = 100
 _MAX_LOADS = 10
 _MAX_DELETES = 100
+_MAX_UNSURE = 100
 
 
 @attrs.frozen
@@ -301,6 +302,10 @@ class StoredScheduler:
             self._switch(self._unsure_head)
         if self._unsure:
             found = self._get(_entry_key(self._head, self._position))
+            if found is None and len(self._unsure) >= _MAX_UNSURE:
+                # Enough are on their way: one of them must get in, or be refused, before there are more.
+                record, mine = next(reversed(self._unsure.items()))
+                found = self._write_entry(record, *mine)
             if found is not None:
                 self._adopt(found)
 

@@ -292,6 +292,24 @@ def test_what_is_told_after_a_lost_answer_is_true() -> None:
     assert explore_lost_answers(taken_over, work, check).runs > 100
 
 
+def test_a_store_that_never_answers_does_not_fill_the_memory() -> None:
+    lost: list[bool] = []
+    inner = MemoryStore()
+    kv = FaultyStore(inner, lambda operation: KVFault.UNKNOWN_LOST if lost and operation.changes else None)
+    scheduler = opened(kv)
+    lost.append(True)
+    for number in range(130):
+        with pytest.raises(OutcomeUnknown):
+            scheduler.apply(blocks(f"lost{number}"))
+    lost.clear()
+    scheduler.apply(blocks("after"))
+    found = indexed(scheduler)
+    # One of those that were unknown got in, the last one that was kept.
+    assert found == {"lost99-0", "after-0"}
+    scheduler.audit()
+    assert indexed(opened(inner, seed=2)) == found
+
+
 def test_a_command_that_was_interrupted_after_it_was_sent_is_found_again() -> None:
     inner, stopping = MemoryStore(), [False]
 
