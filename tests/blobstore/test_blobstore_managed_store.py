@@ -443,7 +443,7 @@ class Ending(ManualClock):
 
 def test_counting_ends_when_it_is_told_to_while_it_waits_for_its_rate(tmp_path: Path) -> None:
     clock = Ending(1_000_000.0)
-    with filled(tmp_path / "one", clock, stats_entries_per_second=0.001) as store:
+    with filled(tmp_path / "one", clock, stats_entries_per_second=1) as store:
         budget, began = Budget(clock=clock), clock.monotonic()
         clock.budget = budget
         outcome = ManagedBlobStore(store).check(budget)
@@ -466,7 +466,7 @@ class Closing(ManualClock):
 @pytest.mark.parametrize("bucket_count", [None, 200])
 def test_counting_ends_when_the_store_is_closed(bucket_count: int | None, tmp_path: Path) -> None:
     clock = Closing(1_000_000.0)
-    with filled(tmp_path / "one", clock, stats_entries_per_second=0.001, stats_bucket_count=bucket_count) as store:
+    with filled(tmp_path / "one", clock, stats_entries_per_second=1, stats_bucket_count=bucket_count) as store:
         clock.store = store
         manager = CompactionManager(BOTH, clock=clock)
         manager.add(ManagedBlobStore(store), enabled=True)
