@@ -120,18 +120,19 @@ def _finish_cycle(files: Files, folder: StrPath, log: CompactionLog) -> Compacti
     at = cycle.commit_started_ms
     assert at is not None
     place_targets(files, folder, cycle)
-    if log.phase is Phase.COMMIT:
-        log = log.start_cleanup(at)
     # The new segments' names, before anything of the sources goes.
     files.sync_folder(folder)
     remove_sources(files, folder, cycle.sources)
     files.sync_folder(folder)
-    log = log.end_cycle(at)
-    # Only now, when the sources have given their room back. On a disk that is full all the same, the log stays at the
-    # commit, and whoever reads it does all this again; what goes on from here writes it anew.
-    with contextlib.suppress(DiskFull):
-        write_log(files, folder, log)
-    return log
+    cleaning = log.start_cleanup(at) if log.phase is Phase.COMMIT else log
+    ended = cleaning.end_cycle(at)
+    try:
+        # Only now, when the sources have given their room back.
+        write_log(files, folder, ended)
+    except DiskFull:
+        # The segments are as they should be, so that the store can be opened; the log says so when it is resumed.
+        return log
+    return ended
 
 
 def _set_aside(files: Files, folder: StrPath, error: CorruptData) -> None:

@@ -12,7 +12,16 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore import BlobCompactor, BlobStore, BlobStoreConfig, CompactAll, NotAStore, Sensor, verify
+from compactlib.blobstore import (
+    BlobCompactor,
+    BlobStore,
+    BlobStoreConfig,
+    CompactAll,
+    CompactionHistory,
+    NotAStore,
+    Sensor,
+    verify,
+)
 from compactlib.blobstore.config import Durability
 from compactlib.blobstore.model import Blob, Deleted
 from compactlib.budget import Budget
@@ -128,8 +137,8 @@ def full_disk(folder: Path) -> FailingFiles:
 
 def what_is_left(folder: Path, answers: dict[bytes, type]) -> None:
     """Open on a disk with no room at all: everything is there to be read, and what is refused leaves no trace."""
-    full = full_disk(folder)
-    with opened(folder, full) as store:
+    full, clock = full_disk(folder), ManualClock(NOW)
+    with opened(folder, full, clock=clock) as store:
         store.audit()
         for key, kind in answers.items():
             assert isinstance(store.get(key), kind), key
@@ -141,13 +150,21 @@ def what_is_left(folder: Path, answers: dict[bytes, type]) -> None:
         with pytest.raises(DiskFull):
             store.put(b"one more", b"")
         store.audit()
-    with opened(folder) as store:
+        with contextlib.suppress(DiskFull):
+            compact(store, clock)
+        store.audit()
+    with opened(folder, clock=clock) as store:
         assert not store.recovery.damage
+        assert not CompactionHistory.read(store.folder).damaged
         for key, kind in answers.items():
             assert isinstance(store.get(key), kind), key
             if kind is Blob:
                 store.delete(key)
         store.put(b"one more", b"")
+        compact(store, clock)
+        assert BlobCompactor(store).log is None
+        assert not CompactionHistory.read(store.folder).damaged
+        assert verify(store).is_sound
 
 
 def test_a_store_opens_on_a_full_disk_wherever_it_was_killed(scratch: Path) -> None:
