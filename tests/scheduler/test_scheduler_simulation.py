@@ -37,8 +37,8 @@ from compactlib.testing.scheduler_simulation import (
     simulate_many,
 )
 
-EVERYDAY: Final = 1500
-"""Seeds of an ordinary run, some 30 seconds: what the whole suite can afford."""
+EVERYDAY: Final = 1000
+"""Seeds of an ordinary run, some 20 seconds: what the whole suite can afford."""
 
 
 def test_many_seeds_go_well_and_nothing_that_can_happen_is_left_out() -> None:
