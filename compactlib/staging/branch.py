@@ -15,7 +15,7 @@ from compactlib.staging.context import StagingContext
 from compactlib.staging.diff_cache import DiffCache
 from compactlib.staging.head import HeadBuilder, MoveOutcome, NextHead
 from compactlib.staging.listing import ListRequest
-from compactlib.staging.model import Difference, MetaRangeId, Record
+from compactlib.staging.model import Difference, MetaRangeId, Record, check_key
 from compactlib.staging.names import CommitId, branch_key
 from compactlib.staging.pages import DiffPage, Listed, ListPage
 from compactlib.staging.read import CommittedView
@@ -146,6 +146,7 @@ class Branch:
             TooManyTries: the staging token was replaced under every try; the value may be visible (G4).
             OutcomeUnknown: the store gave no answer; the value may be visible, or become so later.
         """
+        check_key(key)
         write.put_many(self._context, self._name, {key: data})
 
     def put_many(self, items: Mapping[bytes, bytes]) -> None:

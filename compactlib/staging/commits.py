@@ -12,7 +12,7 @@ from typing import Final
 
 import attrs
 
-from compactlib.errors import CorruptData
+from compactlib.errors import CorruptData, InvalidInput
 from compactlib.kv import KeyNotFound, KVStore
 from compactlib.staging.errors import CommitNotFound
 from compactlib.staging.model import MetaRangeId
@@ -60,6 +60,10 @@ def encode_commit(commit: Commit) -> bytes:
     Raises:
         InvalidInput: message or metadata are not text.
     """
+    if type(commit.message) is not str or not all(type(text) is str for pair in commit.metadata.items()
+                                                      for text in pair):
+        raise InvalidInput(f"a commit's message and its metadata are text, found {commit.message!r:.100} and "
+                           f"{commit.metadata!r:.100}")
     return pack(_MAGIC, {
         "metarange_id": commit.metarange_id,
         "parents": list(commit.parents),

@@ -7,7 +7,7 @@ staged entries of one token are a partition of their own, so that writers of dif
 from __future__ import annotations
 
 import re
-from typing import NewType
+from typing import NewType, cast
 
 from compactlib.errors import InvalidInput
 
@@ -37,7 +37,7 @@ def repository_partition(repository: str) -> bytes:
     Raises:
         InvalidInput: the name is not 1 to 100 letters, digits, `.`, `_` and `-`, the first a letter or digit.
     """
-    if not _REPOSITORY.fullmatch(repository):
+    if not isinstance(cast("object", repository), str) or not _REPOSITORY.fullmatch(repository):
         raise InvalidInput(f"the repository name {repository!r} is not 1 to {MAX_REPOSITORY_CHARS} letters, digits, "
                            f"'.', '_' and '-', the first a letter or digit; choose another")
     return b"staging/" + repository.encode("ascii")
@@ -50,6 +50,8 @@ def branch_key(branch: str) -> bytes:
         InvalidInput: the name is empty, longer than 255 bytes of UTF-8, holds control characters or lone surrogates, or
             looks like a commit id.
     """
+    if not isinstance(branch, str):
+        raise InvalidInput(f"a branch is named by text, found {type(branch).__name__}; give its name")
     try:
         encoded = branch.encode("utf-8")
     except UnicodeEncodeError:
@@ -84,7 +86,7 @@ def token_partition(token: StagingToken) -> bytes:
 
 def is_commit_id(text: str) -> bool:
     """Whether it has the form of a commit id."""
-    return _COMMIT_ID.fullmatch(text) is not None
+    return isinstance(cast("object", text), str) and _COMMIT_ID.fullmatch(text) is not None
 
 
 def is_staging_token(text: str) -> bool:

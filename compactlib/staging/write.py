@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from compactlib.errors import InvalidInput
 from compactlib.kv import OutcomeUnknown, SlowDown
 from compactlib.kv.arguments import checked_bytes
 from compactlib.staging.branch_store import FoundBranch
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import BranchNotFound, MetaRangeNotFound, RangeNotFound, TooManyKeys, TooManyTries
-from compactlib.staging.model import Record, check_key
+from compactlib.staging.model import MAX_PART_BYTES, Record, check_key
 from compactlib.staging.options import MAX_BATCH_KEYS
 from compactlib.staging.read import checked_keys
 from compactlib.staging.staged import Staged
@@ -101,9 +102,13 @@ def record_of(data: bytes) -> Record:
     """The record of some data; a buffer is copied.
 
     Raises:
-        InvalidInput: it is not bytes.
+        InvalidInput: it is not bytes, or longer than `MAX_PART_BYTES`.
     """
-    return Record.of(checked_bytes("value", data))
+    held = checked_bytes("value", data)
+    if len(held) > MAX_PART_BYTES:
+        raise InvalidInput(f"a record of {len(held)} bytes was given, one holds at most {MAX_PART_BYTES}; split it, or "
+                           f"keep the data elsewhere and a reference to it here")
+    return Record.of(held)
 
 
 def stage(context: StagingContext, branch: str, entries: Mapping[bytes, Staged], attempts: Attempts) -> None:
