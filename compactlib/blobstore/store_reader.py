@@ -12,10 +12,10 @@ from itertools import chain
 
 import attrs
 
-from compactlib.blobstore.compaction_file import read_log
+from compactlib.blobstore.compaction_file import LOG_NAME, read_log
 from compactlib.blobstore.compaction_log import Phase
 from compactlib.blobstore.config import BlobStoreConfig
-from compactlib.blobstore.descriptor import Descriptor, read_descriptor
+from compactlib.blobstore.descriptor import DESCRIPTOR_FILE, Descriptor, read_descriptor
 from compactlib.blobstore.errors import NotAStore
 from compactlib.blobstore.load_log import (
     LoadedSegment,
@@ -125,6 +125,11 @@ def _try_to_look(folder: str) -> StoreLook | None:
     """One try; `None` if files were switched meanwhile."""
     if not os.path.isdir(folder):
         raise NotAStore(f"{folder} is no folder; give that of a blob store", path=folder)
+    for name in (DESCRIPTOR_FILE, LOG_NAME):
+        path = os.path.join(folder, name)
+        if os.path.exists(path) and not os.path.isfile(path):
+            # A pipe would be waited for.
+            raise NotAStore(f"{path} is not a file, and a store's is one; see what it is, and remove it", path=folder)
     if _is_switching(folder):
         return None
     names, index_files = list_log(folder, check=False)

@@ -24,6 +24,7 @@ from compactlib.blobstore import (
 )
 from compactlib.blobstore.config import Durability
 from compactlib.blobstore.model import Blob, Deleted
+from compactlib.blobstore.store_reader import look_at_store
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, Conflict, DiskFull, InvalidInput, StorageError
@@ -305,6 +306,22 @@ def test_a_thing_under_the_name_of_a_file_of_the_store_is_refused_by_name(name: 
     with pytest.raises(InvalidInput, match=f"{name} is not an ordinary file"):
         opened(scratch)
     assert (scratch / "victim").read_bytes() == b"v" * 64
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+@pytest.mark.parametrize("name", ["STORE", "COMPACTION", "1_0.log", "0_0.80.index"])
+def test_whoever_looks_from_outside_waits_for_no_pipe(name: str, kind: str, scratch: Path) -> None:
+    with opened(scratch) as store:
+        store.put(b"a", b"1")
+    taken = scratch / "store" / name
+    if taken.exists():
+        taken.rename(scratch / "moved")
+    place(taken, kind)
+    if name in ("STORE", "COMPACTION"):
+        with pytest.raises(NotAStore, match=f"{name} is not a file"):
+            look_at_store(scratch / "store")
+    else:
+        assert [info.records for info in look_at_store(scratch / "store").snapshot.segments] == [1]
 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
