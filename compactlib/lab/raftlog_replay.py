@@ -245,7 +245,7 @@ class RaftLogReplay:
         if cadence is None:
             self._snapshots += 1
             return self.compact(major=self._snapshots % self._settings.major_every == 0)
-        self._clock.set_now(self._now_ms / 1000)
+        self._clock.advance(max(self._now_ms / 1000 - self._clock.now(), 0.0))
         view = self.view()
         plan = self.compact(major=bool(cadence.reason_for_major(view)))
         cadence.planned(plan, view)

@@ -23,12 +23,14 @@ class MajorCadence:
         self._trigger = trigger
         self._clock = clock
         self._minors_since_major = 0
-        self._last_major_at = clock.now()
+        # By the monotonic clock: what a wall clock says that went wrong once must not keep the next major waiting.
+        self._last_major_tick = clock.monotonic()
 
     def reason_for_major(self, view: CompactionView) -> str:
         """Why a major is due, or an empty text."""
-        state = CompactionState.of(view.compactable, minors_since_major=self._minors_since_major,
-                                   last_major_at=self._last_major_at, now=self._clock.now())
+        now = self._clock.now()
+        state = CompactionState.of(view.compactable, minors_since_major=self._minors_since_major, now=now,
+                                   last_major_at=now - (self._clock.monotonic() - self._last_major_tick))
         return self._trigger.wants_major(state) or ""
 
     def planned(self, plan: CompactionPlan, view: CompactionView) -> None:
@@ -39,4 +41,4 @@ class MajorCadence:
     def ended(self, plan: CompactionPlan, failed: Sequence[GroupFailed]) -> None:
         """A compaction ended. One that a lease or the disk cut short is to go on, not to wait for its turn again."""
         if plan.kind == "major" and not any(isinstance(group.error, Busy | StorageError) for group in failed):
-            self._minors_since_major, self._last_major_at = 0, self._clock.now()
+            self._minors_since_major, self._last_major_tick = 0, self._clock.monotonic()

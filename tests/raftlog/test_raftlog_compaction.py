@@ -14,6 +14,7 @@ from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import (
     CostPolicy,
     Dead,
+    Elapsed,
     Entry,
     EveryNMinors,
     Manual,
@@ -289,3 +290,20 @@ def test_a_closed_log_refuses(tmp_path: Path) -> None:
     log.close()
     with pytest.raises(Closed):
         log.compact("major")
+
+
+def test_a_clock_that_was_wrong_once_keeps_no_major_waiting(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    with SegmentLog(tmp_path, options(trigger=Elapsed(60.0), clock=clock)) as log:
+        log.extend(entries_of(1, 200))
+        log.record_snapshot(48, [1, 20, 40])
+        clock.advance(61.0)
+        clock.set_now(1_000_000.0 + 86_400.0)
+        assert done(log.compact()).kind == "major"
+        clock.set_now(1_000_061.0)
+        log.record_snapshot(96, [1, 60, 90])
+        clock.advance(59.0)
+        assert done(log.compact()).kind == "minor"
+        log.record_snapshot(160, [1, 60, 100, 120, 150])
+        clock.advance(2.0)
+        assert done(log.compact()).kind == "major"
