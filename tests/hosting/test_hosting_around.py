@@ -92,6 +92,7 @@ def test_a_log_whose_owner_was_killed_and_whose_next_owner_met_a_power_failure()
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(900)
 def test_a_log_in_thirty_thousand_states_of_kill_and_power_failure() -> None:
     report = explore_kills(log_life(b"first", 14), log_life(b"next", 14), check_log, limit_per_point=64,
                            max_states=30_000, rng=random.Random(3))
@@ -285,6 +286,7 @@ def test_nothing_acknowledged_changes_in_a_host_under_other_settings(memory_path
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(900)
 def test_nothing_acknowledged_changes_in_a_host_in_a_thousand_histories(memory_path: Path) -> None:
     check_settings(host_worlds(memory_path), SETTINGS, host_life, host_audit, histories=1000, lives=4, first_seed=1000)
 

@@ -231,6 +231,7 @@ def test_a_fence_whose_owner_was_killed_and_whose_next_owner_met_a_power_failure
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(900)
 def test_a_fence_in_thirty_thousand_states_of_kill_and_power_failure() -> None:
     rng = random.Random(4)
     distinct = 0
