@@ -10,6 +10,7 @@ import threading
 from typing import Self
 
 from compactlib.catalog.service import CatalogService
+from compactlib.catalog.timestamp import milliseconds
 from compactlib.clock import Clock
 from compactlib.errors import InvalidInput
 from compactlib.observe import Observer
@@ -37,7 +38,7 @@ class LogFollower:
 
     def __init__(self, service: CatalogService, *, interval_seconds: float = 0.1,
                  observer: Observer | None = None, clock: Clock | None = None) -> None:
-        if not 0 < interval_seconds <= threading.TIMEOUT_MAX:
+        if not milliseconds(interval_seconds, name="interval_seconds") or interval_seconds > threading.TIMEOUT_MAX:
             raise InvalidInput(f"interval_seconds is {interval_seconds}; give more than 0")
         self._service = service
         self._interval = interval_seconds

@@ -14,7 +14,7 @@ from typing import final
 from compactlib.catalog.catalog import EMPTY, Catalog
 from compactlib.catalog.errors import ActivationNotAscending, CatalogVersionNotFound, TimeBeforeHistory
 from compactlib.catalog.timestamp import Timestamp
-from compactlib.errors import AuditFailed
+from compactlib.errors import AuditFailed, InvalidInput
 
 
 @final
@@ -69,7 +69,7 @@ class HistoryView:
         Raises:
             CatalogVersionNotFound: it is not retained, or does not exist yet.
         """
-        at = bisect_left(self._versions, version, 0, self._end)
+        at = self._place(self._versions, version)
         if at == self._end or self._versions[at] != version:
             raise CatalogVersionNotFound(version=version, earliest=self.earliest, latest=self.latest)
         return self._catalogs[at]
@@ -80,7 +80,10 @@ class HistoryView:
         Raises:
             TimeBeforeHistory: `time` is below the earliest retained activation.
         """
-        at = bisect_right(self._activations, time, 0, self._end)
+        try:
+            at = bisect_right(self._activations, time, 0, self._end)
+        except TypeError:
+            raise InvalidInput(f"{time!r} is no time; give a timestamp") from None
         if not at:
             raise TimeBeforeHistory(time=time, earliest=self.earliest, earliest_time=self._activations[0])
         return self._catalogs[at - 1]
@@ -95,8 +98,14 @@ class HistoryView:
 
     def has(self, version: int) -> bool:
         """Whether exactly this version is retained."""
-        at = bisect_left(self._versions, version, 0, self._end)
+        at = self._place(self._versions, version)
         return at < self._end and self._versions[at] == version
+
+    def _place(self, column: list[int], wanted: int) -> int:
+        try:
+            return bisect_left(column, wanted, 0, self._end)
+        except TypeError:
+            raise InvalidInput(f"{wanted!r} is no version; give a whole number") from None
 
     def below(self, version: int) -> int | None:
         """The highest retained version strictly below this one; `None` if there is none."""

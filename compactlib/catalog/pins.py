@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from compactlib.catalog import keys
+from compactlib.catalog.arguments import printed
 from compactlib.catalog.errors import CatalogVersionNotFound, PinExpired
 from compactlib.catalog.history import HistoryView
 from compactlib.catalog.log_reader import LogReader
@@ -267,7 +268,8 @@ class Pins:
 
 
 def _require_owner(owner: str) -> None:
-    if type(owner) is not str or not 1 <= len(owner) <= MAX_OWNER:
+    printed("a pin's owner", owner)
+    if not 1 <= len(owner) <= MAX_OWNER:
         raise InvalidInput(f"a pin's owner is {str(owner)[:40]!r}; give a name of 1 to {MAX_OWNER} characters")
 
 

@@ -17,13 +17,14 @@ from collections.abc import Iterable, Sequence
 import attrs
 
 from compactlib.catalog import keys
+from compactlib.catalog.arguments import printed, whole
 from compactlib.catalog.errors import StaleIncarnation
 from compactlib.catalog.model import Culprit, Factor, Floor, Need
 from compactlib.catalog.partitions import HostedPartitions, mask_of
 from compactlib.catalog.records import RecordType, seal_fields, unseal_fields
 from compactlib.catalog.timestamp import Timestamp, checked_timestamp
 from compactlib.clock import Clock
-from compactlib.errors import AuditFailed, Busy, CompactlibError, InvalidInput
+from compactlib.errors import AuditFailed, Busy, CompactlibError
 from compactlib.kv import Condition, Delete, KeyNotFound, KVStore, OutcomeUnknown, Predicate, PredicateFailed, Put
 from compactlib.runtime import look_until_seen
 
@@ -63,8 +64,7 @@ class PublishedTimes:
 
     def __init__(self, store: KVStore, node: str, partition: bytes = b"catalog", *,
                  clock: Clock | None = None) -> None:
-        if not node:
-            raise InvalidInput("the node's name is empty; give its name, the published times are kept under it")
+        printed("the node's name, under which the published times are kept,", node)
         self._store = store
         self._node = node
         self._partition = partition
@@ -98,9 +98,10 @@ class PublishedTimes:
             OutcomeUnknown: the store did not say whether this object owns them now.
         """
         checked_timestamp(created_at)
-        mask_of((partition,))
-        if incarnation < 1:
-            raise InvalidInput(f"incarnation is {incarnation}; give a number above 0 that only this life has")
+        whole("table", table, lowest=0)
+        mask_of((whole("partition", partition),))
+        whole("incarnation, which only this life of the partition has,", incarnation, lowest=1)
+        whole("flushed_index", flushed_index, lowest=0)
         with self._writing:
             # Before anything is answered that an earlier life of this node could still change.
             self._own()

@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 
+from compactlib.catalog.arguments import whole
 from compactlib.catalog.catalog import Catalog
 from compactlib.catalog.commands import Command, PlannedUpdate, plan_update
 from compactlib.catalog.errors import (
@@ -29,7 +30,7 @@ from compactlib.catalog.records import Update
 from compactlib.catalog.recover import applied, recover_history
 from compactlib.catalog.timestamp import HybridClock, Timestamp, add_ms, ensured_activation, milliseconds, physical_ms
 from compactlib.catalog.update_log import MAX_ATTEMPTS, UpdateLog
-from compactlib.errors import AuditFailed, Busy, CompactlibError
+from compactlib.errors import AuditFailed, Busy, CompactlibError, InvalidInput
 from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime import tell, telling
@@ -159,9 +160,13 @@ class CatalogService:
             raise Busy("a listener cannot execute commands: the version that it is told of counts as ready only when "
                        "it has returned; execute them in another thread, and do not wait for that one")
         delay_ms = self._delay_ms if delay_seconds is None else milliseconds(delay_seconds, name="delay_seconds")
+        batch: tuple[Any, ...] = tuple(commands) if hasattr(commands, "__iter__") else (commands,)
+        for command in batch:
+            if not callable(getattr(command, "changes", None)):
+                raise InvalidInput(f"{command!r} is no command; give a list of commands, such as [CreateSchema('A')]")
         try:
             with self._writing:
-                catalog, planned, attempts = self._write(tuple(commands), delay_ms, wait)
+                catalog, planned, attempts = self._write(batch, delay_ms, wait)
         finally:
             self._tell_news()
         # Nobody waits for a time while they keep others from writing.
@@ -309,6 +314,7 @@ class CatalogService:
             CatalogVersionNotFound: history has moved past it.
             InvalidInput: the timeout is negative.
         """
+        whole("version", version)
         milliseconds(timeout_seconds, name="timeout_seconds")
         with self._ready:
             if not self._ready.wait_for(lambda: self.view.latest >= version, timeout_seconds):

@@ -14,6 +14,7 @@ from typing import TypeVar
 import attrs
 
 from compactlib.catalog import keys
+from compactlib.catalog.arguments import whole
 from compactlib.catalog.catalog import Catalog
 from compactlib.catalog.errors import (
     RecordMissing,
@@ -86,8 +87,8 @@ class UpdateLog(LogReader):
     def __init__(self, store: KVStore, partition: bytes = b"catalog", *, chunk_bytes: int = DEFAULT_CHUNK_BYTES,
                  max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES, randomness: random.Random | None = None,
                  clock: Clock | None = None) -> None:
-        if min(chunk_bytes, max_record_bytes) < 1024:
-            raise InvalidInput(f"chunk_bytes is {chunk_bytes}, max_record_bytes {max_record_bytes}; give at least 1024")
+        whole("chunk_bytes", chunk_bytes, lowest=1024)
+        whole("max_record_bytes", max_record_bytes, lowest=1024)
         if store.limits.max_transact < 8:
             raise InvalidInput(f"the store changes {store.limits.max_transact} keys in one step; the log needs 8")
         super().__init__(store, partition)

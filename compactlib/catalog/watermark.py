@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 
 from compactlib.catalog import keys
+from compactlib.catalog.arguments import printed, whole
 from compactlib.catalog.errors import BelowLowWatermark
 from compactlib.catalog.history import HistoryView
 from compactlib.catalog.model import Factor, Floor, Need, Unavailable, Watermark
@@ -48,8 +49,7 @@ class LowWatermark:
 
     def __init__(self, store: KVStore, node: str, clock: HybridClock, *, data_availability_seconds: float = 600.0,
                  earliest: Timestamp | None = None, partition: bytes = b"catalog") -> None:
-        if not node:
-            raise InvalidInput("the node's name is empty; give its name, the low watermark is kept under it")
+        printed("the node's name, under which the low watermark is kept,", node)
         self._store = store
         self._clock = clock
         self._partition = partition
@@ -175,6 +175,7 @@ class LowWatermark:
             BelowLowWatermark: it has passed, or is about to.
             InvalidInput: the reader holds a lock already.
         """
+        whole("time", time)
         with self._lock:
             limit = max(self._time or 0, self._pending or 0)
             if time < limit:

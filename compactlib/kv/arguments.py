@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
@@ -13,6 +14,8 @@ from compactlib.kv.store import Condition, Delete, KVLimits, Predicate, Put
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+PartT = TypeVar("PartT")
 
 
 def checked_partition(partition: bytes, limits: KVLimits) -> bytes:
@@ -74,8 +77,8 @@ def checked_page_size(page_size: int | None, largest: int) -> int:
     """
     if page_size is None:
         return largest
-    if page_size < 1:
-        raise InvalidInput(f"a page of {page_size} entries was asked for; give at least 1")
+    if type(page_size) is not int or page_size < 1:
+        raise InvalidInput(f"a page of {page_size!r} entries was asked for; give at least 1")
     return min(page_size, largest)
 
 
@@ -90,6 +93,17 @@ def checked_bytes(what: str, value: Buffer) -> bytes:
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     raise InvalidInput(f"a {what} of type {type(value).__name__} was given; keys and values are bytes, encode it first")
+
+
+def checked_seconds(name: str, seconds: float) -> float:
+    """How long to wait.
+
+    Raises:
+        InvalidInput: it is negative, or no finite number.
+    """
+    if type(seconds) not in (int, float, bool) or not 0 <= seconds < math.inf:
+        raise InvalidInput(f"{name} is {seconds!r}; give 0 or more")
+    return seconds
 
 
 @attrs.frozen
@@ -112,10 +126,11 @@ def checked_transaction(conditions: Iterable[Condition], puts: Iterable[Put], de
     Raises:
         MissingPartitionKey, MissingKey, MissingValue, InvalidInput, TooLarge, BatchSizeTooBig: see `KVStore.transact`.
     """
-    demanded = [(*checked_cell(one.partition, one.key, limits), one.predicate) for one in conditions]
+    demanded = [(*checked_cell(one.partition, one.key, limits), one.predicate)
+                for one in _all_of(Condition, conditions)]
     changes: list[tuple[bytes, bytes, bytes | None]] = []
-    changes += (checked_put(put.partition, put.key, put.value, limits) for put in puts)
-    changes += ((*checked_cell(one.partition, one.key, limits), None) for one in deletes)
+    changes += (checked_put(put.partition, put.key, put.value, limits) for put in _all_of(Put, puts))
+    changes += ((*checked_cell(one.partition, one.key, limits), None) for one in _all_of(Delete, deletes))
     size = len(demanded) + len(changes)
     if size > limits.max_transact:
         raise BatchSizeTooBig(size=size, limit=limits.max_transact)
@@ -126,6 +141,15 @@ def checked_transaction(conditions: Iterable[Condition], puts: Iterable[Put], de
                                f"transaction; name it once")
         seen.add((partition, key))
     return Transaction(demanded, changes)
+
+
+def _all_of(kind: type[PartT], parts: Iterable[PartT]) -> Iterator[PartT]:
+    if not isinstance(parts, Iterable):
+        raise InvalidInput(f"{parts!r} was given; give a list of {kind.__name__}")
+    for part in parts:
+        if not isinstance(part, kind):
+            raise InvalidInput(f"{part!r} was given among the parts of a transaction; give a {kind.__name__}")
+        yield part
 
 
 def _require(name: bytes | None, missing: type[InvalidInput], message: str) -> None:

@@ -23,6 +23,7 @@ from compactlib.kv.arguments import (
     checked_partition,
     checked_present,
     checked_put,
+    checked_seconds,
     checked_transaction,
 )
 from compactlib.kv.dynamodb_errors import CANCELED, CONDITION_FAILED, NO_TABLE, TABLE_IN_USE, code_of, refused
@@ -102,8 +103,7 @@ class DynamoStore:
             raise MissingDependency(package="boto3", extra="dynamodb", purpose="a store in DynamoDB") from None
         if not _TABLE.fullmatch(table):
             raise InvalidInput(f"table is {table!r}; give 3 to 255 letters, digits or any of '_.-'")
-        if busy_seconds < 0:
-            raise InvalidInput(f"busy_seconds is {busy_seconds}; give 0 or more")
+        checked_seconds("busy_seconds", busy_seconds)
         self._table = table
         self._busy_seconds = busy_seconds
         self._page_size = page_size

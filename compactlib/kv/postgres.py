@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 
 from compactlib.errors import AuditFailed, CompactlibError, InvalidInput, MissingDependency, Unsupported
-from compactlib.kv.arguments import Transaction, checked_cell
+from compactlib.kv.arguments import Transaction, checked_cell, checked_page_size, checked_seconds
 from compactlib.kv.connections import Connections
 from compactlib.kv.errors import (
     ConnectFailed,
@@ -71,8 +71,8 @@ class PostgresStore(TransactionalStore):
         if not _TABLE.fullmatch(table):
             raise InvalidInput(f"table is {table!r}; give lower-case letters, digits and underscores, and at most one "
                                f"dot after a schema")
-        if busy_seconds < 0:
-            raise InvalidInput(f"busy_seconds is {busy_seconds}; give 0 or more")
+        checked_seconds("busy_seconds", busy_seconds)
+        checked_page_size(page_size, page_size)
         self._psycopg = psycopg
         self._conninfo = conninfo
         self._table = table

@@ -17,7 +17,7 @@ import attrs
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, InvalidInput, StorageError, Unsupported
 from compactlib.files import Files, LocalFiles, StrPath, sync_names
-from compactlib.kv.arguments import Transaction, checked_cell
+from compactlib.kv.arguments import Transaction, checked_cell, checked_page_size, checked_seconds
 from compactlib.kv.connections import Connections
 from compactlib.kv.errors import DamagedStore, KeyNotFound, NotAStore, OutcomeUnknown, PredicateFailed
 from compactlib.kv.sqlite_errors import named, named_errors, primary_code
@@ -69,10 +69,12 @@ class SqliteStore(TransactionalStore):
     def __init__(self, path: StrPath, *, synchronous: Synchronous = "full", busy_seconds: float = 10.0,
                  page_size: int = 1000, create: bool = True, files: Files | None = None,
                  clock: Clock | None = None) -> None:
-        if busy_seconds < 0:
-            raise InvalidInput(f"busy_seconds is {busy_seconds}; give 0 or more")
+        checked_seconds("busy_seconds", busy_seconds)
         if synchronous not in ("full", "normal"):
             raise InvalidInput(f'synchronous is {synchronous!r}; give "full" or "normal"')
+        if not isinstance(path, str | bytes | os.PathLike):
+            raise InvalidInput(f"path is {path!r}; name a file")
+        checked_page_size(page_size, page_size)
         self._path = os.path.abspath(os.fspath(path))
         self._synchronous = synchronous
         self._busy_seconds = busy_seconds
