@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 from compactlib.runtime import tell
@@ -33,24 +32,21 @@ class Outbox:
         """Have `listener` called with the next `deliver`."""
         self._waiting.append(partial(listener, *arguments))
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """This thread delivers nothing inside the `with`, and everything behind it. For whoever is to hold a lock.
+    def held(self) -> Outbox:
+        """This thread delivers nothing inside `with outbox.held():`, and everything behind it.
 
-        An interrupt is not kept waiting: what was put in stays for the next delivery then.
+        For whoever is to hold a lock. An interrupt is not kept waiting: what was put in stays for the next delivery.
         """
+        return self
+
+    def __enter__(self) -> Outbox:
         self._mine.depth = getattr(self._mine, "depth", 0) + 1
-        interrupted = True
-        try:
-            yield
-            interrupted = False
-        except Exception:
-            interrupted = False
-            raise
-        finally:
-            self._mine.depth -= 1
-            if not interrupted:
-                self.deliver()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._mine.depth -= 1
+        if self._waiting and (kind is None or issubclass(kind, Exception)):
+            self.deliver()
 
     def deliver(self) -> None:
         """Make the calls that wait, unless another thread is at it, or this one is inside `held`."""

@@ -68,7 +68,8 @@ class RaftAppender(RaftReader):
             Closed: the log was closed.
         """
         runs = list(runs_of(entries))
-        for first, term, payloads in runs:
+        # All before the first is taken.
+        for first, term, payloads in runs[1:]:
             _require_numbers(first, first + len(payloads) - 1, term)
         for first, term, payloads in runs:
             self.append_run(first, term, payloads)

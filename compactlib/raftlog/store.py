@@ -234,8 +234,12 @@ class RaftLogStore:
 
     def _make_log(self, log_id: str, segments: LogSegments, memtable: Memtable) -> RaftLog:
         return RaftLog(log_id, segments, self._wal, self._states, memtable, make_room=self.flush,
-                       catch_up=self._catch_up, queued=self._committer.wake, owner=self._lock.require_mine,
+                       catch_up=self._catch_up, queued=self._wake_committer, owner=self._lock.require_mine,
                        outbox=self._outbox, max_queued_bytes=self._options.max_queued_bytes)
+
+    def _wake_committer(self) -> None:
+        if self._options.sync_by_itself:
+            self._committer.wake()
 
     # -- logs
 
