@@ -56,7 +56,7 @@ def test_a_seed_that_went_wrong_once_goes_well() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("thousand", range(1, 21))
+@pytest.mark.parametrize("thousand", range(1, 9))
 def test_many_more_seeds_go_well(thousand: int) -> None:
     simulate_many(range(1000 * thousand, 1000 * (thousand + 1)))
 
