@@ -16,6 +16,7 @@ from compactlib.errors import InvalidInput
 from compactlib.observe import Observer
 from compactlib.runtime import Turns
 
+_FOLLOW_FAILED = "catalog_follow_failed"
 _LONGEST_DELAY_SECONDS = 10.0
 
 
@@ -42,7 +43,7 @@ class LogFollower:
             raise InvalidInput(f"interval_seconds is {interval_seconds}; give more than 0")
         self._service = service
         self._interval = interval_seconds
-        self._turns = Turns(self._look, name="catalog-follower", event="catalog_follow_failed", clock=clock,
+        self._turns = Turns(self._look, name="catalog-follower", event=_FOLLOW_FAILED, clock=clock,
                             observer=observer, first_delay_seconds=min(interval_seconds, _LONGEST_DELAY_SECONDS),
                             max_delay_seconds=_LONGEST_DELAY_SECONDS)
 
