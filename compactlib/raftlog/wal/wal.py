@@ -286,12 +286,16 @@ class Wal:
                     self._commit()
 
     def _commit(self) -> None:
-        with self._queueing:
-            writes, self._queue = self._queue, []
-            size, self._queued_bytes = self._queued_bytes, 0
-            ticket = self._ticket
-        kept = self._without_dead(writes)
+        writes: list[QueuedWrite] = []
+        size = 0
         try:
+            # Within the `try` from here on: what an interrupt leaves behind in neither queue nor file must not be taken
+            # for written by the next thread that finds the queue empty.
+            with self._queueing:
+                writes, self._queue = self._queue, []
+                size, self._queued_bytes = self._queued_bytes, 0
+                ticket = self._ticket
+            kept = self._without_dead(writes)
             self._write_batch(kept)
         except StorageError:
             with self._queueing:
