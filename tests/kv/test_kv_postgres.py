@@ -35,6 +35,7 @@ from compactlib.testing.kv_machine import kv_machine
 from compactlib.testing.kv_vectors import P, in_threads
 from tests.kv.postgres_proxy import PostgresProxy
 from tests.kv.postgres_server import postgres
+from tests.kv.processes import closed_in_a_child
 
 _numbers = itertools.count()
 
@@ -266,3 +267,9 @@ def test_audit_finds_a_version_given_out_twice(store: PostgresStore, server: str
         other.execute(f"UPDATE {store.table} SET version = 1 WHERE partition <> ''".encode())
     with pytest.raises((AssertionError, CompactlibError), match="2 keys share 1 versions"):
         store.audit()
+
+
+def test_a_child_of_fork_must_open_its_own(store: PostgresStore) -> None:
+    store.set(P, b"k", b"v")
+    assert closed_in_a_child(store)
+    assert store.get(P, b"k").value == b"v"
