@@ -65,7 +65,8 @@ CALLS: list[Callable[[BlobStore, Any], object]] = [
 ]
 
 
-@pytest.mark.parametrize("bad", [*NO_NUMBERS, math.nan, math.inf, -math.inf, 10**400, -1], ids=lambda bad: type(bad).__name__)
+@pytest.mark.parametrize("bad", [*NO_NUMBERS, math.nan, math.inf, -math.inf, 10**400, -1],
+                         ids=lambda bad: type(bad).__name__)
 def test_arguments_of_another_type_or_beyond_all_bounds_are_refused_by_name(bad: Any, scratch: Path) -> None:
     with opened(scratch) as store:
         store.put("there", b"content")
