@@ -27,7 +27,7 @@ class FolderLock:
 
     Args:
         folder: the folder to be written by this process alone.
-        meanwhile: for the message of `Busy`: what whoever is refused can do as long, such as "read it with a LogReader".
+        meanwhile: for the message of `Busy`: what who is refused can do as long, such as "read it with a LogReader".
 
     Raises:
         Busy: somebody else holds it; the message names the process.
