@@ -33,6 +33,7 @@ HIGHEST: Timestamp = (1 << 63) - 1
 """The highest time; fits a signed 64-bit field."""
 
 _MAX_LOGICAL = (1 << LOGICAL_BITS) - 1
+_ROUNDING_SECONDS = 0.01
 
 
 def timestamp(physical_ms: int, logical: int = 0) -> Timestamp:
@@ -223,7 +224,8 @@ class HybridClock:
         end: float | None = None
         while (short := self.ahead_ms(time) / 1000) > 0:
             tick = self._steady.monotonic()
-            end = tick + short if end is None else end
+            # A little more, so that rounding does not end it before the physical clock is there.
+            end = tick + short + _ROUNDING_SECONDS if end is None else end
             if tick >= end:
                 return
             self._steady.sleep(min(short, end - tick))

@@ -10,7 +10,7 @@ from compactlib.catalog.commands import CreateSchema
 from compactlib.catalog.errors import BelowLowWatermark, ClockSkewExceeded, CommandRefused
 from compactlib.catalog.pins import Pins
 from compactlib.catalog.service import CatalogService
-from compactlib.catalog.timestamp import HybridClock, from_seconds, physical_ms
+from compactlib.catalog.timestamp import HybridClock, add_ms, from_seconds, physical_ms
 from compactlib.catalog.transactions import ActiveTransactions
 from compactlib.catalog.watermark import LowWatermark
 from compactlib.clock import Clock, ManualClock
@@ -174,6 +174,15 @@ def test_a_jump_in_doubt_moves_no_floor_above_what_a_later_transaction_begins_at
             else:
                 assert last > floor
             clock.advance(7.0)
+
+
+def test_waiting_ends_at_the_time_and_not_a_millisecond_before() -> None:
+    clock = ManualClock(1000 * DAY)
+    hybrid = HybridClock(clock)
+    for number in range(200):
+        time = add_ms(hybrid.now(), 1 + 7 * number)
+        hybrid.wait_until(time)
+        assert hybrid.ahead_ms(time) <= 0
 
 
 def test_a_clock_that_a_host_has_made_steady_is_taken_as_it_is() -> None:
