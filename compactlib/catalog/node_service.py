@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 from compactlib.catalog.effects import (
@@ -54,7 +53,7 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, Closed, CompactlibError, InvalidInput
 from compactlib.observe import Observer
 from compactlib.outcome import Skipped
-from compactlib.runtime import telling
+from compactlib.runtime import DaemonThreads, telling
 
 _LOGGER = logging.getLogger("compactlib.catalog")
 
@@ -86,7 +85,7 @@ class CompactionService:
         self._transport = transport
         self._clock = clock or SystemClock()
         self._observer = telling(observer)
-        self._workers = ThreadPoolExecutor(host_threads, thread_name_prefix=f"catalog-{me.name}")
+        self._workers = DaemonThreads(host_threads, f"catalog-{me.name}")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._calls: dict[int, asyncio.Task[None]] = {}
@@ -136,9 +135,9 @@ class CompactionService:
             raise
 
     async def stop(self) -> None:
-        """Give up what runs, tell who waits for it, and stop. Calls of the host that hang are not waited for.
+        """Give up what runs, tell who waits for it, and stop. Stopping again waits until it has stopped.
 
-        Stopping again waits until it has stopped.
+        Calls of the host that hang are not waited for; they run in daemon threads, which keep no process from ending.
         """
         if self._stopping is None:
             self._stopping = asyncio.get_running_loop().create_task(self._stop())
@@ -156,7 +155,7 @@ class CompactionService:
         try:
             await self._transport.close()
         finally:
-            self._workers.shutdown(wait=False, cancel_futures=True)
+            self._workers.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -321,7 +320,7 @@ class CompactionService:
 
     async def _call(self, effect: HostCall) -> None:
         try:
-            event = await self._running_loop().run_in_executor(self._workers, self._calling(effect))
+            event = await asyncio.wrap_future(self._workers.future(self._calling(effect)))
         except CompactlibError as error:
             event = Broke(effect.ticket, error)
         except Exception as error:  # whatever a host may raise must not end the node

@@ -7,12 +7,14 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import Future
 from queue import Empty, SimpleQueue
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from compactlib.errors import Closed
 
 _LOGGER = logging.getLogger("compactlib.threads")
+AnswerT = TypeVar("AnswerT")
 _Calls: TypeAlias = "SimpleQueue[Callable[[], object] | None]"
 
 
@@ -58,6 +60,25 @@ class DaemonThreads:
                 else:
                     self._threads.append(thread)
             self._calls.put(call)
+
+    def future(self, call: Callable[[], AnswerT]) -> Future[AnswerT]:
+        """As `submit`, with a future of what the call returns or raises; it is never done if `close` comes first.
+
+        Raises:
+            Closed, RuntimeError: as `submit`.
+        """
+        future: Future[AnswerT] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(call())
+            except BaseException as error:  # whoever waits is told, whatever it is
+                future.set_exception(error)
+
+        self.submit(run)
+        return future
 
     def close(self) -> None:
         """Take no more calls; those that have not begun never will. Does not wait for those that run."""

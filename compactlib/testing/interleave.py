@@ -186,8 +186,8 @@ class Theatre:
             raise InvalidInput("there are no actors; give at least one")
         if not all(name.isidentifier() for name in actors):
             raise InvalidInput(f"actors are named {', '.join(actors)}; use letters, digits and underscores")
-        self.stage = Stage(list(actors))
-        self.schedules = 0
+        self.stage: Stage = Stage(list(actors))
+        self.schedules: int = 0
         self._actors = actors
         self._make_world = make_world
         self._check = check

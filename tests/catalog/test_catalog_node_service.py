@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -310,3 +312,33 @@ def test_a_transport_that_cannot_listen_leaves_a_service_that_can_be_started_lat
             service.elected(1, "a")
 
     run(story)
+
+
+HANGING = """
+import asyncio, threading
+from compactlib.catalog.model import NodeId, Topology
+from compactlib.catalog.node_service import CompactionService
+from compactlib.catalog.transport_memory import MemoryHub
+
+class Hanging:
+    def report(self):
+        asked.set()
+        threading.Event().wait()
+
+async def main():
+    service = CompactionService(NodeId("a", 1), Hanging(), MemoryHub().transport("a"))
+    await service.start()
+    service.topology_is(Topology.of("a"))
+    service.elected(1, "a")
+    await asyncio.to_thread(asked.wait)
+    await service.stop()
+
+asked = threading.Event()
+asyncio.run(main())
+print("over")
+"""
+
+
+def test_a_call_of_the_host_that_hangs_keeps_no_process_from_ending() -> None:
+    done = subprocess.run([sys.executable, "-c", HANGING], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.returncode) == ("over\n", 0), done.stderr

@@ -92,3 +92,16 @@ def test_a_call_that_hangs_keeps_no_process_from_ending() -> None:
     ended = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True,
                            timeout=PATIENCE)
     assert ended.stdout == "over\n"
+
+
+def test_a_future_has_what_the_call_returns_or_raises() -> None:
+    threads = DaemonThreads(1, "futures")
+    assert threads.future(lambda: 3).result(PATIENCE) == 3
+    for kind in (ZeroDivisionError, SystemExit):
+        def fail(kind: type[BaseException] = kind) -> None:
+            raise kind("no")
+
+        assert isinstance(threads.future(fail).exception(PATIENCE), kind)
+    threads.close()
+    with pytest.raises(Closed):
+        threads.future(lambda: 3)
