@@ -10,10 +10,10 @@ from compactlib.testing.blob_histories import BlobHistory, CompactBlobs, Delete,
 from compactlib.testing.fresh import drawing, fresh_examples
 from tests.testing.fresh_kits import KITS, run_rounds
 
-# So many rounds take at most three minutes; `make fresh` runs a thousand of each.
-SOAK_ROUNDS = {"blob policies": 60, "raftlog policies": 60, "scheduler": 60, "sense": 300, "needs": 300,
-               "kv memory": 60, "kv sqlite": 20, "kv machine": 300, "objects": 100, "fences": 100, "executors": 100,
-               "range formats": 60, "staging": 60}
+# So many rounds take about half a minute; `make fresh` runs a thousand of each.
+SOAK_ROUNDS = {"blob policies": 10, "raftlog policies": 20, "scheduler": 10, "sense": 100, "needs": 100,
+               "kv memory": 20, "kv sqlite": 5, "kv machine": 100, "objects": 30, "fences": 30, "executors": 20,
+               "range formats": 20, "staging": 20}
 QUICK = ("sense", "needs", "kv machine", "staging")
 
 
