@@ -7,11 +7,13 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
 from queue import Empty, SimpleQueue
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from compactlib.errors import Closed
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 _LOGGER = logging.getLogger("compactlib.threads")
 AnswerT = TypeVar("AnswerT")
@@ -67,6 +69,9 @@ class DaemonThreads:
         Raises:
             Closed, RuntimeError: as `submit`.
         """
+        # Imported by those who wait for answers: it takes as long as all the rest of a package's threads.
+        from concurrent.futures import Future
+
         future: Future[AnswerT] = Future()
 
         def run() -> None:

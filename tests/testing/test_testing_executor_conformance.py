@@ -10,7 +10,7 @@ import pytest
 
 from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, TaskFailed
-from compactlib.observe import Observer
+from compactlib.observe import Observer, telling
 from compactlib.rewrite import (
     Attempt,
     LocalExecutor,
@@ -41,7 +41,7 @@ class Sound:
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Iterator[RewriteOutcome]:
-        return self.outcomes(self.listed(tasks), budget or Budget(), observer or Observer())
+        return self.outcomes(self.listed(tasks), budget or Budget(), telling(observer))
 
     def listed(self, tasks: Iterable[RewriteTask]) -> list[RewriteTask]:
         return list(checked_names(tasks))
@@ -106,6 +106,12 @@ class LetsForeignErrorsThrough(Sound):
         return task.run(attempt)
 
 
+class LetsObserversBreakTasks(Sound):
+    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+            observer: Observer | None = None) -> Iterator[RewriteOutcome]:
+        return self.outcomes(self.listed(tasks), budget or Budget(), observer or Observer())
+
+
 class FlattensLibraryErrors(Sound):
     def outcome(self, task: RewriteTask, attempt: Attempt) -> RewriteOutcome:
         outcome = super().outcome(task, attempt)
@@ -140,6 +146,7 @@ BROKEN: dict[type[Sound], str] = {
     IgnoresTheBudget: "test_spent_bytes_end_a_task",
     GivesUpSilently: "test_a_cancelled_budget_lets_nothing_run",
     LetsForeignErrorsThrough: "test_foreign_errors_become_task_failed",
+    LetsObserversBreakTasks: "test_what_an_observer_raises_is_kept",
     FlattensLibraryErrors: "test_library_errors_come_back_whole",
     ForgetsTheTraceback: "test_foreign_errors_become_task_failed",
     RoundsResults: "test_results_travel_unchanged",
