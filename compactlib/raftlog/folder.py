@@ -14,7 +14,9 @@ from compactlib.raftlog.holes import is_hole
 from compactlib.raftlog.known import KnownSegment, know_segment
 from compactlib.raftlog.names import (
     LOCK_NAME,
+    LOGS_FOLDER,
     SNAPSHOT_NAME,
+    WAL_FOLDER,
     compacting_members,
     is_temporary,
     segment_name,
@@ -43,6 +45,19 @@ class FolderContents:
     empty: tuple[int, ...]
     newest: tuple[int, SegmentReader] | None
     readers: tuple[tuple[int, SegmentReader], ...]
+
+
+def wal_of(folder: StrPath) -> str | None:
+    """The folder of the WAL to which the log in `folder` writes first; `None` for a log without one."""
+    path = os.path.realpath(folder)
+    wal = os.path.join(os.path.dirname(os.path.dirname(path)), WAL_FOLDER)
+    if os.path.basename(os.path.dirname(path)) != LOGS_FOLDER or not os.path.isdir(wal):
+        return None
+    # Loaded for logs of a store alone: whoever keeps a log by itself has no WAL.
+    from compactlib.raftlog.wal.names import wal_number
+
+    # A store that was ever opened has a file there; folders of a host may have these names for other reasons.
+    return wal if any(wal_number(name) is not None for name in list_folder(wal)) else None
 
 
 def require_log(folder: StrPath, *, may_create: bool) -> bool:

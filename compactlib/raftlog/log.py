@@ -17,6 +17,7 @@ from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.arguments import folder_path, require_method, whole
 from compactlib.raftlog.cadence import MajorCadence
 from compactlib.raftlog.feasible import without_damaged
+from compactlib.raftlog.folder import wal_of
 from compactlib.raftlog.holes import DEFAULT_MIN_HOLE_BYTES, HoleReport, punch_holes
 from compactlib.raftlog.known import KnownSegment
 from compactlib.raftlog.live_check import require_live
@@ -26,7 +27,6 @@ from compactlib.raftlog.plan import CompactionPlan, CompactionView, plan_major, 
 from compactlib.raftlog.policy import CompactionPolicy
 from compactlib.raftlog.result import CompactionReport, outcome_of
 from compactlib.raftlog.snapshot_state import SnapshotState, write_snapshot_state
-from compactlib.raftlog.unflushed import wal_of
 from compactlib.rewrite import Executor, LocalExecutor
 from compactlib.runtime import Ownership, Run
 

@@ -6,12 +6,13 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, LiveIndexMissing, NotFound
 from compactlib.files import StrPath
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.arguments import folder_path, whole
-from compactlib.raftlog.folder import damage_in, read_folder, require_log
+from compactlib.raftlog.folder import damage_in, read_folder, require_log, wal_of
 from compactlib.raftlog.known import KnownSegment
 from compactlib.raftlog.liveness import kept_positions
 from compactlib.raftlog.log_state import LogState
@@ -40,7 +41,10 @@ from compactlib.raftlog.snapshot_state import (
     read_snapshot_state,
     snapshot_version,
 )
-from compactlib.raftlog.unflushed import Unflushed, read_frames, replayed, wal_of
+
+if TYPE_CHECKING:
+    from compactlib.raftlog.unflushed import Unflushed
+    from compactlib.raftlog.wal.frames import Frame
 
 _MAX_LOOKS = 100
 _MAX_VIEWS = 3
@@ -100,8 +104,7 @@ class LogReader:
                 version = snapshot_version(self._folder)
                 state = read_snapshot_state(self._folder)
                 # Before the segments: what leaves the WAL is in segments by then.
-                frames = () if self._wal is None else read_frames(self._wal, os.path.basename(
-                    os.path.realpath(self._folder)))
+                frames = self._frames()
                 contents = read_folder(self._folder, keep_open=self._max_open)
                 # A list older than the state may lack entries that are live by it, a newer one those that died since.
                 if read_snapshot_state(self._folder) != state:
@@ -110,12 +113,20 @@ class LogReader:
                 for number, reader in contents.readers:
                     segments.keep_open(number, reader)
                 with contextlib.suppress(NotFound):
-                    unflushed = replayed(frames, segments, LogState.of(state)) if frames else None
+                    unflushed = _replayed(frames, segments, LogState.of(state)) if frames else None
                     break
             else:
                 raise Busy(f"{self._folder} changed {_MAX_LOOKS} times while it was looked at; try again")
             self._segments, self._state, self._snapshot_version = segments, state, version
             self._unflushed = unflushed
+
+    def _frames(self) -> tuple[Frame, ...]:
+        if self._wal is None:
+            return ()
+        # Loaded for logs of a store alone, as in `_replayed`.
+        from compactlib.raftlog.unflushed import read_frames
+
+        return read_frames(self._wal, os.path.basename(os.path.realpath(self._folder)))
 
     @property
     def folder(self) -> str:
@@ -412,3 +423,9 @@ class LogReader:
 def _lost(folder: str, index: int) -> CorruptData:
     return CorruptData(path=folder, offset=0, index=index, expected=f"a segment that holds the live entry {index}",
                        found="none")
+
+
+def _replayed(frames: tuple[Frame, ...], segments: SegmentSet, row: LogState) -> Unflushed | None:
+    from compactlib.raftlog.unflushed import replayed
+
+    return replayed(frames, segments, row)

@@ -23,20 +23,9 @@ from compactlib.raftlog.names import LOGS_FOLDER, WAL_FOLDER
 from compactlib.raftlog.replay import replay
 from compactlib.raftlog.segment_set import SegmentSet
 from compactlib.raftlog.wal.frames import Frame
-from compactlib.raftlog.wal.names import wal_number
 from compactlib.raftlog.wal.recovery import recover_wal
 
 _MAX_LOOKS = 100
-
-
-def wal_of(folder: StrPath) -> str | None:
-    """The folder of the WAL to which the log in `folder` writes first; `None` for a log without one."""
-    path = os.path.realpath(folder)
-    wal = os.path.join(os.path.dirname(os.path.dirname(path)), WAL_FOLDER)
-    # A store that was ever opened has a file there; folders of a host may have these names for other reasons.
-    is_store = (os.path.basename(os.path.dirname(path)) == LOGS_FOLDER and os.path.isdir(wal)
-                and any(wal_number(name) is not None for name in list_folder(wal)))
-    return wal if is_store else None
 
 
 def logs_of_store(folder: StrPath) -> list[str] | None:
