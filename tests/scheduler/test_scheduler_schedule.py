@@ -1,4 +1,4 @@
-"""The schedule: the vectors of notes 3 by number, with every check switched off, and what is ours."""
+"""The schedule: the vectors by number, with every check switched off, and what is ours."""
 
 from __future__ import annotations
 
