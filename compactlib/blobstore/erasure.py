@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
 import attrs
 
-from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.names import SegmentName, place_of_index_file
 from compactlib.blobstore.records import HEADER_BYTES
 from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, StorageError, Unsupported
-from compactlib.files import Files, StrPath, write_durably
+from compactlib.files import Files, StrPath, list_folder, write_durably
 
 STATE_NAME = "HARD_DELETE"
 MAGIC = b"CLBLOBHD"
@@ -169,8 +169,11 @@ def _place(erasure: Erasure) -> tuple[SegmentName, int]:
     return erasure.segment, erasure.offset
 
 
-def redo_erasures(files: Files, folder: StrPath) -> tuple[Erasure, ...]:
+def redo_erasures(files: Files, folder: StrPath, mark: Callable[[Sequence[Erasure]], object]) -> tuple[Erasure, ...]:
     """Finish what a crash interrupted; returns what was overwritten again. The caller holds the store's lock.
+
+    The crash may have come before the index said that these contents are gone; then a store with a longer retention
+    would let such a delete be undone. So `mark` sees to that first.
 
     A damaged state file stays for the hard delete to find: without it, at most the records of one batch are torn, and
     they are deleted ones.
@@ -185,9 +188,25 @@ def redo_erasures(files: Files, folder: StrPath) -> tuple[Erasure, ...]:
         return ()
     if state is None or not state.erasures:
         return ()
+    mark(state.erasures)
     erase_records(files, folder, state.erasures)
     write_state(files, folder, attrs.evolve(state, erasures=()))
     return state.erasures
+
+
+def drop_index_files(files: Files, folder: StrPath, erasures: Sequence[Erasure]) -> None:
+    """Remove the index files of the segments concerned, so that opening builds them anew from the overwritten records.
+
+    Raises:
+        StorageError: the disk refused; call again.
+    """
+    touched = {erasure.segment for erasure in erasures}
+    places = {name: place_of_index_file(name) for name in list_folder(folder)}
+    stale = [name for name, place in places.items() if place is not None and place.segment in touched]
+    for name in stale:
+        files.unlink(os.path.join(folder, name))
+    if stale:
+        files.sync_folder(folder)
 
 
 def total_bytes(erasures: Iterable[Erasure]) -> int:

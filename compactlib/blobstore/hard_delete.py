@@ -185,16 +185,20 @@ class HardDeleter:
     def _carry_out(self, erasures: Sequence[Erasure], sequence: int) -> int:
         store = self._store
         # A batch that the disk refused half-way is finished first.
-        redo_erasures(store.files, store.folder)
+        redo_erasures(store.files, store.folder, self._mark_all)
         intent = attrs.evolve(self._state, erasures=tuple(erasures))
         write_state(store.files, store.folder, intent)
-        for segment in sorted({erasure.segment for erasure in erasures}):
-            self._mark(segment, {erasure.offset for erasure in erasures if erasure.segment == segment})
+        self._mark_all(erasures)
         written = erase_records(store.files, store.folder, erasures)
         state = HardDeleteState(store.incarnation, sequence)
         write_state(store.files, store.folder, state)
         self._state = state
         return written
+
+    def _mark_all(self, erasures: Sequence[Erasure]) -> None:
+        present = {info.name for info in self._store.snapshot().segments}
+        for segment in sorted({erasure.segment for erasure in erasures} & present):
+            self._mark(segment, {erasure.offset for erasure in erasures if erasure.segment == segment})
 
     def _mark(self, segment: SegmentName, offsets: set[int]) -> None:
         """Let the index of a segment say that these contents are gone, before they are: no reader finds half of it."""

@@ -21,6 +21,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 
 import attrs
@@ -28,7 +29,7 @@ import attrs
 from compactlib.blobstore.commit import place_targets, private_name, remove_names, remove_sources
 from compactlib.blobstore.compaction_file import LOG_NAME, close_log, read_log, write_log
 from compactlib.blobstore.compaction_log import CompactionLog, Cycle, Phase
-from compactlib.blobstore.erasure import STATE_NAME, redo_erasures
+from compactlib.blobstore.erasure import STATE_NAME, drop_index_files, redo_erasures
 from compactlib.blobstore.load_log import is_ordinary
 from compactlib.blobstore.names import SegmentName, place_of_index_file, segment_of_log_file
 from compactlib.blobstore.rewrite import TEMPORARY_SUFFIX
@@ -70,9 +71,9 @@ def recover_compaction(folder: StrPath, files: Files) -> CompactionRecovery:
         Unsupported: the compaction log is that of a later release.
         StorageError: the disk refused; call again.
     """
-    # On a full disk it waits: the index says already that these contents are gone, and a hard delete finishes it first.
+    # What needs room waits on a full disk: the records are overwritten by then, and the next hard delete does the rest.
     with contextlib.suppress(DiskFull):
-        redo_erasures(files, folder)
+        redo_erasures(files, folder, partial(drop_index_files, files, folder))
     damage = None
     try:
         log = read_log(folder)

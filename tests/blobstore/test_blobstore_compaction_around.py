@@ -188,7 +188,7 @@ def live(world: World, config: BlobStoreConfig, rng: random.Random) -> None:
                 world.dead.add(key)
             elif work == "compact" and compactor.log is None and store.snapshot().eligible():
                 compactor.compact(attrs.evolve(plan_of(store), reference_time=(
-                    world.clock.now() - config.deleted_retention_seconds)), budget=budget)
+                    store.clock.now() - config.deleted_retention_seconds)), budget=budget)
             elif work == "resume":
                 compactor.resume(budget=budget)
             elif work == "drop" and (compactor.log is None or compactor.log.phase.value in ("prepare", "copy")):

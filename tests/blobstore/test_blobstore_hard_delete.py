@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +20,7 @@ from compactlib.blobstore.erasure import (
     encode_state,
     read_state,
 )
-from compactlib.blobstore.errors import CompactionInProgress
+from compactlib.blobstore.errors import CompactionInProgress, DeletedForGood
 from compactlib.blobstore.hard_delete import HardDeleter, HardDeleteReport
 from compactlib.blobstore.model import Blob, Deleted
 from compactlib.blobstore.names import SegmentName
@@ -31,6 +33,7 @@ from compactlib.files import Files
 from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed, Outcome
 from compactlib.testing import RecordingFiles, explore, explore_recovery, record
+from compactlib.testing.faults import Crash, FailingFiles, Fault
 from tests.blobstore.compaction_stores import EVERYTHING, RETENTION, START, answers, done, fill, open_store, plan_of
 
 SECRET = b"a secret of forty bytes, and nobody's....."
@@ -97,6 +100,38 @@ def test_a_delete_that_can_still_be_undone_is_let_be(folder: Path, clock: Manual
         clock.advance(100)
         report_of(run(store))
         assert isinstance(store.get("b0"), Blob)
+
+
+def test_what_a_killed_hard_delete_had_begun_is_not_undeleted_under_a_longer_retention(folder: Path,
+                                                                                       clock: ManualClock) -> None:
+    """Killed at any change; a later owner with a longer retention brings back whole blobs or none."""
+    def die(files: FailingFiles) -> bool:
+        with contextlib.suppress(Crash), open_store(folder, clock, files=files) as store:
+            run(store)
+            return False
+        return True
+
+    with secrets_of(folder, clock):
+        pass
+    whole = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for at in itertools.count(1):
+        for path in list(folder.iterdir()):
+            path.unlink()
+        for name, data in whole.items():
+            (folder / name).write_bytes(data)
+        died = die(FailingFiles(faults=lambda number, at=at: Fault.CRASH_BEFORE if number == at else None))
+        with open_store(folder, clock, deleted_retention_seconds=1e6) as store:
+            assert not store.recovery.damage
+            for number in range(1, 30, 2):
+                with contextlib.suppress(DeletedForGood):
+                    store.undelete(f"b{number}")
+                    found = store.get(f"b{number}")
+                    assert isinstance(found, Blob)
+                    assert found.content.startswith(SECRET), (at, number)
+            assert not verify(store).findings
+        if not died:
+            break
+    assert at > 10
 
 
 def test_a_blob_that_lives_again_keeps_its_content(folder: Path, clock: ManualClock) -> None:
