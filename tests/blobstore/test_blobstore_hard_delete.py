@@ -105,7 +105,8 @@ def test_a_delete_that_can_still_be_undone_is_let_be(folder: Path, clock: Manual
 def test_what_a_killed_hard_delete_had_begun_is_not_undeleted_under_a_longer_retention(folder: Path,
                                                                                        clock: ManualClock) -> None:
     """Killed at any change; a later owner with a longer retention brings back whole blobs or none."""
-    def die(files: FailingFiles) -> bool:
+    def dies(at: int) -> bool:
+        files = FailingFiles(faults=lambda number: Fault.CRASH_BEFORE if number == at else None)
         with contextlib.suppress(Crash), open_store(folder, clock, files=files) as store:
             run(store)
             return False
@@ -119,7 +120,7 @@ def test_what_a_killed_hard_delete_had_begun_is_not_undeleted_under_a_longer_ret
             path.unlink()
         for name, data in whole.items():
             (folder / name).write_bytes(data)
-        died = die(FailingFiles(faults=lambda number, at=at: Fault.CRASH_BEFORE if number == at else None))
+        died = dies(at)
         with open_store(folder, clock, deleted_retention_seconds=1e6) as store:
             assert not store.recovery.damage
             for number in range(1, 30, 2):
