@@ -13,6 +13,7 @@ from compactlib.errors import AuditFailed, InvalidInput
 
 _LOOK_AGAIN_SECONDS = 0.1
 
+
 @attrs.frozen
 class TokenBucket:
     """How many bytes may go now, as a value: `take` returns the next state and how long to wait first.

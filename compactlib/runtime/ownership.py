@@ -27,7 +27,6 @@ class Run:
 
     def __init__(self, budget: Budget) -> None:
         self.budget: Budget = budget.lend()
-        self.ended: threading.Event = threading.Event()
         # Work that this one is a part of: a worker's turn, say, which runs a store's compaction.
         self._around: frozenset[Run] = _RUNS.get()
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Busy, Closed, CompactlibError
+from compactlib.errors import AuditFailed, Busy, Closed
 from compactlib.observe import Observer
 from compactlib.runtime.tell import telling
 
@@ -112,10 +112,8 @@ class Turns:
         Raises:
             Busy: called from the thread itself; it ends after its turn all the same.
         """
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
-            thread = self._thread
+        self.end()
+        thread = self._thread
         if thread is None:
             return True
         if self.is_mine:
@@ -127,11 +125,11 @@ class Turns:
         """Check that the thread lives, if it should.
 
         Raises:
-            CompactlibError: it has ended although nobody stopped it; names the reason.
+            AuditFailed: it has ended although nobody stopped it; names the reason.
         """
         with self._changed:
             if self._thread is not None and not self._thread.is_alive() and not self._stopping:
-                raise CompactlibError(f"the thread {self._name} has ended: {self._last_error!r}")
+                raise AuditFailed(f"the thread {self._name} has ended: {self._last_error!r}")
 
     def attempt(self) -> float | None:
         """One turn in the caller's thread, treated as the thread would: seconds until the next, or `None`.

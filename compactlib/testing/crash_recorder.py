@@ -83,6 +83,11 @@ class RecordingFiles:
         with self._lock:
             self._acknowledgements.append((len(self._operations), value))
 
+    @property
+    def done(self) -> int:
+        """How many operations were noted so far."""
+        return len(self._operations)
+
     def recording(self) -> Recording:
         """All that was noted so far. Reads the folder once more to see that nothing went past this object.
 

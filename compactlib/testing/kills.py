@@ -32,6 +32,7 @@ The journal that the successor found was made by the killed process, and its nam
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -166,11 +167,11 @@ def _lives(base: Path, prepare: Prepare | None, killed_at: int | None, first: Li
             if killed_at is not None and life.count >= killed_at:
                 raise InvalidInput(f"the first life was killed before change {killed_at} and went on to its end: "
                                    f"something in it catches `BaseException` and does not raise it again")
-        begins = len(recorder.recording().operations)
+        begins = recorder.done
         successor(folder, LifeFiles(recorder, None))
         return life.count, recorder.recording(), begins
     finally:
-        _remove(folder)
+        shutil.rmtree(folder)
 
 
 def _check_states(recording: Recording, begins: int, killed_at: int, check: Check, rng: random.Random,
@@ -193,9 +194,3 @@ def _check_states(recording: Recording, begins: int, killed_at: int, check: Chec
                     killed_at=killed_at, state=state, trace=trace) from error
         if max_states is not None and tally.distinct >= max_states:
             return
-
-
-def _remove(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder)
