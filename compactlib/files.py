@@ -102,6 +102,9 @@ class Files(Protocol):
     def sync_folder(self, path: StrPath) -> None:
         """Make the names in a folder durable."""
 
+    def available_bytes(self, path: StrPath) -> int | None:
+        """Room for new files in a folder, as this process may use it; `None` where nobody can say. Changes nothing."""
+
 
 @contextlib.contextmanager
 def _named(operation: str, path: StrPath) -> Iterator[None]:
@@ -225,6 +228,11 @@ class LocalFiles:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+
+    def available_bytes(self, path: StrPath) -> int | None:
+        with _named("look at the room in", path):
+            room = os.statvfs(path)
+        return room.f_bavail * room.f_frsize
 
     def __eq__(self, other: object) -> bool:
         return type(other) is LocalFiles

@@ -11,7 +11,7 @@ skipped: nothing is dead
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import attrs
 
@@ -59,17 +59,21 @@ class Skipped:
 
 @attrs.frozen
 class Failed:
-    """The work was tried and given up; nothing it concerned has changed.
+    """The work was tried and given up.
 
     Attributes:
         error: one of the library's own, with its numbers.
+        changed: whether anything has changed: `"no"`; `"partly"`, what was committed before stays; or `"unknown"`, the
+            last step got no answer. Whichever it is, calling again goes on from what is there.
     """
 
     error: CompactlibError
+    changed: Literal["no", "partly", "unknown"] = "no"
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One row: `outcome: failed`, the error's class and message, and the error's own attributes."""
-        named = {"outcome": "failed", "error": type(self.error).__name__, "message": str(self.error)}
+        """One row: `outcome: failed`, the error's class and message, what has changed, and the error's attributes."""
+        named = {"outcome": "failed", "error": type(self.error).__name__, "message": str(self.error),
+                 "changed": self.changed}
         return [{**named, **self.error._state(), **named}]
 
     def _repr_html_(self) -> str:

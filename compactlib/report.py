@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 import attrs
 
-from compactlib.errors import InvalidInput
+from compactlib.errors import CompactlibError, InvalidInput
 
 Setting: TypeAlias = int | float | str | None
 """What a setting of a policy may be, so that a plan can show it."""
@@ -135,15 +135,12 @@ class Printed(abc.ABC):
         return self.table()._repr_html_()
 
 
-class Configured(Protocol):
+class Named(Protocol):
     """A policy, as far as a plan names it."""
 
     @property
     def name(self) -> str:
         """The policy's name."""
-
-    def config(self) -> dict[str, Setting]:
-        """Its settings."""
 
 
 @attrs.frozen
@@ -159,12 +156,98 @@ class PolicyRecord:
     settings: tuple[tuple[str, Setting], ...]
 
     @classmethod
-    def of(cls, policy: Configured) -> PolicyRecord:
-        """The record of `policy` as it is configured now."""
-        return cls(policy.name, tuple(sorted(policy.config().items())))
+    def of(cls, policy: Named) -> PolicyRecord:
+        """The record of `policy` as it is configured now.
+
+        Its settings are its public attrs fields; another policy's, or what else is no plain value, as text. A policy
+        that is no attrs class has none.
+        """
+        fields: Sequence[Any] = getattr(type(policy), "__attrs_attrs__", ())
+        settings = {field.name: _setting(getattr(policy, field.name)) for field in fields
+                    if not field.name.startswith("_")}
+        return cls(policy.name, tuple(sorted(settings.items())))
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(f'{name}={value}' for name, value in self.settings)})"
+
+
+def _setting(value: Any) -> Setting:
+    if value is None or isinstance(value, int | float | str):
+        return value
+    return str(PolicyRecord.of(value)) if hasattr(value, "choose") and hasattr(value, "name") else str(value)
+
+
+@attrs.frozen
+class Finding:
+    """Something that a store's `verify` found not to be as it should.
+
+    Attributes:
+        kind: `damage`, `missing`, `order`, `name`, ...; `orphan` and `leftover` are harmless, and are removed by the
+            next compaction.
+        place: file and offset, key, or version.
+        what: one sentence.
+        error: what reading it would raise, if it would.
+    """
+
+    kind: str
+    place: str
+    what: str
+    error: CompactlibError | None = None
+
+    @property
+    def is_harmless(self) -> bool:
+        """Whether nothing is lost by it."""
+        return self.kind in ("orphan", "leftover")
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row."""
+        return [{"kind": self.kind, "place": self.place, "what": self.what}]
+
+
+@attrs.frozen(repr=False)
+class VerifyReport(Printed):
+    """What a store's `verify` read, and found.
+
+    Attributes:
+        findings: everything that is not as it should be.
+        records: records looked at.
+        bytes_read: bytes read.
+    """
+
+    findings: tuple[Finding, ...]
+    records: int
+    bytes_read: int
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is lost or damaged."""
+        return all(finding.is_harmless for finding in self.findings)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row a finding."""
+        return [row for finding in self.findings for row in finding.to_dicts()]
+
+    def _summary(self) -> str:
+        return f"{len(self.findings)} findings in {self.records:,} records, {self.bytes_read:,} bytes"
+
+
+class Status(Protocol):
+    """What a store's `status` answers: a frozen value that prints itself."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a compaction or a reclaim is under way."""
+
+    @property
+    def last_error(self) -> str:
+        """What the store's own threads met last that nobody expects, as `Kind: message`; empty if nothing."""
+
+    @property
+    def failures(self) -> int:
+        """How often that was."""
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Its rows as data."""
 
 
 def _is_number_or_none(value: Any) -> bool:

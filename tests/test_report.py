@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from html.parser import HTMLParser
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactlib.errors import InvalidInput
-from compactlib.report import MAX_ROWS, PolicyRecord, Printed, Setting, Table
+from compactlib.report import MAX_ROWS, Finding, PolicyRecord, Printed, Table, VerifyReport
 
 EXAMPLE = Table(
     ("segment", "live", "ratio", "why"),
@@ -164,13 +164,42 @@ def test_a_printed_value_is_a_line_a_table_and_data() -> None:
     assert not hasattr(harvest, "__dict__")
 
 
+@attrs.frozen
+class Ripest:
+    most: int = 3
+    colour: str = "red"
+    age: float | None = None
+    usual: object = None
+    _kept: int = 7
+    name: ClassVar[str] = "ripest"
+
+    def choose(self, view: object, now: float) -> None:
+        """Nothing."""
+
+
 def test_a_policys_record_names_its_settings_in_order() -> None:
-    class Ripest:
-        name = "ripest"
-
-        def config(self) -> dict[str, Setting]:
-            return {"most": 3, "colour": "red", "age": None}
-
     record = PolicyRecord.of(Ripest())
-    assert record == PolicyRecord("ripest", (("age", None), ("colour", "red"), ("most", 3)))
-    assert str(record) == "ripest(age=None, colour=red, most=3)"
+    assert record == PolicyRecord("ripest", (("age", None), ("colour", "red"), ("most", 3), ("usual", None)))
+    assert str(record) == "ripest(age=None, colour=red, most=3, usual=None)"
+
+
+def test_a_policy_in_a_policy_is_recorded_as_text_and_other_values_too() -> None:
+    record = PolicyRecord.of(Ripest(usual=Ripest(most=4)))
+    assert dict(record.settings)["usual"] == "ripest(age=None, colour=red, most=4, usual=None)"
+    assert dict(PolicyRecord.of(Ripest(usual=(1, 2))).settings)["usual"] == "(1, 2)"
+
+
+def test_a_policy_that_is_no_attrs_class_has_no_settings() -> None:
+    class Plain:
+        name = "plain"
+
+    assert PolicyRecord.of(Plain()) == PolicyRecord("plain", ())
+
+
+def test_a_verification_is_sound_if_all_that_was_found_is_harmless() -> None:
+    leftover, damage = Finding("leftover", "a.tmp", "an attempt died"), Finding("damage", "1 at 7", "wrong checksum")
+    assert VerifyReport((leftover,), 3, 100).is_sound
+    report = VerifyReport((leftover, damage), 3, 100)
+    assert not report.is_sound
+    assert repr(report) == "<VerifyReport: 2 findings in 3 records, 100 bytes>"
+    assert [row["kind"] for row in report.to_dicts()] == ["leftover", "damage"]

@@ -179,6 +179,10 @@ class RecordingFiles:
             entry = self._entry(parts)
             self._operations.append(RemoveFolder(entry.path, entry.folder, self._drop(entry)))
 
+    def available_bytes(self, path: StrPath) -> int | None:
+        """See `Files.available_bytes`."""
+        return self._files.available_bytes(path)
+
     def sync_folder(self, path: StrPath) -> None:
         """See `Files.sync_folder`. A folder above the recorded one is synced and not noted: no state differs in it."""
         real = os.path.realpath(path)

@@ -147,6 +147,10 @@ class FailingFiles:
         with self._step("remove folder", path):
             self._files.remove_folder(path)
 
+    def available_bytes(self, path: StrPath) -> int | None:
+        """See `Files.available_bytes`."""
+        return self._files.available_bytes(path)
+
     def sync_folder(self, path: StrPath) -> None:
         """See `Files.sync_folder`."""
         with self._step("sync folder", path):

@@ -155,6 +155,10 @@ class SteppedFiles:
         self._step("remove_folder", path)
         self._files.remove_folder(path)
 
+    def available_bytes(self, path: StrPath) -> int | None:
+        """See `Files.available_bytes`."""
+        return self._files.available_bytes(path)
+
     def sync_folder(self, path: StrPath) -> None:
         """See `Files.sync_folder`."""
         self._step("sync_folder", path)

@@ -61,6 +61,9 @@ class WatchedFiles:
         self.look("remove folder", str(path))
         self._files.remove_folder(path)
 
+    def available_bytes(self, path: StrPath) -> int | None:
+        return self._files.available_bytes(path)
+
     def sync_folder(self, path: StrPath) -> None:
         self.look("sync folder", str(path))
         self._files.sync_folder(path)

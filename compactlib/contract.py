@@ -1,0 +1,198 @@
+"""The contract: what a store that can be compacted, a policy and a service offer, under the same names everywhere.
+
+`docs/contract.md` explains it with one program over four packages; `compactlib.testing.check_compaction`,
+`check_policy` and `check_service` hold an implementation to it, the library's own and a host's.
+
+Which answer for which case:
+
+- Only `compact`, `reclaim`, `run_pending` and `stop` answer outcomes (`compactlib.outcome`); everything else returns
+  its value or raises. Everything raised is a `CompactlibError`, but for what a policy or a fence of the host's raises
+  that is none: it comes through as it is, once everything is let go.
+- The store is busy, there is nothing to do, or there is no room for what would be copied: `Skipped`, which says so.
+- A plan of another store, or a plan and a policy together: raises `InvalidInput`. An outdated plan: `Failed(Stale)`.
+- A spent or cancelled budget: `Failed(BudgetSpent)`, and the next `compact()` goes on. A fence that refuses, a disk
+  that does, a task that raises: `Failed`, whose `changed` says whether anything has changed.
+- A closed store raises `Closed`; closing it from within its own work raises `Busy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, Self, TypeVar
+
+from compactlib.budget import Budget
+from compactlib.observe import Observer
+from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.report import Status, VerifyReport
+from compactlib.rewrite import Executor
+
+
+class View(Protocol):
+    """What a plan is made from: a frozen value, true of one moment. Equal views give equal plans."""
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Its rows as data: one a segment, a token or a node."""
+
+
+class Plan(Protocol):
+    """What a compaction would do: a frozen, picklable value that prints itself. Never `None`: an empty one says why."""
+
+    @property
+    def why(self) -> str:
+        """Why this is done; of an empty plan which gate is shut, its value, and the setting to change."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+
+    @property
+    def bytes_to_copy(self) -> int | None:
+        """Bytes to write, as on disk, headers and indexes included; `None` where that cannot be known before."""
+
+    @property
+    def bytes_freed(self) -> int | None:
+        """By how much less is on disk afterwards, once `reclaim` has done its part; `None` as above."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether both forecasts hold to the byte as long as nothing else changes the store."""
+
+    @property
+    def bytes_needed(self) -> int | None:
+        """The most room on disk that carrying it out takes before it gives any back; `None` as above."""
+
+    @property
+    def bytes_available(self) -> int | None:
+        """The room there was when it was planned; `None` where nobody can say, as in a remote store."""
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Its rows as data: what is taken, what is left, and each with its reason."""
+
+
+ViewT = TypeVar("ViewT", bound=View)
+ViewT_contra = TypeVar("ViewT_contra", bound=View, contravariant=True)
+ChoiceT_contra = TypeVar("ChoiceT_contra", contravariant=True)
+ChoiceT_co = TypeVar("ChoiceT_co", covariant=True)
+PlanT = TypeVar("PlanT", bound=Plan)
+ReportT_co = TypeVar("ReportT_co", covariant=True)
+ReclaimT_co = TypeVar("ReclaimT_co", covariant=True)
+
+
+class Policy(Protocol[ViewT_contra, ChoiceT_co]):
+    """Decides what is worth compacting; a small frozen attrs class, one file each, whose fields are its settings."""
+
+    @property
+    def name(self) -> str:
+        """A short name for plans and reports."""
+
+    def choose(self, view: ViewT_contra, now: float) -> ChoiceT_co:
+        """What to take of `view` at `now` (seconds since the epoch). Pure: equal arguments give equal choices.
+
+        Never `None`: a choice of nothing has `is_empty` true, and its `why` names the gate, its value and its setting.
+        """
+
+
+class Compaction(Protocol[ViewT, ChoiceT_contra, PlanT, ReportT_co, ReclaimT_co]):
+    """A store that can be compacted. Threads may share it."""
+
+    def view(self, *, budget: Budget | None = None) -> ViewT:
+        """The store as a policy sees it now. `budget` is asked where much has to be counted."""
+
+    def plan(self, policy: Policy[ViewT, ChoiceT_contra] | None = None, *, view: ViewT | None = None) -> PlanT:
+        """What `compact` would do: a dry run that changes nothing. Defaults: the store's own policy, a view of now."""
+
+    def compact(self, plan: PlanT | None = None, *, policy: Policy[ViewT, ChoiceT_contra] | None = None,
+                executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
+                fence: CommitFence | None = None) -> Done[ReportT_co] | Skipped | Failed:
+        """Carry out a plan, by default the one that `plan(policy)` makes now; what was interrupted is finished first.
+
+        Args:
+            plan: of this store. Not together with `policy`.
+            policy: instead of the store's own.
+            executor: who copies; default this thread.
+            budget: what the work may use up; cancel it to stop.
+            observer: is told, besides the store's own; what it raises is kept.
+            fence: entered around each commit.
+        """
+
+    def reclaim(self, *, budget: Budget | None = None) -> Done[ReclaimT_co] | Skipped | Failed:
+        """Free what no reader, lease or snapshot can reach any more. Every `compact` does this as well."""
+
+    def verify(self, *, budget: Budget | None = None) -> VerifyReport:
+        """Read everything, and list what is damaged or missing; raises nothing about what is only damaged."""
+
+    def status(self) -> Status:
+        """The store in numbers, at once, from memory."""
+
+    def audit(self) -> None:
+        """Check what is in memory against its own rules; raises `AuditFailed`."""
+
+    def close(self) -> None:
+        """Cancel what runs, wait for its end, let the folder go; closing again does nothing."""
+
+
+class CommitFence(Protocol):
+    """Decides whether a commit may still happen: a lease, a fencing token, a lock of the host's."""
+
+    def guard(self) -> AbstractContextManager[object]:
+        """Entered around each commit, in the thread that commits. What entering it raises ends the work as `Failed`."""
+
+
+class Service(Protocol):
+    """Work that goes on by itself, in threads of its own. Nothing it meets ends it in silence."""
+
+    def start(self) -> None:
+        """Begin; starting again does nothing. `with` starts and stops."""
+
+    def run_pending(self) -> Sequence[Outcome[Any]]:
+        """Do what is due now in the caller's thread, and answer what came of each; for hosts without threads."""
+
+    def stop(self, *, wait_seconds: float = 30.0) -> Done[Any] | Failed:
+        """Begin nothing more, cancel what runs, and wait for its end; `Failed(Busy)` if it did not end in time.
+
+        Raises `Busy` if called from within its own work; it ends all the same. Stopping again waits again.
+        """
+
+    @property
+    def last_error(self) -> BaseException | None:
+        """What was raised last that nobody expects; was told and logged, and the work is tried again."""
+
+    @property
+    def failures(self) -> int:
+        """How often that was."""
+
+    def audit(self) -> None:
+        """Check that its threads live if they should, and its own state; raises `AuditFailed`."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+class AsyncService(Protocol):
+    """As `Service`, in an event loop; to be used in the loop that `start` was awaited in."""
+
+    async def start(self) -> None:
+        """See `Service.start`; `async with` starts and stops."""
+
+    async def run_pending(self) -> Sequence[Outcome[Any]]:
+        """See `Service.run_pending`."""
+
+    async def stop(self, *, wait_seconds: float = 30.0) -> Done[Any] | Failed:
+        """See `Service.stop`."""
+
+    @property
+    def last_error(self) -> BaseException | None:
+        """See `Service.last_error`."""
+
+    @property
+    def failures(self) -> int:
+        """See `Service.failures`."""
+
+    def audit(self) -> None:
+        """See `Service.audit`."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *error: object) -> None: ...
