@@ -54,8 +54,8 @@ def test_skipped_shows_its_reason() -> None:
 
 def test_failed_shows_the_error_with_its_numbers() -> None:
     (row,) = Failed(DAMAGE).to_dicts()
-    assert row == {"outcome": "failed", "error": "CorruptData", "message": str(DAMAGE), "changed": "no", "path": "/log/7",
-                   "offset": 4, "expected": "CRC 1", "found": "CRC 2", "index": 9}
+    assert row == {"outcome": "failed", "error": "CorruptData", "message": str(DAMAGE), "changed": "no",
+                   "path": "/log/7", "offset": 4, "expected": "CRC 1", "found": "CRC 2", "index": 9}
     assert list(row)[:4] == ["outcome", "error", "message", "changed"]
     assert Failed(DAMAGE, changed="unknown").to_dicts()[0]["changed"] == "unknown"
     (row,) = Failed(StorageError(operation="write", path="/log/7", errno=errno.EIO)).to_dicts()
