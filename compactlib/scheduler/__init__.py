@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         JournalConflict,
         ReleaseJob,
     )
-    from compactlib.scheduler.fence import Admission, Commitment, Fence, LockingFence, MemoryFence
+    from compactlib.scheduler.fence import Admission, Commitment, Fence, LockingFence, MemoryFence, TokenFence
     from compactlib.scheduler.fence_file import FileFence
     from compactlib.scheduler.fence_kv import KVFence
     from compactlib.scheduler.metadata_index import MetadataIndex
@@ -154,6 +154,7 @@ __all__ = [
     "TermChanged",
     "Tick",
     "Ticked",
+    "TokenFence",
     "TokenSealer",
     "Tombstone",
     "TombstoneLease",
@@ -176,7 +177,7 @@ load_lazily(__name__, {
     ".config": ("FairShare", "LevelConfig", "SchedulerConfig"),
     ".errors": ("BadConfig", "CommandOutOfOrder", "CommittedOtherwise", "FencedOff", "JobLost", "JobNotFound",
                 "JournalConflict", "ReleaseJob"),
-    ".fence": ("Admission", "Commitment", "Fence", "LockingFence", "MemoryFence"),
+    ".fence": ("Admission", "Commitment", "Fence", "LockingFence", "MemoryFence", "TokenFence"),
     ".fence_file": ("FileFence",),
     ".fence_kv": ("KVFence",),
     ".metadata_index": ("MetadataIndex",),

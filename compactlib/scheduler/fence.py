@@ -124,6 +124,47 @@ class LockingFence(Fence, Protocol):
         """
 
 
+@attrs.frozen
+class TokenFence:
+    """A `CommitFence` for one job: what it commits is let through while its token is the highest.
+
+    Give it to any store's `compact`: a holder that came too late gets `Failed(FencedOff)`, and has committed nothing.
+
+    >>> from compactlib.scheduler import MemoryFence, TokenFence
+    >>> fence = MemoryFence()
+    >>> with TokenFence(fence, "log 7", 57).guard() as admitted:
+    ...     admitted.token
+    57
+    >>> with TokenFence(fence, "log 7", 41).guard():
+    ...     pass
+    Traceback (most recent call last):
+        ...
+    compactlib.scheduler.errors.FencedOff: token 41 is stale: 'log 7' has seen 57; its job went to somebody else, so ...
+
+    Attributes:
+        fence: where tokens are kept.
+        resource: the fence's name for what is committed to.
+        token: the job's fencing token.
+
+    Raises:
+        InvalidInput: the fence cannot guard a step, or the name or the token is out of range.
+    """
+
+    fence: LockingFence
+    resource: str
+    token: int
+
+    def __attrs_post_init__(self) -> None:
+        if not callable(getattr(self.fence, "guard", None)):
+            raise InvalidInput(f"{self.fence!r:.200} cannot keep newer tokens waiting while a step runs; give a "
+                               f"LockingFence, such as FileFence or MemoryFence")
+        check_names(self.resource, self.token)
+
+    def guard(self) -> AbstractContextManager[Admission]:
+        """See `CommitFence.guard` and `LockingFence.guard`."""
+        return self.fence.guard(self.resource, self.token)
+
+
 # ------------------------------------------------------------------------------------- the rules, for all fences
 
 
@@ -152,12 +193,14 @@ def check_commit(resource: str, token: int, value: bytes, record: Admission | No
     return Admission(resource, token, Commitment(token, value))
 
 
-def check_names(resource: str, token: int) -> None:
+def check_names(resource: object, token: object) -> None:
     """Refuse what no fence keeps.
 
     Raises:
         InvalidInput: the resource's name or the token is out of range.
     """
+    if not isinstance(resource, str):
+        raise InvalidInput(f"a resource's name must be text, not a {type(resource).__name__}")
     try:
         size = len(resource.encode())
     except UnicodeEncodeError as error:
@@ -167,14 +210,25 @@ def check_names(resource: str, token: int) -> None:
     check_token(token)
 
 
-def check_token(token: int) -> None:
+def check_token(token: object) -> None:
     """Refuse a token that is none.
 
     Raises:
         InvalidInput: outside 0 .. 2**64 - 1.
     """
-    if not 0 <= token <= MAX_TOKEN:
-        raise InvalidInput(f"token {token}; tokens are log indexes between 0 and {MAX_TOKEN}")
+    if not isinstance(token, int) or not 0 <= token <= MAX_TOKEN:
+        raise InvalidInput(f"token {token!r:.100}; tokens are log indexes between 0 and {MAX_TOKEN}")
+
+
+def checked_value(value: object) -> bytes:
+    """The value as bytes of its own.
+
+    Raises:
+        InvalidInput: it is no bytes.
+    """
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise InvalidInput(f"a value to be committed must be bytes, not a {type(value).__name__}")
+    return bytes(value)
 
 
 def encode_record(record: Admission) -> bytes:
@@ -262,12 +316,13 @@ class MemoryFence:
         """See `Fence.commit`."""
         check_names(resource, token)
         with self._held():
-            record = check_commit(resource, token, value, self._records.get(resource), self._floor)
+            record = check_commit(resource, token, checked_value(value), self._records.get(resource), self._floor)
             self._records[resource] = record
             return record
 
     def committed(self, resource: str) -> Commitment | None:
         """See `Fence.committed`."""
+        check_names(resource, 0)
         record = self._records.get(resource)
         return None if record is None else record.committed
 

@@ -30,6 +30,7 @@ from compactlib.scheduler.fence import (
     check_commit,
     check_names,
     check_token,
+    checked_value,
     decode_record,
     encode_record,
     noted,
@@ -105,7 +106,7 @@ class FileFence:
         with self._held():
             path = self._path(resource)
             before = self._record(path)
-            record = check_commit(resource, token, bytes(value), before, self._floor())
+            record = check_commit(resource, token, checked_value(value), before, self._floor())
             self._write(path, record, before)
             return record
 

@@ -27,6 +27,7 @@ from compactlib.scheduler.fence import (
     check_commit,
     check_names,
     check_token,
+    checked_value,
     decode_record,
     encode_record,
 )
@@ -68,7 +69,7 @@ class KVFence:
     def commit(self, resource: str, token: int, value: bytes) -> Admission:
         """See `Fence.commit`."""
         check_names(resource, token)
-        return self._change(resource, token, bytes(value))
+        return self._change(resource, token, checked_value(value))
 
     def committed(self, resource: str) -> Commitment | None:
         """See `Fence.committed`. One request."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from compactlib.clock import ManualClock
-from compactlib.errors import Busy, CompactlibError, CorruptData, ReadOnly, Unsupported
+from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, ReadOnly, Unsupported
 from compactlib.kv import MemoryStore
 from compactlib.kv.sqlite import SqliteStore
 from compactlib.scheduler.errors import FencedOff
@@ -22,6 +22,7 @@ from compactlib.scheduler.fence import (
     Fence,
     LockingFence,
     MemoryFence,
+    TokenFence,
     decode_record,
     encode_record,
 )
@@ -45,6 +46,15 @@ class TestFileFence(LockingFenceConformance):
 
     def make_impatient_fence(self, folder: Path) -> LockingFence:
         return FileFence(folder / "fence", wait_seconds=0)
+
+
+@pytest.mark.parametrize(("fence", "resource", "token", "message"), [
+    (KVFence(MemoryStore()), "log", 5, "give a LockingFence"), (None, "log", 5, "give a LockingFence"),
+    (MemoryFence(), "", 5, "0 bytes"), (MemoryFence(), 7, 5, "must be text"), (MemoryFence(), "log", -1, "token -1"),
+    (MemoryFence(), "log", "5", "token '5'")])
+def test_what_makes_no_commit_fence(fence: Any, resource: Any, token: Any, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        TokenFence(fence, resource, token)
 
 
 class TestKVFence(FenceConformance):
