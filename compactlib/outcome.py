@@ -45,9 +45,11 @@ class Skipped:
 
     Attributes:
         reason: why, in one sentence.
+        is_busy: whether it is only because somebody else is at it, so that asking again soon may do more.
     """
 
     reason: str
+    is_busy: bool = attrs.field(default=False, kw_only=True)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row: `outcome: skipped` and the reason."""

@@ -6,22 +6,38 @@ Nothing here knows a store: what a package decides stays in the package, and sta
 
 from __future__ import annotations
 
+from compactlib.runtime.agenda import Accepted, Agenda, Refused, Removed, Turn
 from compactlib.runtime.daemon_threads import DaemonThreads
 from compactlib.runtime.later import LaterObserver
 from compactlib.runtime.look import look_until_seen
 from compactlib.runtime.ownership import Ownership, Run
+from compactlib.runtime.service_face import ServiceFace
 from compactlib.runtime.steady_clock import SteadyClock
 from compactlib.runtime.tell import TellingObserver, tell, telling
 from compactlib.runtime.turns import Turns
+from compactlib.runtime.work_report import WorkReport, WorkRow
+from compactlib.runtime.work_service import Job, Stopped, Work, WorkService
 
 __all__ = [
+    "Accepted",
+    "Agenda",
     "DaemonThreads",
+    "Job",
     "LaterObserver",
     "Ownership",
+    "Refused",
+    "Removed",
     "Run",
+    "ServiceFace",
     "SteadyClock",
+    "Stopped",
     "TellingObserver",
+    "Turn",
     "Turns",
+    "Work",
+    "WorkReport",
+    "WorkRow",
+    "WorkService",
     "look_until_seen",
     "tell",
     "telling",

@@ -83,6 +83,7 @@ class Turns:
 
         Raises:
             Closed: it was stopped.
+            RuntimeError: no thread can be started now.
         """
         with self._changed:
             if self._stopping:
@@ -90,7 +91,11 @@ class Turns:
             if self._thread is None:
                 self._woken = True
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except BaseException:
+                    self._thread = None
+                    raise
 
     def wake(self) -> None:
         """There is something to do: take a turn now, or once more after the present one. Also ends a delay."""
@@ -167,16 +172,22 @@ class Turns:
                     return
                 self._woken = False
             due_in = self.attempt()
-            with self._changed:
-                self._await_turn(None if due_in is None else self._clock.monotonic() + due_in)
+            try:
+                self._await_turn(due_in)
+            except Exception as error:  # the host's clock
+                delay = self._note(error)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._woken or self._stopping, delay)
 
-    def _await_turn(self, due: float | None) -> None:
+    def _await_turn(self, due_in: float | None) -> None:
         exact = isinstance(self._clock, SystemClock)
-        while not self._woken and not self._stopping:
-            left = None if due is None else due - self._clock.monotonic()
-            if left is not None and left <= 0:
-                return
-            self._changed.wait(left if exact or left is None else min(left, _LOOK_AGAIN_SECONDS))
+        due = None if due_in is None else self._clock.monotonic() + due_in
+        with self._changed:
+            while not self._woken and not self._stopping:
+                left = None if due is None else due - self._clock.monotonic()
+                if left is not None and left <= 0:
+                    return
+                self._changed.wait(left if exact or left is None else min(left, _LOOK_AGAIN_SECONDS))
 
     def __enter__(self) -> Self:
         self.start()

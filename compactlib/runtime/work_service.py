@@ -1,0 +1,483 @@
+"""Work that goes on by itself: a thread for each lane, and nothing decided here.
+
+Whose turn it is, `Agenda` decides; this class tells it what happens, carries out the turns that it hands out, and
+waits. What is particular to a service is the work that it is given:
+
+>>> from compactlib.outcome import Done
+>>> service = WorkService("the shop", event="shop_failed")
+>>> service.add("sweep", lambda job: Done(f"swept, {job.turn.cause}"), every_seconds=3600.0)
+>>> service.add("deliver", lambda job: Done(f"delivered, {job.turn.cause}"))
+>>> service.request("deliver")
+Accepted(name='deliver', state='queued')
+>>> [outcome.stats for outcome in service.run_pending()]
+['delivered, asked', 'swept, periodic']
+
+With `start`, or in a `with`, the same is done in daemon threads: a process that ends without `stop` does not wait for
+them. Whatever work raises ends one turn at most; it is kept, logged, told, and tried again after a growing delay.
+`KeyboardInterrupt` and `SystemExit` let everything go as well, and end the thread, which `audit` says.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Self, TypeAlias
+
+import attrs
+
+from compactlib.budget import Budget
+from compactlib.clock import Clock, SystemClock
+from compactlib.errors import AuditFailed, BudgetSpent, Busy, Closed, CompactlibError, InvalidInput, TaskFailed
+from compactlib.observe import Observer, telling
+from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.runtime.agenda import Accepted, Agenda, Ending, Refused, Removed, Turn
+from compactlib.runtime.ownership import Run
+from compactlib.runtime.turns import Turns
+from compactlib.runtime.work_report import WorkReport
+
+_LOGGER = logging.getLogger("compactlib.services")
+_LONGEST_SLEEP_SECONDS = 60.0
+"""How long a thread sleeps at most: looking again costs nothing, and heals what nobody has thought of."""
+
+
+@attrs.frozen
+class Stopped:
+    """A service has come to its end.
+
+    Attributes:
+        turns: how many it took in all.
+        failures: how often something was raised that nobody expected.
+    """
+
+    turns: int
+    failures: int
+
+
+class Job:
+    """A turn while it is carried out, as the work that does it sees it.
+
+    Attributes:
+        turn: what is to be done, and why.
+        run: marks what the work does, on whichever thread, as the service's own doing.
+    """
+
+    def __init__(self, turn: Turn, run: Run) -> None:
+        self.turn: Turn = turn
+        self.run: Run = run
+        self.is_stopped = False
+        self.next_in: float | None = None
+
+    @property
+    def budget(self) -> Budget:
+        """What the turn may use up; cancelled when it is to end."""
+        return self.run.budget
+
+    def due_in(self, seconds: float) -> None:
+        """The next periodic turn of this work comes so long after this one's end, whatever its `every_seconds`."""
+        self.next_in = seconds
+
+    def stop(self) -> None:
+        """Have the turn end soon, which is then no failure."""
+        self.is_stopped = True
+        self.run.budget.cancel()
+
+
+Work: TypeAlias = Callable[[Job], Outcome[Any]]
+"""Does a turn, in a thread of the service or of whoever called `run_pending`, and asks `job.budget` at every step.
+
+What it raises is kept in `last_error`; a `Failed` that it returns is expected, and tried again as well. After `Closed`
+was raised what it works on counts as closed, until `set_open` says otherwise.
+"""
+
+
+class WorkService:
+    """A `Service` over pieces of work, each on a lane; a lane does one at a time, lanes go side by side. Threads may
+    share it.
+
+    Args:
+        what: the service, as messages and threads name it, for example `"the worker of the log in /data/a"`.
+        event: told when work fails: `work`, `lane`, `error`, `message`, `failures` in a row, `retry_in_seconds`.
+        recovered: told when it is well again: `work`, `lane`, `failures`.
+        retry_seconds: wait after a first failure, and after somebody else was at it, > 0; doubles.
+        max_retry_seconds: how far it grows.
+        clock: where time comes from; its `monotonic()` decides when something is due.
+        budget: what all turns together may use up; the service cancels no more than what it lends from it.
+        observer: is told, never inside a lock.
+
+    Raises:
+        InvalidInput: a time is out of its range.
+    """
+
+    def __init__(self, what: str, *, event: str, recovered: str = "", retry_seconds: float = 0.1,
+                 max_retry_seconds: float = 60.0, clock: Clock | None = None, budget: Budget | None = None,
+                 observer: Observer | None = None) -> None:
+        self._what = what
+        self._event = event
+        self._recovered = recovered
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._budget = Budget(clock=self._clock) if budget is None else budget
+        # What its threads, its work and its observer do is its own doing, on whichever thread.
+        self._mark = Run(self._budget)
+        self._observer = self._mark.observer(telling(observer))
+        self._agenda = Agenda(retry_seconds=retry_seconds, max_retry_seconds=max_retry_seconds)
+        self._work: dict[str, tuple[Work, Callable[[CompactlibError], bool]]] = {}
+        self._jobs: dict[str, Job] = {}
+        self._changed = threading.Condition()
+        self._has_threads = False
+        self._lanes: dict[str, Turns] = {}
+        self._ending: list[Turns] = []
+        self._last_error: BaseException | None = None
+        self._failures = 0
+        self._turns_taken = 0
+        self._last_now = 0.0
+
+    # ------------------------------------------------------------------------------------------------------- work
+
+    def add(self, name: str, work: Work, *, lane: str = "", every_seconds: float | None = None, resumes: bool = False,
+            enabled: bool = True, is_open: bool = True,
+            retries: Callable[[CompactlibError], bool] = lambda _: True) -> None:
+        """Take in a piece of work.
+
+        Args:
+            name: unique in the service.
+            work: does it.
+            lane: what it lies on.
+            every_seconds: how often it is done by itself, at first when the service starts; `None`: when asked for.
+            resumes: whether it has something to resume when it is started or opened, by a turn of strength 0.
+            enabled: whether it may be done.
+            is_open: whether what it works on is open.
+            retries: whether work that has returned `Failed` with this error is tried again.
+
+        Raises:
+            InvalidInput: there is one of this name, or a time is not above 0.
+        """
+        with self._changed:
+            self._agenda.add(name, lane, self._now(), every_seconds=every_seconds, resumes=resumes,
+                             enabled=enabled, is_open=is_open)
+            self._work[name] = work, retries
+            self._wake(lane)
+
+    def remove(self, name: str) -> Removed | Refused:
+        """Forget a piece of work; see `Agenda.remove`.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        with self._changed:
+            answer = self._agenda.remove(name)
+            if isinstance(answer, Removed):
+                del self._work[name]
+            return answer
+
+    def enable(self, name: str) -> None:
+        """Let work be done; what is periodic is due at once.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        with self._changed:
+            self._agenda.set_enabled(name, True, self._now())
+            self._wake(self._agenda[name].lane)
+
+    def disable(self, name: str) -> None:
+        """Do not do it any more; its turn under way is cancelled, and can be resumed.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        with self._changed:
+            if self._agenda.set_enabled(name, False, self._now()):
+                self._jobs[name].stop()
+
+    def set_open(self, name: str, is_open: bool) -> None:
+        """Tell that what is worked on was opened or closed.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        with self._changed:
+            self._agenda.set_open(name, is_open, self._now())
+            self._wake(self._agenda[name].lane)
+
+    def request(self, name: str, strength: int = 1, *, joins: bool = False) -> Accepted | Refused:
+        """Ask for work to be done next; see `Agenda.request`."""
+        with self._changed:
+            answer = self._agenda.request(name, strength, joins=joins)
+            if isinstance(answer, Accepted):
+                self._wake(self._agenda[name].lane)
+            return answer
+
+    def note(self, error: BaseException) -> None:
+        """Keep and log something that nobody expected, and that work has dealt with."""
+        with self._changed:
+            self._last_error, self._failures = error, self._failures + 1
+            count = self._failures
+        if count & (count - 1) == 0:
+            _LOGGER.warning("%s: %r was raised (%d in all); it goes on", self._what, error, count, exc_info=error)
+
+    def report(self) -> WorkReport:
+        """All work as it stands now."""
+        with self._changed:
+            error = self._last_error
+            return WorkReport.of(self._agenda, self._now(), what=self._what, failures=self._failures,
+                                 last_error="" if error is None else f"{type(error).__name__}: {error}")
+
+    # ---------------------------------------------------------------------------------------------------- running
+
+    def start(self) -> None:
+        """See `Service.start`. After `stop` it begins anew; a lane whose thread has ended is given another."""
+        with self._changed:
+            self._agenda.start(self._now())
+            self._has_threads = True
+            for lane, turns in list(self._lanes.items()):
+                if not turns.is_running:
+                    del self._lanes[lane]
+            for lane in self._agenda.lanes:
+                self._wake(lane)
+
+    def run_pending(self) -> Sequence[Outcome[Any]]:
+        """See `Service.run_pending`.
+
+        Raises:
+            Closed: it was stopped.
+        """
+        with self._changed:
+            if self._agenda.is_stopped:
+                raise Closed(f"{self._what} was stopped; start it, or make another one")
+            self._agenda.start(self._now())
+        outcomes = []
+        with self._mark.inside():
+            while (job := self._take(None)) is not None:
+                outcomes.append(self._carry_out(job))
+        return outcomes
+
+    def stop(self, *, wait_seconds: float = 30.0) -> Done[Stopped] | Failed:
+        """See `Service.stop`. What has not ended in time goes on in its daemon thread, and is followed by nothing.
+
+        Raises:
+            Busy: called from within its own work, on whichever thread; it ends all the same.
+            InvalidInput: the time is negative, or no number.
+        """
+        left = _time_left(wait_seconds)
+        with self._changed:
+            for name in self._agenda.stop():
+                self._jobs[name].stop()
+            self._has_threads = False
+            self._ending += self._lanes.values()
+            self._lanes.clear()
+            for turns in self._ending:
+                turns.end()
+            self._changed.notify_all()
+        if self._mark.is_mine:
+            raise Busy(f"{self._what} cannot wait for its own end: it was stopped from within its own work; it begins "
+                       f"nothing more, stop it in another thread to wait")
+        for turns in tuple(self._ending):
+            turns.stop(wait_seconds=left())
+        with self._changed:
+            ended = self._changed.wait_for(lambda: not self._jobs, left())
+            self._ending = [turns for turns in self._ending if turns.is_running]
+            if not ended or self._ending:
+                return Failed(Busy(f"{self._what} has not ended in {wait_seconds:g} seconds: "
+                                   f"{', '.join(self._jobs) or 'a thread'} still runs; it was cancelled, and nothing "
+                                   f"begins after it; stop again to wait longer"))
+            return Done(Stopped(self._turns_taken, self._failures))
+
+    def wait_until_idle(self, seconds: float = 60.0) -> None:
+        """Return when nothing is done and nothing is due; what waits for its delay after a failure is not waited for.
+
+        Raises:
+            Busy: that has not come in `seconds`; or called from within its own work.
+            AuditFailed: a thread has ended, as after `SystemExit`.
+        """
+        if self._mark.is_mine:
+            raise Busy(f"{self._what} is never idle from within its own work; wait in another thread")
+        left = _time_left(seconds)
+        with self._changed:
+            # Looked at again now and then: the host's clock may move, and a thread end, without waking anybody.
+            while not self._agenda.is_at_rest(self._now()):
+                self._audit_threads()
+                if left() == 0:
+                    raise Busy(f"{self._what} is not idle after {seconds:g} seconds: {self._told_jobs()}; wait again")
+                self._changed.wait(min(left(), 0.05))
+        self._audit_threads()
+
+    @property
+    def last_error(self) -> BaseException | None:
+        """See `Service.last_error`."""
+        return self._last_error
+
+    @property
+    def failures(self) -> int:
+        """See `Service.failures`."""
+        return self._failures
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether the caller is a part of what the service does, on whichever thread."""
+        return self._mark.is_mine
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was stopped, and not started since."""
+        return self._agenda.is_stopped
+
+    def audit(self) -> None:
+        """See `Service.audit`."""
+        with self._changed:
+            self._agenda.audit()
+            running = {item.name for item in self._agenda.items if item.running is not None}
+            if running != self._jobs.keys() or {item.name for item in self._agenda.items} != self._work.keys():
+                raise AuditFailed(f"{sorted(running)} should be worked on, and {sorted(self._jobs)} are")
+        self._audit_threads()
+
+    def _audit_threads(self) -> None:
+        with self._changed:
+            for lane in self._agenda.lanes if self._has_threads else ():
+                turns = self._lanes.get(lane)
+                if turns is None or not turns.is_running:
+                    raise AuditFailed(f"{self._what} has no thread {f'for {lane} ' if lane else ''}any more: "
+                                      f"{self._last_error!r}; start it again")
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<WorkService: {self.report()._summary()}>"
+
+    # ------------------------------------------------------------------------------------------------------ inside
+
+    def _now(self) -> float:
+        """By the host's clock; while that raises, the time at which it did not."""
+        try:
+            self._last_now = self._clock.monotonic()
+        except Exception as error:
+            self.note(error)
+        return self._last_now
+
+    def _told_jobs(self) -> str:
+        return f"{', '.join(self._jobs)} runs" if self._jobs else "what is due waits for `start` or `run_pending`"
+
+    def _wake(self, lane: str) -> None:
+        """Have a lane's thread look again; begins it if it is missing. Called under the lock."""
+        self._changed.notify_all()
+        if not self._has_threads:
+            return
+        turns = self._lanes.get(lane)
+        if turns is None:
+            turns = Turns(partial(self._lane_turn, lane), name=f"{self._what}{lane and ', '}{lane}", event=self._event,
+                          clock=self._clock, observer=self._observer)
+            try:
+                turns.start()
+            except RuntimeError as error:
+                # No thread is to be had; whatever happens next tries again, and `audit` says so.
+                self.note(error)
+                return
+            self._lanes[lane] = turns
+        turns.wake()
+
+    def _lane_turn(self, lane: str) -> float:
+        """What a lane's thread does each time; in how many seconds it is to look again."""
+        with self._mark.inside():
+            job = self._take(lane)
+            if job is not None:
+                self._carry_out(job)
+                return 0.0
+            with self._changed:
+                now = self._now()
+                wake = self._agenda.next_wake(now, lane)
+        return _LONGEST_SLEEP_SECONDS if wake is None else min(max(wake - now, 0.0), _LONGEST_SLEEP_SECONDS)
+
+    def _take(self, lane: str | None) -> Job | None:
+        with self._changed:
+            turn = self._agenda.take(self._now(), lane)
+            if turn is None:
+                return None
+            self._jobs[turn.name] = job = Job(turn, Run(self._budget))
+            return job
+
+    def _carry_out(self, job: Job) -> Outcome[Any]:
+        """Do it, and note how it ended, whatever that is; what is no `Exception` is raised after that."""
+        work, retries = self._work[job.turn.name]
+        is_closed = False
+        try:
+            with job.run.inside():
+                outcome = _checked(job.turn.name, work(job))
+        except BaseException as error:
+            outcome = Failed(error if isinstance(error, CompactlibError) else _named(job.turn, error))
+            is_closed = isinstance(error, Closed)
+            if not is_closed:
+                self.note(error)
+            retries = _always
+            if not isinstance(error, Exception):
+                self._settle(job, "failed", outcome)
+                raise
+        self._settle(job, _ending(job, outcome, is_closed, retries), outcome, is_closed=is_closed)
+        return outcome
+
+    def _settle(self, job: Job, ending: Ending, outcome: Outcome[Any], *, is_closed: bool = False) -> None:
+        """A turn has ended."""
+        name, lane = job.turn.name, job.turn.lane
+        told: tuple[str, dict[str, Any]] | None = None
+        with self._changed:
+            item = self._agenda[name]
+            before, now = item.failures, self._now()
+            del self._jobs[name]
+            self._turns_taken += 1
+            self._agenda.finished(name, ending, outcome, now)
+            if is_closed:
+                self._agenda.set_open(name, False, now)
+            if job.next_in is not None:
+                self._agenda.set_due(name, now + job.next_in)
+            if ending == "failed" and isinstance(outcome, Failed):
+                told = self._event, {"work": name, "lane": lane, "error": type(outcome.error).__name__,
+                                     "message": str(outcome.error), "failures": item.failures,
+                                     "retry_in_seconds": item.retry_at - now}
+            elif self._recovered and before and not item.failures:
+                told = self._recovered, {"work": name, "lane": lane, "failures": before}
+            self._wake(lane)
+        if told is not None:
+            self._observer.event(*told)
+
+
+def _always(_: CompactlibError) -> bool:
+    return True
+
+
+def _ending(job: Job, outcome: Outcome[Any], is_closed: bool, retries: Callable[[CompactlibError], bool]) -> Ending:
+    match outcome:
+        case Done():
+            return "done"
+        case Skipped():
+            return "busy" if outcome.is_busy else "skipped"
+        case Failed(error):
+            if is_closed or (job.is_stopped and isinstance(error, BudgetSpent)):
+                return "stopped"
+            return "failed" if retries(error) else "given up"
+
+
+def _checked(name: str, outcome: object) -> Outcome[Any]:
+    """Work of a host's own may answer anything."""
+    if not isinstance(outcome, Done | Skipped | Failed):
+        raise InvalidInput(f"the work {name} has answered {outcome!r}; it has to return Done, Skipped or Failed")
+    return outcome
+
+
+def _named(turn: Turn, error: BaseException) -> TaskFailed:
+    kind = type(error).__name__
+    return TaskFailed(f"the work {turn.name} ended in {kind}: {error}", task=turn.name, kind=kind, detail=repr(error))
+
+
+def _time_left(seconds: float) -> Callable[[], float]:
+    """Says how much of `seconds` is left. By the system's time, whatever clock the work goes by."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or math.isnan(seconds) or seconds < 0:
+        raise InvalidInput(f"{seconds!r} is no time to wait; give seconds, 0 or more")
+    clock = SystemClock()
+    deadline = clock.monotonic() + min(seconds, threading.TIMEOUT_MAX / 2)
+    return lambda: max(deadline - clock.monotonic(), 0.0)
