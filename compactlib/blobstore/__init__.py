@@ -81,10 +81,17 @@ if TYPE_CHECKING:
     )
     from compactlib.blobstore.names import LogPosition, SegmentName
     from compactlib.blobstore.peers import ContainerStates, PeerTokens
-    from compactlib.blobstore.plan import CompactionPlan, PlannedSegment, check_plan, forecast, plan_for
+    from compactlib.blobstore.plan import (
+        CompactionPlan,
+        LeftSegment,
+        PlannedSegment,
+        check_plan,
+        forecast,
+        plan_for,
+        plan_for_choice,
+    )
     from compactlib.blobstore.plan_history import PlanHistory
     from compactlib.blobstore.policies import (
-        POLICY_NAMES,
         CompactAll,
         CopyBudget,
         CostBenefit,
@@ -93,19 +100,8 @@ if TYPE_CHECKING:
         Greedy,
         Hybrid,
         StatsBased,
-        policy_named,
-        policy_of,
     )
-    from compactlib.blobstore.policy import (
-        CompactionPolicy,
-        Dying,
-        Explains,
-        GatedPolicy,
-        ReclaimingPolicy,
-        SegmentView,
-        StoreView,
-        why_no_plan,
-    )
+    from compactlib.blobstore.policy import Choice, Dying, Policy, SegmentView, StoreView, ValidRecords
     from compactlib.blobstore.recover import CompactionRecovery
     from compactlib.blobstore.replication import FoundEntries, ReplicaEntry, ReplicationToken
     from compactlib.blobstore.rewrite import CopyRecords
@@ -120,7 +116,6 @@ if TYPE_CHECKING:
     from compactlib.report import PolicyRecord
 
 __all__ = [
-    "POLICY_NAMES",
     "Accepted",
     "AlreadyUndeleted",
     "Answer",
@@ -140,6 +135,7 @@ __all__ = [
     "BlobTooLarge",
     "BucketSettings",
     "BucketStatistics",
+    "Choice",
     "CommitGuard",
     "CompactAll",
     "CompactableStore",
@@ -149,7 +145,6 @@ __all__ = [
     "CompactionManager",
     "CompactionOutOfOrder",
     "CompactionPlan",
-    "CompactionPolicy",
     "CompactionRecovery",
     "ContainerStates",
     "CopyBudget",
@@ -162,10 +157,8 @@ __all__ = [
     "Dying",
     "Expired",
     "ExpiryForecast",
-    "Explains",
     "Finding",
     "FoundEntries",
-    "GatedPolicy",
     "GetOptions",
     "Greedy",
     "HardDeleteReport",
@@ -174,6 +167,7 @@ __all__ = [
     "Hybrid",
     "IndexEntry",
     "KeptStatistics",
+    "LeftSegment",
     "LogPosition",
     "LogSnapshot",
     "LogStatistics",
@@ -190,10 +184,10 @@ __all__ = [
     "PlanDoesNotFit",
     "PlanHistory",
     "PlannedSegment",
+    "Policy",
     "PolicyRecord",
     "PurgeRules",
     "Questions",
-    "ReclaimingPolicy",
     "RecordFlag",
     "RecordKind",
     "RecoveryReport",
@@ -220,6 +214,7 @@ __all__ = [
     "TtlUpdateTooLate",
     "UnknownPolicy",
     "UnknownTrigger",
+    "ValidRecords",
     "Verdict",
     "VerifyReport",
     "WritesStopped",
@@ -233,10 +228,8 @@ __all__ = [
     "log_statistics",
     "parse_triggers",
     "plan_for",
-    "policy_named",
-    "policy_of",
+    "plan_for_choice",
     "verify",
-    "why_no_plan",
 ]
 
 load_lazily(__name__, {
@@ -267,12 +260,12 @@ load_lazily(__name__, {
                "RecordFlag", "RecordKind"),
     ".names": ("LogPosition", "SegmentName"),
     ".peers": ("ContainerStates", "PeerTokens"),
-    ".plan": ("CompactionPlan", "PlannedSegment", "check_plan", "forecast", "plan_for"),
+    ".plan": ("CompactionPlan", "LeftSegment", "PlannedSegment", "check_plan", "forecast", "plan_for",
+              "plan_for_choice"),
     ".plan_history": ("PlanHistory",),
-    ".policies": ("POLICY_NAMES", "CompactAll", "CopyBudget", "CostBenefit", "DChoices", "ExpiryForecast", "Greedy",
-                  "Hybrid", "StatsBased", "policy_named", "policy_of"),
-    ".policy": ("CompactionPolicy", "Dying", "Explains", "GatedPolicy", "ReclaimingPolicy", "SegmentView",
-                "StoreView", "why_no_plan"),
+    ".policies": ("CompactAll", "CopyBudget", "CostBenefit", "DChoices", "ExpiryForecast", "Greedy", "Hybrid",
+                  "StatsBased"),
+    ".policy": ("Choice", "Dying", "Policy", "SegmentView", "StoreView", "ValidRecords"),
     ".recover": ("CompactionRecovery",),
     ".replication": ("FoundEntries", "ReplicaEntry", "ReplicationToken"),
     ".rewrite": ("CopyRecords",),

@@ -52,6 +52,10 @@ class PackedIds:
         """Where each ends."""
         return self._ends
 
+    def length(self, row: int) -> int:
+        """How long the id of a row is."""
+        return self._ends[row] - (self._ends[row - 1] if row else 0)
+
     def __getitem__(self, row: int) -> bytes:
         return self._blob[self._ends[row - 1] if row else 0:self._ends[row]]
 
@@ -141,6 +145,11 @@ class EntryColumns:
     def to_bytes(self) -> list[bytes]:
         """The columns as little-endian bytes, in the order of `TYPECODES`."""
         return list(map(little_endian, self._arrays))
+
+    @property
+    def id_bytes(self) -> int:
+        """How long all ids are together."""
+        return len(self.ids.blob) if isinstance(self.ids, PackedIds) else sum(map(len, self.ids))
 
     def entry(self, row: int) -> IndexEntry:
         """The entry of a row."""

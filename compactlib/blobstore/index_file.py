@@ -34,6 +34,11 @@ _FIXED_BYTES = 8 * 5 + 4 * 2 + 2 + 1 + 1
 _BYTES_PER_ENTRY = _FIXED_BYTES + 4 + 8 + 4
 
 
+def index_file_bytes(entries: int, id_bytes: int, *, files: int = 1) -> int:
+    """What so many entries, whose ids have so many bytes together, take in so many files."""
+    return files * (HEADER_BYTES + _CRC.size) + entries * _BYTES_PER_ENTRY + id_bytes
+
+
 def encode_index(index: IndexSegment, incarnation: bytes) -> bytes:
     """The whole file."""
     ids = index.columns.ids

@@ -33,6 +33,8 @@ class Lifetime(NamedTuple):
         container: account and container of a PUT, whose bytes count for them; `None` for every other record.
         reference_until: the last reference time at which it is kept, milliseconds.
         now_until: the last time at which it is kept, milliseconds.
+        id_bytes: length of its id.
+        tied: whether it may be kept only because of a record in another segment, and may go if both are compacted.
     """
 
     segment: SegmentName
@@ -40,6 +42,8 @@ class Lifetime(NamedTuple):
     container: tuple[int, int] | None
     reference_until: int
     now_until: int
+    id_bytes: int = 0
+    tied: bool = False
 
     def is_kept(self, reference_ms: int, now_ms: int) -> bool:
         """Whether a compaction at these times keeps it."""
@@ -90,19 +94,22 @@ def lifetimes(history: Sequence[IndexEntry], rules: PurgeRules) -> Iterator[Life
             continue
         before = entry.sequence
         covers = (entry is newest or entry.kind == _TTL_UPDATE) and _covers(entry, history)
+        id_bytes = len(entry.id)
         if rules.is_container_gone(entry):
             if covers:
-                yield Lifetime(entry.segment, entry.size, None, FOREVER, FOREVER)
+                yield Lifetime(entry.segment, entry.size, None, FOREVER, FOREVER, id_bytes, True)
         elif entry.kind == _PUT:
             yield Lifetime(entry.segment, entry.size, (entry.account, entry.container), effective,
-                           FOREVER if covers else expires)
+                           FOREVER if covers else expires, id_bytes, covers and expires != FOREVER)
         elif entry.kind == _TTL_UPDATE:
             put_stays = put is not None and put.segment != entry.segment
-            yield Lifetime(entry.segment, entry.size, None, FOREVER if put_stays else effective, FOREVER)
+            yield Lifetime(entry.segment, entry.size, None, FOREVER if put_stays else effective, FOREVER, id_bytes,
+                           put_stays and effective != FOREVER)
         elif entry is newest:
-            until = FOREVER if covers else expires if entry.kind == _UNDELETE else _tombstone_until(entry, put, rules)
-            if until >= 0:
-                yield Lifetime(entry.segment, entry.size, None, FOREVER, until)
+            until = expires if entry.kind == _UNDELETE else _tombstone_until(entry, put, rules)
+            if covers or until >= 0:
+                yield Lifetime(entry.segment, entry.size, None, FOREVER, FOREVER if covers else until, id_bytes,
+                               covers and until != FOREVER)
 
 
 def _covers(entry: IndexEntry, history: Sequence[IndexEntry]) -> bool:

@@ -1,25 +1,35 @@
 """What a compaction is going to do, before it does it: a plan says its cost, its benefit and its reason.
 
-Plans are made by policies from statistics alone, so one can be made, printed and thrown away at any time.
+Plans are made from a view, a policy's choice and a time alone, so one can be made, printed and thrown away at any time.
+
+How many output segments there will be follows from the valid bytes where they fit into one, where all records are of
+one size, or where the most that outputs leave unused cannot make it one more. There, and where every record was counted
+and none depends on another victim, a plan is exact to the byte: segments, headers and index files. What a store
+notes about a compaction (a few hundred bytes, kept for `compaction_history_seconds`) is not reckoned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import pairwise
 from math import isfinite
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import attrs
 
 from compactlib.blobstore.errors import PlanDoesNotFit
+from compactlib.blobstore.index_file import index_file_bytes
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.policy import CompactionPolicy, SegmentView, StoreView
+from compactlib.blobstore.policy import (
+    Choice,
+    PlanKind,
+    Policy,
+    SegmentView,
+    StoreView,
+    check_policy_type,
+    check_view,
+)
 from compactlib.errors import InvalidInput
 from compactlib.report import PolicyRecord, Printed
-
-PlanKind: TypeAlias = Literal["normal", "middle range", "full"]
-"""Which schedule a plan answers to: `PlanHistory` remembers when the last of each kind was carried out."""
 
 
 @attrs.frozen
@@ -29,7 +39,7 @@ class PlannedSegment:
     Attributes:
         name: its name.
         used_bytes: bytes of its records.
-        valid_bytes: bytes to copy, as far as is known when the plan is made.
+        valid_bytes: bytes of records to copy, as far as is known when the plan is made.
     """
 
     name: SegmentName
@@ -42,39 +52,70 @@ class PlannedSegment:
         return self.used_bytes - self.valid_bytes
 
 
+@attrs.frozen
+class LeftSegment:
+    """A segment that a plan does not take.
+
+    Attributes:
+        name: its name.
+        used_bytes: bytes of its records.
+        valid_bytes: bytes that a compaction would copy.
+        why: why it is left.
+    """
+
+    name: SegmentName
+    used_bytes: int
+    valid_bytes: int
+    why: str
+
+
 @attrs.frozen(kw_only=True, repr=False)
 class CompactionPlan(Printed):
-    """Which segments a compaction takes, at what cost, to what benefit, and why.
+    """Which segments a compaction takes, at what cost, to what benefit, and why; an empty one says why nothing is done.
+
+    `repr()` is one line, `str()` a table, notebooks show the table, `to_dicts()` gives its rows as data.
 
     Attributes:
         store: the store's name.
-        victims: the segments it takes, in log order, at least one; neighbours or not.
+        incarnation: 16 bytes that are the store's own; empty if the view had none.
+        victims: the segments it takes, in log order; neighbours or not.
+        left: the others, in log order.
         reference_time: deletes made strictly before it are in effect; >= 0, seconds since the epoch.
         planned_at: when the plan was made.
         kind: which schedule it answers to; "full" takes everything that may be taken.
         policy: who made it.
+        why: why, in one sentence with the numbers in it; of an empty one, which gate is shut and what to change.
         benefit_segments: by how many segments the log gets shorter, at least, as far as is known; `CompactAll` may
             give 0 or less.
-        weighted_cost: what the cost counted in the comparison, in bytes, if not what it is.
-        reason: why, in one sentence with the numbers in it.
+        weighted_cost: what the cost counted in the comparison, in bytes, if not the valid bytes.
+        bytes_to_copy: bytes to write, as on disk: headers, records and index files.
+        bytes_freed: by how much less is on disk afterwards.
+        is_exact: whether both hold to the byte as long as nothing else changes the store.
+        bytes_needed: the most room on disk that carrying it out takes before it gives any back.
+        bytes_available: the room there was when it was planned; `None` if nobody has asked.
 
     Raises:
-        InvalidInput: no victims, victims that do not ascend, a reference time that is negative or no number.
+        InvalidInput: victims that do not ascend, no reason, a reference time that is negative or no number.
     """
 
     store: str
+    incarnation: bytes = b""
     victims: tuple[PlannedSegment, ...]
+    left: tuple[LeftSegment, ...] = ()
     reference_time: float
     planned_at: float
     policy: PolicyRecord
-    benefit_segments: int
-    reason: str
+    why: str
     kind: PlanKind = "normal"
+    benefit_segments: int = 0
     weighted_cost: int | None = None
+    bytes_to_copy: int = 0
+    bytes_freed: int = 0
+    is_exact: bool = False
+    bytes_needed: int = 0
+    bytes_available: int | None = None
 
     def __attrs_post_init__(self) -> None:
-        if not self.victims:
-            raise InvalidInput(f"a plan for store {self.store!r} has no segments; a plan takes at least one")
         for older, newer in pairwise(self.victims):
             if not older.name < newer.name:
                 raise InvalidInput(f"a plan for store {self.store!r} names {newer.name} after {older.name}; segments "
@@ -82,6 +123,13 @@ class CompactionPlan(Printed):
         if not isfinite(self.reference_time) or self.reference_time < 0:
             raise InvalidInput(f"a plan for store {self.store!r} has the reference time {self.reference_time}; it is "
                                f"a number of seconds since the epoch, at least 0")
+        if not self.why:
+            raise InvalidInput(f"a plan for store {self.store!r} gives no reason; say why, or why nothing is done")
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self.victims
 
     @property
     def names(self) -> tuple[SegmentName, ...]:
@@ -94,8 +142,8 @@ class CompactionPlan(Printed):
         return self.kind == "full"
 
     @property
-    def cost_bytes(self) -> int:
-        """Bytes to copy, as far as is known."""
+    def valid_bytes(self) -> int:
+        """Bytes of records to copy, as far as is known."""
         return sum(victim.valid_bytes for victim in self.victims)
 
     @property
@@ -105,10 +153,10 @@ class CompactionPlan(Printed):
 
     @property
     def ratio(self) -> float:
-        """Bytes copied for each segment freed, weighted as the policy weighs; infinite if none is freed for sure."""
+        """Valid bytes for each segment freed, weighted as the policy weighs; infinite if none is freed for sure."""
         if self.benefit_segments < 1:
             return float("inf")
-        return (self.cost_bytes if self.weighted_cost is None else self.weighted_cost) / self.benefit_segments
+        return (self.valid_bytes if self.weighted_cost is None else self.weighted_cost) / self.benefit_segments
 
     @property
     def drops(self) -> tuple[SegmentName, ...]:
@@ -116,49 +164,146 @@ class CompactionPlan(Printed):
         return tuple(victim.name for victim in self.victims if not victim.valid_bytes)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One dictionary a victim, in log order."""
-        return [{"store": self.store, "segment": str(victim.name), "action": "copy" if victim.valid_bytes else "drop",
-                 "used_bytes": victim.used_bytes, "valid_bytes": victim.valid_bytes, "dead_bytes": victim.dead_bytes}
-                for victim in self.victims]
+        """One dictionary a segment, in log order: what is copied, dropped or kept, and why."""
+        rows: list[tuple[PlannedSegment | LeftSegment, str, str]] = [
+            *((victim, "copy" if victim.valid_bytes else "drop", self.why) for victim in self.victims),
+            *((each, "keep", each.why) for each in self.left)]
+        return [{"store": self.store, "segment": str(each.name), "action": action, "used_bytes": each.used_bytes,
+                 "valid_bytes": each.valid_bytes, "dead_bytes": each.used_bytes - each.valid_bytes, "why": why}
+                for each, action, why in sorted(rows, key=lambda row: row[0].name)]
 
     def _summary(self) -> str:
+        if self.is_empty:
+            return f"nothing to compact in {self.store} by {self.policy.name}: {self.why}"
         kind = "" if self.kind == "normal" else f"{self.kind} "
         sure = f"frees {self.benefit_segments} for sure" if self.benefit_segments > 0 else "frees none for sure"
-        return (f"{kind}compaction of {_ranges(self.names)} of {self.store} by {self.policy.name}: "
-                f"copies {self.cost_bytes:,} bytes, {sure}: {self.reason}")
+        about = "" if self.is_exact else "about "
+        return (f"{kind}compaction of {_ranges(self.names)} of {self.store} by {self.policy.name}: writes {about}"
+                f"{self.bytes_to_copy:,} bytes, frees {about}{self.bytes_freed:,}, {sure}: {self.why}")
 
 
-def plan_for(view: StoreView, policy: CompactionPolicy, victims: Iterable[SegmentView], *, now: float, reason: str,
-             kind: PlanKind = "normal", reference_time: float | None = None,
-             weighted_cost: int | None = None) -> CompactionPlan:
-    """The plan that takes `victims`, in any order, with cost and benefit reckoned by the rules of `StoreView`.
+def plan_for(view: StoreView, policy: Policy, now: float, *, bytes_available: int | None = None) -> CompactionPlan:
+    """What `policy` makes of `view` at `now` (seconds since the epoch). Pure; see `plan_for_choice`.
+
+    What the policy raises comes through as it is.
+
+    Raises:
+        InvalidInput: it is no policy, or its choice is none; see `plan_for_choice`.
+    """
+    check_policy_type("policy", policy)
+    check_view(view)
+    return plan_for_choice(view, policy.choose(view, now), policy, now, bytes_available=bytes_available)
+
+
+def plan_for_choice(view: StoreView, choice: Choice, policy: Policy, now: float, *,
+                    bytes_available: int | None = None) -> CompactionPlan:
+    """The plan that carries out `choice`, cost and benefit reckoned by the rules of `StoreView`. O(segments).
 
     Args:
         view: the store.
-        policy: who decides.
-        victims: segments of the view, each once.
-        now: seconds since the epoch.
-        reason: why these, in one sentence with the numbers in it.
-        kind: see `CompactionPlan`.
-        reference_time: default the view's.
-        weighted_cost: see `CompactionPlan`.
+        choice: what the policy chose from it.
+        policy: who chose.
+        now: when, seconds since the epoch.
+        bytes_available: the room on the disk, if it was asked.
 
     Raises:
-        InvalidInput: as for `CompactionPlan`.
+        InvalidInput: the choice names a segment twice, or one that is not eligible, or is no `Choice`; the message
+            names the policy.
     """
-    chosen = sorted(victims, key=lambda segment: segment.name)
-    cost = sum(segment.valid_bytes for segment in chosen)
+    if not isinstance(choice, Choice):
+        raise InvalidInput(f"policy {policy.name!r} answered {choice!r}; choose() answers a Choice, an empty one that "
+                           f"says why if nothing is worth it")
+    wanted = set(choice.victims)
+    victims = [segment for segment in view.segments if segment.eligible and segment.name in wanted]
+    if len(victims) != len(choice.victims):
+        raise _bad_choice(choice, view, policy)
+    valid = sum(segment.valid_bytes for segment in victims)
+    reference_time = now - view.retention_seconds if choice.kind == "full" else view.reference_time
+    reckoned = _reckon(view, victims, valid)
     return CompactionPlan(
-        store=view.store,
-        victims=tuple(PlannedSegment(each.name, each.used_bytes, each.valid_bytes) for each in chosen),
-        reference_time=max(view.reference_time if reference_time is None else reference_time, 0.0),
-        planned_at=now,
-        policy=PolicyRecord.of(policy),
-        benefit_segments=view.benefit(len(chosen), cost),
-        reason=reason,
-        kind=kind,
-        weighted_cost=weighted_cost,
-    )
+        store=view.store, incarnation=view.incarnation,
+        victims=tuple(PlannedSegment(each.name, each.used_bytes, each.valid_bytes) for each in victims),
+        left=tuple(LeftSegment(each.name, each.used_bytes, each.valid_bytes, _why_left(each, view))
+                   for each in view.segments if each.name not in wanted),
+        reference_time=max(reference_time, 0.0), planned_at=now, policy=PolicyRecord.of(policy), why=choice.why,
+        kind=choice.kind, benefit_segments=view.benefit(len(victims), valid), weighted_cost=choice.weighted_cost,
+        bytes_to_copy=reckoned.written,
+        bytes_freed=sum(each.used_bytes + view.header_bytes if each.disk_bytes is None else each.disk_bytes
+                        for each in victims) - reckoned.written,
+        is_exact=reckoned.is_exact and (not victims or reference_time == view.reference_time),
+        bytes_needed=reckoned.needed, bytes_available=bytes_available)
+
+
+def _bad_choice(choice: Choice, view: StoreView, policy: Policy) -> InvalidInput:
+    eligible = {segment.name: segment.eligible for segment in view.segments}
+    seen: set[SegmentName] = set()
+    what = ""
+    for name in choice.victims:
+        if name in seen:
+            what = f"names segment {name} twice"
+        elif name not in eligible:
+            what = f"names segment {name}, which store {view.store!r} does not have"
+        elif not eligible[name]:
+            what = f"names segment {name}, which may not be compacted yet"
+        if what:
+            break
+        seen.add(name)
+    return InvalidInput(f"policy {policy.name!r} made a bad choice: it {what}; a choice takes segments of "
+                        f"view.eligible, each once (check_blob_policy finds such cases)")
+
+
+def _why_left(segment: SegmentView, view: StoreView) -> str:
+    if segment is view.segments[-1]:
+        return "the newest one, still written to"
+    return "not chosen" if segment.eligible else "the journal reaches it"
+
+
+@attrs.frozen
+class _Reckoned:
+    """What is written, whether that is exact, and the most room that is needed meanwhile."""
+
+    written: int
+    is_exact: bool
+    needed: int
+
+
+def _reckon(view: StoreView, victims: list[SegmentView], valid: int) -> _Reckoned:
+    if not valid:
+        return _Reckoned(0, all(victim.disk_bytes is not None and victim.valid is not None for victim in victims), 0)
+    room = view.segment_bytes - view.header_bytes
+    counted = [victim.valid for victim in victims if victim.valid is not None]
+    is_counted = len(counted) == len(victims) and view.index_max_entries > 0
+    if is_counted:
+        records, ids = sum(each.records for each in counted), sum(each.id_bytes for each in counted)
+        least, most = _outputs(valid, room, records, min(each.smallest for each in counted if each.records),
+                               max(each.largest for each in counted))
+        index_least, index_most = (
+            index_file_bytes(records, ids, files=files)
+            for files in (max(least, -(-records // view.index_max_entries)),
+                          most + (records - most) // view.index_max_entries))
+    else:
+        least, most = -(-valid // room), max(-(-valid // view.fill_bytes), -(-valid // room))
+        # As much of the index as of the records.
+        index_least = index_most = sum(
+            (victim.disk_bytes - victim.used_bytes - view.header_bytes) * victim.valid_bytes // victim.used_bytes
+            for victim in victims if victim.disk_bytes is not None and victim.valid_bytes)
+    written = least * view.header_bytes + valid + index_least
+    highest = most * view.header_bytes + valid + index_most
+    # Sources go when as many outputs are full as may be; of one of them, only a part is in these.
+    swapped = (view.swap_segments + 1) * view.segment_bytes + index_most
+    is_exact = (is_counted and written == highest and all(victim.disk_bytes is not None for victim in victims)
+                and (len(victims) == 1 or not any(each.tied_bytes for each in counted)))
+    return _Reckoned(written, is_exact, highest if most <= view.swap_segments else min(highest, swapped))
+
+
+def _outputs(valid: int, room: int, records: int, smallest: int, largest: int) -> tuple[int, int]:
+    """How many segments take so many valid bytes, at least and at most; each is filled until a record does not fit."""
+    if valid <= room:
+        return 1, 1
+    if smallest == largest:
+        count = -(-records // (room // largest))
+        return count, count
+    return -(-valid // room), (valid - 1) // (room - largest + 1) + 1
 
 
 def check_plan(plan: CompactionPlan, view: StoreView) -> None:
@@ -187,7 +332,9 @@ def forecast(plan: CompactionPlan, view: StoreView) -> StoreView:
     check_plan(plan, view)
     taken = set(plan.names)
     victims = [segment for segment in view.segments if segment.name in taken]
-    left = plan.cost_bytes
+    if not victims:
+        return view
+    left = plan.valid_bytes
     generation = max(name.generation for name in taken) + 1
     outputs: list[SegmentView] = []
     for victim in victims:
@@ -205,7 +352,7 @@ def forecast(plan: CompactionPlan, view: StoreView) -> StoreView:
     after = sorted([*kept, *outputs], key=lambda segment: segment.name)
     freed = (len(victims) - len(outputs)) * view.segment_bytes
     return attrs.evolve(view, segments=tuple(after), used_bytes=max(view.used_bytes - freed, 0),
-                        history=view.history.after(plan, plan.planned_at))
+                        history=view.history.after(plan.kind, plan.planned_at))
 
 
 def _ranges(names: tuple[SegmentName, ...]) -> str:

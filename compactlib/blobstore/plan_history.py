@@ -21,7 +21,7 @@ from compactlib.errors import CorruptData, Unsupported
 from compactlib.files import Files, StrPath, write_durably
 
 if TYPE_CHECKING:
-    from compactlib.blobstore.plan import CompactionPlan
+    from compactlib.blobstore.policy import PlanKind
 
 FILE_NAME = "plan_history.json"
 _FORMAT = 1
@@ -41,11 +41,11 @@ class PlanHistory:
     last_full_at: float | None = None
     last_middle_range_at: float | None = None
 
-    def after(self, plan: CompactionPlan, done_at: float) -> PlanHistory:
-        """The history once `plan` has been carried out."""
-        if plan.kind == "full":
+    def after(self, kind: PlanKind, done_at: float) -> PlanHistory:
+        """The history once a plan of this kind has been carried out."""
+        if kind == "full":
             return attrs.evolve(self, last_full_at=done_at)
-        if plan.kind == "middle range":
+        if kind == "middle range":
             return attrs.evolve(self, last_middle_range_at=done_at)
         return self
 

@@ -18,10 +18,12 @@ from typing import Any
 import attrs
 
 from compactlib.blobstore.breather import Breather, unhurried
+from compactlib.blobstore.entry_columns import PackedIds
 from compactlib.blobstore.index_segment import IndexSegment
 from compactlib.blobstore.lifetimes import FOREVER, Lifetime, PurgeRules, lifetimes
 from compactlib.blobstore.model import IndexEntry, RecordFlag, RecordKind, milliseconds
 from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.policy import ValidRecords
 from compactlib.blobstore.swap import Snapshot
 from compactlib.blobstore.validity import nobody
 from compactlib.budget import Budget
@@ -48,11 +50,13 @@ class LogStatistics:
         reference_time: deletes made strictly before it are in effect; seconds since the epoch.
         now: blobs that expire strictly before it have expired; seconds since the epoch.
         valid_bytes: for each log segment, in log order, the size of the records that a compaction of it would keep.
+        valid: what these records come to, if each was counted; statistics that look ahead do not know it.
     """
 
     reference_time: float
     now: float
     valid_bytes: Mapping[SegmentName, int]
+    valid: Mapping[SegmentName, ValidRecords] = attrs.field(factory=dict)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One dictionary a segment, in log order."""
@@ -88,11 +92,39 @@ def log_statistics(snapshot: Snapshot, reference_time: float, now: float, rules:
         BudgetSpent: the budget ended before everything was counted.
     """
     reference_ms, now_ms = milliseconds(reference_time), milliseconds(now)
-    valid = {info.name: 0 for info in snapshot.segments}
-    for life in all_lifetimes(snapshot, rules, throttle=throttle, breather=breather, budget=budget):
-        if reference_ms <= life.reference_until and now_ms <= life.now_until:
-            valid[life.segment] += life.size
-    return LogStatistics(reference_time=reference_time, now=now, valid_bytes=valid)
+    counts = {info.name: _Count() for info in snapshot.segments}
+    for segment, size, _, reference_until, now_until, id_bytes, tied in all_lifetimes(
+            snapshot, rules, throttle=throttle, breather=breather, budget=budget):
+        if reference_ms <= reference_until and now_ms <= now_until:
+            count = counts[segment]
+            count.bytes += size
+            count.records += 1
+            count.id_bytes += id_bytes
+            if size > count.largest:
+                count.largest = size
+            if size < count.smallest or count.records == 1:
+                count.smallest = size
+            if tied:
+                count.tied_bytes += size
+    return LogStatistics(
+        reference_time=reference_time, now=now, valid_bytes={name: count.bytes for name, count in counts.items()},
+        valid={name: count.counted() for name, count in counts.items()})
+
+
+@attrs.define
+class _Count:
+    """What was kept of a segment, as far as it is counted."""
+
+    bytes: int = 0
+    records: int = 0
+    id_bytes: int = 0
+    smallest: int = 0
+    largest: int = 0
+    tied_bytes: int = 0
+
+    def counted(self) -> ValidRecords:
+        return ValidRecords(records=self.records, id_bytes=self.id_bytes, smallest=self.smallest, largest=self.largest,
+                            tied_bytes=self.tied_bytes)
 
 
 def container_statistics(snapshot: Snapshot, as_of: float, rules: PurgeRules | None = None, *,
@@ -131,7 +163,8 @@ def all_lifetimes(snapshot: Snapshot, rules: PurgeRules | None = None, *, thrott
                 # Most blobs were put once and never touched again.
                 expires = columns.expiries[row]
                 yield Lifetime(columns.segment, columns.sizes[row], (columns.accounts[row], columns.containers[row]),
-                               FOREVER, FOREVER if expires < 0 or columns.flags[row] & _TTL_UPDATED else expires)
+                               FOREVER, FOREVER if expires < 0 or columns.flags[row] & _TTL_UPDATED else expires,
+                               columns.ids.length(row) if isinstance(columns.ids, PackedIds) else len(columns.ids[row]))
             else:
                 yield from lifetimes((columns.entry(row),), rules)
         for history in histories:

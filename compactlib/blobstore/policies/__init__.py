@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-from compactlib.blobstore.policies.choose import POLICY_NAMES, policy_named, policy_of
 from compactlib.blobstore.policies.compact_all import CompactAll
 from compactlib.blobstore.policies.copy_budget import CopyBudget
 from compactlib.blobstore.policies.cost_benefit import CostBenefit
@@ -25,7 +24,6 @@ from compactlib.blobstore.policies.hybrid import Hybrid
 from compactlib.blobstore.policies.stats_based import StatsBased
 
 __all__ = [
-    "POLICY_NAMES",
     "CompactAll",
     "CopyBudget",
     "CostBenefit",
@@ -34,6 +32,4 @@ __all__ = [
     "Greedy",
     "Hybrid",
     "StatsBased",
-    "policy_named",
-    "policy_of",
 ]

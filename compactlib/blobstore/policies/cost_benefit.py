@@ -7,26 +7,37 @@ from typing import ClassVar
 import attrs
 
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.plan import CompactionPlan, plan_for
-from compactlib.blobstore.policy import ReclaimingPolicy, SegmentView, StoreView, fewest_that_free
+from compactlib.blobstore.policy import (
+    Choice,
+    SegmentView,
+    StoreView,
+    fewest_that_free,
+    fraction,
+    shut_gate,
+    too_little,
+    whole,
+)
 
 
 @attrs.frozen(kw_only=True)
-class CostBenefit(ReclaimingPolicy):
+class CostBenefit:
     """The segments of highest (1 - u) * age / (1 + u), as many as free `min_reclaimed_segments`; neighbours or not.
 
     u is the valid part of a segment, age the time since its newest record was written. Reading a segment costs 1,
     writing its valid part costs u, and what is freed, 1 - u, stays free the longer the older, that is the colder, the
     data is. So a cold segment is taken while it is still three quarters full, and a hot one, which goes on
-    emptying by itself, is given time (Rosenblum and Ousterhout, 1992; notes 5.2).
+    emptying by itself, is given time (Rosenblum and Ousterhout, 1992).
 
     Attributes:
-        min_used_fraction: see `GatedPolicy`.
-        min_reclaimed_segments: see `ReclaimingPolicy`.
+        min_used_fraction: how full the log has to be, 0.0 to 1.0; exactly as full is enough.
+        min_reclaimed_segments: by how many segments the log has to get shorter, >= 1.
 
     Raises:
         InvalidInput: a setting is out of its range.
     """
+
+    min_used_fraction: float = fraction(0.5)
+    min_reclaimed_segments: int = whole(1, least=1)
 
     name: ClassVar[str] = "cost_benefit"
 
@@ -35,14 +46,17 @@ class CostBenefit(ReclaimingPolicy):
         valid = min(segment.valid_bytes / (view.segment_bytes - view.header_bytes), 1.0)
         return (1 - valid) * max(now - segment.last_modified, 0.0) / (1 + valid)
 
-    def choose(self, view: StoreView, now: float) -> CompactionPlan | None:
-        """See `GatedPolicy.choose`. O(n log n) for n segments."""
+    def choose(self, view: StoreView, now: float) -> Choice:
+        """See `Policy.choose`. O(n log n) for n segments."""
+        if shut := shut_gate(view, self.min_used_fraction):
+            return Choice(why=shut)
+
         def best_first(segment: SegmentView) -> tuple[float, int, SegmentName]:
             return -self.score(segment, view, now), segment.valid_bytes, segment.name
 
         taken = fewest_that_free(view, sorted(view.eligible, key=best_first), self.min_reclaimed_segments)
-        if taken is None:
-            return None
+        if not taken:
+            return too_little(view, self.min_reclaimed_segments)
         scores = [self.score(segment, view, now) for segment in taken]
-        return plan_for(view, self, taken, now=now, reason=f"the {len(taken)} of highest (1 - u) * age / (1 + u), "
-                                                           f"{min(scores):,.0f} to {max(scores):,.0f} seconds")
+        return Choice(taken, why=f"the {len(taken)} of highest (1 - u) * age / (1 + u), {min(scores):,.0f} to "
+                                 f"{max(scores):,.0f} seconds")

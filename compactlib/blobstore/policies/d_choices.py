@@ -7,58 +7,52 @@ from typing import ClassVar
 
 import attrs
 
-from compactlib.blobstore.plan import CompactionPlan, plan_for
-from compactlib.blobstore.policy import ReclaimingPolicy, SegmentView, Setting, StoreView
-from compactlib.errors import InvalidInput
+from compactlib.blobstore.policy import Choice, SegmentView, StoreView, fraction, shut_gate, too_little, whole
 
 
 @attrs.frozen(kw_only=True)
-class DChoices(ReclaimingPolicy):
+class DChoices:
     """Takes the emptiest of `choices` segments drawn at random, until `min_reclaimed_segments` are freed.
 
     With ten choices it copies nearly as little as `Greedy`; with few it also takes segments of middling age,
-    which greedy choices never get to (Van Houdt 2013; notes 5.2).
+    which greedy choices never get to (Van Houdt 2013).
 
-    The one policy with a state of its own: each plan draws on `random`, so equal views give equal plans only from
-    equal states. One policy serves one thread.
+    What is drawn follows from the seed, the view and the time alone: another store, another state of it, or another
+    time draws differently.
 
     Attributes:
-        min_used_fraction: see `GatedPolicy`.
-        min_reclaimed_segments: see `ReclaimingPolicy`.
+        min_used_fraction: how full the log has to be, 0.0 to 1.0; exactly as full is enough.
+        min_reclaimed_segments: by how many segments the log has to get shorter, >= 1.
         choices: how many are drawn for each one taken, >= 1; 1 takes segments at random.
-        random: where the draws come from.
+        seed: of the draws, >= 0.
 
     Raises:
         InvalidInput: a setting is out of its range.
     """
 
-    choices: int = 10
-    random: Random = attrs.field(eq=False, repr=False)
+    min_used_fraction: float = fraction(0.5)
+    min_reclaimed_segments: int = whole(1, least=1)
+    choices: int = whole(10, least=1)
+    seed: int = whole(0)
 
     name: ClassVar[str] = "d_choices"
 
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        if self.choices < 1:
-            raise InvalidInput(f"choices is {self.choices}; at least 1 segment has to be drawn")
-
-    def config(self) -> dict[str, Setting]:
-        """See `CompactionPolicy.config`; the state of `random` is not a setting."""
-        return {name: value for name, value in super().config().items() if name != "random"}
-
-    def choose(self, view: StoreView, now: float) -> CompactionPlan | None:
-        """See `GatedPolicy.choose`. O(segments + choices * segments taken)."""
-        pool = [segment for segment in view.eligible if segment.valid_bytes < view.fill_bytes]
+    def choose(self, view: StoreView, now: float) -> Choice:
+        """See `Policy.choose`. O(segments + choices * segments taken)."""
+        if shut := shut_gate(view, self.min_used_fraction):
+            return Choice(why=shut)
+        eligible = view.eligible
+        random = Random(f"{self.seed} {view.store} {now!r} {[(each.name, each.valid_bytes) for each in eligible]}")
+        pool = [segment for segment in eligible if segment.valid_bytes < view.fill_bytes]
         taken: list[SegmentView] = []
         cost = 0
         while view.benefit(len(taken), cost) < self.min_reclaimed_segments:
             if not pool:
-                return None
-            drawn = self.random.sample(range(len(pool)), min(self.choices, len(pool)))
+                return too_little(view, self.min_reclaimed_segments)
+            drawn = random.sample(range(len(pool)), min(self.choices, len(pool)))
             place = min(drawn, key=lambda each: (pool[each].valid_bytes, pool[each].name))
             taken.append(pool[place])
             cost += pool[place].valid_bytes
             pool[place] = pool[-1]
             pool.pop()
-        return plan_for(view, self, taken, now=now,
-                        reason=f"{len(taken)} segments, each the emptiest of {self.choices} drawn at random")
+        return Choice(taken, why=f"{len(taken)} segments, each the emptiest of {self.choices} drawn at random")

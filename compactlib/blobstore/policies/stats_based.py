@@ -8,15 +8,23 @@ from typing import ClassVar
 import attrs
 
 from compactlib.blobstore.best_range import SegmentRange, best_range
-from compactlib.blobstore.plan import CompactionPlan, plan_for
-from compactlib.blobstore.policy import ReclaimingPolicy, SegmentView, StoreView, check_fraction, check_seconds
+from compactlib.blobstore.policy import (
+    Choice,
+    SegmentView,
+    StoreView,
+    fraction,
+    seconds,
+    shut_gate,
+    too_little,
+    whole,
+)
 
 _FIRST_MIDDLE_RANGE_WITHIN_SECONDS = 86_400.0
 
 
 @attrs.frozen(kw_only=True)
-class StatsBased(ReclaimingPolicy):
-    """The contiguous range with the least cost / benefit (notes 1.6).
+class StatsBased:
+    """The contiguous range with the least cost / benefit.
 
     Cost is what is copied; benefit is the number of segments freed, reckoned as if each output had to leave room for
     the largest blob. Ranges that free fewer than `min_reclaimed_segments` do not count. Of equals, the one that
@@ -26,8 +34,8 @@ class StatsBased(ReclaimingPolicy):
     work against that.
 
     Attributes:
-        min_used_fraction: see `GatedPolicy`.
-        min_reclaimed_segments: see `ReclaimingPolicy`.
+        min_used_fraction: how full the log has to be, 0.0 to 1.0; exactly as full is enough.
+        min_reclaimed_segments: by how many segments the log has to get shorter, >= 1.
         weight_on_benefit: let a segment count at least `min_cost_fraction` of its capacity in the ratio, so that
             nearly empty ones are taken together. The benefit is reckoned from what they really hold.
         min_cost_fraction: see `weight_on_benefit`, 0.0 to 1.0.
@@ -41,28 +49,26 @@ class StatsBased(ReclaimingPolicy):
         InvalidInput: a setting is out of its range.
     """
 
+    min_used_fraction: float = fraction(0.5)
+    min_reclaimed_segments: int = whole(1, least=1)
     weight_on_benefit: bool = False
-    min_cost_fraction: float = 0.06
-    middle_range_interval_seconds: float = 0.0
-    middle_range_max_valid_fraction: float = 0.3
+    min_cost_fraction: float = fraction(0.06)
+    middle_range_interval_seconds: float = seconds(0.0)
+    middle_range_max_valid_fraction: float = fraction(0.3)
 
     name: ClassVar[str] = "stats_based"
 
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        check_fraction("min_cost_fraction", self.min_cost_fraction)
-        check_fraction("middle_range_max_valid_fraction", self.middle_range_max_valid_fraction)
-        check_seconds("middle_range_interval_seconds", self.middle_range_interval_seconds)
-
-    def choose(self, view: StoreView, now: float) -> CompactionPlan | None:
-        """See `GatedPolicy.choose`. O(n log n) for n segments, see `best_range`."""
+    def choose(self, view: StoreView, now: float) -> Choice:
+        """See `Policy.choose`. O(n log n) for n segments, see `best_range`."""
+        if shut := shut_gate(view, self.min_used_fraction):
+            return Choice(why=shut)
         if self._middle_range_is_due(view, now):
-            plan = self._middle_range(view, now)
-            if plan is not None:
-                return plan
-        return self._best_range(view, now)
+            choice = self._middle_range(view)
+            if choice is not None:
+                return choice
+        return self._best_range(view)
 
-    def _best_range(self, view: StoreView, now: float) -> CompactionPlan | None:
+    def _best_range(self, view: StoreView) -> Choice:
         found: SegmentRange | None = None
         taken: Sequence[SegmentView] = ()
         for run in view.eligible_runs:
@@ -71,11 +77,11 @@ class StatsBased(ReclaimingPolicy):
             if here is not None and (found is None or here.is_cheaper_than(found)):
                 found, taken = here, run[here.start:here.end]
         if found is None:
-            return None
+            return too_little(view, self.min_reclaimed_segments)
         weighted = f", each counted as at least {self._least(view):,}" if self.weight_on_benefit else ""
-        return plan_for(view, self, taken, now=now, weighted_cost=found.cost if self.weight_on_benefit else None,
-                        reason=f"{found.cost / found.benefit:,.0f} bytes copied for each segment freed is the least of "
-                               f"all ranges that free {self.min_reclaimed_segments} or more{weighted}")
+        return Choice(taken, weighted_cost=found.cost if self.weight_on_benefit else None,
+                      why=f"{found.cost / found.benefit:,.0f} bytes copied for each segment freed is the least of all "
+                          f"ranges that free {self.min_reclaimed_segments} or more{weighted}")
 
     def _least(self, view: StoreView) -> int:
         return int(view.segment_bytes * self.min_cost_fraction)
@@ -95,13 +101,15 @@ class StatsBased(ReclaimingPolicy):
             return now >= view.history.since + view.spread(min(interval, _FIRST_MIDDLE_RANGE_WITHIN_SECONDS))
         return now - last >= interval
 
-    def _middle_range(self, view: StoreView, now: float) -> CompactionPlan | None:
+    def _middle_range(self, view: StoreView) -> Choice | None:
         eligible = view.eligible
         most = self.middle_range_max_valid_fraction
         sparse = [place for place, segment in enumerate(eligible) if segment.valid_bytes / view.segment_bytes <= most]
         if len(sparse) < 2:
             return None
-        plan = plan_for(view, self, eligible[sparse[0]:sparse[-1] + 1], now=now, kind="middle range",
-                        reason=f"from the first to the last of {len(sparse)} segments at most {most:.0%} valid, "
-                               f"due every {self.middle_range_interval_seconds:,.0f} seconds")
-        return plan if plan.benefit_segments > 1 else None
+        taken = eligible[sparse[0]:sparse[-1] + 1]
+        if view.benefit(len(taken), sum(segment.valid_bytes for segment in taken)) < 2:
+            return None
+        return Choice(taken, kind="middle range",
+                      why=f"from the first to the last of {len(sparse)} segments at most {most:.0%} valid, due every "
+                          f"{self.middle_range_interval_seconds:,.0f} seconds")
