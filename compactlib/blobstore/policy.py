@@ -247,8 +247,9 @@ class Choice:
     weighted_cost: int | None = attrs.field(default=None, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
-        if not isinstance(self.why, str) or not self.why:
-            raise InvalidInput(f"a choice gives the reason {self.why!r}; say in one sentence why these segments, or "
+        why: object = self.why
+        if not isinstance(why, str) or not why:
+            raise InvalidInput(f"a choice gives the reason {why!r}; say in one sentence why these segments, or "
                                f"why none")
         if self.kind not in get_args(PlanKind):
             raise InvalidInput(f"a choice of the kind {self.kind!r}; it is one of {', '.join(get_args(PlanKind))}")

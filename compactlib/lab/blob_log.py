@@ -17,9 +17,8 @@ import attrs
 
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.names import FIRST_SEGMENT, SegmentName
-from compactlib.blobstore.plan import CompactionPlan
 from compactlib.blobstore.plan_history import PlanHistory
-from compactlib.blobstore.policy import Dying, SegmentView, StoreView
+from compactlib.blobstore.policy import Choice, Dying, SegmentView, StoreView
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.lab.blob_records import DEAD, NEVER, Records, put_plainly
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class Compacted:
-    """What carrying out a plan came to.
+    """What carrying out a choice came to.
 
     Attributes:
         victims: segments taken.
@@ -225,7 +224,7 @@ class BlobLog:
         return StoreView(
             store=self.name, capacity_bytes=settings.segments * settings.segment_bytes,
             segment_bytes=settings.segment_bytes, header_bytes=settings.header_bytes,
-            max_blob_bytes=settings.max_blob_bytes, used_bytes=self.used_bytes,
+            swap_segments=settings.swap_segments, max_blob_bytes=settings.max_blob_bytes, used_bytes=self.used_bytes,
             reference_time=(horizon - self._retention_ms) / 1000,
             retention_seconds=settings.deleted_retention_seconds, segments=tuple(segments), history=self.history)
 
@@ -247,18 +246,19 @@ class BlobLog:
 
     # --------------------------------------------------------------------------------------------------- compactions
 
-    def compact(self, plan: CompactionPlan, now_ms: int) -> Compacted:
-        """Carry out `plan`. O(segments + records in the victims).
+    def compact(self, choice: Choice, now_ms: int) -> Compacted:
+        """Carry out a policy's choice. O(segments + records in the victims).
 
         Raises:
             PlanDoesNotFit: it names a segment that the log does not have, or the one that is written to.
         """
-        wanted = set(plan.names)
+        names = sorted(choice.victims)
+        wanted = set(names)
         by_name = {self._names[row]: row for row in self._order[:-1] if self._names[row] in wanted}
-        stray = [str(name) for name in plan.names if name not in by_name]
+        stray = [str(name) for name in names if name not in by_name]
         if stray:
-            raise PlanDoesNotFit(f"the plan names {', '.join(stray)}, which may not be compacted; plan again")
-        victims = [by_name[name] for name in plan.names]
+            raise PlanDoesNotFit(f"the choice names {', '.join(stray)}, which may not be compacted; choose again")
+        victims = [by_name[name] for name in names]
         done = _Copy(self, now_ms)
         for row in victims:
             done.take(row)
@@ -269,7 +269,7 @@ class BlobLog:
                        if row not in gone or self._names[row].position in replaced]
         self._release(victims)
         if self.history is not None:
-            self.history = self.history.after(plan, now_ms / 1000)
+            self.history = self.history.after(choice.kind, now_ms / 1000)
         return Compacted(victims=len(victims), outputs=len(outputs), copied_bytes=done.copied_bytes,
                          read_bytes=done.read_bytes, reclaimed_bytes=done.reclaimed_bytes, waited=done.waited)
 

@@ -9,8 +9,7 @@ import copy
 from array import array
 from typing import TYPE_CHECKING
 
-from compactlib.blobstore.plan import CompactionPlan
-from compactlib.blobstore.policy import CompactionPolicy
+from compactlib.blobstore.policy import Choice, Policy, check_policy_type
 from compactlib.lab.blob_log import BlobLog
 from compactlib.lab.blob_records import NEVER
 from compactlib.lab.measures import Measures
@@ -24,11 +23,11 @@ if TYPE_CHECKING:
     from compactlib.lab.blob_settings import BlobSettings
 
 MAX_ROUNDS = 10_000
-"""The most plans that one question may lead to."""
+"""The most choices that one question may lead to."""
 _PATIENCE = 1_000
 
 
-def replay_blobs(workload: Workload, policy: CompactionPolicy, settings: BlobSettings, *, seed: int = 0,
+def replay_blobs(workload: Workload, policy: Policy, settings: BlobSettings, *, seed: int = 0,
                  observer: Observer | None = None) -> ReplayReport:
     """What `policy` makes of `workload`. About a microsecond an operation; memory follows the records in the log.
 
@@ -44,6 +43,7 @@ def replay_blobs(workload: Workload, policy: CompactionPolicy, settings: BlobSet
     Raises:
         InvalidInput: a record does not fit into a segment.
         PlanDoesNotFit: the policy named a segment that it may not take.
+        InvalidInput: it is no policy.
     """
     replay = BlobReplay(policy, settings, expected_operations=workload.operations)
     told = Observer() if observer is None else observer
@@ -66,13 +66,11 @@ class BlobReplay:
         store: what the store is called in views and plans.
     """
 
-    def __init__(self, policy: CompactionPolicy, settings: BlobSettings, *, expected_operations: int = 0,
+    def __init__(self, policy: Policy, settings: BlobSettings, *, expected_operations: int = 0,
                  store: str = "lab") -> None:
         self.log: BlobLog = BlobLog(settings, name=store)
-        self.plans: list[CompactionPlan] = []
-        """The plans that were carried out, if `keep_plans`."""
-        self.keep_plans: bool = False
         self.operations: int = 0
+        check_policy_type("policy", policy)
         self._policy = copy.deepcopy(policy)
         self._settings = settings
         self._retention_ms = round(settings.deleted_retention_seconds * 1000)
@@ -216,16 +214,16 @@ class BlobReplay:
 
     # ------------------------------------------------------------------------------------------------------ deciding
 
-    def check(self) -> CompactionPlan | None:
-        """Ask the policy now, and carry out its plan; gives the plan."""
+    def check(self) -> Choice:
+        """Ask the policy now, and carry out its choice; gives the choice."""
         log, counts = self.log, self._counts
         view = log.view(self._now_ms)
         counts["asked"] += 1
         self._sample()
-        plan = self._policy.plan(view, self._now_ms / 1000)
-        if plan is None:
-            return None
-        done = log.compact(plan, self._now_ms)
+        choice = self._policy.choose(view, self._now_ms / 1000)
+        if choice.is_empty:
+            return choice
+        done = log.compact(choice, self._now_ms)
         counts["compactions"] += 1
         counts["victims"] += done.victims
         counts["freed_segments"] += done.victims - done.outputs
@@ -233,14 +231,12 @@ class BlobReplay:
         counts["read_bytes"] += done.read_bytes
         counts["reclaimed_bytes"] += done.reclaimed_bytes
         self._waited_ms += done.waited
-        if self.keep_plans:
-            self.plans.append(plan)
-        return plan
+        return choice
 
     def _ask_until_free(self) -> None:
         for _ in range(MAX_ROUNDS):
             before = self.log.free_segments
-            if self.check() is None or self.log.free_segments <= before:
+            if self.check().is_empty or self.log.free_segments <= before:
                 return
             if self.log.free_segments > self._settings.min_free_segments:
                 return

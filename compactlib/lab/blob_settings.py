@@ -7,8 +7,7 @@ from typing import Any
 import attrs
 
 from compactlib.blobstore.config import BlobStoreConfig
-from compactlib.blobstore.policies.choose import bucket_count_of
-from compactlib.blobstore.policy import CompactionPolicy
+from compactlib.blobstore.policy import Policy
 from compactlib.blobstore.records import record_size
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
 from compactlib.errors import InvalidInput
@@ -81,7 +80,7 @@ class BlobSettings:
         """What a segment holds beside its header."""
         return self.segment_bytes - self.header_bytes
 
-    def replay(self, workload: Workload, policy: CompactionPolicy, *, seed: int,
+    def replay(self, workload: Workload, policy: Policy, *, seed: int,
                observer: Observer | None = None) -> ReplayReport:
         """See `replay_blobs`, and `Setup.replay`."""
         return replay_blobs(workload, policy, self, seed=seed, observer=observer)
@@ -90,7 +89,7 @@ class BlobSettings:
         """See `Setup.read_report`."""
         return ReplayReport.from_json(text)
 
-    def name_of(self, policy: CompactionPolicy) -> str:
+    def name_of(self, policy: Policy) -> str:
         """See `Setup.name_of`."""
         return policy.name
 
@@ -113,14 +112,15 @@ class BlobSettings:
     def of_store(cls, config: BlobStoreConfig, *, id_bytes: int, **more: Any) -> BlobSettings:
         """The settings of a real store whose ids have `id_bytes` bytes each.
 
-        Every sealed segment may be taken, as in a store whose journal is empty (`journal_max_entries=0`).
+        Every sealed segment may be taken, as in a store whose journal is empty (`journal_max_entries=0`). For a policy
+        that looks ahead, the configuration says how far (`stats_bucket_count`).
 
         Args:
             config: the store's.
             id_bytes: length of an id.
             more: other settings.
         """
-        buckets = bucket_count_of(config)
+        buckets = config.stats_bucket_count or 0
         overhead = record_size(id_bytes, 0)
         values: dict[str, Any] = {
             "record_overhead_bytes": overhead, "tombstone_bytes": overhead, "max_blob_bytes": config.max_blob_bytes,

@@ -7,35 +7,35 @@ from typing import ClassVar
 import attrs
 
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.plan import CompactionPlan, plan_for
-from compactlib.blobstore.policy import ReclaimingPolicy, StoreView, fewest_that_free
+from compactlib.blobstore.policy import Choice, StoreView, fewest_that_free, fraction, shut_gate, too_little, whole
 
 
 @attrs.frozen(kw_only=True)
-class OldestFirst(ReclaimingPolicy):
+class OldestFirst:
     """Takes segments in the order in which it first saw them, as many as free `min_reclaimed_segments`.
 
     A segment's name does not tell when it was written, as compactions reuse positions; so this policy remembers in what
-    order segments have appeared. It is for the lab, one policy for one store.
+    order segments have appeared, which makes it the one that is not pure. It is for the lab, one policy for one log: a
+    replay works with a copy.
 
     Attributes:
-        min_used_fraction: see `GatedPolicy`.
-        min_reclaimed_segments: see `ReclaimingPolicy`.
+        min_used_fraction: how full the log has to be, 0.0 to 1.0; exactly as full is enough.
+        min_reclaimed_segments: by how many segments the log has to get shorter, >= 1.
 
     Raises:
         InvalidInput: a setting is out of its range.
     """
 
+    min_used_fraction: float = fraction(0.5)
+    min_reclaimed_segments: int = whole(1, least=1)
     _seen: dict[SegmentName, int] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 
     name: ClassVar[str] = "oldest_first"
 
-    def config(self) -> dict[str, int | float | str | None]:
-        """See `CompactionPolicy.config`; what it has seen is not a setting."""
-        return {"min_used_fraction": self.min_used_fraction, "min_reclaimed_segments": self.min_reclaimed_segments}
-
-    def choose(self, view: StoreView, now: float) -> CompactionPlan | None:
-        """See `GatedPolicy.choose`. O(n log n) for n segments."""
+    def choose(self, view: StoreView, now: float) -> Choice:
+        """See `Policy.choose`. O(n log n) for n segments."""
+        if shut := shut_gate(view, self.min_used_fraction):
+            return Choice(why=shut)
         there = {segment.name for segment in view.segments}
         for name in [name for name in self._seen if name not in there]:
             del self._seen[name]
@@ -46,6 +46,6 @@ class OldestFirst(ReclaimingPolicy):
                 self._seen[segment.name] = newest
         oldest = sorted(view.eligible, key=lambda segment: self._seen[segment.name])
         taken = fewest_that_free(view, oldest, self.min_reclaimed_segments)
-        if taken is None:
-            return None
-        return plan_for(view, self, taken, now=now, reason=f"the {len(taken)} that were written first")
+        if not taken:
+            return too_little(view, self.min_reclaimed_segments)
+        return Choice(taken, why=f"the {len(taken)} that were written first")

@@ -20,18 +20,15 @@ from typing import Self, TypeAlias
 
 import attrs
 
-from compactlib.blobstore.compactor import BlobCompactor
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import StoreFull
 from compactlib.blobstore.model import Blob, BlobInfo, GetOptions
-from compactlib.blobstore.plan import check_plan
 from compactlib.blobstore.policies import CompactAll
-from compactlib.blobstore.policy import CompactionPolicy
-from compactlib.blobstore.sense import Sensor
+from compactlib.blobstore.policy import Policy
 from compactlib.blobstore.store import BlobStore
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
-from compactlib.errors import CompactlibError, Conflict, MissingDependency, NotFound
+from compactlib.errors import Conflict, MissingDependency, NotFound
 from compactlib.files import StrPath
 from compactlib.outcome import Done
 from compactlib.testing.examples import histories_of
@@ -177,9 +174,9 @@ class BlobHistory:
         clock: the store's.
     """
 
-    def __init__(self, folder: StrPath, policy: CompactionPolicy | None = None) -> None:
+    def __init__(self, folder: StrPath, policy: Policy | None = None) -> None:
         self.clock: ManualClock = ManualClock(1_000.0)
-        self._policy: CompactionPolicy = policy or CompactAll()
+        self._policy: Policy = policy or CompactAll()
         self._written: dict[int, bytes] = {}
         self._deleted_at: dict[int, float] = {}
         self._folder = Path(folder)
@@ -237,18 +234,13 @@ class BlobHistory:
             self._written[blob] = content
 
     def _compact(self) -> None:
-        name, now = self._policy.name, self.clock.now()
+        name = self._policy.name
         self._store.close_active_segment()
-        view = Sensor(self._store).view(now)
-        plan = self._policy.plan(view, now)
-        if plan is None:
+        plan = self._store.plan(self._policy)
+        if plan.is_empty:
             return
         before, undeletable = self._lives(), self._undeletable()
-        try:
-            check_plan(plan, view)
-            outcome = BlobCompactor(self._store).compact(plan, budget=Budget())
-        except CompactlibError as error:
-            raise AssertionError(f"{name}: the store refused the plan {plan!r}: {error}") from error
+        outcome = self._store.compact(plan, budget=Budget())
         assert isinstance(outcome, Done), f"{name}: the plan {plan!r} could not be carried out: {outcome!r}"
         after = self._lives()
         # A compaction takes time: blobs that expire meanwhile may go, and so may those whose retention ends.
@@ -261,7 +253,7 @@ class BlobHistory:
         gone = sorted(blob for blob, end in undeletable.items() if blob not in kept and end >= ended)
         assert not gone, (
             f"{name}: {plan!r} took blobs {gone}, which were deleted less than {_RETENTION_SECONDS} s ago and could "
-            f"still be undeleted. A plan's reference_time lies the retention before now")
+            f"still be undeleted")
 
     def _lives(self) -> dict[int, float]:
         """When each blob that can be read now expires."""

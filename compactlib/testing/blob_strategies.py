@@ -8,7 +8,6 @@ The contract that is checked is the one of `compactlib.blobstore.policy`.
 
 from __future__ import annotations
 
-import copy
 import tempfile
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -17,10 +16,11 @@ import attrs
 
 from compactlib.blobstore.model import NO_EXPIRY, IndexEntry, RecordFlag, RecordKind
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.plan import CompactionPlan, check_plan, forecast
+from compactlib.blobstore.plan import CompactionPlan, forecast, plan_for_choice
 from compactlib.blobstore.plan_history import PlanHistory
-from compactlib.blobstore.policy import CompactionPolicy, Dying, SegmentView, StoreView
-from compactlib.errors import CompactlibError, MissingDependency
+from compactlib.blobstore.policy import Choice, Dying, Policy, SegmentView, StoreView
+from compactlib.errors import InvalidInput, MissingDependency
+from compactlib.report import PolicyRecord
 
 try:
     from hypothesis import given, note
@@ -160,15 +160,14 @@ def _laid_out(name: SegmentName, entries: Sequence[IndexEntry]) -> tuple[IndexEn
 
 # ------------------------------------------------------------------------------------------------- trying a policy
 
-def check_blob_policy(policy: CompactionPolicy, *, max_examples: int = 100, max_segments: int = 12,
+def check_blob_policy(policy: Policy, *, max_examples: int = 100, max_segments: int = 12,
                       comes_to_rest: bool = True) -> None:
     """Try `policy` on random stores and return if it keeps its contract on all of them.
 
-    It must have a name and plain settings; answer the same question the same way and leave its settings alone (a policy
-    that draws at random: from the same state of its generator); take only eligible segments; say truly what that
-    costs and brings, and why; and come to rest: planning on what the plan before would leave must end, each plan
-    leaving fewer segments or less that is dead. Then its plans are carried out in small real stores, which live
-    through random histories: no answer may change by it. All is the same in each call.
+    It must have a name; answer the same question the same way, leave its settings and the view alone, and always answer
+    a `Choice`; take only eligible segments, each once; and come to rest: choosing from what the plan before would leave
+    must end, each plan leaving fewer segments or less that is dead. Then its plans are carried out in small real
+    stores, which live through random histories: no answer may change by it. All is the same in each call.
 
     Args:
         policy: the policy, configured as it will be used.
@@ -179,22 +178,23 @@ def check_blob_policy(policy: CompactionPolicy, *, max_examples: int = 100, max_
     Raises:
         AssertionError: it does not; the message says which rule, and Hypothesis shows the smallest store it found.
     """
-    _check_identity(policy)
+    name: object = policy.name
+    assert type(name) is str, f"a policy's name is text, found {name!r}"
+    assert name, "a policy needs a name: plans and reports show it"
 
     @as_always(max_examples)
     @given(store_views(max_segments=max_segments))
-    def plans_keep_the_rules(view: StoreView) -> None:
+    def choices_keep_the_rules(view: StoreView) -> None:
         plan = _checked_plan(policy, view)
-        if comes_to_rest and plan is not None:
+        if comes_to_rest and not plan.is_empty:
             rounds_to_rest(policy, view)
 
-    plans_keep_the_rules()
+    choices_keep_the_rules()
 
     @as_always(max_examples // _VIEWS_PER_HISTORY)
     @given(blob_histories())
     def blobs_stay(history: tuple[BlobStep, ...]) -> None:
-        with tempfile.TemporaryDirectory(prefix="compactlib-policy-") as folder, \
-                BlobHistory(folder, copy.deepcopy(policy)) as store:
+        with tempfile.TemporaryDirectory(prefix="compactlib-policy-") as folder, BlobHistory(folder, policy) as store:
             for step in history:
                 store.step(step)
 
@@ -202,15 +202,14 @@ def check_blob_policy(policy: CompactionPolicy, *, max_examples: int = 100, max_
         blobs_stay()
 
 
-def rounds_to_rest(policy: CompactionPolicy, view: StoreView) -> int:
-    """How many plans follow one another, each on what the one before would leave, until there is none.
+def rounds_to_rest(policy: Policy, view: StoreView) -> int:
+    """How many plans follow one another, each on what the one before would leave, until there is nothing to do.
 
     Raises:
         AssertionError: a plan neither leaves fewer segments nor less that is dead, so that it would never end.
     """
     rounds = 0
-    lent = copy.deepcopy(policy)
-    while (plan := lent.plan(view, NOW)) is not None:
+    while not (plan := plan_for_choice(view, policy.choose(view, NOW), policy, NOW)).is_empty:
         after = forecast(plan, view)
         assert _size(after) < _size(view), (
             f"{policy.name}: this plan makes no progress: it would leave {_told(after)}, as before, and be made again. "
@@ -229,63 +228,30 @@ def _told(view: StoreView) -> str:
     return f"{segments} segments with {dead:,} dead bytes"
 
 
-def _check_identity(policy: CompactionPolicy) -> None:
-    assert type(policy.name) is str, f"a policy's name is text, found {policy.name!r}"
-    assert policy.name, "a policy needs a name: plans and reports show it"
-    for key, value in policy.config().items():
-        assert type(key) is str, f"{policy.name}: the name of a setting is text, found {key!r}"
-        assert value is None or type(value) in (int, float, str, bool), (
-            f"{policy.name}: setting {key} is {value!r}; it must be an int, a float, a str or None, so that a plan can "
-            f"record it")
-
-
-def _checked_plan(policy: CompactionPolicy, view: StoreView) -> CompactionPlan | None:
-    # A copy each time: a policy with a generator of random numbers then asks it the same questions.
-    first, second = copy.deepcopy(policy), copy.deepcopy(policy)
-    config = dict(first.config())
+def _checked_plan(policy: Policy, view: StoreView) -> CompactionPlan:
+    settings = PolicyRecord.of(policy)
     lent = attrs.evolve(view)
-    plan = _asked(first, lent)
-    note(f"{policy.name} planned {plan!r}")
-    assert lent == view, f"{policy.name}: plan() changed the view; others plan on the same one, so read it only"
-    assert _asked(second, lent) == plan, (
-        f"{policy.name}: two equal questions got two answers; decide by the view and the time alone, or draw from a "
-        f"random.Random that you were given")
-    assert first.config() == config, f"{policy.name}: planning changed the settings; a policy does not"
-    if plan is not None:
-        _check_honesty(plan, policy, view)
-    return plan
-
-
-def _asked(policy: CompactionPolicy, view: StoreView) -> CompactionPlan | None:
+    choice = _asked(policy, lent)
+    note(f"{policy.name} chose {choice!r}")
+    assert lent == view, f"{policy.name}: choose() changed the view; others plan on the same one, so read it only"
+    assert PolicyRecord.of(policy) == settings, f"{policy.name}: choosing changed the settings; a policy does not"
+    assert _asked(policy, lent) == choice, (
+        f"{policy.name}: two equal questions got two answers; decide by the view and the time alone, and remember "
+        f"nothing. One that draws at random makes its generator of a seed, the view and the time, as DChoices does")
     try:
-        plan: object = policy.plan(view, NOW)
+        return plan_for_choice(view, choice, policy, NOW)
+    except InvalidInput as error:
+        raise AssertionError(f"{policy.name}: {error}. It takes segments of view.eligible and no others") from error
+
+
+def _asked(policy: Policy, view: StoreView) -> Choice:
+    try:
+        choice: object = policy.choose(view, NOW)
     except Exception as error:
         raise AssertionError(
-            f"{policy.name}: plan() raised {error!r}. It is asked about every store, also an empty one or one with "
-            f"nothing eligible; answer None when nothing is worth it, and make plans with plan_for()") from error
-    assert plan is None or isinstance(plan, CompactionPlan), (
-        f"{policy.name}: plan() answered {plan!r}; give a CompactionPlan, as plan_for() makes it, or None")
-    return plan
-
-
-def _check_honesty(plan: CompactionPlan, policy: CompactionPolicy, view: StoreView) -> None:
-    try:
-        check_plan(plan, view)
-    except CompactlibError as error:
-        raise AssertionError(f"{policy.name}: {error}. A plan takes segments of view.eligible and no others") from error
-    by_name = {segment.name: segment for segment in view.segments}
-    for victim in plan.victims:
-        real = by_name[victim.name]
-        assert (victim.valid_bytes, victim.used_bytes) == (real.valid_bytes, real.used_bytes), (
-            f"{policy.name}: the plan says segment {victim.name} holds {victim.valid_bytes} valid of "
-            f"{victim.used_bytes} bytes, the view {real.valid_bytes} of {real.used_bytes}; make plans with plan_for()")
-    benefit = view.benefit(len(plan.victims), plan.cost_bytes)
-    assert plan.benefit_segments <= benefit, (
-        f"{policy.name}: the plan promises {plan.benefit_segments} segments for sure; {len(plan.victims)} with "
-        f"{plan.cost_bytes} valid bytes, of which an output is sure to take {view.fill_bytes}, free {benefit}")
-    assert plan.store == view.store, f"{policy.name}: the plan is for store {plan.store!r}, the view of {view.store!r}"
-    latest = NOW - view.retention_seconds
-    assert plan.reference_time <= latest, (
-        f"{policy.name}: the reference time {plan.reference_time} lies {plan.reference_time - latest} seconds inside "
-        f"of the retention: deletes that can still be undone would count")
-    assert plan.reason, f"{policy.name}: the plan gives no reason; say in one sentence why these segments"
+            f"{policy.name}: choose() raised {error!r}. It is asked about every store, also an empty one or one with "
+            f"nothing eligible; answer Choice(why=...) when nothing is worth it") from error
+    assert isinstance(choice, Choice), (
+        f"{policy.name}: choose() answered {choice!r}; give a Choice, an empty one that says why if nothing is worth "
+        f"it")
+    return choice

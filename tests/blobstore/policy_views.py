@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.plan import CompactionPlan
+from compactlib.blobstore.plan import CompactionPlan, plan_for
 from compactlib.blobstore.plan_history import PlanHistory
-from compactlib.blobstore.policy import SegmentView, StoreView
+from compactlib.blobstore.policy import Policy, SegmentView, StoreView
 
 DAY = 86_400.0
 NOW = 1_000 * DAY
@@ -53,6 +53,13 @@ def toy(valid: Sequence[int], **changed: Any) -> StoreView:
                             "used_bytes": 6_000, **changed})
 
 
-def places(plan: CompactionPlan | None) -> list[int] | None:
-    """Which positions a plan takes."""
-    return None if plan is None else [name.position for name in plan.names]
+def places(plan: CompactionPlan) -> list[int] | None:
+    """Which positions a plan takes; `None` for none."""
+    return [name.position for name in plan.names] or None
+
+
+def planned(policy: Policy, view: StoreView, now: float = NOW) -> CompactionPlan:
+    """What a policy makes of a view in which it finds something."""
+    plan = plan_for(view, policy, now)
+    assert not plan.is_empty
+    return plan

@@ -15,27 +15,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.plan import CompactionPlan, PlannedSegment, forecast, plan_for
+from compactlib.blobstore.plan import CompactionPlan, PlannedSegment, forecast, plan_for, plan_for_choice
 from compactlib.blobstore.plan_history import FILE_NAME, PlanHistory, read_history, write_history
 from compactlib.blobstore.policies import CompactAll, Greedy, StatsBased
-from compactlib.blobstore.policy import Dying, SegmentView
+from compactlib.blobstore.policy import Choice, Dying, SegmentView, StoreView, ValidRecords
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.files import Files, LocalFiles
 from compactlib.report import PolicyRecord
 from compactlib.testing import explore, record
-from tests.blobstore.policy_views import NOW, a_view, places, shares, toy
+from tests.blobstore.policy_views import DAY, NOW, a_view, places, shares, toy
 
 
 def a_plan(**changed: Any) -> CompactionPlan:
     fields: dict[str, Any] = {
         "store": "s", "victims": (PlannedSegment(SegmentName(0, 0), 10, 4), PlannedSegment(SegmentName(2, 1), 7, 0)),
         "reference_time": 1.0, "planned_at": 2.0, "policy": PolicyRecord("p", ()), "benefit_segments": 1,
-        "reason": "because", **changed}
+        "why": "because", **changed}
     return CompactionPlan(**fields)
 
 
 @pytest.mark.parametrize(("changed", "told"), [
-    ({"victims": ()}, "has no segments"),
+    ({"why": ""}, "gives no reason"),
     ({"victims": (PlannedSegment(SegmentName(2, 0), 1, 1), PlannedSegment(SegmentName(1, 0), 1, 1))}, "1_0 after 2_0"),
     ({"victims": (PlannedSegment(SegmentName(2, 0), 1, 1),) * 2}, "2_0 after 2_0"),
     ({"reference_time": -1.0}, "reference time -1.0"),
@@ -48,11 +48,11 @@ def test_a_plan_refuses_what_cannot_be(changed: dict[str, Any], told: str) -> No
 
 def test_a_plan_adds_up_and_prints_itself() -> None:
     plan = a_plan()
-    assert (plan.cost_bytes, plan.dead_bytes, plan.ratio, plan.is_full) == (4, 13, 4.0, False)
+    assert (plan.valid_bytes, plan.dead_bytes, plan.ratio, plan.is_full) == (4, 13, 4.0, False)
     assert plan.names == (SegmentName(0, 0), SegmentName(2, 1))
     assert plan.drops == (SegmentName(2, 1),)
-    assert repr(plan) == ("<CompactionPlan: compaction of 0_0, 2_1 of s by p: copies 4 bytes, frees 1 for sure: "
-                          "because>")
+    assert repr(plan) == ("<CompactionPlan: compaction of 0_0, 2_1 of s by p: writes about 0 bytes, frees about 0, "
+                          "frees 1 for sure: because>")
     assert str(plan).splitlines()[1].split()[:3] == ["store", "segment", "action"]
     assert [row["action"] for row in plan.to_dicts()] == ["copy", "drop"]
     assert pickle.loads(pickle.dumps(plan)) == plan
@@ -60,9 +60,9 @@ def test_a_plan_adds_up_and_prints_itself() -> None:
 
 
 def test_a_plan_of_many_ranges_stays_one_line() -> None:
-    plan = Greedy(min_reclaimed_segments=40).plan(toy([0, 900] * 40), NOW)
+    plan = plan_for(toy([0, 900] * 40), Greedy(min_reclaimed_segments=40), NOW)
     assert "0_0, 2_0, 4_0, 6_0, 8_0 and 35 ranges more" in repr(plan)
-    assert "0_0 .. 2_0" in repr(StatsBased().plan(toy([0, 0, 0]), NOW))
+    assert "0_0 .. 2_0" in repr(plan_for(toy([0, 0, 0]), StatsBased(), NOW))
 
 
 @pytest.mark.parametrize(("changed", "told"), [
@@ -109,7 +109,7 @@ def test_a_stores_part_of_a_time_is_its_own_and_always_the_same() -> None:
 @given(st.lists(st.integers(0, 980), min_size=1, max_size=12))
 def test_a_forecast_has_fewer_segments_by_the_benefit_and_all_valid_bytes(valid: list[int]) -> None:
     view = toy(valid)
-    plan = plan_for(view, CompactAll(), view.eligible, now=NOW, reason="all", kind="full")
+    plan = plan_for(view, CompactAll(), NOW)
     after = forecast(plan, view)
     assert sum(segment.valid_bytes for segment in after.segments) == sum(valid)
     assert len(view.segments) - len(after.segments) >= plan.benefit_segments
@@ -118,8 +118,98 @@ def test_a_forecast_has_fewer_segments_by_the_benefit_and_all_valid_bytes(valid:
 
 def test_an_output_takes_the_first_places_of_its_victims_one_generation_on() -> None:
     view = toy([300, 900, 300, 300])
-    plan = plan_for(view, CompactAll(), [view.segments[0], view.segments[2], view.segments[3]], now=NOW, reason="three")
+    three = Choice([view.segments[3], view.segments[0], view.segments[2]], why="three")
+    plan = plan_for_choice(view, three, CompactAll(), NOW)
     assert [str(segment.name) for segment in forecast(plan, view).segments] == ["0_1", "1_0", "4_0"]
+
+
+# ------------------------------------------------------------------------------------------------- bytes on the disk
+
+def counted(segments: Sequence[Sequence[int]], *, id_bytes: int = 8, tied: int = 0, **changed: Any) -> StoreView:
+    """A store of real geometry whose segments hold valid records of these sizes, counted one by one."""
+    view = a_view([sum(sizes) for sizes in segments], used=[ROOM] * len(segments), **{
+        "segment_bytes": HEADER + ROOM, "header_bytes": HEADER, "max_blob_bytes": 0, "index_max_entries": 4,
+        "capacity_bytes": 64 << 10, "used_bytes": 64 << 10, **changed})
+    facts = [SegmentView(name=each.name, used_bytes=each.used_bytes, valid_bytes=each.valid_bytes,
+                         disk_bytes=HEADER + ROOM + 500, valid=ValidRecords(
+                             records=len(sizes), id_bytes=id_bytes * len(sizes), smallest=min(sizes, default=0),
+                             largest=max(sizes, default=0), tied_bytes=min(tied, each.valid_bytes)))
+             for each, sizes in zip(view.segments, segments, strict=False)]
+    return attrs.evolve(view, segments=(*facts, *view.segments[len(facts):]))
+
+
+HEADER, ROOM = 80, 1_000
+INDEX_FILE, INDEX_ENTRY = 84, 68
+
+
+def packed(segments: Sequence[Sequence[int]], index_max_entries: int, id_bytes: int = 8) -> int:
+    """What the outputs take: each is filled until a record does not fit, and has an index file for so many records."""
+    outputs: list[list[int]] = []
+    for size in (size for sizes in segments for size in sizes):
+        if not outputs or sum(outputs[-1]) + size > ROOM:
+            outputs.append([])
+        outputs[-1].append(size)
+    return sum(HEADER + sum(each) + -(-len(each) // index_max_entries) * INDEX_FILE
+               + len(each) * (INDEX_ENTRY + id_bytes) for each in outputs)
+
+
+sizes_of_records = st.lists(st.lists(st.sampled_from([100, 250, 333]) | st.integers(30, 400), max_size=6).filter(
+    lambda sizes: sum(sizes) <= ROOM), min_size=1, max_size=6)
+
+
+@given(sizes_of_records, st.sampled_from([2, 4, 100]))
+def test_what_is_exact_holds_to_the_byte_and_what_is_not_is_not_far_off(segments: list[list[int]], entries: int
+                                                                        ) -> None:
+    plan = plan_for(counted(segments, index_max_entries=entries), CompactAll(), NOW)
+    written = packed(segments, entries)
+    if plan.is_exact:
+        assert plan.bytes_to_copy == written
+    assert plan.bytes_to_copy <= written
+    assert plan.bytes_freed == len(segments) * (HEADER + ROOM + 500) - plan.bytes_to_copy
+    assert plan.bytes_needed >= min(written, 2 * (HEADER + ROOM))
+
+
+@pytest.mark.parametrize(("segments", "changed", "exact"), [
+    pytest.param([[100] * 9], {}, True, id="one output"),
+    pytest.param([[100] * 9, [100] * 9], {"index_max_entries": 100}, True, id="records of one size"),
+    pytest.param([[290, 290], [290, 280]], {"index_max_entries": 100}, True, id="no room for doubt"),
+    pytest.param([[600], [500, 500]], {"index_max_entries": 100}, False, id="two outputs or three"),
+    pytest.param([[100] * 9, [100] * 8], {"index_max_entries": 3}, False, id="how many index files"),
+    pytest.param([[], []], {}, True, id="drops alone"),
+    pytest.param([[100], [100]], {"tied": 50}, False, id="one depends on another victim"),
+    pytest.param([[100]], {"tied": 50}, True, id="but not if it is alone"),
+    pytest.param([[100]], {"index_max_entries": 0}, False, id="nobody knows the index files"),
+    pytest.param([[100]], {"reference_time": NOW - 8 * DAY}, False, id="a full plan counts more deletes"),
+])
+def test_when_a_plan_is_exact(segments: list[list[int]], changed: dict[str, Any], exact: bool) -> None:
+    view = counted(segments, **changed)
+    plan = plan_for(view, CompactAll(), NOW)
+    assert plan.is_exact == exact
+    assert ("about" in repr(plan)) == (not exact)
+    if exact:
+        assert plan.bytes_to_copy == packed(segments, view.index_max_entries)
+
+
+def test_a_plan_from_statistics_that_look_ahead_is_an_estimate_with_its_index() -> None:
+    view = counted([[100] * 5])
+    ahead = attrs.evolve(view, segments=(attrs.evolve(view.segments[0], valid=None), view.segments[1]))
+    plan = plan_for(ahead, CompactAll(), NOW)
+    assert not plan.is_exact
+    assert plan.bytes_to_copy == HEADER + 500 + 250
+
+
+def test_a_plan_carries_its_store_and_the_room_there_is() -> None:
+    view = counted([[100]], incarnation=b"0123456789abcdef")
+    plan = plan_for(view, CompactAll(), NOW, bytes_available=77)
+    assert (plan.incarnation, plan.bytes_available, plan.bytes_needed) == (view.incarnation, 77, plan.bytes_to_copy)
+    assert plan_for(view, CompactAll(), NOW).bytes_available is None
+
+
+def test_a_view_prints_itself() -> None:
+    view = toy([1, 2], eligible=[True, False])
+    assert repr(view) == "<StoreView: disk1/7: 3 segments, 1 of them eligible, 60.0% of the log used, 3 valid bytes>"
+    assert [row["valid_bytes"] for row in view.to_dicts()] == [1, 2, 0]
+    assert pickle.loads(pickle.dumps(view)) == view
 
 
 # ---------------------------------------------------------------------------------------------------- the history
@@ -161,13 +251,12 @@ def test_a_history_outlives_a_crash_at_any_step(tmp_path: Path) -> None:
 def test_w14_the_middle_range_is_remembered_over_a_restart(tmp_path: Path) -> None:
     policy = StatsBased(middle_range_interval_seconds=3600.0)
     view = shares((.3, .2, .1, .1, .3), history=PlanHistory(since=0.0))
-    plan = policy.plan(view, NOW)
-    assert plan is not None
+    plan = plan_for(view, policy, NOW)
     assert plan.kind == "middle range"
-    write_history(LocalFiles(), tmp_path, view.history.after(plan, NOW))
+    write_history(LocalFiles(), tmp_path, view.history.after(plan.kind, NOW))
     read = read_history(tmp_path)
     assert read is not None
-    assert places(policy.plan(shares((.3, .2, .1, .1, .3), history=read), NOW + 60)) == [2, 3]
+    assert places(plan_for(shares((.3, .2, .1, .1, .3), history=read), policy, NOW + 60)) == [2, 3]
 
 
 @pytest.mark.parametrize(("text", "expected"), [

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
 import attrs
 import pytest
 
-from compactlib.blobstore.config import BlobStoreConfig
-from compactlib.blobstore.errors import PlanDoesNotFit, UnknownPolicy
-from compactlib.blobstore.plan import CompactionPlan, check_plan, forecast
+from compactlib.blobstore.errors import PlanDoesNotFit
+from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.plan import check_plan, forecast, plan_for, plan_for_choice
 from compactlib.blobstore.plan_history import PlanHistory
 from compactlib.blobstore.policies import (
-    POLICY_NAMES,
     CompactAll,
     CopyBudget,
     CostBenefit,
@@ -22,20 +23,12 @@ from compactlib.blobstore.policies import (
     Greedy,
     Hybrid,
     StatsBased,
-    policy_named,
-    policy_of,
 )
-from compactlib.blobstore.policy import CompactionPolicy, StoreView, why_no_plan
+from compactlib.blobstore.policy import Choice, Policy, StoreView
 from compactlib.errors import InvalidInput
-from tests.blobstore.policy_views import DAY, FILL, NOW, SEGMENT, SHARES_A, a_view, places, shares, toy
+from tests.blobstore.policy_views import DAY, FILL, NOW, SEGMENT, SHARES_A, a_view, places, planned, shares, toy
 
 TOTAL = 10 * SEGMENT
-
-
-def planned(policy: CompactionPolicy, view: StoreView, now: float = NOW) -> CompactionPlan:
-    plan = policy.plan(view, now)
-    assert plan is not None
-    return plan
 
 
 # ---------------------------------------------------------------------------------------------------- the gate (3.3)
@@ -43,36 +36,37 @@ def planned(policy: CompactionPolicy, view: StoreView, now: float = NOW) -> Comp
 @pytest.mark.parametrize("policy", [StatsBased(), CompactAll()])
 @pytest.mark.parametrize(("percent", "compacts"), [(20, False), (40, False), (50, True), (51, True), (60, True),
                                                    (70, True), (90, True)])
-def test_g1_and_g2_half_full_is_full_enough(policy: CompactionPolicy, percent: int, compacts: bool) -> None:
+def test_g1_and_g2_half_full_is_full_enough(policy: Policy, percent: int, compacts: bool) -> None:
     view = a_view([0] * 10, used_bytes=TOTAL * percent // 100)
-    assert (policy.plan(view, NOW) is not None) == compacts
+    assert (not plan_for(view, policy, NOW).is_empty) == compacts
 
 
 @pytest.mark.parametrize(("used", "compacts"), [(499, False), (500, True)])
 def test_g3_the_boundary_counts_as_full_enough(used: int, compacts: bool) -> None:
     view = toy([0], capacity_bytes=1000, used_bytes=used)
-    assert (CompactAll().plan(view, NOW) is not None) == compacts
+    assert (not plan_for(view, CompactAll(), NOW).is_empty) == compacts
     if not compacts:
-        assert why_no_plan(CompactAll(), view, NOW) == "49.9% of the log is used, below 50.0%"
+        assert plan_for(view, CompactAll(), NOW).why == (
+            "49.9% of the log is used, below min_used_fraction=0.5; lower it, or wait")
 
 
 @pytest.mark.parametrize("percent", [10, 20, 35, 40, 50, 59, 60, 61, 65, 70, 80, 95])
 def test_g8_the_gate_moves_with_its_setting(percent: int) -> None:
     view = a_view([0] * 10, used_bytes=TOTAL * 60 // 100)
     for policy in (StatsBased(min_used_fraction=percent / 100), CompactAll(min_used_fraction=percent / 100)):
-        assert (policy.plan(view, NOW) is not None) == (percent <= 60)
+        assert (not plan_for(view, policy, NOW).is_empty) == (percent <= 60)
 
 
 def test_g8_ten_empty_segments_free_ten_and_not_eleven() -> None:
-    assert places(StatsBased(min_reclaimed_segments=10).plan(a_view([0] * 10), NOW)) == list(range(10))
-    assert StatsBased(min_reclaimed_segments=11).plan(a_view([0] * 10), NOW) is None
+    assert places(plan_for(a_view([0] * 10), StatsBased(min_reclaimed_segments=10), NOW)) == list(range(10))
+    assert plan_for(a_view([0] * 10), StatsBased(min_reclaimed_segments=11), NOW).is_empty
 
 
 def test_p25_nothing_eligible_is_nothing_to_do_for_any_policy() -> None:
     view = a_view([0] * 4, eligible=[False] * 4)
     for policy in every_policy():
-        assert policy.plan(view, NOW) is None
-        assert "none of the 5 segments may be compacted yet" in why_no_plan(policy, view, NOW)
+        assert plan_for(view, policy, NOW).is_empty
+        assert "none of the 5 segments may be compacted yet" in plan_for(view, policy, NOW).why
 
 
 # ------------------------------------------------------------------------------------------------------- CompactAll
@@ -102,16 +96,17 @@ def test_g9_the_reference_time_is_the_retention_ago(hours: int) -> None:
 def test_wholly_valid_segments_are_left_out(valid: list[int], ends: list[int] | None,
                                             everywhere: list[int] | None) -> None:
     view = toy(valid, used=[100] * 5)
-    assert places(CompactAll(skip_valid="ends").plan(view, NOW)) == ends
-    assert places(CompactAll(skip_valid="all").plan(view, NOW)) == everywhere
-    assert places(CompactAll().plan(view, NOW)) == [0, 1, 2, 3, 4]
+    assert places(plan_for(view, CompactAll(skip_valid="ends"), NOW)) == ends
+    assert places(plan_for(view, CompactAll(skip_valid="all"), NOW)) == everywhere
+    assert places(plan_for(view, CompactAll(), NOW)) == [0, 1, 2, 3, 4]
 
 
 def test_w6_nothing_wholly_valid_need_be_copied() -> None:
     view = toy([100, 5, 100, 100, 5], used=[100] * 5)
-    assert planned(CompactAll(skip_valid="all"), view).cost_bytes == 10
-    assert why_no_plan(CompactAll(skip_valid="ends"), toy([9, 9], used=[9, 9]), NOW) == (
-        "each of the 2 eligible segments is wholly valid")
+    assert planned(CompactAll(skip_valid="all"), view).valid_bytes == 10
+    assert plan_for(toy([9, 9], used=[9, 9]), CompactAll(skip_valid="ends"), NOW).why == (
+        "each of the 2 eligible segments is wholly valid, which skip_valid='ends' leaves out; wait until something is "
+        "dead")
 
 
 def test_an_unknown_way_to_skip_is_refused() -> None:
@@ -133,26 +128,26 @@ def test_h1_a_new_store_begins_with_the_usual_policy() -> None:
 
 def test_h2_six_days_after_the_last_full_round_the_next_one_is_due() -> None:
     """The system behind the notes only sets a flag now, and runs its full round at the check after this one."""
-    assert places(Hybrid().plan(hybrid_view(NOW - 6 * DAY + 1), NOW)) == [5, 6]
+    assert places(plan_for(hybrid_view(NOW - 6 * DAY + 1), Hybrid(), NOW)) == [5, 6]
     plan = planned(Hybrid(), hybrid_view(NOW - 6 * DAY))
     assert (places(plan), plan.kind) == (list(range(10)), "full")
-    assert "a full round has been due for 0 seconds" in plan.reason
+    assert "a full round has been due for 0 seconds" in plan.why
 
 
 def test_h3_after_a_full_round_the_usual_policy_is_back_also_from_the_file() -> None:
     view = hybrid_view(NOW - 8 * DAY)
-    after = view.history.after(planned(Hybrid(), view), NOW + 60)
+    after = view.history.after(planned(Hybrid(), view).kind, NOW + 60)
     assert after.last_full_at == NOW + 60
     again = shares(SHARES_A, history=after)
-    assert places(Hybrid().plan(again, NOW + 120)) == [5, 6]
+    assert places(plan_for(again, Hybrid(), NOW + 120)) == [5, 6]
     assert planned(Hybrid(), again, NOW + 60 + 6 * DAY).is_full
 
 
 def test_h4_and_w7_a_full_round_that_the_gate_refuses_stays_due() -> None:
     """The system behind the notes uses its full round up when the store is not full enough for it."""
     view = hybrid_view(NOW - 8 * DAY, used_bytes=TOTAL * 49 // 100)
-    assert Hybrid().plan(view, NOW) is None
-    assert "for the full round that is due" in why_no_plan(Hybrid(), view, NOW)
+    assert plan_for(view, Hybrid(), NOW).is_empty
+    assert "for the full round that is due" in plan_for(view, Hybrid(), NOW).why
     assert planned(Hybrid(), hybrid_view(NOW - 8 * DAY), NOW + 60).is_full
 
 
@@ -161,7 +156,7 @@ def test_w7_only_a_plan_that_was_carried_out_counts() -> None:
     assert planned(Hybrid(), view).is_full
     assert planned(Hybrid(), view, NOW + 3600).is_full
     usual = planned(Hybrid(), hybrid_view(NOW))
-    assert view.history.after(usual, NOW) == view.history
+    assert view.history.after(usual.kind, NOW) == view.history
 
 
 def test_w14_full_rounds_of_many_stores_are_spread_and_follow_the_time_that_is_passed_in() -> None:
@@ -176,32 +171,35 @@ def test_w14_full_rounds_of_many_stores_are_spread_and_follow_the_time_that_is_p
 
 def test_h6_a_plan_compares_by_what_a_freed_segment_costs() -> None:
     plan = planned(StatsBased(), toy([300, 300, 300, 900]))
-    assert (plan.cost_bytes, plan.benefit_segments, plan.ratio) == (900, 2, 450.0)
+    assert (plan.valid_bytes, plan.benefit_segments, plan.ratio) == (900, 2, 450.0)
     assert planned(CompactAll(), toy([950, 950])).ratio == float("inf")
 
 
 # ------------------------------------------------------------------------------------------------------ all of them
 
-def every_policy() -> list[CompactionPolicy]:
+def every_policy() -> list[Policy]:
     return [StatsBased(), StatsBased(weight_on_benefit=True), CompactAll(), CompactAll(skip_valid="ends"),
             CompactAll(skip_valid="all"), Hybrid(), Greedy(), Greedy(fill_outputs=True), CostBenefit(),
-            ExpiryForecast(), CopyBudget(), DChoices(random=Random(7))]
+            ExpiryForecast(), CopyBudget(), DChoices(seed=7)]
 
 
 @pytest.mark.parametrize("policy", every_policy(), ids=lambda policy: policy.name)
-def test_a_plan_says_its_cost_its_benefit_and_its_reason(policy: CompactionPolicy) -> None:
+def test_a_plan_says_its_cost_its_benefit_and_its_reason(policy: Policy) -> None:
     view = shares((.1, .2, 0, .3, .1, .9))
     plan = planned(policy, view)
-    assert plan.reason
-    assert f"copies {plan.cost_bytes:,} bytes" in repr(plan)
+    assert plan.why
+    assert f"frees {plan.benefit_segments} for sure: {plan.why}" in repr(plan) or plan.benefit_segments < 1
     assert plan.policy.name == policy.name
-    assert [row["segment"] for row in plan.to_dicts()] == [str(name) for name in plan.names]
+    rows = plan.to_dicts()
+    assert [row["segment"] for row in rows] == [str(segment.name) for segment in view.segments]
+    assert [row["segment"] for row in rows if row["action"] != "keep"] == [str(name) for name in plan.names]
+    assert all(row["why"] for row in rows)
     assert plan._repr_html_().startswith("<table>")
     check_plan(plan, view)
 
 
 @pytest.mark.parametrize("policy", every_policy(), ids=lambda policy: policy.name)
-def test_ten_thousand_segments_are_no_problem(policy: CompactionPolicy) -> None:
+def test_ten_thousand_segments_are_no_problem(policy: Policy) -> None:
     rng = Random(4)
     view = a_view([rng.randint(0, FILL) for _ in range(10_000)], capacity_bytes=10_000 * SEGMENT,
                   used_bytes=10_000 * SEGMENT, last_modified=[rng.uniform(0, NOW) for _ in range(10_000)])
@@ -209,39 +207,79 @@ def test_ten_thousand_segments_are_no_problem(policy: CompactionPolicy) -> None:
     assert plan.is_full or plan.benefit_segments >= 1
 
 
-@pytest.mark.parametrize("name", POLICY_NAMES)
-def test_each_policy_is_found_by_its_name(name: str) -> None:
-    settings = {"random": Random(1)} if name == "d_choices" else {}
-    assert policy_named(name, **settings).name == name
-    assert policy_named(f" {name.upper().replace('_', '-')} ", **settings).name == name
-    assert policy_of(BlobStoreConfig(compaction_policy=name)).name == name
+@pytest.mark.parametrize("policy", every_policy(), ids=lambda policy: policy.name)
+def test_a_choice_of_nothing_names_its_gate_and_every_setting_says_its_name(policy: Policy) -> None:
+    choice = policy.choose(shares((.1, .2), used_bytes=1), NOW)
+    assert choice.is_empty
+    assert "below min_used_fraction=0.5; lower it, or wait" in choice.why
+    plan = plan_for_choice(shares((.1, .2), used_bytes=1), choice, policy, NOW)
+    assert (plan.is_empty, plan.bytes_to_copy, plan.bytes_freed, plan.bytes_needed) == (True, 0, 0, 0)
+    assert plan.is_exact
+    assert repr(plan) == f"<CompactionPlan: nothing to compact in disk1/7 by {policy.name}: {choice.why}>"
+    assert [row["action"] for row in plan.to_dicts()] == ["keep"] * 3
+    assert pickle.loads(pickle.dumps((plan, choice, policy))) == (plan, choice, policy)
+    settings = {field.name for field in attrs.fields(type(policy))}  # type: ignore[arg-type]
+    assert {name for name, _ in plan.policy.settings} == settings
 
 
-def test_an_unknown_policy_is_named_with_those_there_are() -> None:
-    with pytest.raises(UnknownPolicy, match="no policy 'best'; take one of compact_all, copy_budget") as caught:
-        policy_named("best")
-    assert (caught.value.name, caught.value.known) == ("best", ", ".join(POLICY_NAMES))
-    with pytest.raises(UnknownPolicy):
-        policy_of(BlobStoreConfig(compaction_policy="best"))
-    with pytest.raises(InvalidInput, match="cannot be made of these settings"):
-        policy_named("greedy", speed=3)
+@pytest.mark.parametrize("policy", every_policy(), ids=lambda policy: policy.name)
+def test_what_is_no_view_is_refused(policy: Policy) -> None:
+    with pytest.raises(InvalidInput, match="chooses from a StoreView, not from NoneType"):
+        policy.choose(None, NOW)  # type: ignore[arg-type]
 
 
-def test_a_configuration_reaches_its_policy() -> None:
-    config = BlobStoreConfig(min_used_fraction=0.25, min_reclaimed_segments=3, weight_on_benefit=True,
-                             min_cost_fraction=0.1, middle_range_interval_seconds=DAY, skip_valid_ends=True,
-                             middle_range_max_valid_fraction=0.2, full_compaction_interval_seconds=2 * DAY,
-                             full_compaction_stagger_seconds=60.0)
-    stats = StatsBased(min_used_fraction=0.25, min_reclaimed_segments=3, weight_on_benefit=True, min_cost_fraction=0.1,
-                       middle_range_interval_seconds=DAY, middle_range_max_valid_fraction=0.2)
-    everything = CompactAll(min_used_fraction=0.25, skip_valid="ends")
-    assert policy_of(config) == stats
-    assert policy_of(BlobStoreConfig(compaction_policy="compact_all")) == CompactAll()
-    assert policy_of(BlobStoreConfig()) == StatsBased()
-    hybrid = Hybrid(usual=stats, thorough=everything, every_seconds=2 * DAY, spread_seconds=60.0)
-    assert policy_of(attrs.evolve(config, compaction_policy="hybrid")) == hybrid
-    assert policy_of(attrs.evolve(config, compaction_policy="greedy")) == Greedy(min_used_fraction=0.25,
-                                                                                min_reclaimed_segments=3)
+@pytest.mark.parametrize(("make", "told"), [
+    (lambda: CompactAll(min_used_fraction="half"), "min_used_fraction is 'half'"),  # type: ignore[arg-type]
+    (lambda: Greedy(min_reclaimed_segments=1.5), "min_reclaimed_segments is 1.5"),  # type: ignore[arg-type]
+    (lambda: StatsBased(min_reclaimed_segments=True), "min_reclaimed_segments is True"),
+    (lambda: Hybrid(every_seconds=None), "every_seconds is None"),  # type: ignore[arg-type]
+    (lambda: Hybrid(usual=Greedy), "usual is <class .*give a policy"),  # type: ignore[arg-type]
+    (lambda: Hybrid(thorough="all"), "thorough is 'all'; give a policy"),  # type: ignore[arg-type]
+    (lambda: DChoices(seed="x"), "seed is 'x'"),  # type: ignore[arg-type]
+    (lambda: plan_for(toy([]), Greedy, NOW), "policy is <class .*give a policy"),  # type: ignore[arg-type]
+    (lambda: plan_for(toy([]), None, NOW), "policy is None; give a policy"),  # type: ignore[arg-type]
+    (lambda: Choice(why=3), "gives the reason 3"),  # type: ignore[arg-type]
+    (lambda: Choice(["0_0"], why="x"), "names '0_0', which is no segment"),  # type: ignore[list-item]
+    (lambda: Choice(7, why="x"), "names 7, which is no segment"),  # type: ignore[arg-type]
+    (lambda: Choice(why="x", kind="odd"), "of the kind 'odd'"),  # type: ignore[arg-type]
+])
+def test_arguments_of_other_types_are_refused_by_name(make: Callable[[], object], told: str) -> None:
+    with pytest.raises(InvalidInput, match=told):
+        make()
+
+
+def test_a_store_is_told_of_a_full_round_also_where_nothing_is_eligible_yet() -> None:
+    nothing = toy([0], eligible=[False])
+    assert CompactAll().choose(nothing, NOW) == Choice(why=CompactAll().choose(nothing, NOW).why, kind="full")
+    assert CompactAll().choose(toy([0], used_bytes=0), NOW).kind == "normal"
+    due = toy([0], eligible=[False], history=PlanHistory(since=0.0))
+    assert (Hybrid().choose(due, NOW).kind, Hybrid().choose(nothing, NOW).kind) == ("full", "normal")
+    assert not getattr(StatsBased(), "needs_forecast", False)
+    assert ExpiryForecast().needs_forecast
+    assert [Hybrid(usual=usual).needs_forecast for usual in (Greedy(), ExpiryForecast())] == [False, True]
+
+
+@attrs.frozen
+class Answers:
+    """A policy that gives one answer to everything."""
+
+    answer: Any
+    name: str = "stubborn"
+
+    def choose(self, view: StoreView, now: float) -> Choice:
+        return self.answer  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("answer", "told"), [
+    (None, "answered None; choose.. answers a Choice"),
+    ([SegmentName(0, 0)], "answered .*; choose.. answers a Choice"),
+    (Choice([SegmentName(9, 9)], why="x"), "names segment 9_9, which store 'disk1/7' does not have"),
+    (Choice([SegmentName(2, 0)], why="x"), "names segment 2_0, which may not be compacted yet"),
+    (Choice([SegmentName(1, 0)] * 2, why="x"), "names segment 1_0 twice"),
+])
+def test_a_choice_that_breaks_a_rule_is_no_plan(answer: Any, told: str) -> None:
+    with pytest.raises(InvalidInput, match=f"policy 'stubborn' (made a bad choice: it )?{told}"):
+        plan_for(toy([0, 0]), Answers(answer), NOW)
 
 
 # ------------------------------------------------------------------------------------------- plans that do not fit

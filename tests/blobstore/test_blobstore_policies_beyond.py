@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from itertools import combinations
-from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib.blobstore.plan import CompactionPlan
+from compactlib.blobstore.plan import plan_for
 from compactlib.blobstore.policies import (
     CopyBudget,
     CostBenefit,
@@ -18,16 +17,9 @@ from compactlib.blobstore.policies import (
     Greedy,
     StatsBased,
 )
-from compactlib.blobstore.policy import CompactionPolicy, Dying, StoreView, why_no_plan
+from compactlib.blobstore.policy import Dying, StoreView
 from compactlib.errors import InvalidInput
-from tests.blobstore.policy_views import DAY, NOW, SHARES_A, places, shares, toy
-
-
-def planned(policy: CompactionPolicy, view: StoreView, now: float = NOW) -> CompactionPlan:
-    plan = policy.plan(view, now)
-    assert plan is not None
-    return plan
-
+from tests.blobstore.policy_views import DAY, NOW, SHARES_A, places, planned, shares, toy
 
 # ------------------------------------------------------------------------------------------------- beyond the notes
 
@@ -44,47 +36,47 @@ few_segments = st.lists(st.sampled_from([0, 100, 450, 899, 900, 980]) | st.integ
 @given(few_segments, st.integers(1, 3))
 def test_greedy_copies_no_more_than_the_best_of_all_subsets(valid: list[int], least: int) -> None:
     view = toy(valid)
-    plan = Greedy(min_reclaimed_segments=least).plan(view, NOW)
+    plan = plan_for(view, Greedy(min_reclaimed_segments=least), NOW)
     cheapest = cheapest_subset(view, least)
-    assert (plan is None) == (cheapest is None)
-    if plan is not None:
-        assert plan.cost_bytes == cheapest
+    assert plan.is_empty == (cheapest is None)
+    if not plan.is_empty:
+        assert plan.valid_bytes == cheapest
         assert plan.benefit_segments >= least
         assert set(plan.names) >= {segment.name for segment in view.eligible if not segment.valid_bytes}
 
 
 def test_w1_greedy_takes_victims_that_are_no_neighbours() -> None:
     view = toy([100, 900, 100, 900, 900, 100])
-    assert planned(StatsBased(min_reclaimed_segments=2), view).cost_bytes == 3_000
+    assert planned(StatsBased(min_reclaimed_segments=2), view).valid_bytes == 3_000
     plan = planned(Greedy(min_reclaimed_segments=2), view)
-    assert (places(plan), plan.cost_bytes, plan.benefit_segments) == ([0, 2, 5], 300, 2)
+    assert (places(plan), plan.valid_bytes, plan.benefit_segments) == ([0, 2, 5], 300, 2)
 
 
 @given(few_segments, st.integers(1, 3))
 def test_w3_outputs_are_filled_for_one_segment_more_each(valid: list[int], least: int) -> None:
     view = toy(valid)
-    plan = Greedy(min_reclaimed_segments=least).plan(view, NOW)
-    filled = Greedy(min_reclaimed_segments=least, fill_outputs=True).plan(view, NOW)
-    assert (plan is None) == (filled is None)
-    if plan is None or filled is None:
+    plan = plan_for(view, Greedy(min_reclaimed_segments=least), NOW)
+    filled = plan_for(view, Greedy(min_reclaimed_segments=least, fill_outputs=True), NOW)
+    assert plan.is_empty == filled.is_empty
+    if plan.is_empty or filled.is_empty:
         return
     more = len(filled.victims) - len(plan.victims)
     assert more >= 0
     assert filled.benefit_segments == plan.benefit_segments + more
     left_out = [each.valid_bytes for each in view.eligible if each.name not in filled.names]
-    assert all(each > -filled.cost_bytes % view.fill_bytes for each in left_out)
+    assert all(each > -filled.valid_bytes % view.fill_bytes for each in left_out)
 
 
 def test_w3_a_half_empty_output_takes_the_next_ones() -> None:
     view = toy([200, 250, 400, 600])
-    assert places(Greedy().plan(view, NOW)) == [0, 1]
-    assert places(Greedy(fill_outputs=True).plan(view, NOW)) == [0, 1, 2]
+    assert places(plan_for(view, Greedy(), NOW)) == [0, 1]
+    assert places(plan_for(view, Greedy(fill_outputs=True), NOW)) == [0, 1, 2]
 
 
 def test_the_same_seed_gives_the_same_plans_ten_times() -> None:
     def plans() -> list[list[int] | None]:
-        policy = DChoices(choices=2, random=Random(5))
-        return [places(policy.plan(shares(SHARES_A), NOW + hour)) for hour in range(10)]
+        policy = DChoices(choices=2, seed=5)
+        return [places(plan_for(shares(SHARES_A), policy, NOW + hour)) for hour in range(10)]
 
     first = plans()
     assert all(plans() == first for _ in range(10))
@@ -94,18 +86,18 @@ def test_the_same_seed_gives_the_same_plans_ten_times() -> None:
 @given(few_segments, st.integers(0, 4000))
 def test_the_copy_budget_frees_as_much_as_the_best_of_all_subsets(valid: list[int], allowance: int) -> None:
     view = toy(valid)
-    plan = CopyBudget(max_copied_bytes=allowance).plan(view, NOW)
+    plan = plan_for(view, CopyBudget(max_copied_bytes=allowance), NOW)
     best = max(view.benefit(size, sum(subset)) for size in range(len(valid) + 1)
                for subset in combinations(valid, size) if sum(subset) <= allowance)
-    assert (plan.benefit_segments if plan is not None else 0) == best
-    if plan is not None:
-        assert plan.cost_bytes == cheapest_subset(view, best)
-        assert plan.cost_bytes <= allowance
+    assert plan.benefit_segments == best
+    if not plan.is_empty:
+        assert plan.valid_bytes == cheapest_subset(view, best)
+        assert plan.valid_bytes <= allowance
 
 
 def test_the_copy_budget_may_be_nothing() -> None:
-    assert places(CopyBudget(max_copied_bytes=0).plan(toy([10, 0, 10, 0]), NOW)) == [1, 3]
-    assert CopyBudget(max_copied_bytes=0).plan(toy([10, 10]), NOW) is None
+    assert places(plan_for(toy([10, 0, 10, 0]), CopyBudget(max_copied_bytes=0), NOW)) == [1, 3]
+    assert plan_for(toy([10, 10]), CopyBudget(max_copied_bytes=0), NOW).is_empty
     with pytest.raises(InvalidInput, match="max_copied_bytes is -1"):
         CopyBudget(max_copied_bytes=-1)
 
@@ -113,8 +105,8 @@ def test_the_copy_budget_may_be_nothing() -> None:
 def test_w4_cost_benefit_gives_hot_segments_time() -> None:
     """Segments 0 and 1 are cold and half full; 2 and 3 are emptier, but were written to an hour ago."""
     view = toy([450, 450, 400, 400], used=[980] * 4, last_modified=[NOW - 30 * DAY] * 2 + [NOW - 3600] * 2)
-    assert places(CostBenefit().plan(view, NOW)) == [0, 1]
-    assert places(Greedy().plan(view, NOW)) == [2, 3]
+    assert places(plan_for(view, CostBenefit(), NOW)) == [0, 1]
+    assert places(plan_for(view, Greedy(), NOW)) == [2, 3]
 
 
 def test_the_score_is_that_of_the_paper() -> None:
@@ -127,12 +119,12 @@ def test_w4_what_is_about_to_die_is_not_copied() -> None:
     """Segments 0 and 1 hold the fewest bytes, all of which expire within the hour."""
     soon = [Dying(NOW + 3600, 100)]
     view = toy([100, 100, 300, 300, 900], dying=[soon, soon, [], [], []])
-    assert places(Greedy().plan(view, NOW)) == [0, 1]
+    assert places(plan_for(view, Greedy(), NOW)) == [0, 1]
     policy = ExpiryForecast(horizon_seconds=DAY)
     plan = planned(policy, view)
     assert places(plan) == [2, 3]
-    assert "2 wait for what dies within 86,400 seconds" in plan.reason
-    assert places(ExpiryForecast(horizon_seconds=60.0).plan(view, NOW)) == [0, 1]
+    assert "2 wait for what dies within 86,400 seconds" in plan.why
+    assert places(plan_for(view, ExpiryForecast(horizon_seconds=60.0), NOW)) == [0, 1]
 
 
 def test_exactly_the_part_that_may_die_does_not_wait() -> None:
@@ -144,8 +136,8 @@ def test_exactly_the_part_that_may_die_does_not_wait() -> None:
 def test_what_died_whole_is_dropped_without_a_copy() -> None:
     view = toy([0, 500, 0, 200, 0, 200])
     plan = planned(ExpiryForecast(), view)
-    assert (places(plan), plan.cost_bytes, plan.benefit_segments, len(plan.drops)) == ([0, 2, 4], 0, 3, 3)
-    assert places(ExpiryForecast(min_reclaimed_segments=4).plan(view, NOW)) == [0, 2, 3, 4, 5]
+    assert (places(plan), plan.valid_bytes, plan.benefit_segments, len(plan.drops)) == ([0, 2, 4], 0, 3, 3)
+    assert places(plan_for(view, ExpiryForecast(min_reclaimed_segments=4), NOW)) == [0, 2, 3, 4, 5]
 
 
 def test_a_nearly_full_store_waits_for_nothing() -> None:
@@ -153,25 +145,25 @@ def test_a_nearly_full_store_waits_for_nothing() -> None:
     view = toy([100, 100, 300, 300], dying=[soon, soon, [], []], used_bytes=9_500)
     plan = planned(ExpiryForecast(), view)
     assert places(plan) == [0, 1]
-    assert "nothing waits, as 95.0% of the log is used" in plan.reason
+    assert "nothing waits, as 95.0% of the log is used" in plan.why
 
 
 def test_a_store_in_which_everything_waits_says_so() -> None:
     soon = [Dying(NOW + 3600, 100)]
     view = toy([100, 100], dying=[soon, soon])
-    assert ExpiryForecast().plan(view, NOW) is None
-    assert "2 of them wait" in why_no_plan(ExpiryForecast(), view, NOW)
+    assert plan_for(view, ExpiryForecast(), NOW).is_empty
+    assert "2 of them wait" in plan_for(view, ExpiryForecast(), NOW).why
 
 
 @given(few_segments, st.integers(1, 12), st.integers(1, 3), st.integers(0, 99))
 def test_d_choices_takes_the_emptiest_of_each_draw_and_no_more_than_needed(valid: list[int], choices: int, least: int,
                                                                          seed: int) -> None:
     view = toy(valid)
-    plan = DChoices(choices=choices, min_reclaimed_segments=least, random=Random(seed)).plan(view, NOW)
-    assert (plan is None) == (cheapest_subset(view, least) is None)
-    if plan is None:
+    plan = plan_for(view, DChoices(choices=choices, min_reclaimed_segments=least, seed=seed), NOW)
+    assert plan.is_empty == (cheapest_subset(view, least) is None)
+    if plan.is_empty:
         return
-    assert plan == DChoices(choices=choices, min_reclaimed_segments=least, random=Random(seed)).plan(view, NOW)
+    assert plan == plan_for(view, DChoices(choices=choices, min_reclaimed_segments=least, seed=seed), NOW)
     assert plan.benefit_segments >= least
     if choices >= len(valid):
         greedy = sorted(segment.valid_bytes for segment in view.eligible)[:len(plan.victims)]
@@ -180,4 +172,4 @@ def test_d_choices_takes_the_emptiest_of_each_draw_and_no_more_than_needed(valid
 
 def test_d_choices_needs_one_choice() -> None:
     with pytest.raises(InvalidInput, match="choices is 0"):
-        DChoices(choices=0, random=Random(1))
+        DChoices(choices=0, seed=1)

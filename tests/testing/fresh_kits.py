@@ -56,7 +56,7 @@ _BLOB_POLICIES = (
     policies.Hybrid(usual=policies.Greedy(), every_seconds=0.0, spread_seconds=10.0), policies.Greedy(),
     policies.Greedy(fill_outputs=True), policies.CostBenefit(min_reclaimed_segments=2), policies.ExpiryForecast(),
     policies.ExpiryForecast(max_dying_fraction=0.0), policies.CopyBudget(max_copied_bytes=1_500),
-    policies.DChoices(random=random.Random(3)), policies.DChoices(choices=1, random=random.Random(3)))
+    policies.DChoices(seed=3), policies.DChoices(choices=1, seed=3))
 # The check of a policy is one of random views, and of one real store for every four of them.
 _VIEWS = 4
 

@@ -9,20 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import attrs
 import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
-from compactlib.blobstore.plan import CompactionPlan, plan_for
-from compactlib.blobstore.policy import StoreView
 from compactlib.catalog.model import Factor, Floor, NodeReport
 from compactlib.indexset import MAX_INDEX, IndexSet
 from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects
 from compactlib.raftlog.model import SegmentRef
 from compactlib.testing import strategies
-from compactlib.testing.blob_histories import BlobHistory, BlobStep, CompactBlobs, Delete, Put, Wait
+from compactlib.testing.blob_histories import BlobHistory, BlobStep, CompactBlobs, Put
 from compactlib.testing.clocks import ClockScript, Jump
 from compactlib.testing.fault_plans import FILE_FAULTS, FaultPlan
 from compactlib.testing.faults import Fault
@@ -188,29 +185,6 @@ def test_a_branch_that_loses_a_record_is_told_so() -> None:
     branch.now[b"b"] = b"2"
     with pytest.raises(AssertionError, match=r"after CompactBranch\(\) the branch holds \{b'a': b'1'\}, and"):
         branch.step(CompactBranch())
-
-
-@attrs.frozen
-class Hasty:
-    """Lets a delete count that could still be taken back."""
-
-    name: str = "hasty"
-
-    def config(self) -> dict[str, Any]:
-        return {}
-
-    def plan(self, view: StoreView, now: float) -> CompactionPlan | None:
-        if not view.eligible:
-            return None
-        return attrs.evolve(plan_for(view, self, view.eligible, now=now, reason="all"), reference_time=now)
-
-
-def test_a_policy_that_takes_what_could_be_undeleted_is_told_so(tmp_path: Path) -> None:
-    with BlobHistory(tmp_path / "store", Hasty()) as store:
-        for step in (Put(0, 250, count=8), Delete(0, 4), Wait(1.0)):
-            store.step(step)
-        with pytest.raises(AssertionError, match=r"hasty: the store refused the plan .* can still be undone"):
-            store.step(CompactBlobs())
 
 
 def test_a_blob_is_put_once_and_stays(tmp_path: Path) -> None:
