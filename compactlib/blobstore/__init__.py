@@ -5,17 +5,17 @@ A policy chooses segments, a compaction copies their valid records into new ones
 on; the segments it took are freed.
 
 >>> import tempfile
->>> from compactlib.blobstore import BlobCompactor, BlobStore, BlobStoreConfig, Sensor, policy_of
+>>> from compactlib.blobstore import BlobStore, BlobStoreConfig, StatsBased
 >>> from compactlib.clock import ManualClock
 >>> clock = ManualClock(1_000_000)
->>> config = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, journal_max_entries=0,
-...                          min_used_fraction=0, max_blob_bytes=0)
->>> with BlobStore(tempfile.mkdtemp() + "/store", config, clock=clock) as store:
+>>> config = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, journal_max_entries=0, max_blob_bytes=0)
+>>> folder = tempfile.mkdtemp() + "/store"
+>>> with BlobStore(folder, config, policy=StatsBased(min_used_fraction=0.0), clock=clock) as store:
 ...     for number in range(8):
 ...         _ = store.put(f"blob {number}", b"x" * 1000, ttl_seconds=3600 if number % 2 else None)
 ...     clock.advance(3601)
-...     plan = policy_of(config).plan(Sensor(store).view(clock.now()), clock.now())
-...     outcome = BlobCompactor(store).compact(plan)
+...     plan = store.plan()
+...     outcome = store.compact(plan)
 ...     [store.get("blob 1"), store.get("blob 2").info.size_bytes, outcome.stats.freed_segments]
 [Missing(id=b'blob 1'), 1000, 1]
 """
@@ -27,11 +27,15 @@ from compactlib._lazy import load_lazily
 if TYPE_CHECKING:
     from compactlib.blobstore.best_range import SegmentRange, best_range
     from compactlib.blobstore.buckets import BucketStatistics
-    from compactlib.blobstore.compact_many import CommitGuard, compact_many
+    from compactlib.blobstore.compact_many import compact_many
     from compactlib.blobstore.compaction_log import CompactionLog, Phase
-    from compactlib.blobstore.compaction_report import BlobCompactionOutcome, BlobCompactionReport
+    from compactlib.blobstore.compaction_report import (
+        BlobCompactionOutcome,
+        BlobCompactionReport,
+        HardDeleteReport,
+        ReclaimReport,
+    )
     from compactlib.blobstore.compaction_work import Questions
-    from compactlib.blobstore.compactor import BlobCompactor
     from compactlib.blobstore.config import BlobStoreConfig, Durability
     from compactlib.blobstore.errors import (
         AlreadyUndeleted,
@@ -41,7 +45,6 @@ if TYPE_CHECKING:
         BlobExpired,
         BlobMissing,
         BlobTooLarge,
-        CompactionInProgress,
         CompactionOutOfOrder,
         DeletedForGood,
         HistoryLost,
@@ -51,11 +54,9 @@ if TYPE_CHECKING:
         StoreFull,
         TtlAlreadyUpdated,
         TtlUpdateTooLate,
-        UnknownPolicy,
         UnknownTrigger,
         WritesStopped,
     )
-    from compactlib.blobstore.hard_delete import HardDeleter, HardDeleteReport
     from compactlib.blobstore.history import CompactionHistory
     from compactlib.blobstore.kept_statistics import BucketSettings, KeptStatistics
     from compactlib.blobstore.lifetimes import PurgeRules
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
         RecordKind,
     )
     from compactlib.blobstore.names import LogPosition, SegmentName
+    from compactlib.blobstore.pace import Pace
     from compactlib.blobstore.peers import ContainerStates, PeerTokens
     from compactlib.blobstore.plan import (
         CompactionPlan,
@@ -105,15 +107,14 @@ if TYPE_CHECKING:
     from compactlib.blobstore.recover import CompactionRecovery
     from compactlib.blobstore.replication import FoundEntries, ReplicaEntry, ReplicationToken
     from compactlib.blobstore.rewrite import CopyRecords
-    from compactlib.blobstore.sense import Sensor
     from compactlib.blobstore.statistics import LogStatistics, container_statistics, log_statistics
     from compactlib.blobstore.status import StoreStatus
     from compactlib.blobstore.store import BlobStore
-    from compactlib.blobstore.swap import CompactableStore, SegmentInfo, Snapshot
+    from compactlib.blobstore.swap import SegmentInfo, Snapshot
     from compactlib.blobstore.triggers import Trigger, parse_triggers
     from compactlib.blobstore.validity import Rules, Verdict, judge
-    from compactlib.blobstore.verify import Finding, StorePicture, VerifyReport, compare, verify
-    from compactlib.report import PolicyRecord
+    from compactlib.blobstore.verify import StorePicture, compare
+    from compactlib.report import Finding, PolicyRecord, VerifyReport
 
 __all__ = [
     "Accepted",
@@ -122,7 +123,6 @@ __all__ = [
     "Blob",
     "BlobCompactionOutcome",
     "BlobCompactionReport",
-    "BlobCompactor",
     "BlobConflict",
     "BlobDeleted",
     "BlobExists",
@@ -136,11 +136,8 @@ __all__ = [
     "BucketSettings",
     "BucketStatistics",
     "Choice",
-    "CommitGuard",
     "CompactAll",
-    "CompactableStore",
     "CompactionHistory",
-    "CompactionInProgress",
     "CompactionLog",
     "CompactionManager",
     "CompactionOutOfOrder",
@@ -162,7 +159,6 @@ __all__ = [
     "GetOptions",
     "Greedy",
     "HardDeleteReport",
-    "HardDeleter",
     "HistoryLost",
     "Hybrid",
     "IndexEntry",
@@ -179,6 +175,7 @@ __all__ = [
     "Missing",
     "NotAStore",
     "NotDeleted",
+    "Pace",
     "PeerTokens",
     "Phase",
     "PlanDoesNotFit",
@@ -188,6 +185,7 @@ __all__ = [
     "PolicyRecord",
     "PurgeRules",
     "Questions",
+    "ReclaimReport",
     "RecordFlag",
     "RecordKind",
     "RecoveryReport",
@@ -201,7 +199,6 @@ __all__ = [
     "SegmentName",
     "SegmentRange",
     "SegmentView",
-    "Sensor",
     "Snapshot",
     "StatsBased",
     "StoreFull",
@@ -212,7 +209,6 @@ __all__ = [
     "Trigger",
     "TtlAlreadyUpdated",
     "TtlUpdateTooLate",
-    "UnknownPolicy",
     "UnknownTrigger",
     "ValidRecords",
     "Verdict",
@@ -229,23 +225,20 @@ __all__ = [
     "parse_triggers",
     "plan_for",
     "plan_for_choice",
-    "verify",
 ]
 
 load_lazily(__name__, {
     ".best_range": ("SegmentRange", "best_range"),
     ".buckets": ("BucketStatistics",),
-    ".compact_many": ("CommitGuard", "compact_many"),
+    ".compact_many": ("compact_many",),
     ".compaction_log": ("CompactionLog", "Phase"),
-    ".compaction_report": ("BlobCompactionOutcome", "BlobCompactionReport"),
+    ".compaction_report": ("BlobCompactionOutcome", "BlobCompactionReport", "HardDeleteReport", "ReclaimReport"),
     ".compaction_work": ("Questions",),
-    ".compactor": ("BlobCompactor",),
     ".config": ("BlobStoreConfig", "Durability"),
     ".errors": ("AlreadyUndeleted", "BlobConflict", "BlobDeleted", "BlobExists", "BlobExpired", "BlobMissing",
-                "BlobTooLarge", "CompactionInProgress", "CompactionOutOfOrder", "DeletedForGood", "HistoryLost",
+                "BlobTooLarge", "CompactionOutOfOrder", "DeletedForGood", "HistoryLost",
                 "NotAStore", "NotDeleted", "PlanDoesNotFit", "StoreFull", "TtlAlreadyUpdated", "TtlUpdateTooLate",
-                "UnknownPolicy", "UnknownTrigger", "WritesStopped"),
-    ".hard_delete": ("HardDeleter", "HardDeleteReport"),
+                "UnknownTrigger", "WritesStopped"),
     ".history": ("CompactionHistory",),
     ".kept_statistics": ("BucketSettings", "KeptStatistics"),
     ".lifetimes": ("PurgeRules",),
@@ -259,6 +252,7 @@ load_lazily(__name__, {
     ".model": ("Answer", "Blob", "BlobId", "BlobInfo", "Deleted", "Expired", "GetOptions", "IndexEntry", "Missing",
                "RecordFlag", "RecordKind"),
     ".names": ("LogPosition", "SegmentName"),
+    ".pace": ("Pace",),
     ".peers": ("ContainerStates", "PeerTokens"),
     ".plan": ("CompactionPlan", "LeftSegment", "PlannedSegment", "check_plan", "forecast", "plan_for",
               "plan_for_choice"),
@@ -269,13 +263,12 @@ load_lazily(__name__, {
     ".recover": ("CompactionRecovery",),
     ".replication": ("FoundEntries", "ReplicaEntry", "ReplicationToken"),
     ".rewrite": ("CopyRecords",),
-    ".sense": ("Sensor",),
     ".statistics": ("LogStatistics", "container_statistics", "log_statistics"),
     ".status": ("StoreStatus",),
     ".store": ("BlobStore",),
-    ".swap": ("CompactableStore", "SegmentInfo", "Snapshot"),
+    ".swap": ("SegmentInfo", "Snapshot"),
     ".triggers": ("Trigger", "parse_triggers"),
     ".validity": ("Rules", "Verdict", "judge"),
-    ".verify": ("Finding", "StorePicture", "VerifyReport", "compare", "verify"),
-    "compactlib.report": ("PolicyRecord",),
+    ".verify": ("StorePicture", "compare"),
+    "compactlib.report": ("Finding", "PolicyRecord", "VerifyReport"),
 })

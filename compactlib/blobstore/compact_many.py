@@ -3,148 +3,262 @@
 Each round copies one cycle of every store that is not done yet, all in one run of the executor, so that a Spark job
 serves hundreds of stores. What a store's tasks end in is noted as it comes.
 
-Each store is run by this compaction alone, until its own part is over. A store that is closed meanwhile ends the round
-for all, since an executor has one budget; the others go on in the next round, with what they had copied.
+Each store is run by this compaction alone, until its own part is over: what was interrupted is finished, then the plan
+is carried out, or one is made. A store that is closed meanwhile ends the round for all, since an executor has one
+budget; the others go on in the next round, with what they had copied.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 
 import attrs
 
 from compactlib.blobstore.compaction_log import Phase
-from compactlib.blobstore.compaction_report import BlobCompactionOutcome
+from compactlib.blobstore.compaction_report import BlobCompactionOutcome, BlobCompactionReport
 from compactlib.blobstore.compaction_work import CompactionWork
 from compactlib.blobstore.events import StoreEvents
 from compactlib.blobstore.plan import CompactionPlan
+from compactlib.blobstore.policy import PlanKind, Policy, StoreView
 from compactlib.blobstore.rewrite import CopyRecords
+from compactlib.blobstore.swap import CompactableStore
 from compactlib.budget import Budget
-from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput
+from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, TaskFailed
+from compactlib.observe import Observer, Observers
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.rewrite import Executor, LocalExecutor, RewriteFailure, RewriteOutcome, foreign_error
 from compactlib.runtime.ownership import Run
 
 if TYPE_CHECKING:
-    from compactlib.blobstore.compactor import BlobCompactor
+    from compactlib.contract import CommitFence
 
 _T = TypeVar("_T")
 
-StoreWork: TypeAlias = "tuple[BlobCompactor, CompactionPlan | None]"
-"""A compactor and its plan, or `None` to resume what is in progress."""
-
-
-CommitGuard: TypeAlias = "Callable[[], contextlib.AbstractContextManager[object]]"
-"""Makes what is entered around a commit."""
+StoreWork: TypeAlias = "tuple[CompactableStore, CompactionPlan | None]"
+"""A store and its plan, or `None` for the plan that its own policy makes now."""
 
 
 def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None, budget: Budget | None = None,
-                 commit_guard: CommitGuard | None = None) -> Mapping[str, BlobCompactionOutcome]:
-    """Carry out plans for many stores at once. One store's failure does not stop the others.
+                 observer: Observer | None = None, fence: CommitFence | None = None,
+                 ) -> Mapping[str, BlobCompactionOutcome]:
+    """Compact many stores at once; each as `BlobStore.compact` does it. One store's failure does not stop the others.
 
     Args:
-        work: each store's compactor and plan.
+        work: each store and its plan.
         executor: who copies; this thread if not given.
-        budget: what the copying may use up, all stores together; the first store's configured rate if not given. The
+        budget: what the work may use up, all stores together; the first store's configured rate if not given. The
             rate of one that is given counts, above the configured ones as well; on a disk that answers too slowly,
             each store's configured pace holds for either.
-        commit_guard: entered around each commit; what it raises fails that store, with nothing committed. A fence goes
-            here: `lambda: fence.guard(resource, token)`.
+        observer: is told, besides the stores' own.
+        fence: entered around each commit, `compactlib.scheduler.TokenFence` for example. One of the library's errors
+            that it raises fails the store whose commit it was.
 
     Returns:
-        The outcome of each store, by its folder: `Skipped` for one that is busy. A store whose outcome is `Failed` has
-        its compaction in progress, unless the error is that it could not begin. What an executor, a question or a
-        commit guard raises that is none of the library's errors is told as `TaskFailed`.
+        The outcome of each store, by its folder. A store whose outcome is `Failed` has its compaction in progress,
+        unless it could not begin.
 
     Raises:
-        CompactlibError: with a single store, why it could not begin (see `BlobCompactor.compact`).
-        InvalidInput: two of the compactors are for one folder.
+        InvalidInput: two plans are for one store, or one is for another store than it is given with.
+        Exception: what a policy or a fence has raised that is none of the library's errors; what was under way goes
+            on with the next compaction.
     """
-    if len({compactor.store.folder for compactor, _ in work}) != len(work):
+    if not isinstance(work, Iterable):
+        raise InvalidInput(f"{work!r:.200} is no list of stores and plans; give [(store, plan), ...]")
+    return run_many([_checked(item) for item in work], executor=executor, budget=budget, observer=observer,
+                    fence=fence)
+
+
+def _checked(item: object) -> StoreTask:
+    match item:
+        case (store, plan) if hasattr(store, "compactions") and isinstance(plan, CompactionPlan | None):
+            return StoreTask(cast("CompactableStore", store), plan)
+    raise InvalidInput(f"{item!r:.200} is no pair of a store and its plan; give (store, plan), or (store, None) for "
+                       f"what the store's own policy chooses")
+
+
+@attrs.frozen
+class StoreTask:
+    """What to do with one store.
+
+    Attributes:
+        store: the store.
+        plan: what to carry out; `None`: what the policy chooses.
+        policy: instead of the store's own.
+        only_resume: finish what is in progress, and no more.
+    """
+
+    store: CompactableStore
+    plan: CompactionPlan | None = None
+    policy: Policy | None = None
+    only_resume: bool = False
+
+
+def run_many(tasks: Sequence[StoreTask], *, executor: Executor | None = None, budget: Budget | None = None,
+             observer: Observer | None = None, fence: CommitFence | None = None) -> Mapping[str, BlobCompactionOutcome]:
+    """See `compact_many`."""
+    require_methods(executor=(executor, "run"), budget=(budget, "lend"), observer=(observer, "event"),
+                    fence=(fence, "guard"))
+    if len({task.store.folder for task in tasks}) != len(tasks):
         raise InvalidInput("two plans are for one store; carry out one after the other")
-    if not work:
+    for task in tasks:
+        if task.plan is not None:
+            task.store.compactions.check(task.plan)
+    if not tasks:
         return {}
-    first = work[0][0].store
+    first = tasks[0].store
     chosen: Executor = LocalExecutor(clock=first.clock) if executor is None else executor
-    limit = Budget(bytes_per_second=first.config.compaction_bytes_per_second,
-                   clock=first.clock) if budget is None else budget
+    limit = first.compactions.new_budget() if budget is None else budget
     with contextlib.ExitStack() as stack:
-        rounds = _Rounds(chosen, limit, contextlib.nullcontext if commit_guard is None else commit_guard,
-                         rate_is_given=budget is not None)
+        rounds = _Rounds(chosen, limit, observer, fence, rate_is_given=budget is not None)
         stack.callback(rounds.end)
-        for compactor, plan in work:
-            try:
-                rounds.add(compactor, plan, stack)
-            except CompactlibError as error:
-                if len(work) == 1:
-                    raise
-                rounds.outcomes[compactor.store.folder] = Failed(error)
+        for task in tasks:
+            rounds.add(task, stack)
         while rounds.active:
             rounds.run_one()
     return rounds.outcomes
 
 
+def require_methods(**arguments: tuple[object, str]) -> None:
+    """Return if each argument has its method, or is `None`.
+
+    Raises:
+        InvalidInput: one has not.
+    """
+    for name, (value, method) in arguments.items():
+        if value is not None and not callable(getattr(value, method, None)):
+            raise InvalidInput(f"the {name} is {value!r:.100}; give an object with the method {method}(), or None")
+
+
 @attrs.define(eq=False)
 class _Active:
-    """A store whose compaction is not done."""
+    """A store whose part is not over.
 
-    compactor: BlobCompactor
+    Attributes:
+        task: what is to be done.
+        run: by which this one runs the store.
+        events: who is told.
+        began: when, by the store's monotonic clock.
+        plan: what is carried out; `None` while an earlier compaction is finished.
+        finished: the report of that one.
+        committed: how many cycles of the compaction in progress were committed before this run.
+        interrupted: whether its tasks were ended because of another store.
+    """
+
+    task: StoreTask
     run: Run
+    events: StoreEvents
     began: float
+    plan: CompactionPlan | None = None
+    finished: BlobCompactionReport | None = None
+    committed: int = 0
     interrupted: bool = False
 
     @property
+    def store(self) -> CompactableStore:
+        return self.task.store
+
+    @property
     def work(self) -> CompactionWork:
-        work = self.compactor.work()
+        work = self.store.compactions.work(self.events)
         assert work is not None, "only a store with a compaction in progress is active"
         return work
 
     @property
     def folder(self) -> str:
-        return self.compactor.store.folder
+        return self.store.folder
 
     @property
     def elapsed(self) -> float:
-        return self.compactor.store.clock.monotonic() - self.began
+        return self.store.clock.monotonic() - self.began
+
+    @property
+    def changed(self) -> Literal["no", "partly", "unknown"]:
+        """What has changed since it began, if it fails now."""
+        compactions = self.store.compactions
+        if compactions.is_unsure:
+            return "unknown"
+        log = compactions.log
+        has_committed = log is not None and len(log.committed) > self.committed
+        return "partly" if has_committed or self.finished is not None else "no"
 
 
 class _Rounds:
     """Cycle by cycle through all stores."""
 
-    def __init__(self, executor: Executor, budget: Budget, commit_guard: CommitGuard, *, rate_is_given: bool) -> None:
+    def __init__(self, executor: Executor, budget: Budget, observer: Observer | None, fence: CommitFence | None, *,
+                 rate_is_given: bool) -> None:
         self.executor = executor
         self.budget = budget
-        self.commit_guard = commit_guard
+        self.observer = observer
+        self.fence = fence
         self.rate_is_given = rate_is_given
         self.active: list[_Active] = []
         self.outcomes: dict[str, BlobCompactionOutcome] = {}
-        self._running: dict[str, tuple[BlobCompactor, Run]] = {}
+        self._running: dict[str, tuple[CompactableStore, Run]] = {}
 
-    def add(self, compactor: BlobCompactor, plan: CompactionPlan | None, stack: contextlib.ExitStack) -> None:
+    # -- one store's part: beginning, and its end
+
+    def add(self, task: StoreTask, stack: contextlib.ExitStack) -> None:
         """Begin, or resume; what follows is marked as done by the store's run, until the stack ends."""
-        store = compactor.store
-        began = store.clock.monotonic()
-        run = compactor.take(self.budget)
-        if run is None:
-            self.outcomes[store.folder] = compactor.busy()
+        store, compactions = task.store, task.store.compactions
+        try:
+            run = compactions.take(self.budget)
+        except CompactlibError as error:
+            self.outcomes[store.folder] = Failed(error)
             return
-        self._running[store.folder] = compactor, run
+        if run is None:
+            self.outcomes[store.folder] = compactions.busy()
+            return
+        self._running[store.folder] = store, run
         # One in the other, so that the last one's mark is that of all.
         stack.enter_context(run.inside())
-        try:
-            if plan is not None:
-                compactor.begin(plan)
-            if compactor.work() is not None:
-                self.active.append(_Active(compactor, run, began))
-                return
-            self.outcomes[store.folder] = Skipped(f"no compaction of store {store.name} is in progress")
-        except BaseException:
-            self._release(store.folder)
-            raise
-        self._release(store.folder)
+        active = _Active(task, run, StoreEvents(store.name, self._told(store)), store.clock.monotonic())
+        self.active.append(active)
+        if compactions.log is None:
+            self._next(active)
+        else:
+            active.committed = len(compactions.log.committed)
+
+    def _told(self, store: CompactableStore) -> Observer:
+        return store.observer if self.observer is None else Observers(store.observer, self.observer)
+
+    def _next(self, active: _Active) -> None:
+        """Nothing is in progress (any more): plan, and begin, if there is something to do."""
+        store, task = active.store, active.task
+        if task.only_resume:
+            self._over(active, Skipped(f"no compaction of store {store.name} is in progress"))
+            return
+        plan = self._planned(active) if task.plan is None else task.plan
+        if plan is None:
+            return
+        refused = plan.why if plan.is_empty else self._guarded(active, partial(_no_room, store, plan))
+        if refused and active.finished is not None and task.plan is None:
+            self._over(active, Done(active.finished))
+        elif refused:
+            self._over(active, Skipped(refused))
+        elif active in self.active:
+            active.committed = 0
+            self._guarded(active, partial(store.compactions.begin, plan, active.events))
+            active.plan = plan
+
+    def _planned(self, active: _Active) -> CompactionPlan | None:
+        """What the policy chooses now; `None` if the store could not be looked at. What the policy raises is raised."""
+        store, policy, plan = active.store, active.task.policy, None
+        compactions, budget = store.compactions, active.run.budget
+        view = self._guarded(active, partial(compactions.view, policy, budget))
+        if view is not None:
+            plan = compactions.plan(view, policy)
+            if plan.kind == "full" and store.config.close_active_segment and _has_free_segment(view):
+                # A full round: what is written to should be a part of it.
+                self._guarded(active, store.close_active_segment)
+                if active not in self.active:
+                    return None
+                view = self._guarded(active, partial(compactions.view, policy, budget))
+                plan = None if view is None else compactions.plan(view, policy)
+        return plan
 
     def end(self) -> None:
         """Whatever has happened: nobody is kept from the stores any more."""
@@ -152,85 +266,147 @@ class _Rounds:
             self._release(folder)
 
     def _release(self, folder: str) -> None:
-        compactor, run = self._running.pop(folder)
-        compactor.store.compactions.ownership.release(run)
+        store, run = self._running.pop(folder)
+        store.compactions.ownership.release(run)
+
+    def _guarded(self, active: _Active, step: Callable[[], _T]) -> _T | None:
+        """Do a step of one store; its failure ends this store's part, and no other's."""
+        try:
+            return step()
+        except Exception as error:
+            self._fail(active, error)
+            return None
+
+    def _fail(self, active: _Active, error: Exception) -> None:
+        compactions, name = active.store.compactions, active.store.name
+        known = error if isinstance(error, CompactlibError) else foreign_error(f"compact {name}", error)
+        if isinstance(known, TaskFailed):
+            compactions.note(known)
+        if compactions.log is not None:
+            active.events.failed(compactions.log.phase.value, known)
+        self._over(active, Failed(known, active.changed))
+
+    def _over(self, active: _Active, outcome: BlobCompactionOutcome) -> None:
+        self.outcomes[active.folder] = outcome
+        self.active.remove(active)
+        self._release(active.folder)
+
+    # -- the rounds
 
     def run_one(self) -> None:
         """One cycle of every store."""
         tasks: list[CopyRecords] = []
         owners: dict[str, _Active] = {}
         kept = isinstance(self.executor, LocalExecutor)
-        for store in list(self.active):
-            asked = self._guarded(store, lambda store=store: store.work.next_tasks(  # type: ignore[misc]
-                kept=kept, rate_is_given=self.rate_is_given, budget=store.run.budget)) or []
+        for active in list(self.active):
+            asked = self._guarded(active, lambda active=active: active.work.next_tasks(  # type: ignore[misc]
+                kept=kept, rate_is_given=self.rate_is_given, budget=active.run.budget)) or []
             tasks += asked
-            owners.update((task.name, store) for task in asked)
+            owners.update((task.name, active) for task in asked)
         if tasks:
             self._copy(tasks, owners)
-        for store in list(self.active):
-            if store.interrupted:
-                store.interrupted = False
+        for active in list(self.active):
+            if active.interrupted:
+                active.interrupted = False
             else:
-                self._guarded(store, partial(self._finish, store))
+                self._finish(active)
 
     def _copy(self, tasks: list[CopyRecords], owners: Mapping[str, _Active]) -> None:
         """Let the executor copy, and note what comes back."""
         last = self.active[-1]
-        observer = last.run.observer(owners[tasks[0].name].compactor.store.observer)
+        observer = last.run.observer(self._told(owners[tasks[0].name].store))
         shared = self.budget.lend()
         with contextlib.ExitStack() as stack:
-            for store in self.active:
-                stack.enter_context(store.compactor.store.compactions.ownership.cancels(shared))
+            for active in self.active:
+                stack.enter_context(active.store.compactions.ownership.cancels(shared))
             try:
                 outcomes = self.executor.run(tasks, budget=shared, observer=observer)
                 # Nothing that it runs here goes on when this is left.
                 if isinstance(outcomes, Generator):
                     stack.callback(outcomes.close)
                 for outcome in outcomes:
-                    store = owners[outcome.task]
-                    if store not in self.active:
+                    active = owners[outcome.task]
+                    if active not in self.active:
                         continue
-                    if _is_for_another(outcome, shared, store):
-                        store.interrupted = True
+                    if _is_for_another(outcome, shared, active):
+                        active.interrupted = True
                     else:
-                        self._guarded(store, partial(store.work.take, outcome, budget=store.run.budget))
+                        self._guarded(active, partial(active.work.take, outcome, budget=active.run.budget))
             except Exception as error:
                 # An executor of the host's own may raise anything; what it has copied so far is noted.
-                for store in {id(each): each for each in owners.values()}.values():
-                    if store in self.active:
-                        self._fail(store, error)
+                for active in {id(each): each for each in owners.values()}.values():
+                    if active in self.active:
+                        self._fail(active, error)
 
-    def _finish(self, store: _Active) -> None:
-        if store.work.log.phase is not Phase.DONE:
-            # A resumed compaction may have had nothing left to do but to close its log.
-            with self.commit_guard():
-                store.work.finish_cycle(budget=store.run.budget)
-        if store.work.log.phase is Phase.DONE:
-            report = store.compactor.close(store.work, store.elapsed)
-            damaged = report.damage[:1] if not report.sources else ()
-            self._over(store, Failed(damaged[0]) if damaged else Done(report))
+    def _finish(self, active: _Active) -> None:
+        """Commit the cycle, and end the compaction if it was the last one."""
+        work = active.work
+        # A resumed compaction may have had nothing left to do but to close its log.
+        if work.log.phase is not Phase.DONE and not self._commit(active, work):
+            return
+        if work.log.phase is Phase.DONE:
+            kind = active.plan.kind if active.plan is not None else "full" if work.log.is_full else "normal"
+            is_carried_out = not work.log.dropped
+            report = self._guarded(active, lambda: active.store.compactions.close(work, active.elapsed))
+            if report is not None:
+                if is_carried_out:
+                    self._remember(active, kind)
+                self._done(active, report)
 
-    def _guarded(self, store: _Active, step: Callable[[], _T]) -> _T | None:
-        """Do a step of one store; its failure ends this store's part, and no other's."""
+    def _commit(self, active: _Active, work: CompactionWork) -> bool:
+        """Whether it went well. What entering or leaving the fence raises that is none of the library's is raised."""
+        failed: list[Exception] = []
         try:
-            return step()
+            with contextlib.nullcontext() if self.fence is None else self.fence.guard():
+                try:
+                    work.finish_cycle(budget=active.run.budget)
+                except Exception as error:
+                    failed.append(error)
+                    raise
         except Exception as error:
-            self._fail(store, error)
-            return None
+            if error not in failed and not isinstance(error, CompactlibError):
+                raise
+            self._fail(active, error)
+            return False
+        if failed:
+            # A guard that lets nothing through.
+            self._fail(active, failed[0])
+        return not failed
 
-    def _fail(self, store: _Active, error: Exception) -> None:
-        told = store.compactor.store
-        known = error if isinstance(error, CompactlibError) else foreign_error(f"compact {told.name}", error)
-        StoreEvents(told.name, told.observer).failed(store.work.log.phase.value, known)
-        self._over(store, Failed(known))
+    def _remember(self, active: _Active, kind: PlanKind) -> None:
+        """That a plan was carried out, so that schedules count from now. Without it, one comes due too early."""
+        store = active.store
+        try:
+            store.compactions.sensor.carried_out(kind, store.clock.now())
+        except CompactlibError as error:
+            active.events.history_not_kept(error)
 
-    def _over(self, store: _Active, outcome: BlobCompactionOutcome) -> None:
-        self.outcomes[store.folder] = outcome
-        self.active.remove(store)
-        self._release(store.folder)
+    def _done(self, active: _Active, report: BlobCompactionReport) -> None:
+        if active.plan is None and not active.task.only_resume:
+            active.finished = report
+            self._next(active)
+            return
+        damaged = report.damage[:1] if not report.sources else ()
+        self._over(active, Failed(damaged[0], active.changed) if damaged
+                   else Done(attrs.evolve(report, finished=active.finished)))
 
 
-def _is_for_another(outcome: RewriteOutcome, shared: Budget, store: _Active) -> bool:
+def _has_free_segment(view: StoreView) -> bool:
+    return len(view.segments) < view.capacity_bytes // view.segment_bytes
+
+
+def _no_room(store: CompactableStore, plan: CompactionPlan) -> str | None:
+    """Why a plan is not begun, if the disk has no room for what it writes before it gives any back."""
+    if not plan.bytes_needed:
+        return None
+    available = store.files.available_bytes(store.folder)
+    if available is None or available >= plan.bytes_needed:
+        return None
+    return (f"the compaction of store {store.name} needs {plan.bytes_needed:,} bytes of room on the disk before it "
+            f"gives any back, and {available:,} are available in {store.folder}; free some, or compact fewer segments")
+
+
+def _is_for_another(outcome: RewriteOutcome, shared: Budget, active: _Active) -> bool:
     """Whether a task was ended only because another store of the round is being closed."""
     return (isinstance(outcome, RewriteFailure) and isinstance(outcome.error, BudgetSpent) and shared.cancelled
-            and store.run.budget.refusal is None)
+            and active.run.budget.refusal is None)

@@ -175,16 +175,11 @@ def next_number(folder: StrPath) -> int:
     return newest + (1 << 20) if log is None else log.next_number
 
 
-def prune_history(files: Files, folder: StrPath, before_ms: int) -> list[str]:
-    """Remove the logs of compactions that were started before `before_ms`; never the newest, which holds the number.
-
-    Returns the names removed.
+def outdated_history(folder: StrPath, before_ms: int) -> list[str]:
+    """The names of logs of compactions that were started before `before_ms`; never the newest, which holds the number.
 
     Raises:
-        StorageError: the disk refused; what is left is tried again the next time.
+        StorageError: the folder, or a file of the history, cannot be read.
     """
     known = list(_history(folder))
-    old = [name for name, log in known[:-1] if isinstance(log, CompactionLog) and log.started_ms < before_ms]
-    for name in old:
-        files.unlink(os.path.join(folder, name))
-    return old
+    return [name for name, log in known[:-1] if isinstance(log, CompactionLog) and log.started_ms < before_ms]

@@ -35,6 +35,7 @@ class BlobCompactionReport(Printed):
         damage: what was found there.
         resumed: whether it had been begun by an earlier run.
         seconds: how long this run took.
+        finished: the report of an earlier compaction, which was interrupted and has been finished first.
     """
 
     store: str
@@ -50,6 +51,7 @@ class BlobCompactionReport(Printed):
     damage: tuple[CorruptData, ...] = ()
     resumed: bool = False
     seconds: float = 0.0
+    finished: BlobCompactionReport | None = None
 
     @property
     def freed_segments(self) -> int:
@@ -75,5 +77,48 @@ class BlobCompactionReport(Printed):
                 f"{self.seconds:.3f} s{trouble}")
 
 
+@attrs.frozen
+class HardDeleteReport:
+    """What one hard delete did.
+
+    Attributes:
+        records: records overwritten.
+        bytes_written: bytes written over them.
+        sequence: every delete up to this one has been looked at.
+    """
+
+    records: int
+    bytes_written: int
+    sequence: int
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class ReclaimReport(Printed):
+    """What `BlobStore.reclaim` did.
+
+    Attributes:
+        store: the store's name.
+        removed: names of the files that were removed: what attempts had left, and logs of old compactions.
+        freed_bytes: how large they were.
+        erased: what the hard delete did, `None` if the store is not configured so.
+    """
+
+    store: str
+    removed: tuple[str, ...] = ()
+    freed_bytes: int = 0
+    erased: HardDeleteReport | None = None
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row a file, and one for the hard delete."""
+        rows: list[dict[str, Any]] = [{"what": "removed", "file": name, "records": None} for name in self.removed]
+        if self.erased is not None:
+            rows.append({"what": "overwritten", "file": None, "records": self.erased.records})
+        return rows
+
+    def _summary(self) -> str:
+        erased = "" if self.erased is None else f", overwrote the content of {self.erased.records:,} deleted blobs"
+        return f"reclaim of {self.store}: {len(self.removed)} files, {self.freed_bytes:,} bytes{erased}"
+
+
 BlobCompactionOutcome: TypeAlias = Outcome[BlobCompactionReport]
-"""`Done(report)`, `Skipped` if there was nothing to do, `Failed` with the error; then it can be resumed or dropped."""
+"""`Done(report)`, `Skipped` if there was nothing to do, `Failed` with the error; then the next compaction goes on."""

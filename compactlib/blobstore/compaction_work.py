@@ -32,7 +32,7 @@ from compactlib.blobstore.swap import CompactableStore, Snapshot
 from compactlib.blobstore.tombstones import DroppedPuts
 from compactlib.blobstore.validity import Rules, Verdict, nobody
 from compactlib.budget import Budget
-from compactlib.errors import CompactlibError, Conflict, CorruptData
+from compactlib.errors import CompactlibError, Conflict, CorruptData, InvalidInput
 from compactlib.files import list_folder
 from compactlib.rewrite import RewriteFailure, RewriteOutcome, RewriteResult
 
@@ -51,10 +51,28 @@ class Questions:
     Attributes:
         seen_by_all_peers: whether every peer that counts has read a tombstone.
         is_container_gone: whether a record's container is gone for good.
+
+    Raises:
+        InvalidInput: one cannot be called.
     """
 
     seen_by_all_peers: Question = nobody
     is_container_gone: Question = nobody
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("seen_by_all_peers", "is_container_gone"):
+            if not callable(getattr(self, name)):
+                raise InvalidInput(f"{name} is {getattr(self, name)!r:.100}; give a function of a record's index entry")
+
+
+def require_questions(value: object) -> None:
+    """Return if it is what a store may ask.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    if not isinstance(value, Questions):
+        raise InvalidInput(f"the questions of a store are {value!r:.100}; give Questions(...)")
 
 
 class CompactionWork:
@@ -65,11 +83,15 @@ class CompactionWork:
         file: where each step is noted.
         log: how far it has come, as on the disk.
         questions: asked of the host.
+        events: who is told.
         resumed: whether an earlier run had begun it.
+
+    Attributes:
+        is_unsure: whether the disk refused the step that commits, so that it may have taken it all the same.
     """
 
-    def __init__(self, store: CompactableStore, file: CompactionFile, log: CompactionLog, questions: Questions, *,
-                 resumed: bool) -> None:
+    def __init__(self, store: CompactableStore, file: CompactionFile, log: CompactionLog, questions: Questions,
+                 events: StoreEvents, *, resumed: bool) -> None:
         self.log: CompactionLog = log
         self.file: CompactionFile = file
         self.resumed: bool = resumed
@@ -77,10 +99,11 @@ class CompactionWork:
         self.copied_records: int = 0
         self.damage: list[CorruptData] = []
         self.questions: Questions = questions
+        self.events: StoreEvents = events
+        self.is_unsure: bool = False
         self._store = store
         self._files = store.files
         self._folder = store.folder
-        self._events = StoreEvents(store.name, store.observer)
         self._dropped_puts = DroppedPuts(store.incarnation, complete=not resumed)
         self._plan: CyclePlan | None = None
         self._ready: dict[SegmentName, Target] = {}
@@ -108,6 +131,7 @@ class CompactionWork:
         """
         self._store.require_mine()
         self._failures.clear()
+        self.is_unsure = False
         plan = None
         while plan is None and self.log.phase in (Phase.PREPARE, Phase.COPY):
             try:
@@ -120,7 +144,8 @@ class CompactionWork:
         halves = self._half_written() if kept and self._has_leftovers else {}
         self._has_leftovers = True
         # How much is read at once follows from the rate that limits it.
-        rate = self._store.config.compaction_bytes_per_second
+        pace = self._store.config.pace
+        rate = None if pace is None else pace.limit
         if rate_is_given and budget is not None:
             rate = budget.remaining.bytes_per_second
         return [self._task(target, kept, halves.get(target.name), rate, self._pace(rate_is_given))
@@ -205,13 +230,10 @@ class CompactionWork:
             is_container_gone=self.questions.is_container_gone if config.drop_dead_containers else nobody)
 
     def _pace(self, rate_is_given: bool) -> Pace | None:
-        config = self._store.config
-        rate, slowest = config.compaction_bytes_per_second, config.compaction_min_bytes_per_second
-        if rate is None or slowest >= rate or config.compaction_latency_threshold_seconds <= 0:
+        pace = self._store.config.pace
+        if pace is None or not pace.may_fall:
             return None
-        return Pace(max_bytes_per_second=rate, min_bytes_per_second=slowest,
-                    threshold_seconds=config.compaction_latency_threshold_seconds,
-                    divisor=config.compaction_rate_divisor, only_if_slow=rate_is_given)
+        return attrs.evolve(pace, only_if_slow=pace.only_if_slow or rate_is_given)
 
     def _task(self, target: TargetPlan, kept: bool, half_written: str | None, rate: float | None,
               pace: Pace | None) -> CopyRecords:
@@ -296,7 +318,7 @@ class CompactionWork:
         if segment is None or segment not in base.remaining:
             raise error
         self.damage.append(error)
-        self._events.damage_found(str(segment), error)
+        self.events.damage_found(str(segment), error)
         self.log = base.leave_out(segment)
         self._write_log()
 
@@ -337,7 +359,9 @@ class CompactionWork:
         self._files.sync_folder(self._folder)
         committed = self.log.start_commit(plan.moves, plan.copied_bytes, milliseconds(self._store.clock.now()))
         # If this is refused, the log on the disk may say either; nothing has its name yet, so that both are true.
+        self.is_unsure = True
         self.file.write(committed)
+        self.is_unsure = False
         self.log = committed
         self.verdicts += plan.verdicts
 
@@ -363,7 +387,7 @@ class CompactionWork:
             self._write_log()
         # Else the log is written with the beginning of the next cycle; a crash before that cleans up once more.
         verdicts = {} if self._plan is None else self._plan.verdicts
-        self._events.cycle_ended(number, cycle, verdicts)
+        self.events.cycle_ended(number, cycle, verdicts)
         self._plan = None
         self._has_leftovers = False
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno as _errno
 import os
 
-from compactlib.errors import Busy, Conflict, DiskFull, InvalidInput, NotFound, Stale, StorageError
+from compactlib.errors import Conflict, DiskFull, InvalidInput, NotFound, Stale, StorageError
 
 
 class NotAStore(InvalidInput):
@@ -93,10 +93,11 @@ class StoreFull(DiskFull):
         wanted_bytes: what did not fit.
     """
 
-    _advice = "the log has no free segment left: compact the store, or create a larger one"
-
     def __init__(self, *, path: str | os.PathLike[str], capacity_bytes: int, wanted_bytes: int) -> None:
-        super().__init__(operation="append", path=path, errno=_errno.ENOSPC)
+        super().__init__(operation="append", path=path, errno=_errno.EDQUOT)
+        for_what = f"a record of {wanted_bytes:,} bytes" if wanted_bytes else "going on"
+        self.args = (f"append {self.path}: all {capacity_bytes:,} bytes of the log's capacity are in segments, and "
+                     f"{for_what} needs another one; compact the store, or create a larger one",)
         self.capacity_bytes = capacity_bytes
         self.wanted_bytes = wanted_bytes
 
@@ -119,18 +120,6 @@ class CompactionOutOfOrder(Conflict):
         self.phase = phase
 
 
-class CompactionInProgress(Busy):
-    """The store has a compaction that is not finished. Resume it, or drop it, before another one is begun.
-
-    Attributes:
-        phase: the phase that it is in.
-    """
-
-    def __init__(self, message: str, *, phase: str) -> None:
-        super().__init__(message)
-        self.phase = phase
-
-
 class UnknownName(InvalidInput):
     """Nothing of the library has this name; the leaves say what was looked for.
 
@@ -143,10 +132,6 @@ class UnknownName(InvalidInput):
         super().__init__(message)
         self.name = name
         self.known = known
-
-
-class UnknownPolicy(UnknownName):
-    """No compaction policy of the library has this name. Take one of `known`, or pass a policy of your own."""
 
 
 class UnknownTrigger(UnknownName):

@@ -34,6 +34,8 @@ COMPACTION_FAILED = "blobstore_compaction_failed"
 """A compaction stopped with an error; it can be resumed or dropped."""
 COMPACTION_DONE = "blobstore_compaction_done"
 """A compaction has come to its end."""
+PLAN_HISTORY_NOT_KEPT = "blobstore_plan_history_not_kept"
+"""A compaction is done, but the disk refused to note when: a scheduled round may come due again too early."""
 
 
 @attrs.frozen
@@ -78,6 +80,10 @@ class StoreEvents:
         """See `COMPACTION_DONE`."""
         self._tell(COMPACTION_DONE, number=number, victims=list(victims), freed_segments=freed_segments,
                    copied_bytes=copied_bytes)
+
+    def history_not_kept(self, error: CompactlibError) -> None:
+        """See `PLAN_HISTORY_NOT_KEPT`."""
+        self._tell(PLAN_HISTORY_NOT_KEPT, error=str(error))
 
     def _tell(self, event: str, **fields: Any) -> None:
         self.observer.event(event, {"store": self.store, **fields})

@@ -2,7 +2,7 @@
 
 It follows the deletes in the order of their sequences, and remembers durably how far it has come; since compactions
 keep sequences, it never has to begin anew because of one. It works in small batches, each a run of the store like a
-compaction, and gives way to compactions: while one runs, or waits to be resumed, nothing is overwritten.
+compaction, and gives way to compactions: while one runs, or waits to be finished, nothing is overwritten.
 
 A batch: what is to be overwritten is written down durably (`erasure`), then the index says that the contents are gone,
 then the records are overwritten and synced, then the note is cleared. A crash in between is made good when the store
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from compactlib.blobstore.breather import Breather
-from compactlib.blobstore.compactor import BlobCompactor
+from compactlib.blobstore.compaction_report import HardDeleteReport
 from compactlib.blobstore.erasure import (
     Erasure,
     HardDeleteState,
@@ -27,13 +27,13 @@ from compactlib.blobstore.erasure import (
     total_bytes,
     write_state,
 )
+from compactlib.blobstore.events import StoreEvents
 from compactlib.blobstore.index_file import write_index
 from compactlib.blobstore.index_segment import IndexSegment
 from compactlib.blobstore.model import IndexEntry, RecordFlag, RecordKind, milliseconds
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.records import content_range, encode_head
 from compactlib.blobstore.segment import salt_of
-from compactlib.blobstore.store_compactions import StoreBusy
 from compactlib.blobstore.swap import CompactableStore, Snapshot
 from compactlib.budget import Budget
 from compactlib.errors import AuditFailed, CompactlibError, CorruptData
@@ -43,32 +43,16 @@ MAX_BATCH_RECORDS = 64
 MAX_BATCH_BYTES = 8 << 20
 
 
-@attrs.frozen
-class HardDeleteReport:
-    """What one run did.
-
-    Attributes:
-        records: records overwritten.
-        bytes_written: bytes written over them.
-        sequence: every delete up to this one has been looked at.
-    """
-
-    records: int
-    bytes_written: int
-    sequence: int
-
-
 class HardDeleter:
     """Overwrites the content of deleted blobs of one store. Several for one store take turns.
 
     Args:
         store: the store.
-        compactor: its compactor, to which it gives way.
     """
 
-    def __init__(self, store: CompactableStore, compactor: BlobCompactor) -> None:
+    def __init__(self, store: CompactableStore) -> None:
         self._store = store
-        self._compactor = compactor
+        self._events = StoreEvents(store.name, store.observer)
         self._state = self._read()
 
     @property
@@ -79,38 +63,37 @@ class HardDeleter:
     def run(self, *, budget: Budget | None = None) -> Outcome[HardDeleteReport]:
         """Carry out every delete that is in effect by now and was not looked at before.
 
-        `Skipped` if the store is busy (a compaction is running), `Failed` with `CompactionInProgress` if one waits to
-        be resumed, with `BudgetSpent` if the budget ended or the store is being closed; what was done stays, and the
-        next run goes on from there.
+        `Skipped` if the store is busy, or a compaction waits to be finished; `Failed` with `BudgetSpent` if the budget
+        ended or the store is being closed. What was done stays, and the next run goes on from there.
 
         Args:
             budget: what it may use up; the configured rate if not given.
         """
-        config = self._store.config
-        limit = Budget(bytes_per_second=config.hard_delete_bytes_per_second,
-                       clock=self._store.clock) if budget is None else budget
+        store, compactions = self._store, self._store.compactions
+        limit = Budget(bytes_per_second=store.config.hard_delete_bytes_per_second,
+                       clock=store.clock) if budget is None else budget
         records = written = 0
         lent = limit.lend()
         try:
-            self._store.require_mine()
-            with self._store.compactions.ownership.cancels(lent):
-                while (batch := self._next_batch(Breather(self._store.clock, lent))) is not None:
+            store.require_mine()
+            with compactions.ownership.cancels(lent):
+                while (batch := self._next_batch(Breather(store.clock, lent))) is not None:
                     erasures, sequence = batch
                     lent.spend(total_bytes(erasures))
-                    with self._compactor.running(lent) as run:
-                        if run is None:
-                            busy = self._compactor.busy().reason
-                            return StoreBusy(f"{busy}; {records} records were overwritten before" if records else busy)
-                        self._compactor.require_none()
+                    with compactions.running(lent) as run:
+                        refused = compactions.busy() if run is None else compactions.in_the_way()
+                        if refused is not None:
+                            before = f"; {records} records were overwritten before" if records else ""
+                            return attrs.evolve(refused, reason=refused.reason + before)
                         # What was found may have moved, or another one have been here, while the budget let us wait.
                         if self._still_there(erasures) and self._stored().sequence == self._state.sequence:
                             written += self._carry_out(erasures, sequence)
                             records += len(erasures)
         except CompactlibError as error:
-            return Failed(error)
+            return Failed(error, "partly" if records else "no")
         finally:
             if records:
-                self._compactor.events.contents_erased(records, written)
+                self._events.contents_erased(records, written)
         return Done(HardDeleteReport(records, written, self._state.sequence))
 
     def audit(self) -> None:
@@ -127,7 +110,7 @@ class HardDeleter:
         try:
             return self._known(read_state(self._store.folder))
         except CorruptData as error:
-            self._compactor.events.hard_delete_reset(error)
+            self._events.hard_delete_reset(error)
             return self._known(None)
 
     def _stored(self) -> HardDeleteState:

@@ -6,8 +6,7 @@ from typing import Literal, TypeAlias
 
 import attrs
 
-from compactlib.blobstore.config import BlobStoreConfig
-from compactlib.blobstore.triggers import Trigger, parse_triggers
+from compactlib.blobstore.triggers import Trigger
 from compactlib.errors import InvalidInput
 
 Cause: TypeAlias = Literal["admin", "resume", "retry", "periodic"]
@@ -40,15 +39,6 @@ class ManagerSettings:
             raise InvalidInput(f"check_seconds {self.check_seconds}, retry_seconds {self.retry_seconds}, "
                                f"max_retry_seconds {self.max_retry_seconds}: each is above 0, and the last is the "
                                f"larger of the two")
-
-    @classmethod
-    def of(cls, config: BlobStoreConfig) -> ManagerSettings:
-        """The settings that a store's configuration holds for its manager.
-
-        Raises:
-            UnknownTrigger: `compaction_triggers` names one that there is not.
-        """
-        return cls(triggers=parse_triggers(config.compaction_triggers), check_seconds=config.compaction_check_seconds)
 
 
 @attrs.frozen

@@ -16,39 +16,53 @@ _LONGEST_WAIT_SECONDS = 10.0
 
 @attrs.frozen(kw_only=True)
 class Pace:
-    """A rate between two limits, by the latency of the disk. Numbers in Python do not overflow (W11).
+    """How fast a compaction copies: a rate, and how far it falls by the latency of the disk.
 
     Attributes:
-        max_bytes_per_second: the rate while the disk answers within the threshold, > 0.
-        min_bytes_per_second: the rate that is kept however slow the disk is, > 0 and at most the other.
-        threshold_seconds: latency per MiB up to which nothing is held back, > 0.
+        bytes_per_second: the rate while the disk answers within the threshold, > 0.
+        min_bytes_per_second: the rate that is kept however slow the disk is, > 0; as large as the other one or larger:
+            the rate never falls.
+        latency_threshold_seconds: latency per MiB up to which nothing is held back, >= 0; 0: the rate never falls.
         divisor: by how much the rate above the minimum is divided once the threshold is passed, > 0.
-        only_if_slow: nothing is held back while the disk answers within the threshold, since a budget of the caller's
-            own limits the rate.
+        only_if_slow: nothing is held back while the disk answers within the threshold; so it is as well where a budget
+            of the caller's own limits the rate.
 
     Raises:
         InvalidInput: a number is out of its range.
     """
 
-    max_bytes_per_second: float
-    min_bytes_per_second: float
-    threshold_seconds: float = 0.020
+    bytes_per_second: float = float(_MIB)
+    min_bytes_per_second: float = 512.0 * 1024
+    latency_threshold_seconds: float = 0.020
     divisor: float = 1.0
     only_if_slow: bool = False
 
     def __attrs_post_init__(self) -> None:
-        if not (0 < self.min_bytes_per_second <= self.max_bytes_per_second < math.inf
-                and self.threshold_seconds > 0 and self.divisor > 0):
-            raise InvalidInput(f"{self} is no pace: give 0 < minimum <= maximum rate, and a positive threshold and "
-                               f"divisor")
+        for name in ("bytes_per_second", "min_bytes_per_second", "latency_threshold_seconds", "divisor"):
+            value = getattr(self, name)
+            least = 0 if name == "latency_threshold_seconds" else math.ulp(0.0)
+            if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value < math.inf:
+                raise InvalidInput(f"{name} of a pace is {value!r}; give a positive number, or no pace for no limit")
+        if not isinstance(self.only_if_slow, bool):
+            raise InvalidInput(f"only_if_slow of a pace is {self.only_if_slow!r}; give True or False")
+
+    @property
+    def limit(self) -> float | None:
+        """The rate on a disk that is not slow, `None` for none."""
+        return None if self.only_if_slow else self.bytes_per_second
+
+    @property
+    def may_fall(self) -> bool:
+        """Whether the rate depends on the disk."""
+        return self.min_bytes_per_second < self.bytes_per_second and self.latency_threshold_seconds > 0
 
     def rate(self, latency_seconds: float) -> float:
         """Bytes per second at a latency per MiB."""
-        if latency_seconds <= self.threshold_seconds:
-            return self.max_bytes_per_second
-        above = self.max_bytes_per_second - self.min_bytes_per_second
-        rate = self.min_bytes_per_second + above * self.threshold_seconds / latency_seconds / self.divisor
-        return min(max(rate, self.min_bytes_per_second), self.max_bytes_per_second)
+        if not self.may_fall or latency_seconds <= self.latency_threshold_seconds:
+            return self.bytes_per_second
+        above = self.bytes_per_second - self.min_bytes_per_second
+        rate = self.min_bytes_per_second + above * self.latency_threshold_seconds / latency_seconds / self.divisor
+        return min(max(rate, self.min_bytes_per_second), self.bytes_per_second)
 
 
 class PaceKeeper:
@@ -67,7 +81,7 @@ class PaceKeeper:
         if size <= 0:
             return 0.0
         self._latencies.append(seconds * _MIB / size)
-        if self._pace.only_if_slow and self.latency <= self._pace.threshold_seconds:
+        if self._pace.only_if_slow and self.latency <= self._pace.latency_threshold_seconds:
             return 0.0
         due = size / self._pace.rate(self.latency) - seconds
         return min(max(due, 0.0), _LONGEST_WAIT_SECONDS)

@@ -38,8 +38,7 @@ class PeerTokens:
     Args:
         incarnation: the store's; a peer with a token of another one has to begin anew, and has seen nothing.
         peers: their names; with none, nobody holds a tombstone back.
-        ignore_idle_seconds: a peer not heard of for longer than this does not count; 0 never ignores one
-            (`BlobStoreConfig.ignore_idle_peers_seconds`).
+        ignore_idle_seconds: a peer not heard of for longer than this does not count; 0 never ignores one.
         clock: where time comes from.
 
     Raises:
@@ -122,15 +121,14 @@ class ContainerStates:
     """Which containers are gone or on their way. Threads may share one.
 
     Args:
-        retention_seconds: how long after its deletion a container counts as gone
-            (`BlobStoreConfig.container_retention_seconds`).
+        retention_seconds: how long after its deletion a container counts as gone; default two weeks.
         clock: where time comes from; a jump of it is believed when a second reading confirms it.
 
     Raises:
         InvalidInput: the retention is negative.
     """
 
-    def __init__(self, retention_seconds: float, *, clock: Clock | None = None) -> None:
+    def __init__(self, retention_seconds: float = 14 * 86_400.0, *, clock: Clock | None = None) -> None:
         if retention_seconds < 0:
             raise InvalidInput(f"retention_seconds is {retention_seconds}; give 0 or more")
         self._retention_seconds = retention_seconds

@@ -8,11 +8,12 @@ import attrs
 
 from compactlib.blobstore.descriptor import Descriptor
 from compactlib.blobstore.live_log import LiveLog
-from compactlib.report import Table
+from compactlib.blobstore.store_compactions import StoreCompactions
+from compactlib.report import Printed
 
 
-@attrs.frozen(kw_only=True)
-class StoreStatus:
+@attrs.frozen(kw_only=True, repr=False)
+class StoreStatus(Printed):
     """A store in numbers.
 
     Attributes:
@@ -30,6 +31,11 @@ class StoreStatus:
         unsynced: whether records were written that are not known to be durable.
         next_sequence: the number of the next record.
         stopped: why nothing can be written any more, `None` while it can.
+        is_busy: whether a compaction, a reclaim or a batch of a hard delete is under way.
+        compaction: the phase of the compaction in progress, that waits to be finished or is under way; `None` if none.
+        last_error: what an executor, a task or a question of the host's raised last in a compaction that is none of the
+            library's errors, as `Kind: message`; empty if nothing.
+        failures: how often that was.
     """
 
     name: str
@@ -46,10 +52,15 @@ class StoreStatus:
     unsynced: bool
     next_sequence: int
     stopped: str | None
+    is_busy: bool
+    compaction: str | None
+    last_error: str
+    failures: int
 
     @classmethod
-    def of(cls, name: str, log: LiveLog, descriptor: Descriptor) -> StoreStatus:
+    def of(cls, name: str, log: LiveLog, descriptor: Descriptor, compactions: StoreCompactions) -> StoreStatus:
         """The status of an open log; under its lock."""
+        in_progress, error = compactions.log, compactions.last_error
         snapshot, state = log.snapshot(), log.state
         sealed = state.sealed
         return cls(name=name, capacity_bytes=descriptor.capacity_bytes, used_bytes=snapshot.used_bytes,
@@ -59,11 +70,17 @@ class StoreStatus:
                    index_memory_bytes=sum(index.memory_bytes() for index in sealed) + state.directory.memory_bytes(),
                    journal_entries=len(log.journal), unsynced=not log.writer.all_synced,
                    next_sequence=log.next_sequence,
-                   stopped=str(log.writer.stopped) if log.writer.stopped is not None else None)
+                   stopped=str(log.writer.stopped) if log.writer.stopped is not None else None,
+                   is_busy=compactions.ownership.is_running,
+                   compaction=None if in_progress is None else in_progress.phase.value,
+                   last_error="" if error is None else f"{type(error).__name__}: {error}",
+                   failures=compactions.failures)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row with the fields."""
         return [attrs.asdict(self)]
 
-    def _repr_html_(self) -> str:
-        return Table.from_dicts(self.to_dicts(), title=f"Blob store {self.name}")._repr_html_()
+    def _summary(self) -> str:
+        state = "writing has stopped" if self.stopped is not None else "busy" if self.is_busy else "open"
+        return (f"blob store {self.name}: {self.used_bytes:,} of {self.capacity_bytes:,} bytes used in {self.segments} "
+                f"segments, {self.records:,} records, {state}")

@@ -6,9 +6,16 @@ they began, and look again if a compaction has removed a file under them. Writes
 
 from __future__ import annotations
 
-from typing import BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+import attrs
+
+from compactlib.blobstore.compact_many import StoreTask, require_methods, run_many
+from compactlib.blobstore.compaction_log import CompactionLog
+from compactlib.blobstore.compaction_report import BlobCompactionOutcome, HardDeleteReport, ReclaimReport
+from compactlib.blobstore.compaction_work import Questions, require_questions
 from compactlib.blobstore.errors import BlobExists
+from compactlib.blobstore.hard_delete import HardDeleter
 from compactlib.blobstore.model import (
     NO_EXPIRY,
     Answer,
@@ -23,15 +30,27 @@ from compactlib.blobstore.model import (
     RecordFlag,
     RecordKind,
     id_bytes,
+    is_a,
     milliseconds,
 )
 from compactlib.blobstore.operations import draft_delete, draft_of, draft_put, draft_ttl_update, draft_undelete
+from compactlib.blobstore.plan import CompactionPlan
+from compactlib.blobstore.policy import Policy, StoreView, check_policy_type, check_view
 from compactlib.blobstore.records import HEADER_BYTES, TRAILER_BYTES, check_record, content_range
 from compactlib.blobstore.replication import FoundEntries, ReplicationToken, entries_since
 from compactlib.blobstore.state import BlobState, blob_state
 from compactlib.blobstore.store_log import StoreLog
 from compactlib.blobstore.stream import read_stream
-from compactlib.errors import CorruptData, InvalidInput, StorageError
+from compactlib.blobstore.verify import verify
+from compactlib.budget import Budget, BudgetLimits
+from compactlib.errors import CompactlibError, CorruptData, InvalidInput, StorageError
+from compactlib.observe import Observer
+from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.report import VerifyReport
+from compactlib.rewrite import Executor
+
+if TYPE_CHECKING:
+    from compactlib.contract import CommitFence
 
 _PLAIN = GetOptions()
 
@@ -42,6 +61,8 @@ class BlobStore(StoreLog):
     Args:
         folder: where its files lie; created (in an existing folder) if it does not exist.
         config: how it is kept. Capacities are used when the store is created and come from the disk afterwards.
+        policy: decides what is worth compacting, default `StatsBased()`.
+        questions: what a compaction asks its host.
         files: the disk.
         clock: where time comes from. What jumps is not believed at once: see `accept_clock`.
         observer: told of progress, counters and events.
@@ -229,6 +250,197 @@ class BlobStore(StoreLog):
         At most `find_max_entries` records are looked at; ask again with the answer's token until `at_end`.
         """
         return entries_since(self.snapshot(), token, max_entries=self._config.find_max_entries, max_bytes=max_bytes)
+
+    # -------------------------------------------------------------------------------------------------- compactions
+
+    @property
+    def policy(self) -> Policy:
+        """Decides what is worth compacting, unless a call gives another one."""
+        return self._compactions.policy
+
+    @property
+    def questions(self) -> Questions:
+        """What compactions ask their host. May be replaced; a compaction asks those that were set when it began."""
+        return self._compactions.questions
+
+    @questions.setter
+    def questions(self, questions: Questions) -> None:
+        require_questions(questions)
+        self._compactions.questions = questions
+
+    @property
+    def compaction(self) -> CompactionLog | None:
+        """The compaction in progress, as far as it has come, or `None`."""
+        return self._compactions.log
+
+    def new_budget(self) -> Budget:
+        """A budget of the configured pace: what a compaction is given that is given none."""
+        return self._compactions.new_budget()
+
+    def view(self, *, budget: Budget | None = None) -> StoreView:
+        """The store as its policy sees it now; see `contract.Compaction`. Reads the index once, or what is new.
+
+        Args:
+            budget: asked while everything is counted; closing the store ends the counting as well.
+
+        Raises:
+            BudgetSpent: the budget ended, or the store was closed, before everything was counted.
+            StorageError: the history of plans cannot be read.
+            Closed: the store is closed.
+        """
+        require_methods(budget=(budget, "lend"))
+        self.require_mine()
+        return self._compactions.view(budget=budget)
+
+    def plan(self, policy: Policy | None = None, *, view: StoreView | None = None) -> CompactionPlan:
+        """What `compact` would do; see `contract.Compaction`. An empty plan says which gate is shut.
+
+        Raises:
+            InvalidInput: the view is of another store, or the policy made a bad choice.
+            BudgetSpent: the store was closed meanwhile.
+            StorageError: the disk refused to be asked.
+            Closed: the store is closed.
+            Exception: what the policy raised.
+        """
+        if policy is not None:
+            check_policy_type("policy", policy)
+        self.require_mine()
+        if view is None:
+            return self._compactions.plan(self._compactions.view(policy), policy)
+        check_view(view)
+        if view.store != self.name or view.incarnation not in (b"", self.incarnation):
+            raise InvalidInput(f"the view is of store {view.store!r}, and this is {self.name!r}; plan where it was "
+                               f"made")
+        return self._compactions.plan(view, policy)
+
+    def compact(self, plan: CompactionPlan | None = None, *, policy: Policy | None = None,
+                executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
+                fence: CommitFence | None = None) -> BlobCompactionOutcome:
+        """Carry out a plan, by default what the policy chooses now; what was interrupted is finished first.
+
+        Gets and puts go on meanwhile. Memory: 24 bytes a copied record of one cycle, and a few MiB. `compact_many` does
+        it for many stores in one run of the executor. See `contract.Compaction` for what is answered when; what an
+        executor or a question of the host's raises is told as `TaskFailed`.
+
+        Args:
+            plan: of this store. Not together with `policy`.
+            policy: instead of the store's own.
+            executor: who copies; default this thread.
+            budget: what the work may use up; the configured pace if not given. The rate of one that is given counts,
+                but for a disk that answers too slowly: then the configured pace holds.
+            observer: is told, besides the store's own.
+            fence: entered around each commit.
+
+        Raises:
+            InvalidInput: plan and policy together; the plan is for another store, or would drop what can still be
+                undeleted.
+            Closed: the store is closed.
+            Exception: what a policy or a fence raised that is none of the library's errors.
+        """
+        if plan is not None and policy is not None:
+            raise InvalidInput("compact() takes a plan or a policy, not both: a plan is what a policy has chosen")
+        if not is_a(plan, CompactionPlan, type(None)):
+            raise InvalidInput(f"the plan is {plan!r:.100}; give what plan() answers, or None")
+        if policy is not None:
+            check_policy_type("policy", policy)
+        return self._run(StoreTask(self, plan, policy), executor=executor, budget=budget, observer=observer,
+                         fence=fence)
+
+    def resume(self, *, executor: Executor | None = None, budget: Budget | None = None,
+               observer: Observer | None = None, fence: CommitFence | None = None) -> BlobCompactionOutcome:
+        """Finish the compaction in progress, and do no more; `Skipped` if there is none. As `compact` otherwise."""
+        return self._run(StoreTask(self, only_resume=True), executor=executor, budget=budget, observer=observer,
+                         fence=fence)
+
+    def _run(self, task: StoreTask, **arguments: Any) -> BlobCompactionOutcome:
+        self.require_mine()
+        return run_many([task], **arguments)[self.folder]
+
+    def drop_compaction(self) -> BlobCompactionOutcome:
+        """Give up the compaction in progress; what its earlier cycles did stays, and nothing is lost.
+
+        `Skipped` if there is none, or if the store is busy; `Failed` with `CompactionOutOfOrder` if a commit is under
+        way, which can only be finished.
+
+        Raises:
+            Closed: the store is closed.
+        """
+        return self._compactions.drop()
+
+    def reclaim(self, *, budget: Budget | None = None) -> Outcome[ReclaimReport]:
+        """Remove what interrupted attempts have left, and logs of compactions older than `compaction_history_seconds`.
+
+        Where the store is configured so, the hard delete follows, see `hard_delete`. Every compaction removes the same
+        files, and frees the segments that it has replaced; the hard delete belongs to this alone.
+
+        Args:
+            budget: ends the work when it is cancelled or spent. The rate of the hard delete is the configured one.
+
+        Raises:
+            Closed: the store is closed.
+        """
+        require_methods(budget=(budget, "lend"))
+        with self._compactions.running(budget) as run:
+            if run is None:
+                return self._compactions.busy()
+            try:
+                run.budget.check()
+                removed, freed = self._compactions.reclaim()
+            except CompactlibError as error:
+                return Failed(error)
+        erased: HardDeleteReport | None = None
+        if self._config.hard_delete:
+            rate = BudgetLimits(bytes_per_second=self._config.hard_delete_bytes_per_second)
+            outcome = self.hard_delete(budget=(Budget(clock=self._clock) if budget is None else budget).beside(rate))
+            match outcome:
+                case Done(stats):
+                    erased = stats
+                case Failed():
+                    return attrs.evolve(outcome, changed="partly") if removed else outcome
+                case Skipped() if not removed:
+                    return outcome
+        if not removed and (erased is None or not erased.records):
+            waits = "" if erased is None else ", and no delete came into effect since the last time"
+            return Skipped(f"store {self.name} has nothing to reclaim: no attempt has left a file, no log of a "
+                           f"compaction is older than compaction_history_seconds="
+                           f"{self._config.compaction_history_seconds}{waits}")
+        return Done(ReclaimReport(store=self.name, removed=removed, freed_bytes=freed, erased=erased))
+
+    def hard_delete(self, *, budget: Budget | None = None) -> Outcome[HardDeleteReport]:
+        """Overwrite the content of every deleted blob whose delete is in effect, where it lies.
+
+        `Skipped` if the store is busy, or a compaction waits to be finished. What was done stays, and the next call
+        goes on from there.
+
+        Args:
+            budget: what it may use up; the configured rate if not given.
+
+        Raises:
+            Closed: the store is closed.
+        """
+        require_methods(budget=(budget, "lend"))
+        self.require_mine()
+        try:
+            return HardDeleter(self).run(budget=budget)
+        except CompactlibError as error:
+            # How far it has come cannot be read.
+            return Failed(error)
+
+    def verify(self, *, budget: Budget | None = None) -> VerifyReport:
+        """Read every record, and compare log, index and folder; see `compactlib.blobstore.verify`.
+
+        Args:
+            budget: asked for the bytes to read, segment by segment; closing the store ends it as well.
+
+        Raises:
+            StorageError: the disk refused.
+            BudgetSpent: the budget ran out, or the store was closed.
+            Closed: the store is closed.
+            Busy: compactions took segments away under it again and again.
+        """
+        require_methods(budget=(budget, "lend"))
+        self.require_mine()
+        return verify(self, budget=budget)
 
     # ---------------------------------------------------------------------------------------------------- internal
 

@@ -1,7 +1,7 @@
-"""An open store as its compactor, its statistics and its hard delete see it: the folder, the log, and the switch.
+"""An open store as its compactions, its statistics and its hard delete see it: the folder, the log, and the switch.
 
-`BlobStore` adds what its users do with blobs. This is what `swap.CompactableStore` asks for, and what goes with it:
-opening, closing, checking, and the lock that every change is made under.
+`BlobStore` adds what its users do with blobs and compactions. This is what `swap.CompactableStore` asks for, and what
+goes with it: opening, closing, checking, and the lock that every change is made under.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
+from compactlib.blobstore.compaction_work import Questions, require_questions
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.live_log import LiveLog
 from compactlib.blobstore.load_log import RecoveryReport
@@ -19,6 +20,8 @@ from compactlib.blobstore.log_state import LogSnapshot
 from compactlib.blobstore.model import is_a, milliseconds
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.open_store import open_log
+from compactlib.blobstore.policies.stats_based import StatsBased
+from compactlib.blobstore.policy import Policy, check_policy_type
 from compactlib.blobstore.recover import CompactionRecovery
 from compactlib.blobstore.segment import SegmentHeader, salt_of
 from compactlib.blobstore.status import StoreStatus
@@ -38,13 +41,20 @@ def _new_incarnation() -> bytes:
 class StoreLog:
     """The log of a store in a folder of its own; see `BlobStore` for the arguments and errors."""
 
-    def __init__(self, folder: StrPath, config: BlobStoreConfig | None = None, *, files: Files | None = None,
-                 clock: Clock | None = None, observer: Observer | None = None, name: str | None = None,
+    def __init__(self, folder: StrPath, config: BlobStoreConfig | None = None, *, policy: Policy | None = None,
+                 questions: Questions | None = None, files: Files | None = None, clock: Clock | None = None,
+                 observer: Observer | None = None, name: str | None = None,
                  new_incarnation: Callable[[], bytes] = _new_incarnation) -> None:
         if not is_a(folder, str, os.PathLike) or not is_a(config, BlobStoreConfig, type(None)):
             raise InvalidInput(f"a store is opened by a path and a BlobStoreConfig, not {type(folder).__name__} and "
                                f"{type(config).__name__}")
-        self._folder = os.path.abspath(folder)
+        chosen: Policy = StatsBased() if policy is None else policy
+        asked = Questions() if questions is None else questions
+        check_policy_type("policy", chosen)
+        require_questions(asked)
+        if not is_a(name, str, type(None)):
+            raise InvalidInput(f"the name of a store is text, not {type(name).__name__}")
+        self._folder = _path(folder)
         self._name = name if name is not None else os.path.basename(self._folder)
         self._config = config if config is not None else BlobStoreConfig()
         self._files: Files = files if files is not None else LocalFiles()
@@ -57,9 +67,9 @@ class StoreLog:
         self._compaction_recovery = opened.compaction
         self._log: LiveLog = opened.log
         self._salt = salt_of(self._descriptor.incarnation)
-        self._compactions = StoreCompactions(f"the blob store {self._name}", opened.compaction.log)
         self._store_clock = StoreClock(self._clock, last_known_time(self._log.state), self._log.observer)
         self._closed = False
+        self._compactions = StoreCompactions(self, chosen, asked, opened.compaction.log)
         self._log.observer.deliver()
 
     # ------------------------------------------------------------------------------------------------- properties
@@ -88,6 +98,11 @@ class StoreLog:
     def capacity_bytes(self) -> int:
         """Capacity of the log, fixed when the store was created."""
         return self._descriptor.capacity_bytes
+
+    @property
+    def created_at(self) -> float:
+        """When the store was created, seconds since the epoch; 0 if that was lost."""
+        return self._descriptor.created_ms / 1000
 
     @property
     def config(self) -> BlobStoreConfig:
@@ -142,9 +157,9 @@ class StoreLog:
         """Numbers of the store as it is now. Takes the lock for a moment."""
         log = self._opened()
         with log.lock:
-            return StoreStatus.of(self._name, log, self._descriptor)
+            return StoreStatus.of(self._name, log, self._descriptor, self._compactions)
 
-    # ----------------------------------------------------------------------------------- for the compactor (swap.py)
+    # --------------------------------------------------------------------------------- for its compactions (swap.py)
 
     @property
     def compactions(self) -> StoreCompactions:
@@ -212,7 +227,7 @@ class StoreLog:
     # ------------------------------------------------------------------------------------------------------ the end
 
     def audit(self) -> None:
-        """Check everything in memory against itself.
+        """Check everything in memory against itself, and the compaction in progress against the disk.
 
         Raises:
             AuditFailed: something does not agree; the message has the numbers.
@@ -220,11 +235,13 @@ class StoreLog:
         log = self._opened()
         with log.lock:
             log.audit()
+        self._compactions.audit()
+        self._compactions.sensor.audit()
 
     def close(self) -> None:
         """Cancel what compacts the store and wait for it, make everything durable, and give the folder up.
 
-        A compaction that was cancelled goes on when the store is opened again and it is resumed. Closing again does
+        A compaction that was cancelled goes on with the first one after the store is opened again. Closing again does
         nothing. In a fork of the process that opened the store, only the fork's copy is given up.
 
         Raises:
@@ -273,6 +290,13 @@ class StoreLog:
 
     def _now_ms(self) -> int:
         return milliseconds(self._store_clock.steady())
+
+
+def _path(folder: StrPath) -> str:
+    path = os.path.abspath(os.fsdecode(folder))
+    if "\0" in path:
+        raise InvalidInput(f"the folder is {path!r:.200}; a path has no zero byte")
+    return path
 
 
 class _Writing:

@@ -15,7 +15,7 @@ and none gets a wrong answer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
@@ -24,10 +24,12 @@ from compactlib.blobstore.index_segment import IndexSegment
 from compactlib.blobstore.model import IndexEntry
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.segment import SegmentHeader
-from compactlib.blobstore.store_compactions import StoreCompactions
 from compactlib.clock import Clock
 from compactlib.files import Files
 from compactlib.observe import Observer
+
+if TYPE_CHECKING:
+    from compactlib.blobstore.store_compactions import StoreCompactions
 
 
 @attrs.frozen(kw_only=True)
@@ -109,6 +111,10 @@ class CompactableStore(Protocol):
     @property
     def capacity_bytes(self) -> int:
         """Capacity of the log, as fixed when the store was created."""
+
+    @property
+    def created_at(self) -> float:
+        """When the store was created, seconds since the epoch; 0 if that was lost."""
 
     @property
     def config(self) -> BlobStoreConfig:

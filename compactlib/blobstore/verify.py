@@ -1,7 +1,9 @@
 """Proof that a store holds what it should: records against their CRC, the index against the log, before against after.
 
-`verify` looks at one store. `compare` looks at two pictures of it, from before and after compactions, and says where
-they differ in a way that no compaction may cause (notes 1.15). Pictures hold no content, but its checksums.
+`verify` looks at one store: at records without index entry (`orphan`: dropped by the next compaction) and entries
+without record (`missing`), `damage`, `order`, `name`, and files that no compaction needs any more (`leftover`).
+`compare` looks at two pictures of it, from before and after compactions, and says where they differ in a way that no
+compaction may cause: `gone`, `kept`, `changed`, `extra`. Pictures hold no content, but its checksums.
 """
 
 from __future__ import annotations
@@ -21,63 +23,12 @@ from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile
 from compactlib.blobstore.swap import CompactableStore, Snapshot
 from compactlib.blobstore.validity import Rules, Verdict, judge, nobody
 from compactlib.budget import Budget
-from compactlib.errors import Busy, CompactlibError
+from compactlib.errors import Busy, CompactlibError, CorruptData
 from compactlib.files import list_folder, read_exactly
-from compactlib.report import Table
+from compactlib.report import Finding, VerifyReport
 
 _TRAILER_BYTES = 4
 _MAX_TRIES = 20
-
-
-@attrs.frozen
-class Finding:
-    """Something that is not as it should be.
-
-    Attributes:
-        kind: `damage`, `orphan` (a record without index entry: harmless, dropped by the next compaction), `missing`
-            (an index entry without record), `order`, `name`, `leftover`, or what `compare` says: `gone`, `kept`,
-            `changed`, `extra`.
-        place: segment and offset, or a file name.
-        what: one sentence.
-    """
-
-    kind: str
-    place: str
-    what: str
-
-
-@attrs.frozen(repr=False)
-class VerifyReport:
-    """What was found.
-
-    Attributes:
-        findings: everything that is not as it should be.
-        records: records looked at.
-        bytes_read: bytes read.
-    """
-
-    findings: tuple[Finding, ...]
-    records: int
-    bytes_read: int
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether nothing is lost or damaged; orphans and leftovers are neither."""
-        return not any(finding.kind not in ("orphan", "leftover") for finding in self.findings)
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One row a finding."""
-        return [attrs.asdict(finding) for finding in self.findings]
-
-    def __repr__(self) -> str:
-        return (f"<VerifyReport: {len(self.findings)} findings in {self.records:,} records, "
-                f"{self.bytes_read:,} bytes>")
-
-    def __str__(self) -> str:
-        return str(Table.from_dicts(self.to_dicts(), title=repr(self)))
-
-    def _repr_html_(self) -> str:
-        return Table.from_dicts(self.to_dicts(), title=repr(self))._repr_html_()
 
 
 def verify(store: CompactableStore, *, budget: Budget | None = None) -> VerifyReport:
@@ -87,35 +38,37 @@ def verify(store: CompactableStore, *, budget: Budget | None = None) -> VerifyRe
 
     Args:
         store: the store.
-        budget: asked for the bytes to read, segment by segment.
+        budget: asked for the bytes to read, segment by segment; closing the store ends it as well.
 
     Raises:
         StorageError: the disk refused.
-        BudgetSpent: the budget ran out.
+        BudgetSpent: the budget ran out, or the store is being closed.
+        Closed: the store is closed.
         Busy: compactions took segments away under it again and again; wait for them, or look later.
     """
-    for _ in range(_MAX_TRIES):
-        report = _verified(store, budget)
-        if report is not None:
-            return report
+    lent = (Budget() if budget is None else budget).lend()
+    with store.compactions.ownership.cancels(lent):
+        for _ in range(_MAX_TRIES):
+            report = _verified(store, lent)
+            if report is not None:
+                return report
     raise Busy(f"compactions of store {store.name} have taken segments away from the verifier {_MAX_TRIES} times; "
                f"verify again when none is running")
 
 
-def _verified(store: CompactableStore, budget: Budget | None) -> VerifyReport | None:
+def _verified(store: CompactableStore, budget: Budget) -> VerifyReport | None:
     """One try; `None` if a compaction took a segment away before it was looked at."""
     findings: list[Finding] = []
     records = read = 0
     snapshot = store.snapshot()
     for info in snapshot.segments:
-        if budget is not None:
-            budget.spend(max(info.end - SEGMENT_HEADER_BYTES, 0))
+        budget.spend(max(info.end - SEGMENT_HEADER_BYTES, 0))
         try:
             file = SegmentFile(os.path.join(store.folder, info.name.log_file))
         except CompactlibError as error:
             if info.name not in {each.name for each in store.snapshot().segments}:
                 return None
-            findings.append(Finding("damage", str(info.name), str(error)))
+            findings.append(Finding("damage", str(info.name), str(error), error))
             continue
         if file.header.name != info.name:
             findings.append(Finding("name", str(info.name), f"its header names segment {file.header.name}"))
@@ -136,22 +89,31 @@ def _verify_segment(snapshot: Snapshot, name: SegmentName, file: SegmentFile, en
     for found in scan_records(file, SEGMENT_HEADER_BYTES, end):
         place = f"{name}:{found.offset}"
         if isinstance(found, DamagedRange):
-            findings.append(Finding("damage", place, f"{found.end - found.offset} bytes that are no record: "
-                                                     f"{found.found}"))
+            findings.append(_damage(file, name, found.offset, "a record", found.found,
+                                    f"{found.end - found.offset} bytes that are no record: {found.found}"))
             continue
         entry = entries.pop(found.offset, None)
         if entry is None:
             findings.append(Finding("orphan", place, f"record {found.header.sequence} of {found.header.id!r} has no "
                                                      f"index entry"))
         elif not _describes(entry, found):
-            findings.append(Finding("damage", place, f"the index names record {entry.sequence} of {entry.id!r}, the "
-                                                     f"log holds {found.header.sequence} of {found.header.id!r}"))
+            findings.append(_damage(
+                file, name, found.offset, f"record {entry.sequence} of {entry.id!r}",
+                f"record {found.header.sequence} of {found.header.id!r}",
+                f"the index names record {entry.sequence} of {entry.id!r}, the log holds {found.header.sequence} of "
+                f"{found.header.id!r}"))
         if not found.whole:
-            findings.append(Finding("damage", place, f"the content of record {found.header.sequence} of "
-                                                     f"{found.header.id!r} does not fit its CRC"))
+            findings.append(_damage(
+                file, name, found.offset, "a content that fits its CRC", "another one",
+                f"the content of record {found.header.sequence} of {found.header.id!r} does not fit its CRC"))
     findings += [Finding("missing", f"{name}:{entry.offset}", f"record {entry.sequence} of {entry.id!r} is not there")
                  for entry in entries.values()]
     return findings, count
+
+
+def _damage(file: SegmentFile, name: SegmentName, offset: int, expected: str, found: str, what: str) -> Finding:
+    return Finding("damage", f"{name}:{offset}", what,
+                   CorruptData(path=file.path, offset=offset, expected=expected, found=found))
 
 
 def _describes(entry: IndexEntry, found: ScannedRecord) -> bool:
