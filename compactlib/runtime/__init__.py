@@ -1,28 +1,43 @@
-"""What every package needs around its engine, decided once: who owns a running piece of work, how observers are told,
-how a thread goes on after an error, how a lost answer is looked for, and how far a clock may jump.
+"""What every package needs around its engine, decided once: who owns a running piece of work, how services take turns
+and come to their end, how observers are told, how a lost answer is looked for, and how far a clock may jump.
 
-Nothing here knows a store: what a package decides stays in the package, and stands on these parts.
+Nothing here knows a store: what a package decides stays in the package, and stands on these parts. A service in threads
+stands on `WorkService`, one in an event loop on `AsyncWork`; `ServiceFace` and `AsyncServiceFace` are the methods that
+hosts call.
 """
 
 from __future__ import annotations
 
-from compactlib.runtime.agenda import Accepted, Agenda, Refused, Removed, Turn
-from compactlib.runtime.daemon_threads import DaemonThreads
-from compactlib.runtime.later import LaterObserver
-from compactlib.runtime.look import look_until_seen
-from compactlib.runtime.ownership import Ownership, Run
-from compactlib.runtime.service_face import ServiceFace
-from compactlib.runtime.steady_clock import SteadyClock
-from compactlib.runtime.tell import TellingObserver, tell, telling
-from compactlib.runtime.turns import Turns
-from compactlib.runtime.work_report import WorkReport, WorkRow
-from compactlib.runtime.work_service import Job, Stopped, Work, WorkService
+from typing import TYPE_CHECKING
+
+from compactlib._lazy import load_lazily
+
+if TYPE_CHECKING:
+    from compactlib.budget import Budget, BudgetLimits
+    from compactlib.runtime.agenda import Accepted, Agenda, Refused, Removed, Turn
+    from compactlib.runtime.async_service import AsyncServiceFace, AsyncWork, KeptTask
+    from compactlib.runtime.daemon_threads import DaemonThreads
+    from compactlib.runtime.later import LaterObserver
+    from compactlib.runtime.look import look_until_seen
+    from compactlib.runtime.ownership import Ownership, Run
+    from compactlib.runtime.service_face import ServiceFace
+    from compactlib.runtime.steady_clock import SteadyClock
+    from compactlib.runtime.tell import TellingObserver, tell, telling
+    from compactlib.runtime.turns import Turns
+    from compactlib.runtime.work_report import WorkReport, WorkRow
+    from compactlib.runtime.work_service import Job, Stopped, Work, WorkService
+    from compactlib.throttle import Throttle
 
 __all__ = [
     "Accepted",
     "Agenda",
+    "AsyncServiceFace",
+    "AsyncWork",
+    "Budget",
+    "BudgetLimits",
     "DaemonThreads",
     "Job",
+    "KeptTask",
     "LaterObserver",
     "Ownership",
     "Refused",
@@ -32,6 +47,7 @@ __all__ = [
     "SteadyClock",
     "Stopped",
     "TellingObserver",
+    "Throttle",
     "Turn",
     "Turns",
     "Work",
@@ -42,3 +58,20 @@ __all__ = [
     "tell",
     "telling",
 ]
+
+load_lazily(__name__, {
+    "compactlib.budget": ("Budget", "BudgetLimits"),
+    "compactlib.throttle": ("Throttle",),
+    ".agenda": ("Accepted", "Agenda", "Refused", "Removed", "Turn"),
+    ".async_service": ("AsyncServiceFace", "AsyncWork", "KeptTask"),
+    ".daemon_threads": ("DaemonThreads",),
+    ".later": ("LaterObserver",),
+    ".look": ("look_until_seen",),
+    ".ownership": ("Ownership", "Run"),
+    ".service_face": ("ServiceFace",),
+    ".steady_clock": ("SteadyClock",),
+    ".tell": ("TellingObserver", "tell", "telling"),
+    ".turns": ("Turns",),
+    ".work_report": ("WorkReport", "WorkRow"),
+    ".work_service": ("Job", "Stopped", "Work", "WorkService"),
+})

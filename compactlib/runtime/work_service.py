@@ -261,7 +261,7 @@ class WorkService:
             Busy: called from within its own work, on whichever thread; it ends all the same.
             InvalidInput: the time is negative, or no number.
         """
-        left = _time_left(wait_seconds)
+        left = waiting_time(wait_seconds)
         with self._changed:
             for name in self._agenda.stop():
                 self._jobs[name].stop()
@@ -294,7 +294,7 @@ class WorkService:
         """
         if self._mark.is_mine:
             raise Busy(f"{self._what} is never idle from within its own work; wait in another thread")
-        left = _time_left(seconds)
+        left = waiting_time(seconds)
         with self._changed:
             # Looked at again now and then: the host's clock may move, and a thread end, without waking anybody.
             while not self._agenda.is_at_rest(self._now()):
@@ -474,10 +474,11 @@ def _named(turn: Turn, error: BaseException) -> TaskFailed:
     return TaskFailed(f"the work {turn.name} ended in {kind}: {error}", task=turn.name, kind=kind, detail=repr(error))
 
 
-def _time_left(seconds: float) -> Callable[[], float]:
+def waiting_time(seconds: float) -> Callable[[], float]:
     """Says how much of `seconds` is left. By the system's time, whatever clock the work goes by."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or math.isnan(seconds) or seconds < 0:
-        raise InvalidInput(f"{seconds!r} is no time to wait; give seconds, 0 or more")
+    given: object = seconds
+    if isinstance(given, bool) or not isinstance(given, int | float) or math.isnan(given) or given < 0:
+        raise InvalidInput(f"{given!r} is no time to wait; give seconds, 0 or more")
     clock = SystemClock()
     deadline = clock.monotonic() + min(seconds, threading.TIMEOUT_MAX / 2)
     return lambda: max(deadline - clock.monotonic(), 0.0)

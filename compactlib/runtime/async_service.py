@@ -1,0 +1,482 @@
+"""What a service in an event loop stands on: tasks that are kept, threads for calls that block, and an end in time.
+
+>>> import asyncio
+>>> class Greeter(AsyncServiceFace):
+...     def __init__(self):
+...         self._work = AsyncWork("the greeter", event="greeter_failed")
+...     async def _begin(self):
+...         self._work.spawn(self._greet(), "greeting")
+...     async def _greet(self):
+...         print(await self._work.call("HELLO".lower))
+...         raise OSError("nobody is there")
+>>> async def main():
+...     async with Greeter() as greeter:
+...         await asyncio.sleep(0.1)
+...     return greeter.last_error
+>>> asyncio.run(main())
+hello
+OSError('nobody is there')
+
+What a task raises ends that task at most: it is kept in `last_error`, counted, logged and told. `KeyboardInterrupt` and
+`SystemExit` are kept as well, and end the loop, as asyncio has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextvars import copy_context
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+
+from compactlib.budget import Budget
+from compactlib.errors import AuditFailed, Busy, Closed, CompactlibError, InvalidInput, TaskFailed
+from compactlib.observe import Observer, telling
+from compactlib.outcome import Done, Failed, Outcome
+from compactlib.runtime.daemon_threads import DaemonThreads
+from compactlib.runtime.ownership import Run
+from compactlib.runtime.work_service import Stopped, waiting_time
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+_LOGGER = logging.getLogger("compactlib.services")
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 60.0
+AnswerT = TypeVar("AnswerT")
+ParamsP = ParamSpec("ParamsP")
+
+
+class KeptTask:
+    """A task of a service, whose errors the service keeps: it needs not be awaited."""
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self._task = task
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has come to its end."""
+        return self._task.done()
+
+    def cancel(self) -> None:
+        """Have it end soon."""
+        self._task.cancel()
+
+    async def wait(self) -> None:
+        """Return when it has ended, however it did."""
+        await asyncio.wait([self._task])
+
+    def __repr__(self) -> str:
+        return f"<KeptTask: {'ended' if self.has_ended else 'running'}>"
+
+
+class AsyncWork:
+    """The work of one service. To be used in the event loop that `start` was awaited in, but for `hand_in` and `note`.
+
+    Args:
+        what: the service, as messages and threads name it, for example `"the node n1"`.
+        event: told when something is raised that nobody expected: `what`, `error`, `message`, `failures` in all.
+        threads: calls at most that block at once, >= 1; what hangs takes one each.
+        observer: is told.
+
+    Raises:
+        InvalidInput: there are no threads.
+    """
+
+    def __init__(self, what: str, *, event: str, threads: int = 8, observer: Observer | None = None) -> None:
+        given: object = threads
+        if not isinstance(given, int) or given < 1:
+            raise InvalidInput(f"{what} is given {given!r} threads; give at least 1")
+        self._what = what
+        self._event = event
+        self._thread_count = threads
+        # What its tasks, its threads and its observer do is its own doing.
+        self._mark = Run(Budget())
+        self._observer = self._mark.observer(telling(observer))
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._beginning: asyncio.Lock | None = None
+        self._tasks: dict[asyncio.Task[Any], str] = {}
+        self._steady: dict[KeptTask, str] = {}
+        self._threads: DaemonThreads | None = None
+        self._calls: dict[Future[Any], str] = {}
+        self._call_ended = asyncio.Event()
+        self._stopping: asyncio.Task[None] | None = None
+        self._has_stopped = False
+        self._last_error: BaseException | None = None
+        self._failures = 0
+        self._spawned = 0
+
+    @property
+    def observer(self) -> Observer:
+        """Whom the service tells; what is told is the service's own doing, and breaks nothing."""
+        return self._observer
+
+    @property
+    def last_error(self) -> BaseException | None:
+        """See `AsyncService.last_error`."""
+        return self._last_error
+
+    @property
+    def failures(self) -> int:
+        """See `AsyncService.failures`."""
+        return self._failures
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether the caller is a part of what the service does, in whichever task or thread."""
+        return self._mark.is_mine
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and is not stopping."""
+        return self._loop is not None and self._stopping is None
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether `stop` was called, and `start` not since."""
+        return self._stopping is not None or self._has_stopped
+
+    # ---------------------------------------------------------------------------------------------- start and stop
+
+    async def start(self, begin: Callable[[], Awaitable[object]]) -> None:
+        """Begin; starting again does nothing, and after `stop` it begins anew.
+
+        Args:
+            begin: opens what the service needs, and spawns what it does; nothing is begun if it raises.
+
+        Raises:
+            Busy: it is being stopped.
+            InvalidInput: it was started in another event loop.
+        """
+        self._require_loop()
+        self._require_not_stopping()
+        if self._beginning is None or not self._beginning.locked():
+            self._beginning = asyncio.Lock()
+        async with self._beginning:
+            self._require_not_stopping()
+            if self._loop is not None:
+                return
+            self._loop = asyncio.get_running_loop()
+            self._has_stopped = False
+            self._threads = DaemonThreads(self._thread_count, self._what)
+            try:
+                with self._mark.inside():
+                    await begin()
+            except BaseException:
+                await self._end_tasks()
+                if self._stopping is None:
+                    self._let_go()
+                raise
+
+    async def stop(self, end: Callable[[], Awaitable[object]], *, wait_seconds: float = 30.0) -> Done[Stopped] | Failed:
+        """See `AsyncService.stop`: cancels the tasks, and waits for their end and for that of the calls in threads.
+
+        Args:
+            end: closes what `begin` has opened, before the tasks are cancelled; what it raises is noted.
+            wait_seconds: what has not ended then goes on, followed by nothing.
+
+        Raises:
+            Busy: called from within its own work; it ends all the same.
+            InvalidInput: the time is negative or no number, or it was started in another event loop.
+        """
+        left = waiting_time(wait_seconds)
+        self._require_loop()
+        if self._loop is not None and self._stopping is None:
+            with self._mark.inside():
+                self._stopping = self._loop.create_task(self._stop(end))
+        if self._mark.is_mine:
+            raise Busy(f"{self._what} cannot wait for its own end: it was stopped from within its own work; it begins "
+                       f"nothing more, await `stop` elsewhere to wait")
+        self._has_stopped = True
+        if self._stopping is not None and not (await asyncio.wait({self._stopping}, timeout=left()))[0]:
+            runs = ", ".join(dict.fromkeys([*self._tasks.values(), *self._calls.values()])) or "closing"
+            return Failed(Busy(f"{self._what} has not ended in {wait_seconds:g} seconds: {runs} still runs; it was "
+                               f"cancelled, and nothing begins after it; stop again to wait longer"))
+        return Done(Stopped(self._spawned, self._failures))
+
+    async def _stop(self, end: Callable[[], Awaitable[object]]) -> None:
+        # What is being opened is to be closed again.
+        async with self._beginning or asyncio.Lock():
+            await self._attempt(end, "stopping")
+            await self._end_tasks()
+            while self._calls:
+                self._call_ended = asyncio.Event()
+                await self._call_ended.wait()
+            self._let_go()
+
+    async def _end_tasks(self) -> None:
+        while tasks := [task for task in self._tasks if not task.done() and task is not asyncio.current_task()]:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    def _let_go(self) -> None:
+        if self._threads is not None:
+            self._threads.close()
+        self._threads = self._loop = self._stopping = None
+        self._steady.clear()
+        self._has_stopped = True
+
+    def _require_not_stopping(self) -> None:
+        if self._stopping is not None:
+            raise Busy(f"{self._what} is being stopped; start it when `stop` has answered")
+
+    def _require_loop(self) -> None:
+        if self._loop is None or self._loop is asyncio.get_running_loop():
+            return
+        if not self._loop.is_closed():
+            raise InvalidInput(f"{self._what} was started in another event loop; use it there")
+        # That one has ended without a word: so have the tasks.
+        self._tasks.clear()
+        self._calls.clear()
+        self._let_go()
+
+    # --------------------------------------------------------------------------------------------------- what it does
+
+    def spawn(self, coroutine: Coroutine[Any, Any, object], what: str) -> KeptTask:
+        """Do something beside everything else, until it ends or the service stops; what it raises is noted.
+
+        Raises:
+            Closed: the service does not run, or stops.
+        """
+        if not self.is_running or self._loop is None:
+            coroutine.close()
+            raise Closed(f"{self._what} does not run: start it first")
+        with self._mark.inside():
+            task = self._loop.create_task(self._kept(coroutine, what))
+        self._spawned += 1
+        self._tasks[task] = what
+        task.add_done_callback(self._tasks.pop)
+        return KeptTask(task)
+
+    def keep_on(self, turn: Callable[[], Awaitable[object]], what: str, *,
+                first_pause_seconds: float = _FIRST_PAUSE_SECONDS,
+                longest_pause_seconds: float = _LONGEST_PAUSE_SECONDS) -> KeptTask:
+        """Take one turn after the other until the service stops; after one that raises, a pause that doubles.
+
+        Raises:
+            Closed: the service does not run, or stops.
+        """
+        async def turns() -> None:
+            while True:
+                await self.retry(turn, what, first_pause_seconds=first_pause_seconds,
+                                 longest_pause_seconds=longest_pause_seconds)
+                await asyncio.sleep(0)  # so that a turn that waits for nothing lets others go on
+
+        task = self.spawn(turns(), what)
+        self._steady[task] = what
+        return task
+
+    async def retry(self, call: Callable[[], Awaitable[AnswerT]], what: str, *,
+                    first_pause_seconds: float = _FIRST_PAUSE_SECONDS,
+                    longest_pause_seconds: float = _LONGEST_PAUSE_SECONDS) -> AnswerT:
+        """What `call` answers, tried again with growing pauses while it raises, which is noted each time."""
+        pause = first_pause_seconds
+        while True:
+            try:
+                return await call()
+            except Exception as error:
+                self.note(error, what)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, longest_pause_seconds)
+
+    async def call(self, function: Callable[ParamsP, AnswerT], *args: ParamsP.args,
+                   **kwargs: ParamsP.kwargs) -> AnswerT:
+        """What a function answers that may block: run in a daemon thread, whose end `stop` waits for.
+
+        Raises:
+            Closed: the service does not run.
+            Exception: what the function raises; `StopIteration` and the like as `TaskFailed`.
+        """
+        loop, threads = self._loop, self._threads
+        if loop is None or threads is None:
+            raise Closed(f"{self._what} does not run: start it first")
+        with self._mark.inside():
+            context = copy_context()
+        future = threads.future(partial(context.run, partial(_called, function, *args, **kwargs)))
+        self._calls[future] = getattr(function, "__name__", repr(function))
+
+        def ended(done: Future[AnswerT]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(self._forget, done)
+
+        future.add_done_callback(ended)
+        return await asyncio.wrap_future(future)
+
+    def later(self, seconds: float, function: Callable[[], object], what: str) -> asyncio.TimerHandle:
+        """Call a function after a time, unless the handle is cancelled or the service stops; errors are noted.
+
+        Raises:
+            Closed: the service does not run, or stops.
+        """
+        if not self.is_running or self._loop is None:
+            raise Closed(f"{self._what} does not run: start it first")
+        with self._mark.inside():
+            return self._loop.call_later(max(seconds, 0.0), self._guarded, function, what)
+
+    def hand_in(self, function: Callable[[], object], what: str) -> None:
+        """Call a function in the service's loop, from whichever thread: at once if this is it. Errors are noted.
+
+        Raises:
+            Closed: the service does not run, or stops.
+        """
+        loop = self._loop
+        if not self.is_running or loop is None:
+            raise Closed(f"{self._what} does not run: start it first")
+        try:
+            is_here = asyncio.get_running_loop() is loop
+        except RuntimeError:
+            is_here = False
+        if is_here:
+            self._guarded(function, what)
+            return
+        try:
+            loop.call_soon_threadsafe(self._guarded, function, what)
+        except RuntimeError as error:
+            raise Closed(f"the event loop of {self._what} was closed; start it in another one") from error
+
+    async def run_pending(self, pending: Callable[[], Awaitable[Sequence[Outcome[Any]]]]) -> Sequence[Outcome[Any]]:
+        """See `AsyncService.run_pending`; what is raised is noted, and is an outcome."""
+        with self._mark.inside():
+            answer = await self._attempt(pending, "run_pending")
+        return [answer] if isinstance(answer, Failed) else answer
+
+    def note(self, error: BaseException, what: str) -> None:
+        """Keep, log and tell something that nobody expected, and that did not end the service."""
+        self._last_error = error
+        self._failures += 1
+        if self._failures & (self._failures - 1) == 0:
+            _LOGGER.warning("%s: %s raised %r (%d in all); it goes on", self._what, what, error, self._failures,
+                            exc_info=error)
+        self._observer.event(self._event, {"what": what, "error": type(error).__name__, "message": str(error),
+                                           "failures": self._failures})
+
+    def audit(self) -> None:
+        """See `AsyncService.audit`.
+
+        Raises:
+            AuditFailed: a task has ended that should go on for as long as the service runs.
+        """
+        for task, what in self._steady.items():
+            if task.has_ended and self.is_running:
+                raise AuditFailed(f"{self._what}: {what} has ended: {self._last_error!r}; stop it, and start it again")
+
+    async def _attempt(self, call: Callable[[], Awaitable[AnswerT]], what: str) -> AnswerT | Failed:
+        try:
+            return await call()
+        except Exception as error:
+            self.note(error, what)
+            return Failed(error if isinstance(error, CompactlibError) else _named(what, error))
+        except (KeyboardInterrupt, SystemExit) as error:
+            self.note(error, what)
+            raise
+
+    async def _kept(self, coroutine: Coroutine[Any, Any, object], what: str) -> None:
+        await self._attempt(lambda: coroutine, what)
+
+    def _guarded(self, function: Callable[[], object], what: str) -> None:
+        if not self.is_running:
+            return
+        with self._mark.inside():
+            try:
+                function()
+            except Exception as error:
+                self.note(error, what)
+            except BaseException as error:
+                self.note(error, what)
+                raise
+
+    def _forget(self, future: Future[Any]) -> None:
+        self._calls.pop(future, None)
+        self._call_ended.set()
+
+    def __repr__(self) -> str:
+        state = "running" if self.is_running else "stopping" if self._stopping else "stopped" if self._has_stopped \
+            else "not started"
+        failed = f", {self._failures} errors, the last {self._last_error!r}" if self._failures else ""
+        return f"<AsyncWork of {self._what}: {state}, {len(self._tasks)} tasks{failed}>"
+
+
+class AsyncServiceFace:
+    """An `AsyncService`. The class that stands on it sets `_work` before anything else, and overrides what it needs."""
+
+    _work: AsyncWork
+
+    async def start(self) -> None:
+        """Begin; starting again does nothing.
+
+        Raises:
+            Busy: it is being stopped.
+            InvalidInput: it was started in another event loop.
+        """
+        await self._work.start(self._begin)
+
+    async def run_pending(self) -> Sequence[Outcome[Any]]:
+        """Do what is due now, and answer what came of each."""
+        return await self._work.run_pending(self._pending)
+
+    async def stop(self, *, wait_seconds: float = 30.0) -> Done[Any] | Failed:
+        """Begin nothing more, cancel what runs, and wait for its end; `Failed(Busy)` if it did not end in time.
+
+        Stopping again waits again.
+
+        Raises:
+            Busy: called from within its own work, in whichever task or thread; it ends all the same.
+            InvalidInput: the time is negative or no number, or it was started in another event loop.
+        """
+        return await self._work.stop(self._end, wait_seconds=wait_seconds)
+
+    @property
+    def last_error(self) -> BaseException | None:
+        """What was raised last that nobody expects; `None` if nothing ever was."""
+        return self._work.last_error
+
+    @property
+    def failures(self) -> int:
+        """How often that was."""
+        return self._work.failures
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether the caller is a part of what the service does: a task, a host's call or an observer, say."""
+        return self._work.is_mine
+
+    def audit(self) -> None:
+        """Check its own state, and that its tasks go on if they should.
+
+        Raises:
+            AuditFailed: it is not so; says what.
+        """
+        self._work.audit()
+
+    async def _begin(self) -> None:
+        """Open what it needs, and spawn what it does."""
+
+    async def _end(self) -> None:
+        """Close what it has opened; the tasks are cancelled afterwards."""
+
+    async def _pending(self) -> Sequence[Outcome[Any]]:
+        """Do what is due now."""
+        return ()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+
+def _called(function: Callable[ParamsP, AnswerT], *args: ParamsP.args, **kwargs: ParamsP.kwargs) -> AnswerT:
+    try:
+        return function(*args, **kwargs)
+    except (StopIteration, asyncio.CancelledError) as error:
+        # Neither can be told from what a loop means by it: whoever waits would wait for ever, or believe it is to end.
+        raise _named(getattr(function, "__name__", "a call"), error) from error
+
+
+def _named(what: str, error: BaseException) -> TaskFailed:
+    kind = type(error).__name__
+    return TaskFailed(f"{what} ended in {kind}: {error}", task=what, kind=kind, detail=repr(error))
