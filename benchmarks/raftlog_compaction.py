@@ -78,7 +78,7 @@ def compact_copy(source: Path, scratch: Path, executor: Executor,
     os.sync()
     with SegmentLog(work, LogOptions(limits=SegmentLimits(max_entries=entries, max_bytes=1 << 30))) as log:
         began = time.perf_counter()
-        outcome = log.compact("major", executor=executor)
+        outcome = log.compact(policy=log.policy, executor=executor)
         seconds = time.perf_counter() - began
     assert isinstance(outcome, Done), outcome
     assert not outcome.stats.failed, outcome.stats.failed
@@ -187,7 +187,7 @@ def peak():  # not getrusage: its figure is inherited from the process that star
     return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) / 1024
 start = peak()
 with SegmentLog(sys.argv[1]) as log:
-    log.compact("major")
+    log.compact(policy=log.policy)
 print(peak() - start)
 """
 

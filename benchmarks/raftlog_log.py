@@ -130,7 +130,7 @@ def stalls(scratch: Path, source: Path, options: StoreOptions, *, compacting: bo
         if not compacting:
             return percentile_99(append_batches(log, 300, first))
         outcomes: list[object] = []
-        thread = threading.Thread(target=lambda: outcomes.append(log.compact("major")))
+        thread = threading.Thread(target=lambda: outcomes.append(log.compact(policy=log.policy)))
         thread.start()
         while thread.is_alive():
             taken += append_batches(log, 1, first)

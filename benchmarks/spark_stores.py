@@ -74,7 +74,7 @@ class Stores:
 def compact_log(folder: str, executor: Executor, budget: Budget) -> Any:
     """One log's compaction."""
     with SegmentLog(folder, OPTIONS) as log:
-        return log.compact("major", executor=executor, budget=budget)
+        return log.compact(policy=log.policy, executor=executor, budget=budget)
 
 
 def every_job(folders: Sequence[str]) -> list[StoreJob]:

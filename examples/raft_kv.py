@@ -119,9 +119,9 @@ class KvStore:
             return
         self.log.snapshot(self.machine.applied, self.machine.live_set(), self.machine.snapshot())
 
-    def compact(self, kind: str = "major") -> Done[CompactionReport] | Skipped | Failed:
+    def compact(self) -> Done[CompactionReport] | Skipped | Failed:
         """Compact now, in this thread."""
-        return self.log.compact(kind)  # type: ignore[arg-type]
+        return self.log.compact(policy=self.log.policy)
 
     def clump(self, max_runs: int) -> ClumpPlan:
         """Write scattered old values again at the head, so that the live set has at most `max_runs` runs."""

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import compactlib
 from compactlib.app import commands
-from compactlib.app.commands import POLICIES, CompactSettings
+from compactlib.app.commands import AUTO, POLICIES, CompactSettings
 from compactlib.app.demo import DEFAULT_MAX_BYTES, DemoSettings, run_demo
 from compactlib.app.executors import EXECUTORS
 from compactlib.errors import CompactlibError
@@ -64,10 +64,10 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.command == "inspect":
         return commands.inspect(arguments.folder, as_json=arguments.json)
     if arguments.command == "plan":
-        return commands.plan(arguments.folder, kind=arguments.kind, policy=arguments.policy, as_json=arguments.json)
+        return commands.plan(arguments.folder, policy=arguments.policy, as_json=arguments.json)
     if arguments.command == "compact":
         return commands.compact(arguments.folder, CompactSettings(
-            kind=arguments.kind, policy=arguments.policy, executor=arguments.executor, workers=arguments.workers,
+            policy=arguments.policy, executor=arguments.executor, workers=arguments.workers,
             bytes_per_second=arguments.rate, total_bytes=arguments.max_bytes, as_json=arguments.json))
     return commands.verify(arguments.folder, as_json=arguments.json)
 
@@ -105,14 +105,10 @@ def _add_log(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kind", choices=("minor", "major"), default="major",
-                        help="only drop segments, or rewrite some as well (default: major)")
     _add_policy(parser)
 
 
 def _add_compact(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kind", choices=("auto", "minor", "major"), default="auto",
-                        help="auto: major if as many bytes are dead as live, else minor (default: auto)")
     _add_policy(parser)
     parser.add_argument("--executor", choices=EXECUTORS, default="local",
                         help="who copies: this process, several, or Spark (default: local)")
@@ -122,8 +118,9 @@ def _add_compact(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_policy(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--policy", choices=[policy.name for policy in POLICIES], default=POLICIES[0].name,
-                        help=f"what a major compaction rewrites (default: {POLICIES[0].name})")
+    parser.add_argument("--policy", choices=[AUTO, *(policy.name for policy in POLICIES)], default=AUTO,
+                        help="what is rewritten; auto: seed if as many bytes are dead as live, else drop "
+                             "(default: auto)")
 
 
 def _add_workers(parser: argparse.ArgumentParser) -> None:

@@ -13,31 +13,36 @@ from compactlib.app.inspection import inspect_log, limits_of
 from compactlib.app.terminal import progress_bar, show_table, waiting
 from compactlib.budget import Budget
 from compactlib.errors import CorruptData
-from compactlib.outcome import Failed, Skipped
+from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
-    CompactionKind,
+    CompactionPlan,
     CompactionPolicy,
+    CompactionState,
     CostPolicy,
     DeadRatio,
+    DropDead,
     LogOptions,
     LogReader,
     RaPolicy,
     SeedPolicy,
     SegmentLog,
-    plan_major,
-    plan_minor,
+    plan_for,
+    report_of,
 )
-from compactlib.raftlog.folder import damage_in
+from compactlib.raftlog.folder import Examination, examine_segments
 from compactlib.raftlog.unflushed import logs_of_store
-from compactlib.report import Table
+from compactlib.report import VerifyReport
 
-POLICIES: tuple[CompactionPolicy, ...] = (SeedPolicy(), RaPolicy(), CostPolicy())
+POLICIES: tuple[CompactionPolicy, ...] = (DropDead(), SeedPolicy(), RaPolicy(), CostPolicy())
 """The policies that a command line can name, with their default settings."""
+AUTO = "auto"
+"""Stands for `SeedPolicy` if as many bytes are dead as live, else for `DropDead`."""
+_TRIGGER = DeadRatio()
 
 
-def policy_named(name: str) -> CompactionPolicy:
-    """One of `POLICIES`; raises `KeyError` for any other name."""
-    return {policy.name: policy for policy in POLICIES}[name]
+def policy_named(name: str) -> CompactionPolicy | None:
+    """One of `POLICIES`, `None` for `AUTO`; raises `KeyError` for any other name."""
+    return {AUTO: None, **{policy.name: policy for policy in POLICIES}}[name]
 
 
 @attrs.frozen(kw_only=True)
@@ -45,8 +50,7 @@ class CompactSettings:
     """What `compact` is to do.
 
     Attributes:
-        kind: `"auto"` makes it a major one when there is as much dead as live to be compacted.
-        policy: name of the policy of a major one.
+        policy: name of the policy, or `AUTO`.
         executor: name of the executor.
         workers: how many tasks it runs at once; default its own.
         bytes_per_second: limit of what is written; default none.
@@ -54,8 +58,7 @@ class CompactSettings:
         as_json: print `to_dicts()` instead of a table.
     """
 
-    kind: CompactionKind = "auto"
-    policy: str = "seed"
+    policy: str = AUTO
     executor: str = "local"
     workers: int | None = None
     bytes_per_second: float | None = None
@@ -78,16 +81,25 @@ def inspect(folder: str, *, as_json: bool) -> int:
     return 0
 
 
-def plan(folder: str, *, kind: str, policy: str, as_json: bool) -> int:
+def plan(folder: str, *, policy: str, as_json: bool) -> int:
     """Print what a compaction would do now; returns the exit code."""
     with LogReader(folder) as reader:
-        view = attrs.evolve(reader.view(), limits=limits_of(reader))
-    made = plan_minor(view) if kind == "minor" else plan_major(view, policy_named(policy))
+        made = _planned(reader, policy_named(policy))
     if as_json:
         _print_json(made.to_dicts())
     else:
         show_table(made.table())
     return 0
+
+
+def _planned(reader: LogReader, policy: CompactionPolicy | None) -> CompactionPlan:
+    view = attrs.evolve(reader.view(), limits=limits_of(reader))
+    if policy is not None:
+        return reader.plan(policy, view=view)
+    state = CompactionState.of(view.compactable, minors_since_major=0, last_major_at=0.0, now=0.0)
+    due = _TRIGGER.wants_major(state)
+    return plan_for(view, SeedPolicy() if due else DropDead(), why=due or f"nothing is rewritten yet: "
+                                                                         f"{_TRIGGER.why_not(state)}")
 
 
 def compact(folder: str, settings: CompactSettings) -> int:
@@ -104,19 +116,18 @@ def compact(folder: str, settings: CompactSettings) -> int:
         with waiting(f"starting {settings.executor}"):
             executor = stack.enter_context(opened_executor(settings.executor, settings.workers))
         observer = stack.enter_context(progress_bar("compact"))
-        options = LogOptions(limits=limits, policy=policy_named(settings.policy), trigger=DeadRatio(),
-                             observer=observer)
-        log = stack.enter_context(SegmentLog(folder, options))
-        outcome = log.compact(settings.kind, executor=executor, budget=budget)
-    if isinstance(outcome, Failed):
+        log = stack.enter_context(SegmentLog(folder, LogOptions(limits=limits, trigger=_TRIGGER, observer=observer)))
+        outcome = log.compact(policy=policy_named(settings.policy), executor=executor, budget=budget)
+    report = report_of(outcome)
+    if report is None and isinstance(outcome, Failed):
         raise outcome.error
     if settings.as_json:
-        _print_json(outcome.to_dicts())
+        _print_json((outcome if report is None else Done(report)).to_dicts())
     elif isinstance(outcome, Skipped):
         print(f"skipped: {outcome.reason}")
-    else:
-        show_table(outcome.stats.table())
-    return 1 if not isinstance(outcome, Skipped) and outcome.stats.failed else 0
+    elif report is not None:
+        show_table(report.table())
+    return 1 if isinstance(outcome, Failed) else 0
 
 
 def verify(folder: str, *, as_json: bool) -> int:
@@ -131,45 +142,33 @@ def verify(folder: str, *, as_json: bool) -> int:
     with waiting("verifying"):
         checked = [_verified(log) for log in ([folder] if logs is None else logs)]
     # What is wrong with the write-ahead log is wrong for each log of the store, and told once.
-    damaged = list({str(error): error for each in checked for error in each.damaged}.values())
-    rows = [_damage(error) for error in damaged]
+    found = {(each.kind, each.place, each.what): each for report in checked for each in report.findings}
+    report = VerifyReport(tuple(found.values()), sum(each.records for each in checked),
+                          sum(each.bytes_read for each in checked))
     if as_json:
-        _print_json(rows)
-    elif rows:
-        show_table(Table.from_dicts(rows))
-        print(f"{folder}: {len(rows):,} damaged or missing; restore the files from a copy")
-    else:
-        entries, segments = sum(each.entries for each in checked), sum(each.segments for each in checked)
-        print(f"{folder}: {'' if logs is None else f'{len(logs):,} logs, '}{entries:,} entries in {segments:,} "
-              f"segments, all as they were written")
-        if unflushed := sum(each.unflushed for each in checked):
-            print(f"{unflushed:,} newer entries are in the write-ahead log, as they were written too")
-    return 1 if rows else 0
+        _print_json(report.to_dicts())
+        return 0 if report.is_sound else 1
+    if report.findings:
+        show_table(report.table())
+    if report.is_sound:
+        print(f"{folder}: {'' if logs is None else f'{len(logs):,} logs, '}{report.records:,} entries in "
+              f"{report.bytes_read:,} bytes, all as they were written")
+        return 0
+    print(f"{folder}: damaged or missing; restore the files from a copy")
+    return 1
 
 
-@attrs.frozen
-class _Verified:
-    damaged: list[CorruptData]
-    entries: int = 0
-    segments: int = 0
-    unflushed: int = 0
-
-
-def _verified(folder: str) -> _Verified:
+def _verified(folder: str) -> VerifyReport:
     try:
         with LogReader(folder) as reader:
-            damaged = reader.verify()
-            entries = sum(stats.entries for stats in reader.stats()) if not damaged else 0
-            return _Verified(damaged, entries, len(reader.refs), len(reader.unflushed))
+            return reader.verify()
     except CorruptData as error:
         # So damaged that it cannot be opened: look at each file on its own.
-        damaged = damage_in(folder)
-        return _Verified(damaged if str(error) in map(str, damaged) else [*damaged, error])
-
-
-def _damage(error: CorruptData) -> dict[str, Any]:
-    return {"file": error.path, "offset": error.offset, "index": error.index, "expected": error.expected,
-            "found": error.found}
+        seen = Examination()
+        examine_segments(folder, seen)
+        if not any(str(error) == str(each.error) for each in seen.findings):
+            seen.note(error)
+        return seen.report()
 
 
 def _print_json(value: Any) -> None:

@@ -31,8 +31,8 @@ from compactlib.app.workload import make_history, select_files
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files import LocalFiles, list_folder
-from compactlib.outcome import Failed, Skipped
-from compactlib.raftlog import CompactionReport, LogOptions, SegmentLimits, SegmentLog
+from compactlib.outcome import Failed
+from compactlib.raftlog import CompactionReport, LogOptions, SegmentLimits, SegmentLog, report_of
 from compactlib.rewrite import Executor
 
 DEFAULT_MAX_BYTES = 24_000_000
@@ -162,7 +162,8 @@ class _Demo:
 
 def _compacted(folder: str, name: str, limits: SegmentLimits, executor: Executor) -> CompactionReport | None:
     with progress_bar(name) as observer, SegmentLog(folder, LogOptions(limits=limits, observer=observer)) as log:
-        outcome = log.compact("major", executor=executor)
-    if isinstance(outcome, Failed):
+        outcome = log.compact(policy=log.policy, executor=executor)
+    report = report_of(outcome)
+    if report is None and isinstance(outcome, Failed):
         raise outcome.error
-    return None if isinstance(outcome, Skipped) else outcome.stats
+    return report

@@ -116,7 +116,7 @@ def say_commands(folder: str, names: Sequence[str]) -> None:
     for name in names:
         print(f"  compactlib inspect {_quoted(folder, name)}")
     print(f"  compactlib verify {_quoted(folder, names[-1])}\n\nand compact the first one yourself:\n")
-    for command in ("plan", "compact --kind major"):
+    for command in ("plan", "compact --policy seed"):
         print(f"  compactlib {command} {_quoted(folder, names[0])}")
 
 

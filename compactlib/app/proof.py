@@ -30,7 +30,7 @@ def problems_in(folder: str, written: WrittenLog) -> Iterator[str]:
             yield from _wrong_dead(reader, written)
             if KvMachine.rebuilt(reader.entries()) != written.machine:
                 yield "a state machine rebuilt from the log differs from the one that wrote it"
-            yield from map(str, reader.verify())
+            yield from (str(finding.error) for finding in reader.verify().findings if finding.error is not None)
     except CompactlibError as error:
         yield str(error)
 

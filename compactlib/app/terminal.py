@@ -14,7 +14,7 @@ from compactlib.observe import Observer, Progress, TqdmObserver
 from compactlib.report import Table
 
 _SHORT = {"live_entries": "live", "live_bytes": "live B", "data_bytes": "data B", "payload_bytes": "payload B",
-          "file_bytes": "file B", "freed_bytes": "freed B", "copied_bytes": "copied B", "bytes_read": "read B",
+          "file_bytes": "file B", "bytes_to_copy": "copied B", "bytes_read": "read B",
           "bytes_written": "written B", "bytes_freed": "freed B", "entries_before": "entries", "entries_after": "after"}
 _FEWEST_SHOWN = 24
 """Characters of a last column that are shown however narrow the terminal is."""

@@ -26,7 +26,7 @@ from compactlib.hosting.errors import LogBroken, NotStarted, OutOfStep
 from compactlib.kv.errors import OutcomeUnknown
 from compactlib.kv.group_commit import GroupCommit
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import Entry, LogOptions, SegmentLog
+from compactlib.raftlog import DropDead, Entry, LogOptions, SegmentLog
 from compactlib.runtime import LaterObserver, SteadyClock
 from compactlib.scheduler import Command
 
@@ -224,7 +224,7 @@ class LocalLog:
             # The last entry that is covered stays: with nothing after it, it is where the last term is found.
             self._log.record_snapshot(index, live=[index])
             self._first = index + 1
-        return self._log.compact("minor")
+        return self._log.compact(policy=DropDead())
 
     @property
     def first_index(self) -> int:

@@ -10,18 +10,17 @@ Doing a job twice is harmless. What a worker before has committed is found merge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import groupby
 
 import attrs
 
 from compactlib.errors import InvalidInput, NotFound
-from compactlib.hosting.fenced_executor import FencedExecutor
-from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import Choice, CompactionReport, GroupFailed, LeftOut, SegmentLimits, SegmentLog, SegmentStats
-from compactlib.raftlog.policy import Setting, filled_groups, is_worthwhile
-from compactlib.rewrite import Executor, LocalExecutor
-from compactlib.scheduler import BlockMeta, CompactedBlocks, LockingFence, NoOutput, ReleaseJob, RunningJob
+from compactlib.outcome import Failed
+from compactlib.raftlog import Choice, CompactionView, LeftOut, SegmentLog, report_of
+from compactlib.raftlog.policy import filled_groups, is_worthwhile
+from compactlib.rewrite import Executor
+from compactlib.scheduler import BlockMeta, CompactedBlocks, LockingFence, NoOutput, ReleaseJob, RunningJob, TokenFence
 
 _DIGITS = 16
 
@@ -64,24 +63,24 @@ class TheseSegments:
         """`"these"`."""
         return "these"
 
-    def config(self) -> dict[str, Setting]:
-        """The numbers, as text."""
-        return {"numbers": " ".join(map(str, self.numbers))}
-
-    def choose(self, segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
-        """See `CompactionPolicy.choose`."""
+    def choose(self, view: CompactionView, now: float) -> Choice:
+        """See `CompactionPolicy`."""
         groups: list[tuple[int, ...]] = []
         left_out: list[LeftOut] = []
-        for wanted, run in groupby(segments, key=lambda stats: stats.number in self.numbers):
+        for wanted, run in groupby(view.candidates, key=lambda stats: stats.number in self.numbers):
             if not wanted:
                 left_out += (LeftOut(stats.number, "it is not the job's") for stats in run)
                 continue
-            for members in filled_groups(list(run), limits):
+            for members in filled_groups(list(run), view.limits):
                 if is_worthwhile(members):
                     groups.append(tuple(stats.number for stats in members))
                 else:
                     left_out.append(LeftOut(members[0].number, "nothing in it is dead, and no neighbour fits in"))
-        return Choice(tuple(groups), tuple(left_out))
+        why = "they are the job's" if groups else f"no neighbour joins any of segments {self}, and nothing in them is dead"
+        return Choice(tuple(groups), tuple(left_out), why)
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.numbers))
 
 
 class RaftlogExecute:
@@ -97,7 +96,7 @@ class RaftlogExecute:
                  executor: Executor | None = None) -> None:
         self._logs = logs
         self._fence = fence
-        self._executor: Executor = LocalExecutor() if executor is None else executor
+        self._executor = executor
 
     def __call__(self, job: RunningJob) -> CompactedBlocks:
         """Join the job's segments.
@@ -114,10 +113,17 @@ class RaftlogExecute:
         log = self._log(plan.tenant)
         policy = TheseSegments(tuple(sorted(map(segment_of_block, plan.source_blocks))))
         self._fence.admit(plan.name, token)
-        fenced = FencedExecutor(self._executor, self._fence, plan.name, token)
-        _require_done(log.compact("major", policy=policy, executor=fenced, budget=job.budget), policy.numbers)
-        if log.plan("major", policy).groups:
-            raise ReleaseJob(f"segments {policy.config()['numbers']} of log {plan.tenant!r} cannot be joined now: a "
+        outcome = log.compact(policy=policy, executor=self._executor, budget=job.budget,
+                              fence=TokenFence(self._fence, plan.name, token))
+        report = report_of(outcome)
+        if isinstance(outcome, Failed):
+            # What is wrong with other segments of the log is none of the job's business.
+            mine = [] if report is None else [group.error for group in report.failed
+                                              if set(group.members) & set(policy.numbers)]
+            if mine or report is None:
+                raise mine[0] if mine else outcome.error
+        if log.plan(policy).groups:
+            raise ReleaseJob(f"segments {policy} of log {plan.tenant!r} cannot be joined now: a "
                              f"lease or another compaction is in the way; try again later")
         # Those that are gone were dropped as dead, or are part of the one before them.
         left = [stats for stats in log.stats() if stats.number in policy.numbers]
@@ -135,13 +141,3 @@ class RaftlogExecute:
         if log is None:
             raise NotFound(f"this worker has no log {tenant!r}; it has {', '.join(sorted(self._logs)) or 'none'}")
         return log
-
-
-def _require_done(outcome: Done[CompactionReport] | Skipped | Failed, numbers: Sequence[int]) -> None:
-    """Raise what kept the segments from being joined; having nothing to do is fine."""
-    if isinstance(outcome, Failed):
-        raise outcome.error
-    if isinstance(outcome, Done):
-        for group in outcome.stats.groups:
-            if isinstance(group, GroupFailed) and set(group.members) & set(numbers):
-                raise group.error

@@ -2,7 +2,7 @@
 
 Each write or delete is one entry. A key's last write is live; at a snapshot everything else at or below it dies. After
 each snapshot the segments that hold nothing alive are dropped, and now and then a major compaction asks the policy:
-with `plan_minor` and `plan_major`, the functions that the real log plans with, on the same statistics.
+with `plan_for`, the function that the real log plans with, on the same statistics.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from compactlib.lab.reports import ReplayReport
 from compactlib.lab.workloads import Workload
 from compactlib.observe import Observer, Progress
 from compactlib.raftlog.cadence import MajorCadence
-from compactlib.raftlog.model import SegmentLimits, SegmentRef, SegmentStats
-from compactlib.raftlog.plan import CompactionPlan, CompactionView, PlannedGroup, plan_major, plan_minor
-from compactlib.raftlog.policy import INDEX_RECORD_BYTES, CompactionPolicy
+from compactlib.raftlog.model import INDEX_RECORD_BYTES, SegmentLimits, SegmentRef, SegmentStats
+from compactlib.raftlog.plan import CompactionPlan, PlannedGroup, plan_for
+from compactlib.raftlog.policies import DropDead
+from compactlib.raftlog.policy import CompactionPolicy
 from compactlib.raftlog.trigger import Trigger
+from compactlib.raftlog.view import CompactionView
 from compactlib.report import PolicyRecord
 
 _NO_KEY = -1
@@ -235,7 +237,7 @@ class RaftLogReplay:
                               snapshot_index=self.snapshot_index, limits=self._settings.limits)
 
     def compact_when_due(self) -> CompactionPlan:
-        """A minor compaction, or a major one if the trigger or `major_every` says so; right after a snapshot.
+        """A compaction by `DropDead`, or by the policy if the trigger or `major_every` says so; right after a snapshot.
 
         Raises:
             CompactlibError: something was appended since the snapshot.
@@ -244,16 +246,19 @@ class RaftLogReplay:
         cadence = self._cadence
         if cadence is None:
             self._snapshots += 1
-            return self.compact(major=self._snapshots % self._settings.major_every == 0)
+            return self.compact(self._policy if self._snapshots % self._settings.major_every == 0 else None)
         self._clock.advance(max(self._now_ms / 1000 - self._clock.now(), 0.0))
         view = self.view()
-        plan = self.compact(major=bool(cadence.reason_for_major(view)))
+        plan = self.compact(self._policy if cadence.reason_for_major(view) else None)
         cadence.planned(plan, view)
         cadence.ended(plan, ())
         return plan
 
-    def compact(self, *, major: bool) -> CompactionPlan:
+    def compact(self, policy: CompactionPolicy | None = None) -> CompactionPlan:
         """Plan as the real log does, and carry it out; only right after a snapshot, before anything else is appended.
+
+        Args:
+            policy: decides what is rewritten; default nothing is, `DropDead`.
 
         Raises:
             CompactlibError: something was appended since the snapshot.
@@ -264,8 +269,7 @@ class RaftLogReplay:
         view = self.view()
         self._sample()
         self._counts["asked"] += 1
-        # As the real log does: with nothing alive a major compaction would only do what a minor one does.
-        plan = plan_major(view, self._policy) if major and self._index_of else plan_minor(view)
+        plan = plan_for(view, DropDead() if policy is None else policy, self._now_ms / 1000)
         if plan.is_empty:
             return plan
         self._counts["compactions"] += 1

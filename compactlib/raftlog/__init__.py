@@ -4,12 +4,12 @@ A snapshot leaves a list of live indexes in the log; everything else below it is
 are wholly dead and merges those that are mostly dead, while appends and reads go on.
 
 >>> import tempfile
->>> from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
+>>> from compactlib.raftlog import LogOptions, SeedPolicy, SegmentLimits, SegmentLog
 >>> folder = tempfile.mkdtemp()
 >>> with SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=4))) as log:
 ...     log.extend((index, 1, b"command %d" % index) for index in range(1, 14))
 ...     log.record_snapshot(12, live=[2, 3, 11])
-...     outcome = log.compact("major")
+...     outcome = log.compact(policy=SeedPolicy())
 ...     [log.read(2).payload, log.read(4), log.read(99), len(log.refs)]
 [b'command 2', Dead(index=4, snapshot_index=12), Missing(index=99), 2]
 
@@ -24,10 +24,10 @@ from compactlib._lazy import load_lazily
 if TYPE_CHECKING:
     from compactlib.raftlog.clump import ClumpPlan, plan_clump
     from compactlib.raftlog.commit import commit_group
-    from compactlib.raftlog.errors import GapDetected, LogStopped, MemtableFull, Overwriting
+    from compactlib.raftlog.errors import GapDetected, LogStopped, MemtableFull, Overwriting, PlanOutdated
     from compactlib.raftlog.flush import FlushPlan, plan_flush
     from compactlib.raftlog.holes import HoleReport
-    from compactlib.raftlog.log import CompactionKind, SegmentLog
+    from compactlib.raftlog.log import SegmentLog
     from compactlib.raftlog.log_reader import LogReader
     from compactlib.raftlog.log_segments import LogSegments
     from compactlib.raftlog.log_state import LogState, LogStates
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     )
     from compactlib.raftlog.options import LogOptions
     from compactlib.raftlog.pins import Pin
-    from compactlib.raftlog.plan import CompactionPlan, CompactionView, PlannedGroup, plan_major, plan_minor
-    from compactlib.raftlog.policies import CostPolicy, RaPolicy, SeedPolicy
+    from compactlib.raftlog.plan import CompactionPlan, GroupFailed, PlannedGroup, plan_for
+    from compactlib.raftlog.policies import CostPolicy, DropDead, RaPolicy, SeedPolicy
     from compactlib.raftlog.policy import Choice, CompactionPolicy, LeftOut
     from compactlib.raftlog.protocols import (
         LogWorker,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from compactlib.raftlog.read_plan import ReadPlan
     from compactlib.raftlog.recover import RecoveryReport, leftovers, recover_folder
     from compactlib.raftlog.refs import MergedRefs, find_ref, merge_refs
-    from compactlib.raftlog.result import CompactionReport, GroupFailed, GroupStats
+    from compactlib.raftlog.result import CompactionFailed, CompactionReport, GroupStats, ReclaimReport, report_of
     from compactlib.raftlog.rewrite import CompactSegments, SegmentSource
     from compactlib.raftlog.segment import SegmentReader
     from compactlib.raftlog.segment_set import Lease, SegmentSet
@@ -78,6 +78,7 @@ if TYPE_CHECKING:
         Manual,
         Trigger,
     )
+    from compactlib.raftlog.view import CompactionView, DamagedSegment
     from compactlib.raftlog.wal import Confirmed, Wal, WalOptions
     from compactlib.raftlog.worker import CompactionWorker
     from compactlib.raftlog.worker_core import SegmentChanges
@@ -90,7 +91,7 @@ __all__ = [
     "Choice",
     "ClumpPlan",
     "CompactSegments",
-    "CompactionKind",
+    "CompactionFailed",
     "CompactionPlan",
     "CompactionPolicy",
     "CompactionReport",
@@ -100,9 +101,11 @@ __all__ = [
     "Confirmed",
     "CostPolicy",
     "Damaged",
+    "DamagedSegment",
     "Dead",
     "DeadBytes",
     "DeadRatio",
+    "DropDead",
     "Elapsed",
     "Entry",
     "EveryNMinors",
@@ -131,12 +134,14 @@ __all__ = [
     "Overwriting",
     "Pin",
     "PinnedEntries",
+    "PlanOutdated",
     "PlannedGroup",
     "RaPolicy",
     "RaftLog",
     "RaftLogStore",
     "ReadPlan",
     "RecoveryReport",
+    "ReclaimReport",
     "ReplicatedLog",
     "SeedPolicy",
     "SegmentChanges",
@@ -167,20 +172,20 @@ __all__ = [
     "open_log",
     "plan_clump",
     "plan_flush",
-    "plan_major",
-    "plan_minor",
+    "plan_for",
     "read_snapshot_state",
     "recover_folder",
+    "report_of",
     "write_snapshot_state",
 ]
 
 load_lazily(__name__, {
     ".clump": ("ClumpPlan", "plan_clump"),
     ".commit": ("commit_group",),
-    ".errors": ("GapDetected", "LogStopped", "MemtableFull", "Overwriting"),
+    ".errors": ("GapDetected", "LogStopped", "MemtableFull", "Overwriting", "PlanOutdated"),
     ".flush": ("FlushPlan", "plan_flush"),
     ".holes": ("HoleReport",),
-    ".log": ("CompactionKind", "SegmentLog"),
+    ".log": ("SegmentLog",),
     ".log_reader": ("LogReader",),
     ".log_segments": ("LogSegments",),
     ".log_state": ("LogState", "LogStates"),
@@ -188,15 +193,15 @@ load_lazily(__name__, {
     ".model": ("Answer", "Damaged", "Dead", "Entry", "Missing", "SegmentLimits", "SegmentRef", "SegmentStats"),
     ".options": ("LogOptions",),
     ".pins": ("Pin",),
-    ".plan": ("CompactionPlan", "CompactionView", "PlannedGroup", "plan_major", "plan_minor"),
-    ".policies": ("CostPolicy", "RaPolicy", "SeedPolicy"),
+    ".plan": ("CompactionPlan", "GroupFailed", "PlannedGroup", "plan_for"),
+    ".policies": ("CostPolicy", "DropDead", "RaPolicy", "SeedPolicy"),
     ".policy": ("Choice", "CompactionPolicy", "LeftOut"),
     ".protocols": ("LogWorker", "PinnedEntries", "ReplicatedLog", "SnapshotMeta", "SnapshotStore", "WorkerFactory"),
     ".raft_log": ("RaftLog",),
     ".read_plan": ("ReadPlan",),
     ".recover": ("RecoveryReport", "leftovers", "recover_folder"),
     ".refs": ("MergedRefs", "find_ref", "merge_refs"),
-    ".result": ("CompactionReport", "GroupFailed", "GroupStats"),
+    ".result": ("CompactionFailed", "CompactionReport", "GroupStats", "ReclaimReport", "report_of"),
     ".rewrite": ("CompactSegments", "SegmentSource"),
     ".segment": ("SegmentReader",),
     ".segment_set": ("Lease", "SegmentSet"),
@@ -206,6 +211,7 @@ load_lazily(__name__, {
     ".store": ("RaftLogStore", "StoreOptions", "open_log"),
     ".trigger": ("AllOf", "AnyOf", "CompactionState", "DeadBytes", "DeadRatio", "Elapsed", "EveryNMinors", "Manual",
                  "Trigger"),
+    ".view": ("CompactionView", "DamagedSegment"),
     ".wal": ("Confirmed", "Wal", "WalOptions"),
     ".worker": ("CompactionWorker",),
     ".worker_core": ("SegmentChanges",),

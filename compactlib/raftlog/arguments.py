@@ -59,5 +59,20 @@ def require_method(name: str, value: object, method: str) -> None:
     Raises:
         InvalidInput: it has not.
     """
-    if not callable(getattr(value, method, None)):
+    if isinstance(value, type) or not callable(getattr(value, method, None)):
         raise InvalidInput(f"{name} is {value!r:.100}; give an object with the method {method}()")
+
+
+def require_budget(budget: object) -> None:
+    """Return if `budget` is one, or `None`; raises `InvalidInput` otherwise."""
+    if budget is not None:
+        require_method("the budget", budget, "lend")
+
+
+def require_policy(policy: object) -> None:
+    """Return if `policy` is one, or `None`; raises `InvalidInput` otherwise."""
+    if policy is None:
+        return
+    require_method("the policy", policy, "choose")
+    if isinstance(policy, type) or not isinstance(getattr(policy, "name", None), str):
+        raise InvalidInput(f"the policy is {policy!r:.100}; give an object with a name and choose(view, now)")

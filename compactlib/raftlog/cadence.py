@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from compactlib.clock import Clock
 from compactlib.errors import Busy, StorageError
-from compactlib.raftlog.plan import CompactionPlan, CompactionView
-from compactlib.raftlog.result import GroupFailed
-from compactlib.raftlog.trigger import CompactionState, Trigger
+from compactlib.raftlog.plan import CompactionPlan, GroupFailed
+from compactlib.raftlog.trigger import CompactionState, Trigger, why_not
+from compactlib.raftlog.view import CompactionView
 
 
 class MajorCadence:
@@ -28,17 +28,23 @@ class MajorCadence:
 
     def reason_for_major(self, view: CompactionView) -> str:
         """Why a major is due, or an empty text."""
+        return self._trigger.wants_major(self._state_of(view)) or ""
+
+    def why_not(self, view: CompactionView) -> str:
+        """What holds a major back that is not due: which number is short of which setting."""
+        return why_not(self._trigger, self._state_of(view))
+
+    def _state_of(self, view: CompactionView) -> CompactionState:
         now = self._clock.now()
-        state = CompactionState.of(view.compactable, minors_since_major=self._minors_since_major, now=now,
-                                   last_major_at=now - (self._clock.monotonic() - self._last_major_tick))
-        return self._trigger.wants_major(state) or ""
+        return CompactionState.of(view.compactable, minors_since_major=self._minors_since_major, now=now,
+                                  last_major_at=now - (self._clock.monotonic() - self._last_major_tick))
 
     def planned(self, plan: CompactionPlan, view: CompactionView) -> None:
         """A compaction was planned; minors count if there was anything to look at."""
-        if plan.kind == "minor" and view.compactable:
+        if plan.drops_only and view.compactable:
             self._minors_since_major += 1
 
     def ended(self, plan: CompactionPlan, failed: Sequence[GroupFailed]) -> None:
         """A compaction ended. One that a lease or the disk cut short is to go on, not to wait for its turn again."""
-        if plan.kind == "major" and not any(isinstance(group.error, Busy | StorageError) for group in failed):
+        if not plan.drops_only and not any(isinstance(group.error, Busy | StorageError) for group in failed):
             self._minors_since_major, self._last_major_tick = 0, self._clock.monotonic()

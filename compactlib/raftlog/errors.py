@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compactlib.errors import Busy, Closed, InvalidInput
+from compactlib.errors import Busy, Closed, InvalidInput, Stale
 
 
 class GapDetected(InvalidInput):
@@ -33,6 +33,13 @@ class Overwriting(InvalidInput):
                          f"before others are put in their place")
         self.index = index
         self.last = last
+
+
+class PlanOutdated(Stale):
+    """The log has changed since a compaction was planned. Nothing was done: plan again."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"the plan is outdated: {what}; plan again")
 
 
 class MemtableFull(Busy):

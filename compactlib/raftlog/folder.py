@@ -8,7 +8,8 @@ from collections import deque
 
 import attrs
 
-from compactlib.errors import CorruptData, NotALog, NotFound
+from compactlib.budget import Budget
+from compactlib.errors import CorruptData, NotALog, NotFound, StorageError, Unsupported
 from compactlib.files import Files, StrPath, list_folder
 from compactlib.raftlog.holes import is_hole
 from compactlib.raftlog.known import KnownSegment, know_segment
@@ -25,6 +26,7 @@ from compactlib.raftlog.names import (
 from compactlib.raftlog.segment import SegmentReader
 from compactlib.raftlog.segment_set import list_segments, open_segment
 from compactlib.raftlog.snapshot_state import read_snapshot_state
+from compactlib.report import Finding, VerifyReport
 
 _MAX_LOOKS = 100
 _OF_THE_SYSTEM = frozenset({LOCK_NAME, "lost+found"})
@@ -137,32 +139,76 @@ def is_headless(folder: StrPath, number: int) -> bool:
         return False
 
 
-def damage_in(folder: StrPath) -> list[CorruptData]:
-    """Read every entry of every segment and list what is damaged, oldest first; segments that cannot be opened too.
+@attrs.define
+class Examination:
+    """What reading a log has found so far.
+
+    Attributes:
+        findings: everything that is not as it should be.
+        records: entries read.
+        bytes_read: bytes of the files that hold them.
+    """
+
+    findings: list[Finding] = attrs.field(factory=list)
+    records: int = 0
+    bytes_read: int = 0
+
+    def note(self, error: CorruptData | Unsupported, *, kind: str = "damage") -> None:
+        """Add what reading has raised."""
+        if isinstance(error, Unsupported):
+            self.findings.append(Finding("format", "", str(error), error))
+            return
+        index = "" if error.index is None else f" (index {error.index})"
+        self.findings.append(Finding(kind, f"{error.path} at offset {error.offset}{index}",
+                                     f"expected {error.expected}, found {error.found}", error))
+
+    def report(self) -> VerifyReport:
+        """What was found."""
+        return VerifyReport(tuple(self.findings), self.records, self.bytes_read)
+
+
+def examine_segments(folder: StrPath, seen: Examination, *, budget: Budget | None = None) -> None:
+    """Read every entry of every segment and note what is damaged, oldest first; segments that cannot be opened too.
 
     A segment that a compaction removes meanwhile is passed over, and so is the hole that a dead entry has become.
 
+    Args:
+        folder: the log's.
+        seen: takes what is found.
+        budget: asked before each segment.
+
     Raises:
-        Unsupported: a segment is of an unknown version.
-        StorageError: one cannot be read.
+        BudgetSpent: the budget refused.
+        StorageError: a segment cannot be read.
     """
-    damaged: list[CorruptData] = []
     numbers = list_segments(folder)
     if numbers and is_headless(folder, numbers[-1]):
         numbers.pop()
     for number in numbers:
+        if budget is not None:
+            budget.check()
         try:
             with open_segment(folder, number, newest=number == numbers[-1]) as reader:
                 found = reader.damaged_entries()
+                seen.records += len(reader.index)
+                seen.bytes_read += os.fstat(reader.fileno()).st_size
                 # The state that is on the disk now: nothing is punched before it is dead durably.
                 state = read_snapshot_state(folder) if found else None
-                damaged.extend(error for error in found if error.index is None or not is_hole(reader, error.index,
-                                                                                              state))
-        except CorruptData as error:
-            damaged.append(error)
+                for error in found:
+                    if error.index is None or not is_hole(reader, error.index, state):
+                        seen.note(error)
+        except (CorruptData, Unsupported) as error:
+            seen.note(error)
         except NotFound:
             continue
-    return damaged
+
+
+def room_in(files: Files, folder: StrPath) -> int | None:
+    """Room for new files in a folder; `None` where nobody can say."""
+    try:
+        return files.available_bytes(folder)
+    except StorageError:
+        return None
 
 
 def _belongs_to_log(name: str) -> bool:

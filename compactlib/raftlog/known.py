@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import attrs
 
+from compactlib.files import StrPath
 from compactlib.raftlog.model import SegmentRef
+from compactlib.raftlog.names import segment_name
 from compactlib.raftlog.segment import SegmentReader
 
 
@@ -32,3 +36,14 @@ def know_segment(number: int, reader: SegmentReader) -> KnownSegment | None:
         return None
     ref = SegmentRef(number, index.first, index.last)
     return KnownSegment(ref, index.entries, index.data_bytes, reader.format)
+
+
+def file_bytes(folder: StrPath, number: int) -> int:
+    """The size of a segment's own file; 0 if somebody has removed it by hand.
+
+    Dropping that is still right; copying from it fails by name.
+    """
+    try:
+        return os.lstat(os.path.join(folder, segment_name(number))).st_size
+    except FileNotFoundError:
+        return 0

@@ -4,48 +4,49 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Sequence
-from typing import ClassVar, Literal, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar, TypeVar
 
 import attrs
 
 from compactlib.budget import Budget
+from compactlib.contract import CommitFence
 from compactlib.errors import Closed, CompactlibError, InvalidInput, Stale, StorageError, Unsupported
-from compactlib.files import StrPath
+from compactlib.files import StrPath, list_folder
 from compactlib.indexset import IndexSet
+from compactlib.observe import Observer, Observers
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog.arguments import folder_path, require_method, whole
+from compactlib.raftlog.arguments import folder_path, require_budget, require_method, require_policy, whole
 from compactlib.raftlog.cadence import MajorCadence
-from compactlib.raftlog.feasible import without_damaged
-from compactlib.raftlog.folder import wal_of
+from compactlib.raftlog.feasible import require_fitting
+from compactlib.raftlog.folder import room_in, wal_of
 from compactlib.raftlog.holes import DEFAULT_MIN_HOLE_BYTES, HoleReport, punch_holes
 from compactlib.raftlog.known import KnownSegment
 from compactlib.raftlog.live_check import require_live
+from compactlib.raftlog.log_state import LogState
 from compactlib.raftlog.log_writer import LogWriter
+from compactlib.raftlog.names import segment_number
 from compactlib.raftlog.options import LogOptions
-from compactlib.raftlog.plan import CompactionPlan, CompactionView, plan_major, plan_minor
+from compactlib.raftlog.plan import CompactionPlan, plan_for
+from compactlib.raftlog.policies.drop import DropDead
 from compactlib.raftlog.policy import CompactionPolicy
-from compactlib.raftlog.result import CompactionReport, outcome_of
+from compactlib.raftlog.result import CompactionReport, ReclaimReport, outcome_of
 from compactlib.raftlog.snapshot_state import SnapshotState, write_snapshot_state
+from compactlib.raftlog.status import LogStatus
+from compactlib.raftlog.view import CompactionView
 from compactlib.rewrite import Executor, LocalExecutor
 from compactlib.runtime import Ownership, Run
 
-CompactionKind: TypeAlias = Literal["auto", "minor", "major"]
-"""What `SegmentLog.compact` is asked for; `"auto"` leaves it to the log's trigger."""
+_ReportT = TypeVar("_ReportT")
 
 
 @attrs.frozen
 class _Sensed:
-    """What a plan is made from: a snapshot state, the segments as a compaction may rely on them, and their view.
+    """What a plan is made from: a snapshot state, the segments as a compaction may rely on them, and their view."""
 
-    Attributes:
-        damaged: segments that could not be judged.
-    """
-
-    state: SnapshotState
+    state: SnapshotState | None
     known: tuple[KnownSegment, ...]
     view: CompactionView
-    damaged: dict[int, CompactlibError]
 
 
 class SegmentLog(LogWriter):
@@ -105,89 +106,169 @@ class SegmentLog(LogWriter):
             write_snapshot_state(self._files, self._folder, state)
             self._state = state
 
-    def compact(self, kind: CompactionKind = "auto", *, policy: CompactionPolicy | None = None,
-                executor: Executor | None = None, budget: Budget | None = None
-                ) -> Done[CompactionReport] | Skipped | Failed:
-        """Free what the last snapshot left dead. Appends and reads go on meanwhile.
+    @property
+    def policy(self) -> CompactionPolicy:
+        """The log's own policy: what is rewritten when the trigger asks for it."""
+        return self._options.policy
+
+    def view(self, *, budget: Budget | None = None) -> CompactionView:
+        """The log as a policy sees it now; see `LogReader.view`. What is pinned counts as alive."""
+        return super().view(budget=budget)
+
+    def plan(self, policy: CompactionPolicy | None = None, *, view: CompactionView | None = None) -> CompactionPlan:
+        """What `compact` would do now, and why it would leave the rest: a dry run that changes nothing.
+
+        Without a policy the log's trigger decides: the log's own policy is asked if the trigger wants that and there is
+        room for what it would rewrite; else `DropDead` is, and the plan says what held the other one back.
 
         Args:
-            kind: `"minor"` drops whole dead segments; `"major"` also rewrites what the policy chooses; `"auto"` asks
-                the log's trigger which of the two.
-            policy: instead of the log's own.
-            executor: who copies; default this thread.
-            budget: what the copying may use up.
-
-        Returns:
-            `Done` with the report, in which single groups may have failed; `Skipped` if there was nothing to do or a
-            compaction is running; `Failed` if nothing could be done, `TaskFailed` in it for an executor's own error.
+            policy: decides what is rewritten.
+            view: to plan for instead of the log as it is now.
 
         Raises:
-            InvalidInput: there is no such kind.
+            InvalidInput: the policy is none, or its choice breaks a rule; or the view is of another log.
             Closed: the log was closed.
-            Exception: whatever the policy or the trigger raised; nothing was changed.
+            Exception: whatever the policy or the trigger raised.
         """
         self._require_open()
-        if kind not in ("auto", "minor", "major"):
-            raise InvalidInput(f"compact() takes the kinds 'auto', 'minor' and 'major', found {kind!r}")
+        require_policy(policy)
+        return self._planned(self._view_for(view), policy)
+
+    def _planned(self, view: CompactionView, policy: CompactionPolicy | None) -> CompactionPlan:
+        now, room = self._options.clock.now(), room_in(self._files, self._folder)
+
+        def planned(chosen: CompactionPolicy, why: str) -> CompactionPlan:
+            return self._compactor.feasible(plan_for(view, chosen, now, why=why, bytes_available=room))
+
         if policy is not None:
-            require_method("the policy", policy, "choose")
-        if executor is not None:
-            require_method("the executor", executor, "run")
-        if budget is not None:
-            require_method("the budget", budget, "lend")
+            return planned(policy, "")
+        due = self._cadence.reason_for_major(view)
+        if not due:
+            return planned(DropDead(), f"nothing is rewritten yet: {self._cadence.why_not(view)}")
+        if not view.candidates:
+            # With nothing alive a rewrite would only do what a drop does.
+            return planned(DropDead(), "")
+        plan = planned(self._options.policy, due)
+        if room is None or plan.bytes_needed <= room:
+            return plan
+        return planned(DropDead(), f"nothing is rewritten for want of room: {_without_room(plan.bytes_needed, room)}")
+
+    def compact(self, plan: CompactionPlan | None = None, *, policy: CompactionPolicy | None = None,
+                executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
+                fence: CommitFence | None = None) -> Done[CompactionReport] | Skipped | Failed:
+        """Free what the last snapshot left dead. Appends and reads go on meanwhile.
+
+        What an earlier compaction was interrupted in is finished first.
+
+        Args:
+            plan: of this log; default what `plan(policy)` says now.
+            policy: decides what is rewritten, instead of the log's own rule. Not together with a plan.
+            executor: who copies; default this thread.
+            budget: what the copying may use up.
+            observer: is told, besides the log's own.
+            fence: entered around the drops, and around each group's commit.
+
+        Returns:
+            `Done` with the report if everything was carried out; `Skipped` if there was nothing to do, a compaction is
+            running, or there is no room for what would be written; `Failed` if something could not be done,
+            `CompactionFailed` with the report if other things may have been.
+
+        Raises:
+            InvalidInput: a plan of another log, a plan and a policy, or an argument of another kind.
+            Closed: the log was closed.
+            Exception: whatever the policy, the trigger or the fence raised that is none of the library's errors; what
+                was committed before stays.
+        """
+        self._require_open()
+        require_policy(policy)
+        for name, value, method in (("the executor", executor, "run"), ("the observer", observer, "progress"),
+                                    ("the fence", fence, "guard")):
+            if value is not None:
+                require_method(name, value, method)
+        if plan is not None:
+            self._require_own(plan, policy)
+
+        def made(sensed: _Sensed) -> CompactionPlan:
+            return self._planned(sensed.view, policy) if plan is None else plan
+
+        def carried_out(chosen: CompactionPlan, sensed: _Sensed, run: Run) -> Done[CompactionReport] | Skipped | Failed:
+            if plan is not None:
+                require_fitting(plan, sensed.view, self._compactor.hiding(plan))
+            return self._compact(chosen, sensed, executor, run, observer, fence)
+
+        return self._work(budget, made, carried_out)
+
+    def _require_own(self, plan: CompactionPlan, policy: CompactionPolicy | None) -> None:
+        if not isinstance(plan, CompactionPlan):
+            raise InvalidInput(f"the plan is {plan!r:.100}; give one that plan() made, or policy= for a policy")
+        if policy is not None:
+            raise InvalidInput("a plan and a policy were given; a plan says already what its policy chose")
+        if not plan.folder or os.path.realpath(plan.folder) != os.path.realpath(self._folder):
+            whose = f"the log in {plan.folder}" if plan.folder else "no log, but of a view made by hand"
+            raise InvalidInput(f"the plan is of {whose}, and this is the one in {self._folder}; plan with this log")
+
+    def _work(self, budget: Budget | None, made: Callable[[_Sensed], CompactionPlan],
+              carried_out: Callable[[CompactionPlan, _Sensed, Run], Done[_ReportT] | Skipped | Failed]
+              ) -> Done[_ReportT] | Skipped | Failed:
+        """Own the log, finish what was interrupted, look, plan, and carry the plan out."""
+        self._require_open()
+        require_budget(budget)
         with self._owner.begin(budget) as run:
             if run is None:
                 return self._busy()
             try:
-                sensed = self._sense()
+                run.budget.check()
+                self._compactor.settle()
+                sensed = self._sense(run.budget)
             except CompactlibError as error:
                 return self._failed(error)
-            if sensed is None:
-                return Skipped("no snapshot was recorded yet, so nothing is dead")
             # Not as the failures of the work: a policy's answer is used, and what it raises is for the caller to see.
-            why = "asked for" if kind != "auto" else self._cadence.reason_for_major(sensed.view)
-            chosen = "major" if kind == "major" or (kind == "auto" and why) else "minor"
-            plan = self._plan(sensed.view, sensed.state, chosen, policy or self._options.policy)
+            plan = made(sensed)
             try:
-                return self._compact(plan, sensed, why or "after a snapshot", executor or LocalExecutor(), run)
+                run.budget.check()
+                return carried_out(plan, sensed, run)
             except CompactlibError as error:
                 return self._failed(error)
 
     def _busy(self) -> Skipped:
         if self._owner.is_closed:
             raise Closed(f"the log in {self._folder} is closed; open it again")
-        return Skipped("a compaction is running; ask again when it has ended")
+        return Skipped("a compaction is running; ask again when it has ended", is_busy=True)
 
     def _failed(self, error: CompactlibError) -> Failed:
         if self._closed and isinstance(error, Closed):
             raise error
         return Failed(error)
 
-    def _sense(self) -> _Sensed | None:
-        """What a plan is made from; `None` before the first snapshot."""
+    def _sense(self, budget: Budget) -> _Sensed:
+        """What a plan is made from, as a compaction may rely on it."""
         self._require_open()
-        if self._state is None:
-            return None
-        self._compactor.settle()
-        damaged: dict[int, CompactlibError] = {}
         known = self._durable_list()
         # Of this state, whatever is recorded meanwhile: what is copied must be what was counted.
         state = self._compacted_state(known)
-        return _Sensed(state, known, self._view_of(state, known, damaged), damaged)
+        return _Sensed(state, known, self._view_of(state, known, budget))
 
-    def _compact(self, plan: CompactionPlan, sensed: _Sensed, why: str, executor: Executor,
-                 run: Run) -> Done[CompactionReport] | Skipped | Failed:
-        state = sensed.state
-        plan, set_aside = without_damaged(plan, sensed.damaged)
-        plan = self._compactor.feasible(plan)
+    def _look(self, budget: Budget | None) -> CompactionView:
+        self._publish_newest()
+        known = self._segments.known()
+        return self._view_of(self._compacted_state(known), known, budget)
+
+    def _compact(self, plan: CompactionPlan, sensed: _Sensed, executor: Executor | None, run: Run,
+                 observer: Observer | None, fence: CommitFence | None) -> Done[CompactionReport] | Skipped | Failed:
+        if plan.groups:
+            # Others than this thread may copy all groups before the first is committed.
+            needed = plan.bytes_needed if executor is None else plan.bytes_to_copy
+            room = room_in(self._files, self._folder)
+            if room is not None and needed > room:
+                return Skipped(_without_room(needed, room))
         self._cadence.planned(plan, sensed.view)
-        if plan.is_empty and not set_aside:
-            purged = self._compactor.reclaim()
+        if plan.is_empty or sensed.state is None:
+            self._compactor.reclaim()
             self._cadence.ended(plan, ())
-            return Skipped(f"nothing to {'rewrite or drop' if plan.kind == 'major' else 'drop'} at snapshot "
-                           f"{state.index}" + (f"; purged {len(purged)} old links" if purged else ""))
-        report = self._compactor.run(plan, state, why=why, limits=self._limits, executor=executor, run=run,
-                                     set_aside=set_aside)
+            return Skipped(plan.why)
+        told = self._observer if observer is None else Observers(self._observer, observer)
+        report = self._compactor.run(plan, sensed.state, limits=self._limits, executor=executor or LocalExecutor(),
+                                     run=run, observer=told, fence=fence)
         self._cadence.ended(plan, report.failed)
         return outcome_of(report)
 
@@ -208,37 +289,84 @@ class SegmentLog(LogWriter):
             Closed: the log was closed.
             Exception: whatever the policy raised; nothing was changed.
         """
-        self._require_open()
-        if budget is not None:
-            require_method("the budget", budget, "lend")
         if whole("min_bytes", min_bytes) < 1:
             raise InvalidInput(f"min_bytes is {min_bytes}; a hole has at least 1 byte")
+
+        def carried_out(plan: CompactionPlan, sensed: _Sensed, run: Run) -> Done[HoleReport] | Skipped | Failed:
+            if sensed.state is None:
+                return Skipped(plan.why)
+            if self._segments.is_leased(self._segments.epoch + 1):
+                return Skipped("somebody holds a lease and may still read what has died since; ask again when it ended",
+                               is_busy=True)
+            leave = {stats.number for stats in plan.drops}.union(
+                *(each.members for each in plan.damaged), *(group.numbers for group in plan.groups))
+            return punch_holes(self._folder, self._files, self._segments, [each.ref for each in sensed.known[:-1]],
+                               sensed.state, leave=leave, min_bytes=min_bytes, budget=run.budget)
+
+        return self._work(budget, lambda sensed: plan_for(sensed.view, self._options.policy, self._options.clock.now()),
+                          carried_out)
+
+    def reclaim(self, *, budget: Budget | None = None) -> Done[ReclaimReport] | Skipped | Failed:
+        """Remove what leases or `keep_links_seconds` held back, and what an interrupted compaction has left.
+
+        Every compaction does this as well.
+
+        Args:
+            budget: asked before it begins.
+
+        Returns:
+            `Done` with what is gone; `Skipped` if there was nothing, or a compaction is running; `Failed` if the disk
+            refused, and what is left is tried again the next time.
+
+        Raises:
+            InvalidInput: an argument of another kind.
+            Closed: the log was closed.
+        """
+        self._require_open()
+        require_budget(budget)
         with self._owner.begin(budget) as run:
             if run is None:
                 return self._busy()
             try:
-                sensed = self._sense()
+                run.budget.check()
+                self._require_open()
+                settled = self._compactor.settle()
+                report = attrs.evolve(self._compactor.reclaim(), leftovers=settled.names)
             except CompactlibError as error:
                 return self._failed(error)
-            if sensed is None:
-                return Skipped("no snapshot was recorded yet, so nothing is dead")
-            plan = plan_major(sensed.view, self._options.policy)
-            try:
-                return self._punch_holes(plan, sensed, min_bytes, run.budget)
-            except CompactlibError as error:
-                return self._failed(error)
+        if report:
+            return Done(report)
+        if report.waiting:
+            return Skipped(f"{report.waiting} dropped segments wait for the end of a lease; release it")
+        links = sum(os.path.islink(os.path.join(self._folder, name)) for name in list_folder(self._folder)
+                    if segment_number(name) is not None)
+        if links:
+            return Skipped(f"{links} old names of merged segments are kept for keep_links_seconds="
+                           f"{self._options.keep_links_seconds:g}, for readers in other processes; wait, or lower it")
+        return Skipped("nothing waits to be removed")
 
-    def _punch_holes(self, plan: CompactionPlan, sensed: _Sensed, min_bytes: int,
-                     budget: Budget) -> Done[HoleReport] | Skipped | Failed:
-        leave = {stats.number for stats in plan.drops}.union(sensed.damaged, *(group.numbers for group in plan.groups))
-        if self._segments.is_leased(self._segments.epoch + 1):
-            return Skipped("somebody holds a lease and may still read what has died since; ask again when it ended")
-        return punch_holes(self._folder, self._files, self._segments, [segment.ref for segment in sensed.known[:-1]],
-                           sensed.state, leave=leave, min_bytes=min_bytes, budget=budget)
+    def status(self) -> LogStatus:
+        """What the log says of itself, at once."""
+        self._require_open()
+        with self._switch:
+            newest, refs, row = self._newest.known(), self._segments.refs, LogState.of(self._state)
+            unsynced, last_term = self._newest.unsynced_entries, self._newest.last_term
+            durable = self._newest.durable_index
+        last = newest.ref.last if newest is not None else refs[-1].last if refs else -1
+        first = refs[0].first if refs else newest.ref.first if newest is not None else None
+        return LogStatus(
+            log_id=os.path.basename(self._folder), first_index=first, last_index=max(row.snapshot_index, last),
+            last_term=last_term, durable_index=self._older_last if durable is None else durable, unconfirmed=unsynced,
+            snapshot_index=row.snapshot_index, snapshot_term=row.snapshot_term,
+            smallest_live_index=row.smallest_live_index, live=len(row.live), memtable_entries=0, segments=len(refs),
+            pinned=0, pins=0, stopped=None, is_busy=self._owner.is_running)
 
-    def _compacted_state(self, known: Sequence[KnownSegment]) -> SnapshotState:
+    def _leftovers(self) -> Sequence[str]:
+        # What a compaction that runs is making was not left by anybody.
+        return () if self._owner.is_running else super()._leftovers()
+
+    def _compacted_state(self, known: Sequence[KnownSegment]) -> SnapshotState | None:
         """What a compaction of the segments `known` has to keep. They are listed first: what is added later is safe."""
-        assert self._state is not None, "a compaction comes after a snapshot"
         return self._state
 
     def _durable_list(self) -> tuple[KnownSegment, ...]:
@@ -255,27 +383,6 @@ class SegmentLog(LogWriter):
                 self._publish_newest()
             return self._segments.known()
 
-    @staticmethod
-    def _plan(view: CompactionView, state: SnapshotState, kind: str, policy: CompactionPolicy) -> CompactionPlan:
-        # With nothing alive a major compaction would only do what a minor one does.
-        return plan_major(view, policy) if kind == "major" and state.live else plan_minor(view)
-
-    def plan(self, kind: str = "major", policy: CompactionPolicy | None = None) -> CompactionPlan:
-        """See `LogReader.plan`; the default policy is the log's own."""
-        return super().plan(kind, self._options.policy if policy is None else policy)
-
-    def reclaim(self) -> tuple[int, ...]:
-        """Remove what leases or `keep_links_seconds` held back; returns merged segments whose old names are gone.
-
-        Every compaction does this as well.
-
-        Raises:
-            StorageError: the disk refused; what is left is tried again the next time.
-        """
-        with self._switch:
-            self._require_open()
-            return self._compactor.reclaim()
-
     def close(self) -> None:
         """Sync, and let the log go; closing again does nothing. A compaction that runs is cancelled and waited for.
 
@@ -290,6 +397,11 @@ class SegmentLog(LogWriter):
 
     def __enter__(self) -> SegmentLog:
         return self
+
+
+def _without_room(needed: int, room: int) -> str:
+    return (f"{needed:,} bytes are needed and {room:,} are available; make room, or drop what is wholly dead: "
+            f"compact(policy=DropDead()) needs none")
 
 
 def _set_of(live: IndexSet | Iterable[int]) -> IndexSet:

@@ -8,11 +8,22 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, LiveIndexMissing, NotFound
-from compactlib.files import StrPath
+from compactlib.budget import Budget
+from compactlib.clock import SystemClock
+from compactlib.errors import (
+    Busy,
+    Closed,
+    CompactlibError,
+    CorruptData,
+    InvalidInput,
+    LiveIndexMissing,
+    NotFound,
+    Unsupported,
+)
+from compactlib.files import LocalFiles, StrPath
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.arguments import folder_path, whole
-from compactlib.raftlog.folder import damage_in, read_folder, require_log, wal_of
+from compactlib.raftlog.arguments import folder_path, require_budget, require_policy, whole
+from compactlib.raftlog.folder import Examination, examine_segments, read_folder, require_log, room_in, wal_of
 from compactlib.raftlog.known import KnownSegment
 from compactlib.raftlog.liveness import kept_positions
 from compactlib.raftlog.log_state import LogState
@@ -27,10 +38,11 @@ from compactlib.raftlog.model import (
     SegmentRef,
     SegmentStats,
 )
-from compactlib.raftlog.plan import CompactionPlan, CompactionView, plan_major, plan_minor
+from compactlib.raftlog.plan import CompactionPlan, plan_for
 from compactlib.raftlog.policies import SeedPolicy
 from compactlib.raftlog.policy import CompactionPolicy
 from compactlib.raftlog.read_plan import ReadPlan, plan_parts
+from compactlib.raftlog.recover import leftovers
 from compactlib.raftlog.refs import next_ref
 from compactlib.raftlog.segment import SegmentReader
 from compactlib.raftlog.segment_set import DEFAULT_MAX_OPEN, Lease, SegmentSet
@@ -41,6 +53,8 @@ from compactlib.raftlog.snapshot_state import (
     read_snapshot_state,
     snapshot_version,
 )
+from compactlib.raftlog.view import CompactionView, DamagedSegment
+from compactlib.report import Finding, VerifyReport
 
 if TYPE_CHECKING:
     from compactlib.raftlog.unflushed import Unflushed
@@ -310,22 +324,30 @@ class LogReader:
         return self._segments.lease()
 
     def stats(self) -> tuple[SegmentStats, ...]:
-        """What a policy may know of each segment, oldest to newest.
-
-        Raises:
-            LiveIndexMissing: a live index is not in the segment whose range covers it.
-            CorruptData: a segment's index is damaged.
-        """
+        """What a policy may know of each segment, oldest to newest: `view().segments`."""
         return self.view().segments
 
-    def view(self) -> CompactionView:
-        """The log as a plan sees it now; raises what `stats` does."""
+    def view(self, *, budget: Budget | None = None) -> CompactionView:
+        """The log as a plan sees it now. A segment that cannot be judged is listed as damaged.
+
+        Args:
+            budget: asked before each segment whose index has to be read.
+
+        Raises:
+            BudgetSpent: the budget refused.
+            Closed: the log was closed.
+        """
+        require_budget(budget)
         for _ in range(_MAX_VIEWS - 1):
+            view = self._look(budget)
             # A compaction that runs meanwhile may remove or replace what is looked at.
-            with contextlib.suppress(NotFound, LiveIndexMissing):
-                return self._view_of(self._state_of_segments(), self._listed())
+            if not any(isinstance(each.error, NotFound) for each in view.damaged):
+                return view
             self.refresh()
-        return self._view_of(self._state_of_segments(), self._listed())
+        return self._look(budget)
+
+    def _look(self, budget: Budget | None) -> CompactionView:
+        return self._view_of(self._state_of_segments(), self._listed(), budget)
 
     def _state_of_segments(self) -> SnapshotState | None:
         """The snapshot without what is alive in the write-ahead log only."""
@@ -338,45 +360,73 @@ class LogReader:
         return self._segments.known() if self.refs else ()
 
     def _view_of(self, state: SnapshotState | None, known: Sequence[KnownSegment],
-                 damaged: dict[int, CompactlibError] | None = None) -> CompactionView:
+                 budget: Budget | None = None) -> CompactionView:
         self._require_open()
-        stats = self._stats.gather(self._segments, state, known=known, damaged=damaged)
-        snapshot_index = None if state is None else state.index
-        return CompactionView(segments=stats, limits=self._limits, snapshot_index=snapshot_index)
+        damaged: dict[int, CompactlibError] = {}
+        stats = self._stats.gather(self._segments, state, known=known, damaged=damaged, budget=budget)
+        return CompactionView(
+            segments=stats, limits=self._limits, snapshot_index=None if state is None else state.index,
+            folder=self._folder, damaged=tuple(DamagedSegment(*each) for each in sorted(damaged.items())))
 
-    def plan(self, kind: str = "major", policy: CompactionPolicy | None = None) -> CompactionPlan:
+    def plan(self, policy: CompactionPolicy | None = None, *, view: CompactionView | None = None) -> CompactionPlan:
         """What a compaction would do now, and why it would leave the rest: a dry run that changes nothing.
 
         Args:
-            kind: `"minor"` or `"major"`.
-            policy: decides what a major one rewrites; default `SeedPolicy()`.
+            policy: decides what is rewritten; default `SeedPolicy()`.
+            view: to plan for instead of the log as it is now.
 
         Raises:
-            InvalidInput: there is no such kind.
+            InvalidInput: the policy is none, or its choice breaks a rule.
             Exception: whatever the policy raised.
         """
-        if kind not in ("minor", "major"):
-            raise InvalidInput(f"plan() takes the kinds 'minor' and 'major', found {kind!r}")
-        view = self.view()
-        return plan_minor(view) if kind == "minor" else plan_major(view, SeedPolicy() if policy is None else policy)
+        self._require_open()
+        require_policy(policy)
+        return plan_for(self._view_for(view), SeedPolicy() if policy is None else policy, SystemClock().now(),
+                        bytes_available=room_in(LocalFiles(), self._folder))
 
-    def verify(self) -> list[CorruptData]:
-        """Read every entry of every segment and list what is damaged, oldest first; empty means that all is well.
+    def _view_for(self, view: CompactionView | None) -> CompactionView:
+        if view is None:
+            return self.view()
+        if not isinstance(view, CompactionView):
+            raise InvalidInput(f"the view is {view!r:.100}; give one that view() made")
+        if view.folder and view.folder != self._folder:
+            raise InvalidInput(f"the view is of the log in {view.folder}, and this is the one in {self._folder}")
+        return view
 
-        A live index that no segment holds is damage too. Compactions may run meanwhile.
+    def verify(self, *, budget: Budget | None = None) -> VerifyReport:
+        """Read every entry, those in a store's write-ahead log included, and list what is damaged or missing.
+
+        A live index that nothing holds is missing. What an interrupted compaction has left is listed as harmless.
+        Compactions may run meanwhile.
+
+        Args:
+            budget: asked before each segment.
 
         Raises:
-            Unsupported: a segment is of an unknown version.
-            StorageError: one cannot be read.
+            BudgetSpent: the budget refused.
+            StorageError: something cannot be read.
+            Closed: the log was closed.
         """
         self._require_open()
+        require_budget(budget)
+        seen = Examination()
+        self.examine(seen, budget=budget)
+        wal = wal_of(self._folder)
+        if wal is not None:
+            from compactlib.raftlog.unflushed import examine_wal
+
+            examine_wal(wal, os.path.basename(os.path.realpath(self._folder)), seen)
+        return seen.report()
+
+    def examine(self, seen: Examination, *, budget: Budget | None = None) -> None:
+        """As `verify`, without the write-ahead log; for those who verify many logs of a store."""
         with self.lease():
-            damaged = damage_in(self._folder)
+            examine_segments(self._folder, seen, budget=budget)
             lost = IndexSet() if self._state is None else self._state.live - self.unflushed
             for ref in self.refs:
                 try:
                     lost = lost - self._reader(ref.number).index.index_set().between(ref.first, ref.last)
-                except CorruptData:
+                except (CorruptData, Unsupported):
                     # Listed already, once for all its entries.
                     lost = lost - lost.between(ref.first, ref.last)
                 except NotFound:
@@ -386,8 +436,14 @@ class LogReader:
                 # It may have died, or moved to another segment.
                 self.read(index)
             except CorruptData as error:
-                damaged.append(error)
-        return damaged
+                seen.note(error, kind="missing")
+        for name in self._leftovers():
+            seen.findings.append(Finding("leftover", os.path.join(self._folder, name),
+                                         "left by an interrupted compaction; the next one finishes or removes it"))
+
+    def _leftovers(self) -> Sequence[str]:
+        """Names that an interrupted compaction has left; those of one that runs in another process, too."""
+        return leftovers(self._folder)
 
     def audit(self) -> None:
         """Check the log's own invariants.

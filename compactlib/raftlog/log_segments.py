@@ -50,6 +50,11 @@ class LogSegments(SegmentLog):
         return self._owner.is_mine
 
     @property
+    def is_compacting(self) -> bool:
+        """Whether a compaction or a reclaim is under way."""
+        return self._owner.is_running
+
+    @property
     def unflushed(self) -> IndexSet:
         """What the log holds in memory; see `LogReader.unflushed`."""
         return self.elsewhere()
@@ -295,10 +300,11 @@ class LogSegments(SegmentLog):
             write_snapshot_state(self._files, self._folder, state)
             self._state = state
 
-    def _compacted_state(self, known: Sequence[KnownSegment]) -> SnapshotState:
+    def _compacted_state(self, known: Sequence[KnownSegment]) -> SnapshotState | None:
         """The row, with what is pinned, and without what no segment holds (the memtable does, or a pin by itself)."""
-        assert self._state is not None, "a compaction comes after a snapshot"
         state = self._state
+        if state is None:
+            return None
         pinned = self.pinned().at_most(state.index)
         live = state.live | pinned
         suspects = live & (self.elsewhere() | pinned)

@@ -77,7 +77,6 @@ class LogWriter(LogReader):
         if not number:
             self._newest.create_first()
         self._compactor = Compactor(folder, self._segments, self._switch, files=self._files, clock=self._options.clock,
-                                    observer=self._observer,
                                     keep_links_seconds=self._options.keep_links_seconds,
                                     run_id=self._options.run_id, switched=self._note_newest)
         empty = [segment for segment in contents.empty if segment != self._newest.number]

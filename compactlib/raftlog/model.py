@@ -13,6 +13,10 @@ from compactlib.errors import CorruptData, InvalidInput
 MAX_INDEX = (1 << 64) - 1
 DEFAULT_MAX_ENTRIES = 4096
 DEFAULT_MAX_BYTES = 64_000_000
+INDEX_RECORD_BYTES = 40
+"""What a native segment stores for an entry besides its payload."""
+HEAD_BYTES = 104
+"""What a native segment stores before its index: the header and two seals."""
 
 
 class Entry(NamedTuple):
@@ -91,6 +95,7 @@ class SegmentStats:
         live_entries: entries that a compaction would keep.
         live_bytes: their payload bytes.
         format: `"native"`, `"ra1"` or `"ra2"`.
+        file_bytes: the size of the file; if it is not given, that of a native segment with no room for more entries.
     """
 
     ref: SegmentRef
@@ -99,6 +104,11 @@ class SegmentStats:
     live_entries: int
     live_bytes: int
     format: str = "native"
+    file_bytes: int = attrs.field()
+
+    @file_bytes.default
+    def _compact_file_bytes(self) -> int:
+        return segment_bytes(self.entries, self.data_bytes)
 
     @property
     def number(self) -> int:
@@ -109,6 +119,11 @@ class SegmentStats:
     def dead_bytes(self) -> int:
         """Payload bytes that a compaction would free."""
         return self.data_bytes - self.live_bytes
+
+
+def segment_bytes(entries: int, data_bytes: int) -> int:
+    """The size of the file that a compaction writes for so many entries and payload bytes."""
+    return HEAD_BYTES + INDEX_RECORD_BYTES * entries + data_bytes
 
 
 @attrs.frozen(kw_only=True)

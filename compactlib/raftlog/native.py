@@ -27,15 +27,15 @@ import attrs
 
 from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, Unsupported
-from compactlib.raftlog.model import SegmentLimits
+from compactlib.raftlog.model import HEAD_BYTES, INDEX_RECORD_BYTES, SegmentLimits
 
 MAGIC = b"CLRAFSEG"
 VERSION = 2
 HEADER_BYTES = 40
 SEAL_BYTES = 32
 SEALS = 2
-INDEX_START = HEADER_BYTES + SEALS * SEAL_BYTES
-RECORD_BYTES = 40
+INDEX_START = HEAD_BYTES
+RECORD_BYTES = INDEX_RECORD_BYTES
 MAX_PAYLOAD_BYTES = (1 << 32) - 1
 
 _HEADER = struct.Struct("<8sHHIQQI")

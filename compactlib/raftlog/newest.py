@@ -184,6 +184,26 @@ class NewestSegment:
         ref = SegmentRef(self._number, index.first, index.last)
         return KnownSegment(ref, index.entries, index.data_bytes, "native")
 
+    @property
+    def last_term(self) -> int | None:
+        """The term of the last entry that the segment holds, `None` if none."""
+        if self._writer is None or not len(self._writer.index):
+            return None
+        return self._writer.index.columns.terms[-1]
+
+    @property
+    def unsynced_entries(self) -> int:
+        """Entries appended that are not durable yet."""
+        return 0 if self._writer is None else self._writer.unsynced_entries
+
+    @property
+    def durable_index(self) -> int | None:
+        """The last entry that is durable for sure, `None` if none of this segment is."""
+        if self._writer is None:
+            return None
+        durable = len(self._writer.index) - self._writer.unsynced_entries
+        return self._writer.index.columns.indexes[durable - 1] if durable > 0 else None
+
     def abandon(self) -> None:
         """Give up the files without another write."""
         writer, self._writer, self._reader = self._writer, None, None

@@ -1,59 +1,25 @@
-"""What a compaction is going to do, before it does it: pure functions from a view of the log to a plan.
+"""What a compaction is going to do, before it does it: a pure function from a view of the log and a policy to a plan.
 
-A minor compaction drops whole segments that hold nothing alive. A major one does the same, and rewrites the groups
-that a policy chose. Both only look at statistics, so a plan can be made, printed and thrown away at any time.
+Every compaction drops whole segments that hold nothing alive, and rewrites the groups that the policy chose. It looks
+at statistics alone, so a plan can be made, printed and thrown away at any time.
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import attrs
 
-from compactlib.errors import InvalidInput
-from compactlib.raftlog.model import SegmentLimits, SegmentRef, SegmentStats
-from compactlib.raftlog.policy import Choice, CompactionPolicy, check_choice, is_worthwhile
+from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.raftlog.model import SegmentRef, SegmentStats, segment_bytes
+from compactlib.raftlog.policies.drop import DropDead
+from compactlib.raftlog.policy import Choice, CompactionPolicy, checked_choice, is_worthwhile
+from compactlib.raftlog.view import CompactionView
 from compactlib.report import PolicyRecord, Printed, Table
 
 MAX_GROUP_MEMBERS = 14
 """The most members of a planned group: the output's file name holds all their numbers, in at most 255 bytes."""
-
-PlanKind: TypeAlias = Literal["minor", "major"]
-
-
-@attrs.frozen(kw_only=True)
-class CompactionView:
-    """The log as a plan sees it, at one moment.
-
-    Attributes:
-        segments: statistics of every segment, oldest to newest, the newest included.
-        snapshot_index: the index of the last snapshot; `None` before the first one.
-        limits: how large the segments that a compaction writes may become.
-
-    Raises:
-        InvalidInput: segments or their ranges do not ascend, or a count is impossible; the message names the segment.
-    """
-
-    segments: tuple[SegmentStats, ...]
-    snapshot_index: int | None
-    limits: SegmentLimits
-
-    def __attrs_post_init__(self) -> None:
-        for segment in self.segments:
-            _check_counts(segment)
-        for older, newer in pairwise(self.segments):
-            if not (older.number < newer.number and older.ref.last < newer.ref.first):
-                raise InvalidInput(f"segment {newer.number} ({newer.ref.first} to {newer.ref.last}) follows segment "
-                                   f"{older.number} ({older.ref.first} to {older.ref.last}); segments must come oldest "
-                                   f"to newest, without overlap")
-
-    @property
-    def compactable(self) -> tuple[SegmentStats, ...]:
-        """The segments that a compaction may touch: not the newest, and wholly at or below the snapshot."""
-        if self.snapshot_index is None:
-            return ()
-        return tuple(segment for segment in self.segments[:-1] if segment.ref.last <= self.snapshot_index)
 
 
 @attrs.frozen
@@ -88,13 +54,18 @@ class PlannedGroup:
 
     @property
     def live_bytes(self) -> int:
-        """Payload bytes to copy: what the output will hold."""
+        """Payload bytes that the output will hold."""
         return sum(member.live_bytes for member in self.members)
 
     @property
-    def freed_bytes(self) -> int:
-        """Payload bytes that are gone afterwards."""
-        return self.data_bytes - self.live_bytes
+    def bytes_to_copy(self) -> int:
+        """The size of the file that it becomes."""
+        return segment_bytes(self.live_entries, self.live_bytes)
+
+    @property
+    def bytes_freed(self) -> int:
+        """By how much that file is smaller than those of the members together."""
+        return sum(member.file_bytes for member in self.members) - self.bytes_to_copy
 
     @property
     def output(self) -> SegmentStats:
@@ -117,37 +88,73 @@ class LeftOutSegment:
     reason: str
 
 
+@attrs.frozen
+class GroupFailed:
+    """A group that did not become one segment, and why; or a single segment that could not be judged.
+
+    Nothing that is live is lost. If the error came after the new segment was in place, the next run, or opening the
+    log, finishes the group; before that, its sources are untouched.
+
+    Attributes:
+        members: numbers of the segments that were to become one.
+        error: what stopped it.
+        changed: as in `Failed`: `"no"`; `"partly"`, the new segment is in place; or `"unknown"`, it may be.
+    """
+
+    members: tuple[int, ...]
+    # Errors differ from one look to the next although they say the same.
+    error: CompactlibError = attrs.field(eq=str)
+    changed: Literal["no", "partly", "unknown"] = "no"
+
+
 @attrs.frozen(kw_only=True, repr=False)
 class CompactionPlan(Printed):
     """What a compaction will drop and rewrite, and why it leaves the rest.
 
-    `repr()` is one line, `str()` a table, notebooks show the table, `to_dicts()` gives its rows as data.
+    `repr()` is one line, `str()` a table, notebooks show the table, `to_dicts()` gives its rows as data. Bytes are
+    those of files, headers and indexes included, and hold to the byte as long as nothing else changes the log.
 
     Attributes:
-        kind: `"minor"` or `"major"`.
+        folder: the log's folder; empty for a plan of a view made by hand, which no log carries out.
         snapshot_index: the snapshot that the plan relies on; `None` before the first one.
-        policy: who chose the groups; `None` for a minor plan.
+        policy: who chose the groups.
+        why: why this is done; of an empty plan which gate is shut, its value, and the setting to change.
         drops: segments with nothing alive, removed whole, oldest to newest.
         groups: segments that are rewritten, oldest to newest; each group becomes one segment.
+        damaged: what cannot be rewritten, since a segment of it could not be judged.
         left_out: every other segment, oldest to newest.
+        bytes_available: the room there was in the folder; `None` if nobody said.
     """
 
-    kind: PlanKind
+    folder: str
     snapshot_index: int | None
-    policy: PolicyRecord | None
+    policy: PolicyRecord
+    why: str
     drops: tuple[SegmentStats, ...]
     groups: tuple[PlannedGroup, ...]
     left_out: tuple[LeftOutSegment, ...]
+    damaged: tuple[GroupFailed, ...] = ()
+    bytes_available: int | None = None
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do."""
-        return not self.drops and not self.groups
+        """Whether there is nothing to do, and no damage to report."""
+        return not (self.drops or self.groups or self.damaged)
 
     @property
-    def freed_bytes(self) -> int:
-        """Payload bytes that the plan frees, by drops and groups."""
-        return sum(drop.data_bytes for drop in self.drops) + sum(group.freed_bytes for group in self.groups)
+    def drops_only(self) -> bool:
+        """Whether nobody was asked what to rewrite: the plan is that of `DropDead`."""
+        return self.policy == DROP_DEAD
+
+    @property
+    def is_exact(self) -> bool:
+        """True: the forecasts hold to the byte as long as nothing else changes the log."""
+        return True
+
+    @property
+    def bytes_freed(self) -> int:
+        """By how much the files become smaller together, by drops and groups."""
+        return (sum(drop.file_bytes for drop in self.drops) + sum(group.bytes_freed for group in self.groups))
 
     @property
     def freed_entries(self) -> int:
@@ -157,8 +164,23 @@ class CompactionPlan(Printed):
 
     @property
     def bytes_to_copy(self) -> int:
-        """Payload bytes that the groups copy."""
-        return sum(group.live_bytes for group in self.groups)
+        """The size of the files that the groups become."""
+        return sum(group.bytes_to_copy for group in self.groups)
+
+    @property
+    def bytes_needed(self) -> int:
+        """The most room taken before any is given back, one group after the other.
+
+        A group's members go once its output is in place, so that this is about the largest output. What the drops give
+        back is not counted, since a lease may hold their files. An executor that runs several tasks at once may have
+        written all outputs before the first is committed: then it is `bytes_to_copy`.
+        """
+        most = grown = 0
+        for group in self.groups:
+            most = max(most, grown + group.bytes_to_copy)
+            # An output is larger than its sources only if those were written by Ra, whose index records are smaller.
+            grown = max(grown - group.bytes_freed, 0)
+        return most
 
     @property
     def entries_to_copy(self) -> int:
@@ -187,12 +209,13 @@ class CompactionPlan(Printed):
         return attrs.evolve(view, segments=tuple(sorted(after, key=lambda segment: segment.number)))
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One dictionary a drop, group and left-out segment, oldest to newest; `members` is a list of numbers."""
+        """One dictionary a drop, group, damage and left-out segment, oldest to newest; `members` are numbers."""
         rows = [
-            *(_row("drop", PlannedGroup((drop,)), drop.data_bytes, 0, "holds no live entry") for drop in self.drops),
-            *(_row("rewrite" if len(group.members) == 1 else "merge", group, group.freed_bytes, group.live_bytes, "")
-              for group in self.groups),
-            *(_row("keep", PlannedGroup((left.stats,)), 0, 0, left.reason) for left in self.left_out),
+            *(_row("drop", (drop,), drop.file_bytes, 0, "holds no live entry") for drop in self.drops),
+            *(_row("rewrite" if len(group.members) == 1 else "merge", group.members, group.bytes_freed,
+                   group.bytes_to_copy, _why_rewritten(group)) for group in self.groups),
+            *(_row("keep", (left.stats,), 0, 0, left.reason) for left in self.left_out),
+            *({**_row("damaged", (), 0, 0, str(each.error)), "members": list(each.members)} for each in self.damaged),
         ]
         return sorted(rows, key=lambda row: int(row["members"][0]))
 
@@ -202,46 +225,83 @@ class CompactionPlan(Printed):
                                 title=self._summary())
 
     def _summary(self) -> str:
-        by = "" if self.policy is None else f" by {self.policy}"
         at = "before the first snapshot" if self.snapshot_index is None else f"at snapshot {self.snapshot_index}"
+        if self.is_empty:
+            return f"{self.policy} {at}: nothing to do: {self.why}"
         sources = sum(len(group.members) for group in self.groups)
-        return (f"{self.kind} compaction {at}{by}: drop {len(self.drops)}, rewrite {sources} into {len(self.groups)}, "
-                f"keep {len(self.left_out)}; frees {self.freed_bytes:,} bytes, copies {self.bytes_to_copy:,}")
+        damaged = f", {len(self.damaged)} damaged" if self.damaged else ""
+        return (f"{self.policy} {at}: drop {len(self.drops)}, rewrite {sources} into {len(self.groups)}, keep "
+                f"{len(self.left_out)}{damaged}; frees {self.bytes_freed:,} bytes, copies {self.bytes_to_copy:,}: "
+                f"{self.why}")
 
 
-def plan_minor(view: CompactionView) -> CompactionPlan:
-    """Plan to drop the segments that hold nothing alive. O(segments).
-
-    Dropped is each compactable segment (not the newest, wholly at or below the snapshot) without a live entry.
-    """
-    compactable = set(view.compactable)
-    alive = {segment.number: f"holds {_counted(segment.live_entries, 'live entry', 'live entries')}"
-             for segment in compactable if segment.live_entries}
-    return _planned(view, "minor", None, (), alive)
+DROP_DEAD = PolicyRecord.of(DropDead())
+"""Who is named by a plan that rewrites nothing because nobody was asked to."""
 
 
-def plan_major(view: CompactionView, policy: CompactionPolicy) -> CompactionPlan:
-    """Plan to drop what a minor compaction drops, and to rewrite the groups that `policy` chooses.
+def plan_for(view: CompactionView, policy: CompactionPolicy, now: float = 0.0, *, why: str = "",
+             bytes_available: int | None = None) -> CompactionPlan:
+    """Plan to drop what holds nothing alive, and to rewrite the groups that `policy` chooses. Pure.
 
-    A group of more than `MAX_GROUP_MEMBERS` becomes adjacent parts of nearly equal size. A single segment with
-    nothing dead in it is left out whatever the policy says: rewriting it would change nothing, run after run.
-    O(segments), and what the policy takes.
+    Dropped is each compactable segment (not the newest, wholly at or below the snapshot) without a live entry. A group
+    of more than `MAX_GROUP_MEMBERS` becomes adjacent parts of nearly equal size. A single segment with nothing dead in
+    it is left out whatever the policy says: rewriting it would change nothing, run after run. O(segments), and what
+    the policy takes.
+
+    Args:
+        view: the log.
+        policy: chooses what is rewritten.
+        now: seconds since the epoch, for the policy.
+        why: why this policy is asked, for the plan; default the policy's own reason.
+        bytes_available: the room there is, for the plan.
 
     Raises:
-        InvalidInput: the policy's choice breaks a rule of `CompactionPolicy.choose`; the message names the policy and
-            the segment.
+        InvalidInput: the policy's choice breaks a rule of `CompactionPolicy`; the message names the policy and the
+            segment.
     """
-    shown = tuple(segment for segment in view.compactable if segment.live_entries)
-    choice = policy.choose(shown, view.limits)
-    check_choice(choice, shown, view.limits, policy=policy.name)
+    choice = checked_choice(policy.choose(view, now), view, policy=policy.name)
     reasons = {left.number: left.reason for left in choice.left_out}
     groups: list[PlannedGroup] = []
-    for group in _parts_of(choice, shown):
-        if is_worthwhile(group.members):
+    damaged: list[GroupFailed] = []
+    broken = {each.number: each.error for each in view.damaged}
+    for group in _parts_of(choice, view.candidates):
+        error = next((broken[number] for number in group.numbers if number in broken), None)
+        if error is not None:
+            damaged.append(GroupFailed(group.numbers, error))
+        elif is_worthwhile(group.members):
             groups.append(group)
         else:
             reasons[group.numbers[0]] = f"all of it is live: the policy {policy.name!r} would rewrite it for nothing"
-    return _planned(view, "major", PolicyRecord.of(policy), tuple(groups), reasons)
+    reported = {number for failed in damaged for number in failed.members}
+    damaged += [GroupFailed((number,), error) for number, error in broken.items() if number not in reported]
+    reported.update(broken)
+    drops = tuple(segment for segment in view.compactable if not segment.live_entries)
+    touched = {segment.number for segment in drops}.union(reported, *(group.numbers for group in groups))
+    left_out = tuple(LeftOutSegment(segment, reasons.get(segment.number) or _why_not_compactable(segment, view))
+                     for segment in view.segments if segment.number not in touched)
+    return CompactionPlan(
+        folder=view.folder, snapshot_index=view.snapshot_index, policy=PolicyRecord.of(policy), drops=drops,
+        groups=tuple(groups), left_out=left_out, damaged=tuple(sorted(damaged, key=lambda failed: failed.members)),
+        bytes_available=bytes_available,
+        why=_why(view, choice, why, is_empty=not (drops or groups or damaged), rewrites=bool(groups)))
+
+
+def _why(view: CompactionView, choice: Choice, why: str, *, is_empty: bool, rewrites: bool) -> str:
+    if rewrites:
+        return f"{why}; {choice.why}" if why else choice.why
+    if not is_empty:
+        return "whole segments hold nothing alive" + (f"; {why}" if why else "")
+    if view.snapshot_index is None:
+        return "no snapshot was recorded yet, so nothing is dead; record one"
+    if not view.segments[:-1]:
+        return (f"the log has {len(view.segments)} segment, and the newest is never touched; it ends at "
+                f"max_entries={view.limits.max_entries} or max_bytes={view.limits.max_bytes}, smaller limits end it "
+                f"sooner")
+    if not view.compactable:
+        return (f"all {len(view.segments) - 1:,} segments but the newest end above snapshot {view.snapshot_index} (the "
+                f"first at {view.segments[0].ref.last}); record a later snapshot")
+    return (f"none of the {len(view.compactable):,} segments up to snapshot {view.snapshot_index} is wholly dead; "
+            f"{why or choice.why}")
 
 
 def _parts_of(choice: Choice, shown: tuple[SegmentStats, ...]) -> list[PlannedGroup]:
@@ -256,16 +316,6 @@ def _parts_of(choice: Choice, shown: tuple[SegmentStats, ...]) -> list[PlannedGr
     return parts
 
 
-def _planned(view: CompactionView, kind: PlanKind, policy: PolicyRecord | None, groups: tuple[PlannedGroup, ...],
-             reasons: dict[int, str]) -> CompactionPlan:
-    drops = tuple(segment for segment in view.compactable if not segment.live_entries)
-    touched = {segment.number for segment in drops}.union(*(group.numbers for group in groups))
-    left_out = tuple(LeftOutSegment(segment, reasons.get(segment.number) or _why_not_compactable(segment, view))
-                     for segment in view.segments if segment.number not in touched)
-    return CompactionPlan(kind=kind, snapshot_index=view.snapshot_index, policy=policy, drops=drops, groups=groups,
-                          left_out=left_out)
-
-
 def _why_not_compactable(segment: SegmentStats, view: CompactionView) -> str:
     if segment is view.segments[-1]:
         return "the newest segment, still written to"
@@ -274,15 +324,14 @@ def _why_not_compactable(segment: SegmentStats, view: CompactionView) -> str:
     return f"ends at index {segment.ref.last}, above the snapshot {view.snapshot_index}"
 
 
-def _check_counts(segment: SegmentStats) -> None:
-    if not (0 <= segment.live_entries <= segment.entries and 0 <= segment.live_bytes <= segment.data_bytes):
-        raise InvalidInput(f"segment {segment.number} claims {segment.live_entries} of {segment.entries} entries and "
-                           f"{segment.live_bytes} of {segment.data_bytes} bytes live; live is a part of the whole")
-    if segment.live_bytes and not segment.live_entries:
-        raise InvalidInput(f"segment {segment.number} claims {segment.live_bytes} live bytes without a live entry")
+def _why_rewritten(group: PlannedGroup) -> str:
+    dead = group.entries - group.live_entries
+    told = f"{dead:,} of {group.entries:,} entries are dead"
+    return told if len(group.members) == 1 else f"{len(group.members)} become one, {told}"
 
 
-def _row(action: str, group: PlannedGroup, freed: int, copied: int, reason: str) -> dict[str, Any]:
+def _row(action: str, members: tuple[SegmentStats, ...], freed: int, copied: int, reason: str) -> dict[str, Any]:
+    group = PlannedGroup(members)
     return {
         "action": action,
         "members": list(group.numbers),
@@ -290,14 +339,10 @@ def _row(action: str, group: PlannedGroup, freed: int, copied: int, reason: str)
         "entries": group.entries,
         "live_bytes": group.live_bytes,
         "data_bytes": group.data_bytes,
-        "freed_bytes": freed,
-        "copied_bytes": copied,
+        "bytes_freed": freed,
+        "bytes_to_copy": copied,
         "reason": reason,
     }
-
-
-def _counted(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"
 
 
 def _as_ranges(numbers: list[int]) -> str:

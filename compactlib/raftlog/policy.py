@@ -1,32 +1,28 @@
-"""The contract between a major compaction and whoever chooses what it rewrites, on one page.
+"""The contract between a compaction and whoever chooses what it rewrites, on one page.
 
-A policy is a pure function of statistics: `choose(segments, limits) -> Choice`. It is shown, oldest to newest, the
-segments that a major compaction may rewrite and that hold at least one live entry. It is never shown the newest
-segment (still written to), those that end above the snapshot (their entries are all needed), and wholly dead ones
-(they are dropped anyway, and two segments with only dead ones between them are adjacent). It puts every segment
-it is shown into exactly one group, or leaves it out with a reason. A group becomes one segment.
+A policy is a pure function of statistics: `choose(view, now) -> Choice`. `view.candidates` are, oldest to newest, the
+segments that may be rewritten and hold at least one live entry. The newest segment (still written to) is never among
+them, nor are those that end above the snapshot (their entries are all needed), and wholly dead ones (they are dropped
+whatever a policy chooses, and two segments with only dead ones between them are adjacent). A policy puts every
+candidate into exactly one group, or leaves it out with a reason. A group becomes one segment.
 
 A good policy makes progress, so that compaction always comes to rest: each group either joins two or more segments
 or rewrites one that holds something dead. `compactlib.testing.raftlog_strategies.check_policy` tries a policy on
-many logs and says where it breaks a rule. Three are in `compactlib.raftlog.policies`.
+many logs and says where it breaks a rule. Four are in `compactlib.raftlog.policies`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import attrs
 
+from compactlib.contract import Policy
 from compactlib.errors import InvalidInput
-from compactlib.raftlog.model import SegmentLimits, SegmentStats
-
-INDEX_RECORD_BYTES = 40
-"""What a native segment stores for an entry besides its payload."""
-
-Setting: TypeAlias = int | float | str | None
-"""The value of one setting of a policy; a plan records them all."""
+from compactlib.raftlog.model import INDEX_RECORD_BYTES, SegmentLimits, SegmentStats
+from compactlib.raftlog.view import CompactionView
 
 
 @attrs.frozen
@@ -44,38 +40,31 @@ class LeftOut:
 
 @attrs.frozen
 class Choice:
-    """What a policy wants done with the segments it was shown; each is in one group or left out.
+    """What a policy wants done with the candidates; each is in one group or left out.
 
     Attributes:
         groups: the numbers of the members of each group, ascending; the groups ascend too.
         left_out: the others.
+        why: why these; of a choice of nothing which gate is shut, its value, and the setting to change.
     """
 
     groups: tuple[tuple[int, ...], ...]
     left_out: tuple[LeftOut, ...]
-
-
-class CompactionPolicy(Protocol):
-    """Chooses what a major compaction rewrites; implement it as a small frozen attrs class."""
+    why: str
 
     @property
-    def name(self) -> str:
-        """A short name for plans and reports."""
+    def is_empty(self) -> bool:
+        """Whether nothing is rewritten."""
+        return not self.groups
 
-    def config(self) -> dict[str, Setting]:
-        """The settings that decide the choice, so that it can be recorded and repeated."""
 
-    def choose(self, segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
-        """Group some of `segments` and leave out the others.
+class CompactionPolicy(Policy[CompactionView, Choice], Protocol):
+    """Chooses what a compaction rewrites; implement it as a small frozen attrs class, whose fields are its settings.
 
-        Pure: equal arguments give equal choices, and the arguments stay as they are. The members of a group stand
-        side by side in `segments`, and their live entries and payload bytes fit into one segment of `limits`,
-        unless the group is a single segment, which always fits into itself.
-
-        Args:
-            segments: what may be rewritten, oldest to newest, each with a live entry; possibly none.
-            limits: how large the segments that the compaction writes may become.
-        """
+    `choose` groups some of `view.candidates` and leaves out the others. The members of a group stand side by side
+    among the candidates, and their live entries and payload bytes fit into one segment of `view.limits`, unless the
+    group is a single segment, which always fits into itself. There may be no candidates at all.
+    """
 
 
 def stored_live_bytes(segment: SegmentStats) -> int:
@@ -118,12 +107,16 @@ def filled_groups(segments: Sequence[SegmentStats], limits: SegmentLimits,
     return groups
 
 
-def check_choice(choice: Choice, segments: Sequence[SegmentStats], limits: SegmentLimits, *, policy: str) -> None:
-    """Return if `choice` keeps the rules of `CompactionPolicy.choose`. O(segments).
+def checked_choice(choice: object, view: CompactionView, *, policy: str) -> Choice:
+    """`choice`, if it keeps the rules of `CompactionPolicy`. O(segments).
 
     Raises:
         InvalidInput: it does not; the message names the policy and the segment.
     """
+    if not isinstance(choice, Choice):
+        raise InvalidInput(f"policy {policy!r} answered {choice!r:.100}; give a Choice: groups, what is left out with "
+                           f"reasons, and why")
+    segments, limits = view.candidates, view.limits
     place = {segment.number: position for position, segment in enumerate(segments)}
     named = [number for group in choice.groups for number in group]
     seen: set[int] = set()
@@ -142,6 +135,7 @@ def check_choice(choice: Choice, segments: Sequence[SegmentStats], limits: Segme
         if not group:
             raise InvalidInput(f"policy {policy!r} made a bad choice: a group has no members")
         _check_group([segments[place[number]] for number in group], place, limits, policy)
+    return choice
 
 
 def _check_group(members: Sequence[SegmentStats], place: dict[int, int], limits: SegmentLimits, policy: str) -> None:

@@ -13,7 +13,6 @@ import attrs
 
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog.log import CompactionKind
 from compactlib.raftlog.log_state import LogState
 from compactlib.raftlog.model import Answer, Dead, Entry, Missing
 from compactlib.raftlog.result import CompactionReport
@@ -172,7 +171,7 @@ class ReplicatedLog(Protocol):
             LiveIndexMissing: the log does not hold a live entry; nothing was changed.
         """
 
-    def compact(self, kind: CompactionKind = "auto") -> Done[CompactionReport] | Skipped | Failed:
+    def compact(self) -> Done[CompactionReport] | Skipped | Failed:
         """Run one compaction in this thread; see `SegmentLog.compact`."""
 
 

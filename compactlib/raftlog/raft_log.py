@@ -5,33 +5,42 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from compactlib.budget import Budget
+from compactlib.contract import CommitFence
 from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, LiveIndexMissing, Stale
 from compactlib.indexset import IndexSet
+from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.raftlog.arguments import require_budget
 from compactlib.raftlog.flush import FlushPlan, plan_flush
-from compactlib.raftlog.log import CompactionKind
+from compactlib.raftlog.holes import DEFAULT_MIN_HOLE_BYTES, HoleReport
 from compactlib.raftlog.log_segments import LogSegments
 from compactlib.raftlog.log_state import LogState, LogStates
 from compactlib.raftlog.memtable import Memtable
 from compactlib.raftlog.model import MAX_INDEX
 from compactlib.raftlog.outbox import Outbox
 from compactlib.raftlog.pins import Pin
+from compactlib.raftlog.plan import CompactionPlan
 from compactlib.raftlog.policy import CompactionPolicy
 from compactlib.raftlog.protocols import LogWorker, SnapshotMeta, SnapshotStore, WorkerFactory
 from compactlib.raftlog.raft_appender import RaftAppender
-from compactlib.raftlog.result import CompactionReport
+from compactlib.raftlog.result import CompactionReport, ReclaimReport
 from compactlib.raftlog.snapshot_state import SnapshotState
-from compactlib.raftlog.status import LogStatus
+from compactlib.raftlog.status import LogStatus, told
+from compactlib.raftlog.view import CompactionView
 from compactlib.raftlog.wal.batch import Confirmed
 from compactlib.raftlog.wal.wal import Wal
+from compactlib.report import VerifyReport
 from compactlib.rewrite import Executor
-from compactlib.runtime import tell
+from compactlib.runtime import Ownership, tell
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+
+_ReportT = TypeVar("_ReportT")
 
 
 class RaftLog(RaftAppender):
@@ -48,6 +57,7 @@ class RaftLog(RaftAppender):
                  max_queued_bytes: int, owner: Callable[[], object], outbox: Outbox) -> None:
         super().__init__(log_id, segments, wal, states, memtable, make_room=make_room, catch_up=catch_up,
                          max_queued_bytes=max_queued_bytes, queued=queued, owner=owner, outbox=outbox)
+        self._work_owner = Ownership(f"log {log_id!r}")
         # One snapshot or installation at a time; taken before any other lock.
         self._snapshotting = threading.RLock()
         self._close_store: Callable[[], object] | None = None
@@ -231,13 +241,63 @@ class RaftLog(RaftAppender):
         self._require_open()
         self._make_room()
 
-    def compact(self, kind: CompactionKind = "auto", *, policy: CompactionPolicy | None = None,
-                executor: Executor | None = None, budget: Budget | None = None
-                ) -> Done[CompactionReport] | Skipped | Failed:
+    @property
+    def policy(self) -> CompactionPolicy:
+        """The log's own policy; see `SegmentLog.policy`."""
+        return self._segments.policy
+
+    def view(self, *, budget: Budget | None = None) -> CompactionView:
+        """The log's segments as a policy sees them now. What is pinned counts as alive. See `SegmentLog.view`."""
+        self._require_open()
+        return self._segments.view(budget=budget)
+
+    def plan(self, policy: CompactionPolicy | None = None, *, view: CompactionView | None = None) -> CompactionPlan:
+        """What `compact` would do now, and why: a dry run that changes nothing. See `SegmentLog.plan`."""
+        self._require_open()
+        return self._segments.plan(policy, view=view)
+
+    def compact(self, plan: CompactionPlan | None = None, *, policy: CompactionPolicy | None = None,
+                executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
+                fence: CommitFence | None = None) -> Done[CompactionReport] | Skipped | Failed:
         """Free what the last snapshot left dead, in this thread; appends and reads go on. See `SegmentLog.compact`."""
+        return self._work(budget, lambda lent: self._segments.compact(
+            plan, policy=policy, executor=executor, budget=lent, observer=observer, fence=fence))
+
+    def reclaim(self, *, budget: Budget | None = None) -> Done[ReclaimReport] | Skipped | Failed:
+        """Remove what leases or `keep_links_seconds` held back; see `SegmentLog.reclaim`."""
+        return self._work(budget, lambda lent: self._segments.reclaim(budget=lent))
+
+    def punch_holes(self, *, min_bytes: int = DEFAULT_MIN_HOLE_BYTES, budget: Budget | None = None
+                    ) -> Done[HoleReport] | Skipped | Failed:
+        """Give back the room of dead payloads where they lie; see `SegmentLog.punch_holes`."""
+        return self._work(budget, lambda lent: self._segments.punch_holes(min_bytes=min_bytes, budget=lent))
+
+    def _work(self, budget: Budget | None, work: Callable[[Budget], Done[_ReportT] | Skipped | Failed]
+              ) -> Done[_ReportT] | Skipped | Failed:
+        """Work on the segments, which end with this object's close, although the store keeps them."""
         self._require_open()
         self._owner()
-        return self._segments.compact(kind, policy=policy, executor=executor, budget=budget)
+        require_budget(budget)
+        with self._work_owner.begin(budget) as run:
+            if run is None:
+                self._require_open()
+                return Skipped("a compaction is running, or the log is closing; ask again when it has ended",
+                               is_busy=True)
+            return work(run.budget)
+
+    def verify(self, *, budget: Budget | None = None) -> VerifyReport:
+        """Read every entry, those in the WAL included, and list what is damaged or missing.
+
+        Args:
+            budget: asked before each segment.
+
+        Raises:
+            BudgetSpent: the budget refused.
+            StorageError: something cannot be read.
+            Closed: the log was closed.
+        """
+        self._require_open()
+        return self._segments.verify(budget=budget)
 
     def freeze(self, file_number: int) -> None:
         """The store's: what the memtable holds waits for segments, with this WAL file."""
@@ -276,9 +336,8 @@ class RaftLog(RaftAppender):
             unconfirmed=len(unconfirmed), snapshot_index=row.snapshot_index, snapshot_term=row.snapshot_term,
             smallest_live_index=row.smallest_live_index, live=len(row.live), memtable_entries=self._memtable.entries,
             segments=len(self._segments.refs), pinned=len(pinned), pins=len(self._pins),
-            stopped=None if stopped is None else str(stopped),
-            failures=self._failures + getattr(self._worker, "failures", 0),
-            last_error=None if self.last_error is None else repr(self.last_error))
+            stopped=None if stopped is None else str(stopped), is_busy=self._segments.is_compacting,
+            failures=self._failures + getattr(self._worker, "failures", 0), last_error=told(self.last_error))
 
     @property
     def last_error(self) -> BaseException | None:
@@ -318,7 +377,7 @@ class RaftLog(RaftAppender):
         Raises:
             Busy: it is.
         """
-        if self._segments.is_inside_compaction or getattr(self._worker, "is_mine", False):
+        if self._work_owner.is_mine or self._segments.is_inside_compaction or getattr(self._worker, "is_mine", False):
             raise Busy(f"log {self._log_id!r} cannot be closed from within its own compaction; cancel the budget, and "
                        f"close it when compact() has returned")
 
@@ -338,6 +397,7 @@ class RaftLog(RaftAppender):
             return
         self.require_outside()
         self._stop_worker()
+        self._work_owner.close()
         try:
             with contextlib.suppress(Closed) if self._wal.stopped is None else contextlib.nullcontext():
                 self.sync()

@@ -18,7 +18,14 @@ import attrs
 
 from compactlib.files import Files, StrPath, list_folder
 from compactlib.raftlog.commit import finish_group, is_committed
-from compactlib.raftlog.names import compacting_members, is_leftover, is_private_file, is_private_folder, segment_name
+from compactlib.raftlog.names import (
+    compacting_members,
+    compacting_name,
+    is_leftover,
+    is_private_file,
+    is_private_folder,
+    segment_name,
+)
 from compactlib.raftlog.segment import SegmentReader
 
 
@@ -35,6 +42,11 @@ class RecoveryReport:
     finished: tuple[tuple[int, ...], ...] = ()
     undone: tuple[tuple[int, ...], ...] = ()
     removed: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that were there."""
+        return (*map(compacting_name, (*self.finished, *self.undone)), *self.removed)
 
     def __bool__(self) -> bool:
         return bool(self.finished or self.undone or self.removed)

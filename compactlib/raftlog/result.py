@@ -6,10 +6,10 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from compactlib.errors import CompactlibError, StorageError
-from compactlib.outcome import Done, Failed
-from compactlib.raftlog.plan import LeftOutSegment
-from compactlib.report import Table
+from compactlib.errors import BudgetSpent, StorageError
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.raftlog.plan import DROP_DEAD, GroupFailed, LeftOutSegment
+from compactlib.report import PolicyRecord, Printed, Table
 
 
 @attrs.frozen(kw_only=True)
@@ -35,34 +35,18 @@ class GroupStats:
     seconds: float
 
 
-@attrs.frozen
-class GroupFailed:
-    """A group that did not become one segment, and why; or a single segment that could not be judged.
-
-    Nothing that is live is lost. If the error came after the new segment was in place, the next run, or opening the
-    log, finishes the group; before that, its sources are untouched.
-
-    Attributes:
-        members: numbers of the segments that were to become one.
-        error: what stopped it.
-    """
-
-    members: tuple[int, ...]
-    error: CompactlibError
-
-
 GroupOutcome: TypeAlias = GroupStats | GroupFailed
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class CompactionReport:
+class CompactionReport(Printed):
     """What one compaction did. Sizes are whole files, in bytes.
 
     `repr()` is one line, `str()` a table, notebooks show the table, `to_dicts()` gives its rows as data.
 
     Attributes:
-        kind: `"minor"` or `"major"`.
-        why: what made it a major one, or who asked.
+        policy: who chose what was rewritten.
+        why: the plan's reason.
         snapshot_index: the snapshot that it relied on.
         dropped: numbers of the segments that were removed whole.
         dropped_bytes: what their files held; given back at once, or when the last lease on them ends.
@@ -74,7 +58,7 @@ class CompactionReport:
         seconds: how long everything took.
     """
 
-    kind: str
+    policy: PolicyRecord
     why: str
     snapshot_index: int
     dropped: tuple[int, ...]
@@ -84,6 +68,11 @@ class CompactionReport:
     purged_links: tuple[int, ...]
     unreclaimed: StorageError | None
     seconds: float
+
+    @property
+    def drops_only(self) -> bool:
+        """See `CompactionPlan.drops_only`."""
+        return self.policy == DROP_DEAD
 
     @property
     def done(self) -> tuple[GroupStats, ...]:
@@ -131,26 +120,76 @@ class CompactionReport:
         trouble = f", {len(self.failed)} groups FAILED" if self.failed else ""
         if self.unreclaimed is not None:
             trouble += ", files left to be removed"
-        return (f"{self.kind} compaction at snapshot {self.snapshot_index} ({self.why}): dropped {len(self.dropped)}, "
+        return (f"{self.policy} at snapshot {self.snapshot_index} ({self.why}): dropped {len(self.dropped)}, "
                 f"rewrote {sum(len(group.members) for group in self.done)} segments into {len(self.done)}, kept "
                 f"{len(self.left_out)}{trouble}; read {self.bytes_read:,}, wrote {self.bytes_written:,}, freed "
                 f"{self.bytes_freed:,} bytes in {self.seconds:.3f} s")
 
-    def __repr__(self) -> str:
-        return f"<CompactionReport: {self._summary()}>"
 
-    def __str__(self) -> str:
-        return str(self.table())
+@attrs.frozen(kw_only=True)
+class CompactionFailed(Failed):
+    """Not everything that was planned could be carried out; what was committed stays, and the next run goes on.
 
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
+    Attributes:
+        report: what was done all the same, and each failure.
+    """
+
+    report: CompactionReport
 
 
-def outcome_of(report: CompactionReport) -> Done[CompactionReport] | Failed:
-    """`Failed` with the first error if nothing at all was achieved, else `Done`, which may hold failed groups."""
-    if report.failed and not report.done and not report.dropped:
-        return Failed(report.failed[0].error)
-    return Done(report)
+CompactionOutcome: TypeAlias = Done[CompactionReport] | Skipped | Failed
+"""What `SegmentLog.compact` answers; where something of a plan failed, the `Failed` is a `CompactionFailed`."""
+
+
+def outcome_of(report: CompactionReport) -> Done[CompactionReport] | CompactionFailed:
+    """`Done` if everything was carried out, else `CompactionFailed` with the first error."""
+    if not report.failed:
+        return Done(report)
+    told = {failed.changed for failed in report.failed}
+    partly = bool(report.done or report.dropped or "partly" in told)
+    # Whoever cancels the work hears of that, whatever else went wrong.
+    error = next((each.error for each in report.failed if isinstance(each.error, BudgetSpent)), report.failed[0].error)
+    return CompactionFailed(error, "unknown" if "unknown" in told else "partly" if partly else "no",
+                            report=report)
+
+
+def report_of(outcome: CompactionOutcome) -> CompactionReport | None:
+    """What a compaction did, whatever it ended in; `None` if it did nothing."""
+    if isinstance(outcome, Done):
+        return outcome.stats
+    return outcome.report if isinstance(outcome, CompactionFailed) else None
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class ReclaimReport(Printed):
+    """What was freed of what nobody could read any more.
+
+    Attributes:
+        segments: numbers of the dropped segments whose files are gone now.
+        links: numbers of merged segments whose old names are gone now.
+        leftovers: names of an interrupted compaction that were finished, undone or removed.
+        bytes_freed: what the files of the segments held.
+        waiting: how many dropped segments still wait for the end of a lease.
+    """
+
+    segments: tuple[int, ...]
+    links: tuple[int, ...]
+    leftovers: tuple[str, ...]
+    bytes_freed: int
+    waiting: int
+
+    def __bool__(self) -> bool:
+        return bool(self.segments or self.links or self.leftovers)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row for each name."""
+        return [*({"what": "segment", "name": str(number)} for number in self.segments),
+                *({"what": "old name", "name": str(number)} for number in self.links),
+                *({"what": "leftover", "name": name} for name in self.leftovers)]
+
+    def _summary(self) -> str:
+        return (f"{len(self.segments)} segments, {len(self.links)} old names and {len(self.leftovers)} leftovers "
+                f"reclaimed, {self.bytes_freed:,} bytes; {self.waiting} segments wait for a lease")
 
 
 def _row(action: str, members: tuple[int, ...], reason: str) -> dict[str, Any]:

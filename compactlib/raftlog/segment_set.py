@@ -60,6 +60,11 @@ class SegmentSet:
         self.reset(known)
 
     @property
+    def folder(self) -> str:
+        """Where the segments are."""
+        return self._folder
+
+    @property
     def refs(self) -> tuple[SegmentRef, ...]:
         """The references, oldest first; an immutable snapshot."""
         return self._view.refs

@@ -6,11 +6,11 @@ from typing import Any
 
 import attrs
 
-from compactlib.report import Table
+from compactlib.report import Printed
 
 
-@attrs.frozen(kw_only=True)
-class LogStatus:
+@attrs.frozen(kw_only=True, repr=False)
+class LogStatus(Printed):
     """One log at one moment.
 
     Attributes:
@@ -29,8 +29,9 @@ class LogStatus:
         pinned: entries that are pinned, and by how many pins.
         pins: how many pins are held.
         stopped: why nothing is confirmed any more, `None` if all is well.
+        is_busy: whether a compaction or a reclaim is under way.
         failures: how often a listener, the worker or the server it tells raised what nobody expects.
-        last_error: what was raised last, `None` if nothing ever was.
+        last_error: what was raised last, as `Kind: message`; empty if nothing ever was.
     """
 
     log_id: str
@@ -48,19 +49,23 @@ class LogStatus:
     pinned: int
     pins: int
     stopped: str | None
+    is_busy: bool = False
     failures: int = 0
-    last_error: str | None = None
+    last_error: str = ""
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row with all fields."""
         return [attrs.asdict(self)]
 
-    def _repr_html_(self) -> str:
-        return Table.from_dicts(self.to_dicts())._repr_html_()
+    def _summary(self) -> str:
+        trouble = f"; {self.failures} failures, the last {self.last_error}" if self.failures else ""
+        return (f"log {self.log_id!r}: {self.first_index} to {self.last_index}, durable to {self.durable_index}, "
+                f"snapshot {self.snapshot_index} with {self.live} live, {self.segments} segments"
+                f"{', busy' if self.is_busy else ''}{trouble}")
 
 
-@attrs.frozen(kw_only=True)
-class StoreStatus:
+@attrs.frozen(kw_only=True, repr=False)
+class StoreStatus(Printed):
     """A store of logs at one moment.
 
     Attributes:
@@ -73,8 +78,9 @@ class StoreStatus:
         stopped: why nothing is confirmed any more, `None` if all is well.
         damaged: ids of logs that could not be opened; `RaftLogStore.log` says why.
         strangers: names in the folder of the logs that were found there and are no log; they are left alone.
+        is_busy: whether a compaction of one of the logs is under way.
         failures: how often the store's own threads failed at a turn, or a listener raised.
-        last_error: what was raised last, `None` if nothing ever was.
+        last_error: what was raised last, as `Kind: message`; empty if nothing ever was.
     """
 
     logs: int
@@ -86,12 +92,20 @@ class StoreStatus:
     stopped: str | None
     strangers: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
+    is_busy: bool = False
     failures: int = 0
-    last_error: str | None = None
+    last_error: str = ""
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row with all fields."""
         return [attrs.asdict(self)]
 
-    def _repr_html_(self) -> str:
-        return Table.from_dicts(self.to_dicts())._repr_html_()
+    def _summary(self) -> str:
+        trouble = f"; {self.failures} failures, the last {self.last_error}" if self.failures else ""
+        return (f"{self.logs} logs, {self.wal_files} WAL files, {self.queued_bytes:,} bytes queued"
+                f"{', busy' if self.is_busy else ''}{trouble}")
+
+
+def told(error: BaseException | None) -> str:
+    """An error as `Kind: message`; empty for `None`."""
+    return "" if error is None else f"{type(error).__name__}: {error}"

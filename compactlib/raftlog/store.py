@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
+from compactlib.budget import Budget
 from compactlib.errors import (
     AuditFailed,
     Busy,
@@ -35,6 +36,8 @@ from compactlib.errors import (
 from compactlib.files import Files, StrPath, sync_names
 from compactlib.folder_lock import FolderLock
 from compactlib.observe import Observer
+from compactlib.raftlog.arguments import folder_path, require_budget
+from compactlib.raftlog.folder import Examination
 from compactlib.raftlog.log_folders import FoundFolders, find_folders, what_is_there
 from compactlib.raftlog.log_segments import LogSegments
 from compactlib.raftlog.log_state import LogState, LogStates
@@ -44,10 +47,12 @@ from compactlib.raftlog.outbox import Outbox
 from compactlib.raftlog.raft_log import RaftLog
 from compactlib.raftlog.removal import begin_removal, finish_removals
 from compactlib.raftlog.replay import replay
-from compactlib.raftlog.status import StoreStatus
+from compactlib.raftlog.status import StoreStatus, told
+from compactlib.raftlog.unflushed import examine_wal
 from compactlib.raftlog.wal.batch import Confirmed
 from compactlib.raftlog.wal.recovery import RecoveredWal, recover_wal
 from compactlib.raftlog.wal.wal import ClosedFile, Wal, WalOptions
+from compactlib.report import Finding, VerifyReport
 from compactlib.runtime import Turns, telling
 
 WAL_FOLDER = "wal"
@@ -111,7 +116,7 @@ class RaftLogStore:
     """
 
     def __init__(self, folder: StrPath, options: StoreOptions | None = None) -> None:
-        self._folder = os.path.abspath(folder)
+        self._folder = folder_path(folder)
         self._options = StoreOptions() if options is None else options
         self._files: Files = self._options.log.files
         self._observer: Observer = telling(self._options.log.observer)
@@ -428,14 +433,41 @@ class RaftLogStore:
     def status(self) -> StoreStatus:
         """What the store says of itself."""
         stopped = self._wal.stopped
+        logs = list(self._logs.values())
         unexpected = [part for part in (self._committer, self._flusher, self._outbox) if part.failures]
         return StoreStatus(
             logs=len(self._logs), wal_files=len(self._wal.file_numbers), wal_bytes=self._wal.size_bytes,
             queued_bytes=self._wal.queued_bytes, unflushed_files=len(self._wal.file_numbers) - 1,
             flush_error=None if self._flush_error is None else str(self._flush_error),
             stopped=None if stopped is None else str(stopped), strangers=self._found.strangers,
-            damaged=tuple(sorted(self._damaged)), failures=sum(part.failures for part in unexpected),
-            last_error=repr(unexpected[-1].last_error) if unexpected else None)
+            damaged=tuple(sorted(self._damaged)), is_busy=any(log.segments.is_compacting for log in logs),
+            failures=sum(part.failures for part in unexpected),
+            last_error=told(unexpected[-1].last_error if unexpected else None))
+
+    def verify(self, *, budget: Budget | None = None) -> VerifyReport:
+        """Read every entry of all logs and of the WAL, and list what is damaged or missing, logs that are not open too.
+
+        Args:
+            budget: asked before each segment.
+
+        Raises:
+            BudgetSpent: the budget refused.
+            StorageError: something cannot be read.
+            Closed: the store was closed.
+        """
+        self._require_open()
+        require_budget(budget)
+        seen = Examination()
+        for log_id in sorted({*self._logs, *self._damaged}):
+            log, error = self._logs.get(log_id), self._damaged.get(log_id)
+            if log is not None:
+                log.segments.examine(seen, budget=budget)
+            elif isinstance(error, CorruptData | Unsupported):
+                seen.note(error)
+            elif error is not None:
+                seen.findings.append(Finding("missing", self._log_folder(log_id), str(error), error))
+        examine_wal(os.path.join(self._folder, WAL_FOLDER), None, seen)
+        return seen.report()
 
     def audit(self) -> None:
         """Check the invariants of the store, its threads, its WAL and all its logs.

@@ -70,6 +70,13 @@ class Trigger(Protocol):
         """The reason why it should, with the numbers in it, or `None`. Pure and quick."""
 
 
+def why_not(trigger: Trigger, state: CompactionState) -> str:
+    """What holds `trigger` back, with the value and the setting; just its name for one that does not say it itself."""
+    if isinstance(trigger, CombinableTrigger):
+        return trigger.why_not(state)
+    return f"the trigger {trigger!r} does not ask for it"
+
+
 class CombinableTrigger(ABC):
     """A base that gives triggers `|` (either) and `&` (both); `Trigger` itself asks only for `wants_major`."""
 
@@ -78,6 +85,10 @@ class CombinableTrigger(ABC):
     @abstractmethod
     def wants_major(self, state: CompactionState) -> str | None:
         """See `Trigger.wants_major`."""
+
+    @abstractmethod
+    def why_not(self, state: CompactionState) -> str:
+        """Where it does not want a major: which number is short of which setting."""
 
     def __or__(self, other: Trigger) -> AnyOf:
         """A trigger that wants a major when this one or `other` does."""
@@ -107,6 +118,10 @@ class AnyOf(CombinableTrigger):
         reasons = [reason for trigger in self.triggers if (reason := trigger.wants_major(state)) is not None]
         return "; ".join(reasons) if reasons else None
 
+    def why_not(self, state: CompactionState) -> str:
+        """See `CombinableTrigger.why_not`."""
+        return "; ".join(why_not(trigger, state) for trigger in self.triggers) or "no trigger asks for it"
+
 
 @attrs.frozen
 class AllOf(CombinableTrigger):
@@ -120,6 +135,11 @@ class AllOf(CombinableTrigger):
         given = [reason for reason in reasons if reason is not None]
         return " and ".join(given) if given and len(given) == len(reasons) else None
 
+    def why_not(self, state: CompactionState) -> str:
+        """See `CombinableTrigger.why_not`."""
+        return "; ".join(why_not(trigger, state) for trigger in self.triggers
+                         if trigger.wants_major(state) is None) or "no trigger asks for it"
+
 
 @attrs.frozen
 class Manual(CombinableTrigger):
@@ -128,6 +148,10 @@ class Manual(CombinableTrigger):
     def wants_major(self, state: CompactionState) -> str | None:
         """See `Trigger.wants_major`."""
         return None
+
+    def why_not(self, state: CompactionState) -> str:
+        """See `CombinableTrigger.why_not`."""
+        return "the trigger Manual() never asks for it; give a policy, or another trigger"
 
 
 @attrs.frozen
@@ -154,6 +178,11 @@ class EveryNMinors(CombinableTrigger):
         if state.minors_since_major < self.n:
             return None
         return f"{state.minors_since_major:,} minors since the last major, at least {self.n:,}"
+
+    def why_not(self, state: CompactionState) -> str:
+        """See `CombinableTrigger.why_not`."""
+        return (f"{state.minors_since_major:,} minors since the last major, below EveryNMinors(n={self.n}); lower it, "
+                f"or wait")
 
 
 @attrs.frozen
@@ -185,6 +214,13 @@ class DeadRatio(CombinableTrigger):
             return None
         return f"{dead:,} {self.measure} dead beside {live:,} live, at least {self.dead_per_live:g} to 1"
 
+    def why_not(self, state: CompactionState) -> str:
+        """See `CombinableTrigger.why_not`."""
+        by_bytes = self.measure == "bytes"
+        dead, live = (state.dead_bytes, state.live_bytes) if by_bytes else (state.dead_entries, state.live_entries)
+        return (f"{dead:,} {self.measure} dead beside {live:,} live, below DeadRatio(dead_per_live="
+                f"{self.dead_per_live:g}); lower it, or wait")
+
 
 @attrs.frozen
 class DeadBytes(CombinableTrigger):
@@ -209,6 +245,10 @@ class DeadBytes(CombinableTrigger):
             return None
         return f"{state.dead_bytes:,} bytes dead, at least {self.min_bytes:,}"
 
+    def why_not(self, state: CompactionState) -> str:
+        """See `CombinableTrigger.why_not`."""
+        return f"{state.dead_bytes:,} bytes dead, below DeadBytes(min_bytes={self.min_bytes}); lower it, or wait"
+
 
 @attrs.frozen
 class Elapsed(CombinableTrigger):
@@ -232,6 +272,11 @@ class Elapsed(CombinableTrigger):
         if passed < self.seconds:
             return None
         return f"{passed:,.0f} seconds since the last major, at least {self.seconds:,.0f}"
+
+    def why_not(self, state: CompactionState) -> str:
+        """See `CombinableTrigger.why_not`."""
+        return (f"{state.now - state.last_major_at:,.0f} seconds since the last major, below "
+                f"Elapsed(seconds={self.seconds:g}); lower it, or wait")
 
 
 def _parts(trigger: Trigger, kind: type[AnyOf] | type[AllOf]) -> tuple[Trigger, ...]:

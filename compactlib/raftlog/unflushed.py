@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import attrs
 
-from compactlib.errors import CorruptData, NotALog, StorageError
+from compactlib.errors import CorruptData, NotALog, StorageError, Unsupported
 from compactlib.files import StrPath, list_folder
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.folder import require_log
+from compactlib.raftlog.folder import Examination, require_log
 from compactlib.raftlog.log_state import LogState
 from compactlib.raftlog.memtable import Memtable, Slab, visible_slabs
 from compactlib.raftlog.model import MAX_INDEX, Entry, SegmentRef
@@ -74,8 +74,26 @@ class Unflushed:
                      for ref in refs if ref.first < self.base)
 
 
-def read_frames(wal: str, log_id: str) -> tuple[Frame, ...]:
-    """The frames of one log in the files of a WAL that somebody may be writing. Reads all of them.
+def examine_wal(wal: str, log_id: str | None, seen: Examination) -> None:
+    """Read all files of a WAL that somebody may be writing, and note what is damaged.
+
+    Args:
+        wal: its folder.
+        log_id: whose entries count in `seen`; `None`: those of all logs.
+        seen: takes what is found.
+
+    Raises:
+        StorageError: a file cannot be read.
+    """
+    try:
+        seen.records += sum(len(frame.payloads) for frame in read_frames(wal, log_id))
+    except (CorruptData, Unsupported) as error:
+        seen.note(error)
+    seen.bytes_read += sum(size for _, size in _listed(wal))
+
+
+def read_frames(wal: str, log_id: str | None) -> tuple[Frame, ...]:
+    """The frames of one log (`None`: of all) in the files of a WAL that somebody may be writing. Reads all of them.
 
     Raises:
         CorruptData: a file is damaged in what was durable.
@@ -93,9 +111,9 @@ def read_frames(wal: str, log_id: str) -> tuple[Frame, ...]:
                 raise
             seen = _listed(wal)
             continue
-        return tuple(each.frame for each in found.frames if each.log_id == log_id)
+        return tuple(each.frame for each in found.frames if log_id in (None, each.log_id))
     return tuple(each.frame for each in recover_wal(_Untouched(), wal).frames  # type: ignore[arg-type]  # as above
-                 if each.log_id == log_id)
+                 if log_id in (None, each.log_id))
 
 
 def replayed(frames: Sequence[Frame], segments: SegmentSet, row: LogState) -> Unflushed | None:

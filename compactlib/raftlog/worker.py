@@ -11,12 +11,16 @@ from typing import TypeAlias
 from compactlib.budget import Budget
 from compactlib.errors import AuditFailed, Busy, CompactlibError, StorageError, TaskFailed
 from compactlib.observe import Observer
-from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog.log import CompactionKind, SegmentLog
+from compactlib.outcome import Failed, Skipped
+from compactlib.raftlog.log import SegmentLog
 from compactlib.raftlog.log_state import LogState
+from compactlib.raftlog.policies.drop import DropDead
+from compactlib.raftlog.policy import CompactionPolicy
+from compactlib.raftlog.result import report_of
 from compactlib.raftlog.segment_set import Lease
 from compactlib.raftlog.worker_core import (
     CancelCompaction,
+    CompactionKind,
     RemoveFiles,
     ReportChanges,
     RunCompaction,
@@ -224,15 +228,16 @@ class CompactionWorker:
         self._release()
         try:
             self._lease = self._log.lease()
-            outcome: WorkerOutcome = self._log.compact(kind, executor=self._executor, budget=self._lent)
+            policies: dict[CompactionKind, CompactionPolicy] = {"minor": DropDead(), "major": self._log.policy}
+            outcome: WorkerOutcome = self._log.compact(policy=policies.get(kind), executor=self._executor,
+                                                       budget=self._lent)
             for error in _errors_of(outcome):
                 # What is damaged stays so; another try may find another executor, or room.
                 if isinstance(error, TaskFailed | StorageError):
                     self._failed(error, kind)
                     break
-            if isinstance(outcome, Done):
-                return outcome, SegmentChanges.of(outcome.stats, self._log.refs)
-            return outcome, SegmentChanges()
+            report = report_of(outcome)
+            return outcome, SegmentChanges() if report is None else SegmentChanges.of(report, self._log.refs)
         except CompactlibError as error:
             # The log was closed before its worker, or refused to begin.
             return Failed(error), SegmentChanges()
@@ -279,8 +284,9 @@ class CompactionWorker:
 
 
 def _errors_of(outcome: WorkerOutcome) -> Sequence[CompactlibError]:
-    if isinstance(outcome, Done):
-        return [group.error for group in outcome.stats.failed]
+    report = report_of(outcome)
+    if report is not None:
+        return [group.error for group in report.failed]
     return [outcome.error] if isinstance(outcome, Failed) else []
 
 

@@ -17,11 +17,12 @@ import attrs
 
 from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog.log import CompactionKind
 from compactlib.raftlog.model import SegmentRef
 from compactlib.raftlog.refs import merge_refs
-from compactlib.raftlog.result import CompactionReport, GroupStats
+from compactlib.raftlog.result import CompactionReport, GroupStats, report_of
 
+CompactionKind: TypeAlias = Literal["auto", "minor", "major"]
+"""What the worker is asked for: what the log's trigger says, drops alone, or what the log's policy chooses as well."""
 WorkerStage: TypeAlias = Literal["idle", "running", "reporting", "closed"]
 WorkerOutcome: TypeAlias = Done[CompactionReport] | Skipped | Failed
 _STRENGTH: dict[CompactionKind, int] = {"minor": 1, "auto": 2, "major": 3}
@@ -150,7 +151,8 @@ class WorkerCore:
         self._expect("running", job)
         self._stage = "reporting"
         # While they were held in place, dropped files kept those on both sides of them apart.
-        self._again = isinstance(outcome, Done) and outcome.stats.kind == "major" and bool(outcome.stats.dropped)
+        report = report_of(outcome)
+        self._again = report is not None and not report.drops_only and bool(report.dropped)
         return [ReportChanges(job, changes, outcome)]
 
     def reported(self, job: int) -> list[WorkerEffect]:

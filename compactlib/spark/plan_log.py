@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from compactlib.errors import InvalidInput
 from compactlib.outcome import Skipped
-from compactlib.raftlog import CompactionPolicy, LogReader, SeedPolicy, SegmentLimits, leftovers, plan_major, plan_minor
-from compactlib.raftlog.plan import PlanKind
+from compactlib.raftlog import CompactionPolicy, LogReader, SeedPolicy, SegmentLimits, leftovers
 from compactlib.spark.store_plans import StoreWork
 
 
@@ -15,33 +13,23 @@ from compactlib.spark.store_plans import StoreWork
 class PlanLog:
     """A `PlanStore` for folders of Raft logs: reads their segments' indexes and the snapshot, and changes nothing.
 
-    The weight is the payload bytes to copy, for a log with nothing to copy but segments to drop 0. A log in which a
+    The weight is the bytes to copy, for a log with nothing to copy but segments to drop 0. A log in which a
     crash has left something has work as well: opening it finishes or removes that.
 
     Attributes:
         limits: those that the log is written with.
-        policy: the one that it is going to be compacted with.
-        kind: `"major"`, or `"minor"` for drops alone.
-
-    Raises:
-        InvalidInput: there is no such kind.
+        policy: the one that it is going to be compacted with; `DropDead()` for drops alone.
     """
 
     limits: SegmentLimits = attrs.field(factory=SegmentLimits)
     policy: CompactionPolicy = attrs.field(factory=SeedPolicy)
-    kind: PlanKind = "major"
-
-    def __attrs_post_init__(self) -> None:
-        if self.kind not in ("minor", "major"):
-            raise InvalidInput(f"a log is planned as 'minor' or 'major', found {self.kind!r}")
 
     def __call__(self, folder: str) -> StoreWork | Skipped:
         """What this log has to do; raises what `LogReader` does."""
         with LogReader(folder) as log:
             left = leftovers(folder)
             # A reader does not know the limits that the log is written with.
-            view = attrs.evolve(log.view(), limits=self.limits)
-        plan = plan_minor(view) if self.kind == "minor" else plan_major(view, self.policy)
+            plan = log.plan(self.policy, view=attrs.evolve(log.view(), limits=self.limits))
         told = plan.table().title
         if left:
             return StoreWork(plan.bytes_to_copy, f"{told}; left by an interrupted run: {', '.join(left[:3])}"

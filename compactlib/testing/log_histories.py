@@ -1,6 +1,6 @@
 """What a host does to a Raft log, as values: random histories for Hypothesis, and one call that lives through them.
 
->>> history = (Append(3), Snapshot(back=0, live=IndexSet.range(2, 2)), Compact("major"))
+>>> history = (Append(3), Snapshot(back=0, live=IndexSet.range(2, 2)), Compact("policy"))
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     with LogHistory(folder) as log:
@@ -25,7 +25,7 @@ from compactlib.outcome import Failed
 from compactlib.raftlog.log import SegmentLog
 from compactlib.raftlog.model import Dead, Entry, Missing, SegmentLimits
 from compactlib.raftlog.options import LogOptions
-from compactlib.raftlog.policies import SeedPolicy
+from compactlib.raftlog.policies import DropDead, SeedPolicy
 from compactlib.raftlog.policy import CompactionPolicy
 from compactlib.testing.examples import histories_of
 from compactlib.testing.index_strategies import live_sets
@@ -84,10 +84,10 @@ class Compact:
     """Compact.
 
     Attributes:
-        kind: as `SegmentLog.compact` takes it.
+        by: whom: the log's own rule, `DropDead`, or the log's policy.
     """
 
-    kind: Literal["auto", "minor", "major"]
+    by: Literal["rule", "drop", "policy"]
 
 
 @attrs.frozen
@@ -104,7 +104,7 @@ def log_steps() -> st.SearchStrategy[LogStep]:
     return st.one_of(
         st.builds(Append, st.integers(1, 9), st.sampled_from([8, 0, 70]), st.sampled_from([0, 0, 0, 5])),
         st.builds(Snapshot, st.integers(0, 6), live_sets(0, _LAST)),
-        st.builds(Compact, st.sampled_from(["major", "minor", "auto"])),
+        st.builds(Compact, st.sampled_from(["policy", "drop", "rule"])),
         st.builds(Overwrite, st.integers(1, 3)), st.just(Reopen()))
 
 
@@ -199,24 +199,25 @@ class LogHistory:
         self._last = index
 
     def _compact(self, step: Compact) -> None:
-        outcome = self._log.compact(step.kind)
+        policies: dict[str, CompactionPolicy] = {"drop": DropDead(), "policy": self._options.policy}
+        outcome = self._log.compact(policy=policies.get(step.by))
         if isinstance(outcome, Failed):
             raise AssertionError(
-                f"{self._options.policy.name}: a {step.kind} compaction of a sound log failed: {outcome.error}. The "
+                f"{self._options.policy.name}: a compaction by {step.by} of a sound log failed: {outcome.error}. The "
                 f"policy's choice could not be carried out as it stands") from outcome.error
-        if step.kind == "major":
+        if step.by == "policy":
             self._come_to_rest()
 
     def _come_to_rest(self) -> None:
-        """Major compactions in a row must find nothing to do before long."""
+        """Compactions in a row must find nothing to do before long."""
         for _ in range(_MOST_ROUNDS):
-            if self._log.plan("major").is_empty:
+            if self._log.plan(self._options.policy).is_empty:
                 return
-            self._log.compact("major")
+            self._log.compact(policy=self._options.policy)
         raise AssertionError(
-            f"{self._options.policy.name}: {_MOST_ROUNDS} major compactions in a row each found something to do, "
-            f"though nothing was written between them: {self._log.plan('major')!r}. A group is worth its copies only "
-            f"if it joins segments or frees something (is_worthwhile)")
+            f"{self._options.policy.name}: {_MOST_ROUNDS} compactions in a row each found something to do, "
+            f"though nothing was written between them: {self._log.plan(self._options.policy)!r}. A group is worth its "
+            f"copies only if it joins segments or frees something (is_worthwhile)")
 
     def __enter__(self) -> Self:
         return self

@@ -6,14 +6,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 
 from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.raftlog.model import SegmentLimits, SegmentRef, SegmentStats
-from compactlib.raftlog.plan import CompactionView, plan_major
-from compactlib.raftlog.policy import Choice, CompactionPolicy, check_choice, is_worthwhile, stored_dead_bytes
+from compactlib.raftlog.plan import plan_for
+from compactlib.raftlog.policy import Choice, CompactionPolicy, checked_choice, is_worthwhile, stored_dead_bytes
+from compactlib.raftlog.view import CompactionView
+from compactlib.report import PolicyRecord
 
 try:
     from hypothesis import given, note
@@ -23,6 +23,8 @@ except ImportError:
 
 from compactlib.testing.examples import as_always
 
+NOW = 1_700_000_000.0
+"""When policies are asked."""
 _PAYLOAD_BYTES = (0, 1, 26, 1024, 70_000)
 
 
@@ -94,9 +96,14 @@ def segment_sequences(draw: st.DrawFn, *, min_live: int = 0, max_segments: int =
 
 
 @st.composite
-def compaction_views(draw: st.DrawFn, *, max_segments: int = 24) -> CompactionView:
-    """Whole logs: any number of segments, the snapshot anywhere or not taken yet."""
-    segments = draw(segment_sequences(max_segments=max_segments))
+def compaction_views(draw: st.DrawFn, *, min_live: int = 0, max_segments: int = 24) -> CompactionView:
+    """Whole logs: any number of segments, the snapshot anywhere or not taken yet.
+
+    Args:
+        min_live: as for `segment_sequences`.
+        max_segments: the most segments.
+    """
+    segments = draw(segment_sequences(min_live=min_live, max_segments=max_segments))
     ends = [segment.ref.last for segment in segments]
     end = ends[-1] if ends else 0
     snapshot = draw(st.none() | st.just(end) | st.integers(0, end) | st.sampled_from([0, *ends]))
@@ -106,10 +113,10 @@ def compaction_views(draw: st.DrawFn, *, max_segments: int = 24) -> CompactionVi
 def check_policy(policy: CompactionPolicy, *, max_examples: int = 100, max_segments: int = 24) -> None:
     """Try `policy` on random logs and return if it keeps its contract on all of them.
 
-    It must have a name and plain settings, answer the same question the same way, leave its arguments alone, put each
-    segment into one valid group or leave it out with a reason, choose no group whose rewrite changes nothing, and
-    come to rest: planning on what the plan before would leave must end, each plan shortening the log or freeing
-    something. The logs are the same in each call.
+    It must have a name, answer the same question the same way, leave its settings alone, put each candidate into one
+    valid group or leave it out with a reason, say why, choose no group whose rewrite changes nothing, and come to rest:
+    planning on what the plan before would leave must end, each plan shortening the log or freeing something. The logs
+    are the same in each call.
 
     Args:
         policy: the policy, configured as it will be used.
@@ -118,14 +125,14 @@ def check_policy(policy: CompactionPolicy, *, max_examples: int = 100, max_segme
 
     Raises:
         AssertionError: it does not; Hypothesis shows the smallest log it found.
-        InvalidInput: the same, for a choice that `check_choice` refuses.
+        InvalidInput: the same, for a choice that `checked_choice` refuses.
     """
     _check_identity(policy)
 
     @as_always(max_examples)
-    @given(segment_sequences(min_live=1, max_segments=max_segments), segment_limits())
-    def choices_are_valid(segments: tuple[SegmentStats, ...], limits: SegmentLimits) -> None:
-        _check_one_choice(policy, segments, limits)
+    @given(compaction_views(min_live=1, max_segments=max_segments))
+    def choices_are_valid(view: CompactionView) -> None:
+        _check_one_choice(policy, view)
 
     @as_always(max_examples)
     @given(compaction_views(max_segments=max_segments))
@@ -137,13 +144,13 @@ def check_policy(policy: CompactionPolicy, *, max_examples: int = 100, max_segme
 
 
 def rounds_to_rest(policy: CompactionPolicy, view: CompactionView) -> int:
-    """How many major plans follow one another, each on what the one before would leave, until one is empty.
+    """How many plans follow one another, each on what the one before would leave, until one is empty.
 
     Raises:
         AssertionError: a plan neither shortens the log nor frees anything, so that it would never end.
     """
     rounds = 0
-    while not (plan := plan_major(view, policy)).is_empty:
+    while not (plan := plan_for(view, policy, NOW)).is_empty:
         after = plan.forecast(view)
         assert _size(after) < _size(view), f"{policy.name}: {plan!r} makes no progress"
         view = after
@@ -158,28 +165,23 @@ def _size(view: CompactionView) -> tuple[int, int]:
 def _check_identity(policy: CompactionPolicy) -> None:
     assert type(policy.name) is str, f"a policy's name is text, found {policy.name!r}"
     assert policy.name, "a policy needs a name"
-    for key, value in policy.config().items():
-        assert type(key) is str, f"{policy.name}: the name of a setting is text, found {key!r}"
-        assert value is None or type(value) in (int, float, str), \
-            f"{policy.name}: setting {key} is {value!r}; it must be an int, a float, a str or None"
 
 
-def _check_one_choice(policy: CompactionPolicy, segments: Sequence[SegmentStats], limits: SegmentLimits) -> None:
-    config, lent = policy.config(), list(segments)
-    choice = _asked(policy, lent, limits)
+def _check_one_choice(policy: CompactionPolicy, view: CompactionView) -> None:
+    record = PolicyRecord.of(policy)
+    choice = _asked(policy, view)
     note(f"{policy.name} chose {choice}")
-    assert lent == list(segments), (
-        f"{policy.name}: choose() changed the list it was given; the log goes on with it, so work on a copy")
-    assert _asked(policy, tuple(segments), attrs.evolve(limits)) == choice, (
-        f"{policy.name}: not a pure function: two equal questions got two answers. Decide by the segments and the "
-        f"limits alone; a dry run must show what the compaction will do")
-    assert policy.config() == config, f"{policy.name}: choose() changed the settings; a report records them once"
+    assert _asked(policy, attrs.evolve(view)) == choice, (
+        f"{policy.name}: not a pure function: two equal questions got two answers. Decide by the view and the time "
+        f"alone; a dry run must show what the compaction will do")
+    assert PolicyRecord.of(policy) == record, (
+        f"{policy.name}: choose() changed the settings; a report records them once")
     try:
-        check_choice(choice, segments, limits, policy=policy.name)
+        checked_choice(choice, view, policy=policy.name)
     except InvalidInput as error:
-        error.add_note(f"segments: {segments}")
+        error.add_note(f"view: {view}")
         raise
-    by_number = {segment.number: segment for segment in segments}
+    by_number = {segment.number: segment for segment in view.candidates}
     for group in choice.groups:
         assert is_worthwhile([by_number[number] for number in group]), \
             f"{policy.name}: segment {group[0]} is wholly live, rewriting it alone changes nothing; leave it out " \
@@ -187,11 +189,13 @@ def _check_one_choice(policy: CompactionPolicy, segments: Sequence[SegmentStats]
     for left in choice.left_out:
         assert left.reason, (
             f"{policy.name}: segment {left.number} is left out without a reason; plans show it to operators")
+    assert choice.why, (f"{policy.name}: the choice has no `why`; say what made it, or which setting kept it from "
+                        f"choosing anything, with its value")
 
 
-def _asked(policy: CompactionPolicy, segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
+def _asked(policy: CompactionPolicy, view: CompactionView) -> Choice:
     try:
-        choice: object = policy.choose(segments, limits)
+        choice: object = policy.choose(view, NOW)
     except InvalidInput:
         raise
     except Exception as error:
@@ -199,5 +203,5 @@ def _asked(policy: CompactionPolicy, segments: Sequence[SegmentStats], limits: S
             f"{policy.name}: choose() raised {error!r}. It is asked about every log, also one without segments "
             f"that can be compacted; leave out what is not worth it") from error
     assert isinstance(choice, Choice), (
-        f"{policy.name}: choose() answered {choice!r}; give a Choice: groups, and what is left out with reasons")
+        f"{policy.name}: choose() answered {choice!r}; give a Choice: groups, what is left out with reasons, and why")
     return choice

@@ -167,7 +167,7 @@ class Store(RuleBasedStateMachine):
 
     @rule()
     def compact(self) -> None:
-        assert not isinstance(self.log.compact("major"), Failed)
+        assert not isinstance(self.log.compact(policy=self.log.policy), Failed)
 
     @rule()
     def start_again(self) -> None:

@@ -33,7 +33,7 @@ def written(tmp_path: Path) -> WrittenLog:
 
 def compacted(written: WrittenLog) -> str:
     with SegmentLog(written.folder) as log:
-        assert isinstance(log.compact("major"), Done)
+        assert isinstance(log.compact(policy=log.policy), Done)
     return written.folder
 
 
@@ -122,7 +122,7 @@ def test_equal_jobs_leave_equal_files(written: WrittenLog, tmp_path: Path) -> No
     assert differing_files(written.folder, twin) == []
     for folder in (written.folder, twin):
         with SegmentLog(folder, LogOptions()) as log:
-            assert isinstance(log.compact("major"), Done)
+            assert isinstance(log.compact(policy=log.policy), Done)
     assert differing_files(written.folder, twin) == []
 
 

@@ -75,7 +75,7 @@ def test_a_trigger_in_the_lab_is_the_logs_own(tmp_path: Path, trigger: Trigger) 
                 clock.advance(random.choice((0.0, 0.5, 1.0)))
             replay.wait_until(round(clock.now() * 1000))
             log.record_snapshot(replay.last_index, live=replay.snapshot())
-            outcome, mine = log.compact("auto"), replay.compact_when_due()
+            outcome, mine = log.compact(), replay.compact_when_due()
             if isinstance(outcome, Done):
                 report = outcome.stats
                 assert (report.kind, report.dropped) == (mine.kind, tuple(drop.number for drop in mine.drops))

@@ -36,7 +36,7 @@ def main(folder: str, seed: int) -> None:
         while True:
             for name in LOGS:
                 try:
-                    world.log(name).compact("major")
+                    world.log(name).compact(policy=world.log(name).policy)
                 except Closed:
                     return
 

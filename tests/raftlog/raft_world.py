@@ -17,6 +17,7 @@ from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
     CompactionReport,
+    DropDead,
     Entry,
     LogOptions,
     RaftLog,
@@ -259,10 +260,10 @@ class World:
             log.reset(last)
 
     def _minor(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
-        self._require_done(log.compact("minor"))
+        self._require_done(log.compact(policy=DropDead()))
 
     def _major(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
-        self._require_done(log.compact("major"))
+        self._require_done(log.compact(policy=log.policy))
 
     def _require_done(self, outcome: Done[CompactionReport] | Skipped | Failed) -> None:
         if isinstance(outcome, Failed):

@@ -30,7 +30,7 @@ async def serve(store: KvStore) -> None:
     def compact() -> None:
         while not stopping.wait(0.02):
             store.log.flush()
-            store.compact("major")
+            store.compact()
 
     thread = threading.Thread(target=compact)
     thread.start()

@@ -249,7 +249,7 @@ def test_through_the_log_it_is_one_sync_per_output_whatever_the_number_of_source
         files = WatchedFiles(partial(note, syncs))
         with SegmentLog(folder, options(files)) as log:
             syncs.clear()
-            done(log.compact("major"))
+            done(log.compact(policy=log.policy))
             assert len(log.refs) == 2
         counts[sources] = syncs.count("sync")
         assert syncs.count("sync folder") == 2

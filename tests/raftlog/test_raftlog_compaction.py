@@ -14,6 +14,7 @@ from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import (
     CostPolicy,
     Dead,
+    DropDead,
     Elapsed,
     Entry,
     EveryNMinors,
@@ -55,7 +56,7 @@ def sizes(folder: Path, *numbers: int) -> int:
 def test_vector_45_three_segments_become_one(tmp_path: Path) -> None:
     expected = vector_45(tmp_path, live=[1, 2, 3, 20, 40])
     with SegmentLog(tmp_path, options()) as log:
-        report = done(log.compact("major"))
+        report = done(log.compact(policy=log.policy))
         assert log.refs == (SegmentRef(1, 1, 40), SegmentRef(4, 49, 49))
         assert links(tmp_path) == {2: ONE, 3: ONE}
         assert report.groups[0].members == (1, 2, 3)
@@ -64,7 +65,7 @@ def test_vector_45_three_segments_become_one(tmp_path: Path) -> None:
     with SegmentLog(tmp_path, options()) as log:
         expected.check(log)
         log.record_snapshot(48, [])
-        done(log.compact("minor"))
+        done(log.compact(policy=DropDead()))
         assert log.refs == (SegmentRef(4, 49, 49),)
         assert set(os.listdir(tmp_path)) == {segment_name(4), "SNAPSHOT", "LOCK"}
 
@@ -74,8 +75,8 @@ def test_vector_41_a_major_after_a_minor_rewrites_the_first_in_place(tmp_path: P
     limits = SegmentLimits(max_entries=128)
     expected = filled(tmp_path, last=384, snapshot=256, live=list(live), limits=limits)
     with SegmentLog(tmp_path, options(limits=limits)) as log:
-        assert done(log.compact("minor")).dropped == (2,)
-        report = done(log.compact("major"))
+        assert done(log.compact(policy=DropDead())).dropped == (2,)
+        report = done(log.compact(policy=log.policy))
         assert report.done[0].members == (1,)
         assert report.done[0].entries_after == 26
         assert log.refs == (SegmentRef(1, 1, 126), SegmentRef(3, 257, 384))
@@ -88,7 +89,7 @@ def test_vector_44_one_half_live_by_count_a_third_by_bytes(tmp_path: Path) -> No
     with SegmentLog(tmp_path, options(limits=SegmentLimits(max_entries=130))) as log:
         log.extend(entries)
         log.record_snapshot(130, range(1, 66))
-        assert done(log.compact("major", policy=RaPolicy())).done[0].entries_after == 65
+        assert done(log.compact(policy=RaPolicy())).done[0].entries_after == 65
         Expected.of(entries, 130, range(1, 66)).check(log)
 
 
@@ -111,7 +112,7 @@ def test_compactions_come_to_rest_and_a_second_one_changes_no_file(tmp_path: Pat
         assert compact_to_rest(log) == 1
         before = picture(tmp_path)
         stamps = {name: os.lstat(tmp_path / name).st_mtime_ns for name in before}
-        outcome = log.compact("major")
+        outcome = log.compact(policy=log.policy)
         assert isinstance(outcome, Skipped)
         assert outcome.reason == "nothing to rewrite or drop at snapshot 96"
         assert picture(tmp_path) == before
@@ -122,7 +123,7 @@ def test_compactions_come_to_rest_and_a_second_one_changes_no_file(tmp_path: Pat
 def test_without_a_snapshot_nothing_is_dead(tmp_path: Path) -> None:
     with SegmentLog(tmp_path, options()) as log:
         log.extend(entries_of(1, 60))
-        outcome = log.compact("major")
+        outcome = log.compact(policy=log.policy)
         assert isinstance(outcome, Skipped)
         assert "no snapshot" in outcome.reason
 
@@ -132,7 +133,7 @@ def test_another_policy_for_one_run(tmp_path: Path) -> None:
     with SegmentLog(tmp_path, options()) as log:
         policy = CostPolicy(max_bytes_copied_per_byte_freed=0.1)
         plan = log.plan(policy=policy)
-        report = done(log.compact("major", policy=policy))
+        report = done(log.compact(policy=policy))
         assert tuple(group.members for group in report.done) == tuple(group.numbers for group in plan.groups) == ((2,),)
 
 
@@ -151,7 +152,7 @@ def test_the_numbers_are_those_of_the_files(tmp_path: Path) -> None:
     observer = RecordingObserver()
     with SegmentLog(tmp_path, options(policy=PAIRS, clock=clock, observer=Ticks())) as log:
         before = {number: sizes(tmp_path, number) for number in range(1, 7)}
-        report = done(log.compact("major", executor=LocalExecutor(clock=clock)))
+        report = done(log.compact(policy=log.policy, executor=LocalExecutor(clock=clock)))
         after = {number: sizes(tmp_path, number) for number in (1, 4)}
         assert report.dropped == (2, 6)
         assert report.dropped_bytes == before[2] + before[6]
@@ -178,7 +179,7 @@ def test_the_numbers_are_those_of_the_files(tmp_path: Path) -> None:
 def test_reports_print_themselves(tmp_path: Path) -> None:
     filled(tmp_path, last=65, snapshot=64, live=[1, 2, 40])
     with SegmentLog(tmp_path, options()) as log:
-        report = done(log.compact("major"))
+        report = done(log.compact(policy=log.policy))
     assert "\n" not in repr(report)
     assert repr(report).startswith("<CompactionReport: major compaction at snapshot 64 (asked for): dropped 2, "
                                    "rewrote 2 segments into 1, kept 1; read ")
@@ -195,7 +196,7 @@ def test_counters_and_progress(tmp_path: Path) -> None:
     filled(tmp_path, last=97, snapshot=96, live=[1, 2, 4, 40, 49, 50, 70], policy=PAIRS)
     observer = RecordingObserver()
     with SegmentLog(tmp_path, options(policy=PAIRS, observer=observer)) as log:
-        report = done(log.compact("major"))
+        report = done(log.compact(policy=log.policy))
     labels = (("kind", "major"),)
     assert observer.counters == {
         ("raftlog_compactions", labels): 1, ("raftlog_freed_bytes", labels): report.bytes_freed,
@@ -220,11 +221,11 @@ def test_an_interrupt_while_an_observer_is_told_stops_the_run_and_nothing_is_los
 
     with SegmentLog(tmp_path, options(observer=Interrupts())) as log:
         with pytest.raises(KeyboardInterrupt):
-            log.compact("major")
+            log.compact(policy=log.policy)
         expected.check(log)
         assert strays(tmp_path) == []
     with SegmentLog(tmp_path, options()) as log:
-        done(log.compact("major"))
+        done(log.compact(policy=log.policy))
         expected.check(log)
 
 
@@ -234,15 +235,15 @@ def test_vector_57_a_second_request_while_one_runs_is_skipped_and_a_later_one_wo
 
     class AsksAgain(Observer):
         def progress(self, progress: Progress) -> None:
-            answers.append(log.compact("major"))
+            answers.append(log.compact(policy=log.policy))
 
     with SegmentLog(tmp_path, options(observer=AsksAgain())) as log:
-        done(log.compact("major"))
+        done(log.compact(policy=log.policy))
         assert answers
         assert all(isinstance(answer, Skipped) and "is running" in answer.reason for answer in answers)
         log.extend(entries_of(50, 97))
         log.record_snapshot(96, [2, 40])
-        assert isinstance(log.compact("major"), Done)
+        assert isinstance(log.compact(policy=log.policy), Done)
         Expected.of(entries_of(1, 97), 96, [2, 40]).check(log)
     assert expected.snapshot == 48
 
@@ -270,14 +271,14 @@ def test_manual_never_asks_for_a_major(tmp_path: Path) -> None:
             outcome = log.compact()
             assert isinstance(outcome, Skipped)
             assert outcome.reason == "nothing to drop at snapshot 48"
-        assert done(log.compact("major")).kind == "major"
+        assert done(log.compact(policy=log.policy)).kind == "major"
 
 
 def test_vector_59_a_major_with_nothing_alive_drops_everything_and_counts_as_a_minor(tmp_path: Path) -> None:
     vector_45(tmp_path)
     with SegmentLog(tmp_path, options()) as log:
         log.record_snapshot(48, [])
-        report = done(log.compact("major"))
+        report = done(log.compact(policy=log.policy))
         assert (report.kind, report.dropped, report.groups) == ("minor", (1, 2, 3), ())
         assert log.refs == (SegmentRef(4, 49, 49),)
         assert log.read(40) == Dead(40, 48)
@@ -289,7 +290,7 @@ def test_a_closed_log_refuses(tmp_path: Path) -> None:
     log = SegmentLog(tmp_path, options())
     log.close()
     with pytest.raises(Closed):
-        log.compact("major")
+        log.compact(policy=log.policy)
 
 
 def test_a_clock_that_was_wrong_once_keeps_no_major_waiting(tmp_path: Path) -> None:

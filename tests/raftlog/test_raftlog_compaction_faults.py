@@ -11,7 +11,7 @@ import pytest
 from compactlib.errors import CompactlibError, DiskFull, StorageError
 from compactlib.files import Files
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import CompactionReport, SeedPolicy, SegmentLog
+from compactlib.raftlog import CompactionReport, SeedPolicy, SegmentLog, DropDead
 from compactlib.raftlog.names import segment_name
 from compactlib.testing import FailingFiles
 from tests.raftlog.compaction_logs import (
@@ -66,7 +66,7 @@ def compact_refused(folder: Path, build: Callable[[Path], Expected], fail_at: in
     files: Files = healing  # type: ignore[assignment] # every method is there, by __getattr__
     with SegmentLog(folder, options(files, policy=PAIRS)) as log:
         healing.files = failing = FailingFiles(fail_at=fail_at, sticky=sticky, errno=number, short_write=True)
-        outcome = log.compact("major")
+        outcome = log.compact(policy=log.policy)
         reached = failing.count >= fail_at
         errors = errors_of(outcome)
         wanted = DiskFull if number == errno.ENOSPC else StorageError
@@ -112,7 +112,7 @@ def test_a_log_reopens_while_the_disk_still_refuses_what_needs_space(fail_at: in
     files: Files = healing  # type: ignore[assignment] # every method is there, by __getattr__
     with SegmentLog(tmp_path, options(files)) as log:
         healing.files = FailingFiles(fail_at=fail_at, sticky=True)
-        log.compact("major")
+        log.compact(policy=log.policy)
         expected.check(log)
     with SegmentLog(tmp_path, options(_NoSpaceForNames())) as log:
         assert strays(tmp_path) == []
@@ -170,7 +170,7 @@ def test_groups_that_cannot_begin_do_not_hide_what_was_dropped(tmp_path: Path) -
     files: Files = healing  # type: ignore[assignment] # every method is there, by __getattr__
     with SegmentLog(tmp_path, options(files, policy=PAIRS)) as log:
         healing.files = _NoSpaceForNames()
-        outcome = log.compact("major")
+        outcome = log.compact(policy=log.policy)
         assert isinstance(outcome, Done)
         assert outcome.stats.dropped == (2, 6)
         assert outcome.stats.dropped_bytes > 0
@@ -194,7 +194,7 @@ def test_a_disk_too_full_to_append_to_is_made_room_on(tmp_path: Path) -> None:
         for _ in range(2):
             with pytest.raises(DiskFull):
                 log.sync()
-        outcome = log.compact("minor")
+        outcome = log.compact(policy=DropDead())
         assert isinstance(outcome, Done)
         assert outcome.stats.dropped == (1, 2)
         assert not (tmp_path / segment_name(1)).exists()
@@ -212,7 +212,7 @@ def test_a_full_disk_does_not_keep_a_compaction_from_freeing_what_is_dead(tmp_pa
     with SegmentLog(tmp_path, options(files, policy=PAIRS)) as log:
         healing.files = _NoSpaceForNames()
         for _ in range(2):
-            outcome = log.compact("major")
+            outcome = log.compact(policy=log.policy)
             assert all(isinstance(error, DiskFull) for error in errors_of(outcome))
         assert [ref.number for ref in log.refs] == [1, 2, 6, 7]
         Expected.of(entries_of(1, 97), 96, [1, 20, 90]).check(log)

@@ -21,6 +21,7 @@ from compactlib.raftlog.names import segment_name
 from compactlib.rewrite import LocalExecutor
 from tests.raftlog.compaction_logs import (
     compact_to_rest,
+    damaged,
     done,
     entry_of,
     filled,
@@ -45,7 +46,7 @@ def test_a_budget_in_bytes_ends_groups_and_the_next_run_goes_on(tmp_path: Path) 
         assert len(groups) == 3
         first = sum(len(payload_of(index)) for index in (1, 2, 24))
         budget = Budget(total_bytes=first)
-        outcome = log.compact("major", budget=budget)
+        outcome = log.compact(policy=log.policy, budget=budget)
         assert isinstance(outcome, Done)
         assert [group.members for group in outcome.stats.done] == groups[:1]
         assert [group.members for group in outcome.stats.failed] == groups[1:]
@@ -55,7 +56,7 @@ def test_a_budget_in_bytes_ends_groups_and_the_next_run_goes_on(tmp_path: Path) 
         assert budget.spent_bytes == first
         assert strays(tmp_path) == []
         expected.check(log)
-        nothing = log.compact("major", budget=Budget(total_bytes=0))
+        nothing = log.compact(policy=log.policy, budget=Budget(total_bytes=0))
         assert isinstance(nothing, Failed)
         assert isinstance(nothing.error, BudgetSpent)
         compact_to_rest(log)
@@ -87,13 +88,13 @@ def test_a_cancelled_run_keeps_what_was_committed(tmp_path: Path) -> None:
                 budget.cancel()
 
     with SegmentLog(tmp_path, options(policy=PAIRS, observer=CancelsAfterOne())) as log:
-        outcome = log.compact("major", budget=budget)
+        outcome = log.compact(policy=log.policy, budget=budget)
         assert isinstance(outcome, Done)
         assert [len(outcome.stats.done), len(outcome.stats.failed)] == [1, 2]
         assert {failed.error.reason for failed in outcome.stats.failed if isinstance(failed.error, BudgetSpent)} == {
             "cancelled"}
         expected.check(log)
-        again = log.compact("major", budget=budget)
+        again = log.compact(policy=log.policy, budget=budget)
         assert isinstance(again, Failed)
         compact_to_rest(log)
         expected.check(log)
@@ -106,13 +107,13 @@ def test_a_deadline_ends_it_and_a_rate_makes_it_wait(tmp_path: Path) -> None:
         log.record_snapshot(32, range(1, 33, 4))
         executor = LocalExecutor(clock=clock)
         late = Budget(bytes_per_second=100_000.0, deadline=1_000_002.0, clock=clock)
-        outcome = log.compact("major", budget=late, executor=executor)
+        outcome = log.compact(policy=log.policy, budget=late, executor=executor)
         assert isinstance(outcome, Failed)
         assert isinstance(outcome.error, BudgetSpent)
         assert outcome.error.reason == "deadline"
         assert 1_000_002.0 <= clock.now() < 1_000_003.0
         before = clock.monotonic()
-        report = done(log.compact("major", budget=Budget(bytes_per_second=100_000.0, clock=clock), executor=executor))
+        report = done(log.compact(policy=log.policy, budget=Budget(bytes_per_second=100_000.0, clock=clock), executor=executor))
         assert clock.monotonic() - before == report.seconds
         # 800,000 bytes at 100,000 a second, a tenth of a second's worth saved up.
         assert 7.8 <= report.seconds <= 8.0
@@ -127,7 +128,7 @@ def test_damage_to_a_live_entry_stops_its_own_group(tmp_path: Path) -> None:
     before = picture(tmp_path)
     observer = RecordingObserver()
     with SegmentLog(tmp_path, options(policy=PAIRS, observer=observer)) as log:
-        outcome = log.compact("major")
+        outcome = log.compact(policy=log.policy)
         assert isinstance(outcome, Done)
         (failed,) = outcome.stats.failed
         assert failed.members == (1, 2)
@@ -143,7 +144,7 @@ def test_damage_to_a_live_entry_stops_its_own_group(tmp_path: Path) -> None:
             log.read(21)
         for index in (1, 2, 49, 70):
             assert log.read(index) == entry_of(index)
-        assert isinstance(log.compact("major"), Failed)
+        assert isinstance(log.compact(policy=log.policy), Failed)
         flip_byte(tmp_path / TWO, place)
         compact_to_rest(log)
         expected.check(log)
@@ -154,8 +155,8 @@ def test_damage_to_dead_entries_stops_nothing(tmp_path: Path) -> None:
     for number, index in ((1, 3), (2, 18), (3, 47)):
         flip_byte(tmp_path / segment_name(number), payload_place(tmp_path, number, index))
     with SegmentLog(tmp_path, options()) as log:
-        assert [error.index for error in log.verify()] == [3, 18, 47]
-        done(log.compact("major"))
+        assert [error.index for error in damaged(log)] == [3, 18, 47]
+        done(log.compact(policy=log.policy))
         expected.check(log)
 
 
@@ -167,7 +168,7 @@ def test_a_task_that_fails_in_its_own_way_is_told_by_name(tmp_path: Path) -> Non
             raise ZeroDivisionError("a bug")
 
     with SegmentLog(tmp_path, options(WatchedFiles(bug))) as log:
-        outcome = log.compact("major")
+        outcome = log.compact(policy=log.policy)
         assert isinstance(outcome, Failed)
         assert isinstance(outcome.error, TaskFailed)
         assert (outcome.error.task, outcome.error.kind) == (ONE, "ZeroDivisionError")

@@ -88,7 +88,7 @@ def test_a_snapshot_recorded_while_segments_are_counted_does_not_lose_what_it_ke
         (tmp_path / "rewrite-left").mkdir()
         files.look = once(lambda operation, path: path.endswith("rewrite-left"),
                           lambda: log.record_snapshot(96, [20, 60, 90]))
-        assert isinstance(log.compact("major"), Done)
+        assert isinstance(log.compact(policy=log.policy), Done)
         expected = Expected.of(entries_of(1, 100), 96, [20, 60, 90])
         expected.check(log)
         compact_to_rest(log)
@@ -103,7 +103,7 @@ def test_a_snapshot_recorded_after_counting_and_one_during_the_copy(tmp_path: Pa
     with SegmentLog(tmp_path, options(files)) as log:
         files.look = once(lambda operation, path: operation == "create" and "rewrite-" in path,
                           lambda: log.record_snapshot(80, [20, 40, 60]))
-        done(log.compact("major", policy=HookedPolicy(lambda: log.record_snapshot(64, [2, 20, 40, 60]))))
+        done(log.compact(policy=HookedPolicy(lambda: log.record_snapshot(64, [2, 20, 40, 60]))))
         Expected.of(entries_of(1, 100), 80, [20, 40, 60]).check(log)
         compact_to_rest(log)
         Expected.of(entries_of(1, 100), 80, [20, 40, 60]).check(log)
@@ -119,7 +119,7 @@ def test_what_an_append_is_just_creating_is_not_taken_for_a_leftover(tmp_path: P
 
         def compact() -> None:
             entered.wait()
-            outcomes.append(log.compact("major"))
+            outcomes.append(log.compact(policy=log.policy))
             compacted.set()
 
         def in_between() -> None:
@@ -168,7 +168,7 @@ def test_a_sync_that_discards_and_a_compaction_that_reclaims_do_not_remove_one_f
             synced.wait(0.2)
 
         files.after = once(lambda operation, path: path.endswith(segment_name(2)), in_between)
-        report = done(log.compact("major"))
+        report = done(log.compact(policy=log.policy))
         thread.join()
         assert report.dropped == (2,)
         assert [group.members for group in report.done] == [(1, 3)]
@@ -183,7 +183,7 @@ def test_an_index_that_dies_while_it_is_looked_up_is_dead_not_missing(tmp_path: 
             answers = plan.answers()
             assert next(answers) == entry_of(1)
             log.record_snapshot(48, [1, 40])
-            done(log.compact("major"))
+            done(log.compact(policy=log.policy))
             # 2 was read together with 1; the others are looked up now.
             assert list(answers) == [entry_of(2), Dead(20, 48), entry_of(40)]
         assert log.read(20) == Dead(20, 48)
@@ -239,7 +239,7 @@ def test_closing_waits_for_a_compaction_and_ends_it(tmp_path: Path) -> None:
                 closing.wait(5.0)
 
     log = SegmentLog(tmp_path, options(policy=SeedPolicy(max_sources=2), observer=Waits()))
-    thread = threading.Thread(target=lambda: outcomes.append(log.compact("major")))
+    thread = threading.Thread(target=lambda: outcomes.append(log.compact(policy=log.policy)))
     thread.start()
     began.wait(5.0)
     closer = threading.Thread(target=log.close)
@@ -269,11 +269,11 @@ def test_closing_from_within_a_compaction_is_refused(tmp_path: Path) -> None:
                 refused.append(error)
 
     with SegmentLog(tmp_path, options(observer=Closes())) as log:
-        done(log.compact("major"))
+        done(log.compact(policy=log.policy))
         assert refused
         expected.check(log)
     with pytest.raises(Closed):
-        log.compact("major")
+        log.compact(policy=log.policy)
 
 
 def test_readers_appenders_and_compactions_at_once(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def everything_at_once(folder: Path, last: int) -> None:
                 assert entry == entry_of(entry.index)
 
         def compact() -> None:
-            outcome = log.compact("major")
+            outcome = log.compact(policy=log.policy)
             assert not isinstance(outcome, Failed), outcome
 
         def look() -> None:
@@ -340,7 +340,7 @@ def everything_at_once(folder: Path, last: int) -> None:
         for thread in threads:
             thread.join()
         assert errors == []
-        outcome = log.compact("major")
+        outcome = log.compact(policy=log.policy)
         assert isinstance(outcome, Done | Skipped)
         snapshot = last // 40 * 40
         Expected.of(entries_of(0, last), snapshot, [other for other in live if other <= snapshot]).check(log)

@@ -50,7 +50,7 @@ def compacted(source: Path, folder: Path, executor: Executor) -> tuple[list[str]
 
 def _compact(folder: Path, chosen: LogOptions, executor: Executor) -> None:
     with SegmentLog(folder, chosen) as log:
-        done(log.compact("major", executor=executor))
+        done(log.compact(policy=log.policy, executor=executor))
 
 
 @pytest.mark.parametrize("name", LOGS)
@@ -74,7 +74,7 @@ def test_every_executor_gives_the_same_segments(tmp_path: Path) -> None:
         folder = tmp_path / name
         shutil.copytree(tmp_path / "log", folder, symlinks=True)
         with SegmentLog(folder, options(policy=PAIRS)) as log:
-            report = done(log.compact("major", executor=executor))
+            report = done(log.compact(policy=log.policy, executor=executor))
             assert sorted(group.members for group in report.done) == [(first, first + 1) for first in range(1, 12, 2)]
             expected.check(log)
             compact_to_rest(log)

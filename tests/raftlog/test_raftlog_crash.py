@@ -65,7 +65,7 @@ class Story:
     def recover(self, folder: Path, files: Files) -> None:
         """What is crashed after that: opening the log, and compacting again."""
         with SegmentLog(folder, options(files, policy=self.policy)) as log:
-            log.compact("major")
+            log.compact(policy=log.policy)
 
     def finish(self, folder: Path, expected: Expected) -> dict[str, bytes | str]:
         """Open the log, see that all is well, and compact it; what the folder holds then."""
@@ -146,8 +146,8 @@ def leased(folder: Path, files: Files) -> None:
     """Compactions while somebody reads, so that dropped files stay; then what they had to leave."""
     with SegmentLog(folder, options(files)) as log:
         with log.lease():
-            done(log.compact("major"))
-            log.compact("major")
+            done(log.compact(policy=log.policy))
+            log.compact(policy=log.policy)
         compact_to_rest(log)
 
 
@@ -170,7 +170,7 @@ def test_entries_not_yet_durable_do_not_make_a_segment_compactable(tmp_path: Pat
         with SegmentLog(folder, options(files)) as log:
             files.acknowledge("append 45 2")
             log.append(45, 2, entry_of(45, 2).payload)
-            done(log.compact("major"))
+            done(log.compact(policy=log.policy))
 
     def check(folder: Path, lines: Sequence[str]) -> None:
         journal = copy.deepcopy(before)
@@ -209,7 +209,7 @@ def stubborn(folder: Path, files: Files) -> None:
         try:
             with SegmentLog(folder, options(files)) as log:
                 for _ in range(4):
-                    if isinstance(log.compact("major"), Skipped):
+                    if isinstance(log.compact(policy=log.policy), Skipped):
                         return
         except StorageError:
             continue
@@ -249,7 +249,7 @@ def judged(folder: Path, lines: Sequence[Any]) -> None:
     with SegmentLog(folder, options()) as log:
         assert strays(folder) == []
         journal.judge(log)
-        outcome = log.compact("major")
+        outcome = log.compact(policy=log.policy)
         assert not isinstance(outcome, Failed), outcome
         journal.judge(log)
 

@@ -44,7 +44,7 @@ def test_each_sync_of_the_commit_is_needed(story: Story, left_out: dict[str, int
     def compact(folder: Path, files: RecordingFiles) -> None:
         swallow = SwallowSync(files=files, **left_out)
         with SegmentLog(folder, options(swallow, policy=story.policy)) as log:
-            done(log.compact("major"))
+            done(log.compact(policy=log.policy))
         assert swallow.left_out == 1
 
     recording = record(tmp_path, compact)

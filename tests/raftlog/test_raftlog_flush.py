@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from compactlib.errors import Busy, CorruptData, DiskFull
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import (
+    DropDead,
     Entry,
     LogOptions,
     LogSegments,
@@ -104,11 +105,11 @@ def test_a_segment_that_has_gone_stale_is_dropped_after_the_flush_that_replaced_
         store.flush()
         log.append([(11, 1, b"x")])
         log.snapshot(10)
-        log.compact("minor")
+        log.compact(policy=DropDead())
         assert [ref.number for ref in log.segments.refs] == [1]
         store.flush()
         assert [ref.number for ref in log.segments.refs] == [1, 2]
-        log.compact("minor")
+        log.compact(policy=DropDead())
         assert [ref.number for ref in log.segments.refs] == [2]
 
 

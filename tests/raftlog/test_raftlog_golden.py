@@ -61,7 +61,7 @@ def write_compacted(folder: Path) -> Path:
     with SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=4))) as log:
         log.extend((index, 5, b"entry %d" % index) for index in range(1, 14))
         log.record_snapshot(12, live=[2, 3, 7, 12])
-        assert isinstance(log.compact("major"), Done)
+        assert isinstance(log.compact(policy=log.policy), Done)
     return folder / "0000000000000001.segment"
 
 

@@ -22,7 +22,7 @@ from compactlib.raftlog import Dead, Entry, LogReader, SegmentLimits, SegmentLog
 from compactlib.raftlog.holes import BLOCK_BYTES, HoleReport, plan_holes
 from compactlib.raftlog.segment_index import SegmentIndex
 from compactlib.testing import FailingFiles, RecordingFiles, explore, record
-from tests.raftlog.compaction_logs import flip_byte, options, payload_place
+from tests.raftlog.compaction_logs import flip_byte, options, payload_place, damaged
 
 LARGE = SegmentLimits(max_entries=16, max_bytes=1 << 30)
 SIZE = 3 * BLOCK_BYTES
@@ -55,7 +55,7 @@ def check(log: LogReader, live: IndexSet, *, torn: bool = False) -> None:
         assert answer == (Entry(index, 1, payload(index)) if index in live else Dead(index, 40)), index
     assert [entry.index for entry in log.entries()] == list(live)
     # A disk changes whole sectors, of which a hole's are found by their zeros; the harness also tears single bytes off.
-    assert [error for error in log.verify() if not torn or error.index in live] == []
+    assert [error for error in damaged(log) if not torn or error.index in live] == []
     log.audit()
 
 
@@ -64,7 +64,7 @@ LIVE = IndexSet.from_runs([(1, 5), (10, 16), (17, 28), (33, 34)])
 
 def test_holes_give_room_back_and_live_entries_read_as_before(tmp_path: Path) -> None:
     with dense(tmp_path) as log:
-        assert isinstance(log.compact("major"), Skipped)
+        assert isinstance(log.compact(policy=log.policy), Skipped)
         before = blocks(tmp_path)
         report = done(log.punch_holes(min_bytes=BLOCK_BYTES))
         assert [(each.number, each.holes, each.hole_bytes) for each in report.segments] == [
@@ -86,7 +86,7 @@ def test_a_segment_with_holes_can_still_be_compacted(tmp_path: Path) -> None:
         done(log.punch_holes(min_bytes=BLOCK_BYTES))
         live = IndexSet.from_sorted([2, 14, 20, 33])
         log.record_snapshot(40, live)
-        assert isinstance(log.compact("major"), Done)
+        assert isinstance(log.compact(policy=log.policy), Done)
         check(log, live)
 
 
@@ -170,13 +170,13 @@ def test_real_damage_is_still_damage(tmp_path: Path) -> None:
         done(log.punch_holes(min_bytes=BLOCK_BYTES))
     flip_byte(tmp_path / f"{1:016d}.segment", payload_place(tmp_path, 1, 3))
     with LogReader(tmp_path) as log:
-        assert [error.index for error in log.verify()] == [3]
+        assert [error.index for error in damaged(log)] == [3]
     # A live payload that reads as zeros is damage too: only what is dead can be a hole.
     out = LocalFiles().open(tmp_path / f"{1:016d}.segment")
     out.punch_hole(payload_place(tmp_path, 1, 3), SIZE)
     out.close()
     with LogReader(tmp_path) as log:
-        assert [error.index for error in log.verify()] == [3]
+        assert [error.index for error in damaged(log)] == [3]
         with pytest.raises(CompactlibError):
             log.read(3)
 

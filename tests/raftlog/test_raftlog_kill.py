@@ -45,7 +45,7 @@ def campaign(folder: Path, kills: int, seed: int) -> None:
             assert strays(folder) == []
             before.judge(log)
             if rng.random() < 0.5:
-                outcome = log.compact("major")
+                outcome = log.compact(policy=log.policy)
                 assert not isinstance(outcome, Failed), outcome
                 before.judge(log)
             before = Journal.of(log)

@@ -30,6 +30,7 @@ from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import (
     CompactionReport,
     Dead,
+    DropDead,
     Entry,
     EveryNMinors,
     LogOptions,
@@ -171,7 +172,7 @@ def test_vectors_26_and_27_a_dead_segment_goes_and_then_all_but_the_newest(tmp_p
         append(log, model, range(1, 501))
         assert ranges(log) == [(1, 128), (129, 256), (257, 384), (385, 500)]
         record(log, model, 500, [1, 257, *range(267, 498, 10)])
-        found = report(log.compact("minor"))
+        found = report(log.compact(policy=DropDead()))
         assert (found.dropped, found.groups) == ((2,), ())
         assert ranges(log) == [(1, 128), (257, 384), (385, 500)]
         model.check(log)
@@ -181,7 +182,7 @@ def test_vectors_26_and_27_a_dead_segment_goes_and_then_all_but_the_newest(tmp_p
         # Vector 27.
         append(log, model, [501])
         record(log, model, 501)
-        assert report(log.compact("minor")).dropped == (1, 3)
+        assert report(log.compact(policy=DropDead())).dropped == (1, 3)
         assert ranges(log) == [(385, 501)]
         model.check(log)
     assert segment_files(tmp_path) == [segment_name(4)]
@@ -192,7 +193,7 @@ def test_vector_28_a_segment_with_live_entries_stays(tmp_path: Path) -> None:
     with SegmentLog(tmp_path, options()) as log:
         append(log, model, range(1, 385))
         record(log, model, 256, range(1, 127, 5))
-        assert report(log.compact("minor")).dropped == (2,)
+        assert report(log.compact(policy=DropDead())).dropped == (2,)
         assert ranges(log) == [(1, 128), (257, 384)]
         model.check(log)
     assert len(segment_files(tmp_path)) == 2
@@ -204,7 +205,7 @@ def test_vector_29_a_segment_that_reaches_above_the_snapshot_is_not_compactable(
         append(log, model, range(1, 301))
         record(log, model, 127)
         assert log.view().compactable == ()
-        assert isinstance(log.compact("minor"), Skipped)
+        assert isinstance(log.compact(policy=DropDead()), Skipped)
         record(log, model, 300)
         assert [stats.number for stats in log.view().compactable] == [1, 2]
         model.check(log)
@@ -236,10 +237,10 @@ def test_vector_31_one_of_two_files_goes(tmp_path: Path) -> None:
         append(log, model, range(150))
         assert ranges(log) == [(0, 127), (128, 149)]
         record(log, model, 127)
-        assert report(log.compact("minor")).dropped == (1,)
+        assert report(log.compact(policy=DropDead())).dropped == (1,)
         assert segment_files(tmp_path) == [segment_name(2)]
         record(log, model, 149)
-        assert isinstance(log.compact("minor"), Skipped)
+        assert isinstance(log.compact(policy=DropDead()), Skipped)
         assert segment_files(tmp_path) == [segment_name(2)]
         model.check(log)
 
@@ -412,14 +413,14 @@ def test_what_was_taken_back_stays_so_when_a_whole_segment_is_dropped(tmp_path: 
         append(log, model, [3, 4, 6], term=2)
         append(log, model, [20, 21], term=2)
         record(log, model, 6, [1])
-        log.compact("minor")
+        log.compact(policy=DropDead())
         model.check(log)
     with SegmentLog(tmp_path, options(3)) as log:
         model.check(log)
         assert log.read(9) == Missing(9)
         # Once the snapshot has passed the gap it may go.
         record(log, model, 20, [1, 20])
-        assert report(log.compact("minor")).dropped == (2,)
+        assert report(log.compact(policy=DropDead())).dropped == (2,)
         model.check(log)
     with SegmentLog(tmp_path, options(3)) as log:
         model.check(log)
@@ -498,7 +499,7 @@ def test_an_empty_live_set_is_written_out(tmp_path: Path) -> None:
     """A missing file says that there never was a snapshot, and nothing is dead then (notes 5.1, item 5)."""
     with SegmentLog(tmp_path, options(2)) as log:
         log.extend((index, 1, b"") for index in range(1, 6))
-        assert isinstance(log.compact("major"), Skipped)
+        assert isinstance(log.compact(policy=log.policy), Skipped)
         log.record_snapshot(5)
     assert (tmp_path / "SNAPSHOT").exists()
     with SegmentLog(tmp_path) as log:
@@ -513,7 +514,7 @@ def test_old_links_go_when_their_time_has_come(tmp_path: Path) -> None:
     with SegmentLog(tmp_path, options(4, clock=clock, keep_links_seconds=3600)) as log:
         append(log, model, range(1, 18))
         record(log, model, 16, [1, 6, 11])
-        assert [group.members for group in report(log.compact("major")).done] == [(1, 2, 3)]
+        assert [group.members for group in report(log.compact(policy=log.policy)).done] == [(1, 2, 3)]
         assert (tmp_path / segment_name(2)).is_symlink()
         clock.advance(3000)
         assert log.reclaim() == ()

@@ -109,17 +109,17 @@ def test_closing_from_an_observer_is_busy_on_whichever_thread(tmp_path: Path, ex
     observer = _Inside(lambda: logs[0].close(), own_thread=repr(executor) == repr(LocalExecutor()))
     log = opened(tmp_path, observer=observer)
     logs.append(log)
-    assert isinstance(log.compact("major", policy=_EachAlone(), executor=executor), Done)
+    assert isinstance(log.compact(policy=_EachAlone(), executor=executor), Done)
     assert isinstance(observer.told[0], Busy)
     usable(log, tmp_path)
 
 
 def test_a_second_compaction_is_skipped_also_from_inside_and_for_holes(tmp_path: Path) -> None:
     logs: list[SegmentLog] = []
-    observer = _Inside(lambda: (logs[0].compact("major"), logs[0].punch_holes()))
+    observer = _Inside(lambda: (logs[0].compact(policy=logs[0].policy), logs[0].punch_holes()))
     log = opened(tmp_path, observer=observer)
     logs.append(log)
-    assert isinstance(log.compact("major", policy=_EachAlone(), executor=LocalExecutor(workers=2)), Done)
+    assert isinstance(log.compact(policy=_EachAlone(), executor=LocalExecutor(workers=2)), Done)
     told = observer.told[0]
     assert isinstance(told, tuple)
     assert [type(each) for each in told] == [Skipped, Skipped]
@@ -142,7 +142,7 @@ def test_closing_from_a_task_is_busy_on_whichever_thread(tmp_path: Path, executo
 
     log = opened(tmp_path, files=WatchedFiles(look))
     logs.append(log)
-    assert isinstance(log.compact("major", policy=_EachAlone(), executor=executor), Done)
+    assert isinstance(log.compact(policy=_EachAlone(), executor=executor), Done)
     assert len(refused) == 1
     usable(log, tmp_path)
 
@@ -164,7 +164,7 @@ class _PolicyThat:
 def test_closing_from_a_policy_is_busy_and_propagates(tmp_path: Path) -> None:
     log = opened(tmp_path)
     with pytest.raises(Busy, match="from within"):
-        log.compact("major", policy=_PolicyThat(log.close))
+        log.compact(policy=_PolicyThat(log.close))
     usable(log, tmp_path)
 
 
@@ -187,9 +187,9 @@ def raising(error: BaseException) -> Callable[..., Any]:
 def test_what_a_policy_raises_propagates_and_the_log_goes_on(tmp_path: Path, error: BaseException) -> None:
     log = opened(tmp_path)
     with pytest.raises(type(error)):
-        log.compact("major", policy=_PolicyThat(raising(error)))
+        log.compact(policy=_PolicyThat(raising(error)))
     with pytest.raises(type(error)):
-        log.plan("major", _PolicyThat(raising(error)))
+        log.plan(_PolicyThat(raising(error)))
     usable(log, tmp_path)
 
 
@@ -207,7 +207,7 @@ class _RaisingObserver(Observer):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_what_an_observer_raises_is_kept_and_the_work_is_done(tmp_path: Path, workers: int) -> None:
     log = opened(tmp_path, observer=_RaisingObserver())
-    outcome = log.compact("major", policy=_EachAlone(), executor=LocalExecutor(workers=workers))
+    outcome = log.compact(policy=_EachAlone(), executor=LocalExecutor(workers=workers))
     assert isinstance(outcome, Done)
     assert len(outcome.stats.done) == 4
     log.close()
@@ -249,7 +249,7 @@ BROKEN: Mapping[str, Callable[[Sequence[RewriteTask]], Iterable[Any]]] = {
 def test_whatever_an_executor_does_the_rest_fails_by_name_and_the_log_goes_on(tmp_path: Path, how: str,
                                                                              good: int) -> None:
     log = opened(tmp_path)
-    outcome = log.compact("major", policy=_EachAlone(), executor=_ExecutorThat(good, BROKEN[how]))
+    outcome = log.compact(policy=_EachAlone(), executor=_ExecutorThat(good, BROKEN[how]))
     if good:
         assert isinstance(outcome, Done)
         assert (len(outcome.stats.done), len(outcome.stats.failed)) == (1, 3)
@@ -271,7 +271,7 @@ class _RunRaises:
 
 def test_an_executor_that_raises_at_once_is_a_failure_by_name(tmp_path: Path) -> None:
     log = opened(tmp_path)
-    outcome = log.compact("major", executor=_RunRaises())
+    outcome = log.compact(policy=log.policy, executor=_RunRaises())
     assert isinstance(outcome, Failed)
     assert isinstance(outcome.error, TaskFailed)
     assert "no cluster" in str(outcome.error)
@@ -281,7 +281,7 @@ def test_an_executor_that_raises_at_once_is_a_failure_by_name(tmp_path: Path) ->
 def test_an_interrupt_in_the_executor_propagates_and_the_log_goes_on(tmp_path: Path) -> None:
     log = opened(tmp_path)
     with pytest.raises(_Stop):
-        log.compact("major", policy=_EachAlone(), executor=_ExecutorThat(1, raising(_Stop())))
+        log.compact(policy=_EachAlone(), executor=_ExecutorThat(1, raising(_Stop())))
     usable(log, tmp_path)
 
 
@@ -302,7 +302,7 @@ def test_closing_from_another_thread_cancels_and_waits(tmp_path: Path) -> None:
 
     log = opened(tmp_path)
     outcomes: list[object] = []
-    thread = threading.Thread(target=lambda: outcomes.append(log.compact("major", executor=Slow())))
+    thread = threading.Thread(target=lambda: outcomes.append(log.compact(policy=log.policy, executor=Slow())))
     thread.start()
     began.wait()
     log.close()

@@ -14,6 +14,7 @@ from compactlib.outcome import Done
 from compactlib.raftlog import (
     Answer,
     Dead,
+    DropDead,
     Entry,
     LogOptions,
     LogReader,
@@ -28,7 +29,7 @@ from compactlib.raftlog.commit import commit_group
 from compactlib.raftlog.folder import FolderContents, read_folder
 from compactlib.raftlog.names import compacting_name, segment_name
 from compactlib.rewrite import RewrittenFile
-from tests.raftlog.compaction_logs import flip_byte, payload_place
+from tests.raftlog.compaction_logs import flip_byte, payload_place, damaged
 from tests.raftlog.reading import PlainLog, log_answers, write_segment
 
 
@@ -65,9 +66,9 @@ def test_it_changes_nothing(tmp_path: Path) -> None:
     before = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)}
     with LogReader(tmp_path) as reader:
         assert [entry.index for entry in reader.entries()] == [2, 17, 18]
-        assert reader.plan("minor").drops[0].number == 2
-        assert reader.plan("major", RaPolicy()).groups
-        assert reader.verify() == []
+        assert reader.plan(DropDead()).drops[0].number == 2
+        assert reader.plan(RaPolicy()).groups
+        assert reader.verify().findings == ()
     os.chmod(tmp_path, 0o755)
     assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
 
@@ -80,7 +81,7 @@ def test_compactions_and_snapshots_that_it_has_not_seen(tmp_path: Path, max_open
         log.record_snapshot(8, range(1, 9))
         with LogReader(tmp_path, max_open_segments=max_open) as reader:
             log.record_snapshot(20, [2, 6, 14, 18])
-            assert isinstance(log.compact("major"), Done)
+            assert isinstance(log.compact(policy=log.policy), Done)
             log.reclaim()
             live = {row[0]: Entry(*row) for row in rows(1, 22) if row[0] in (2, 6, 14, 18, 21, 22)}
             for index in range(1, 24):
@@ -103,7 +104,7 @@ def test_what_died_by_a_snapshot_that_it_has_not_seen_is_not_missing(tmp_path: P
         log.sync()
         with LogReader(tmp_path, max_open_segments=1) as single, LogReader(tmp_path, max_open_segments=1) as bulk:
             log.record_snapshot(4, [2])
-            assert isinstance(log.compact("major", policy=RaPolicy()), Done)
+            assert isinstance(log.compact(policy=RaPolicy()), Done)
             expected = [Dead(1, 4), Entry(*rows(2, 2)[0]), Dead(3, 4), Dead(4, 4), Entry(*rows(5, 5)[0]), Missing(6)]
             assert [single.read(index) for index in range(1, 7)] == expected
             assert list(bulk.read_many(range(1, 7))) == expected
@@ -122,7 +123,7 @@ def test_a_read_in_bulk_goes_on_over_a_compaction_elsewhere(tmp_path: Path, how:
             answers = ways[how]()
             assert next(answers) == Entry(*rows(1, 1)[0])
             log.record_snapshot(20, [2, 6, 14, 18])
-            log.compact("major")
+            log.compact(policy=log.policy)
             log.reclaim()
             given = {answer.index: answer for answer in answers}
             for index in (2, 6, 14, 18, 21, 22):
@@ -167,7 +168,7 @@ def test_a_list_and_a_snapshot_of_one_moment(tmp_path: Path) -> None:
             log.record_snapshot(12, [2, 9, 12])
             # By the list it knows, 9 is above the end; it must not say that it was lost.
             assert reader.read(9) in (Missing(9), Entry(*rows(9, 9)[0]))
-            assert [error.index for error in reader.verify()] == []
+            assert [error.index for error in damaged(reader)] == []
             reader.refresh()
             assert reader.read(9) == Entry(*rows(9, 9)[0])
 
@@ -183,13 +184,13 @@ def test_a_snapshot_and_a_compaction_while_the_list_is_read(tmp_path: Path, monk
             calls.append(len(calls))
             if len(calls) == 1:
                 log.record_snapshot(8, [2])
-                assert isinstance(log.compact("minor"), Done)
+                assert isinstance(log.compact(policy=DropDead()), Done)
             return read_folder(folder, keep_open=keep_open)
 
         monkeypatch.setattr("compactlib.raftlog.log_reader.read_folder", overtaken)
         with LogReader(tmp_path) as reader:
             assert calls == [0, 1]
-            assert reader.verify() == []
+            assert reader.verify().findings == ()
             assert reader.snapshot == log.snapshot
 
 

@@ -148,7 +148,7 @@ def test_the_ends_of_index_and_term_are_kept(tmp_path: Path, index: int, term: i
                 log.record_snapshot(index, [index])
             compact_to_rest(log)
             log.punch_holes()
-            assert log.verify() == []
+            assert log.verify().findings == ()
             log.audit()
     with SegmentLog(tmp_path, small()) as log:
         if index < MAX_INDEX:
@@ -196,9 +196,9 @@ WRONG: dict[str, Callable[[SegmentLog], object]] = {
     "holes of text": lambda log: log.punch_holes(min_bytes="1"),  # type: ignore[arg-type]
     "no such kind": lambda log: log.compact("huge"),  # type: ignore[arg-type]
     "no such plan": lambda log: log.plan("huge"),
-    "a budget of text": lambda log: log.compact("major", budget="all"),  # type: ignore[arg-type]
-    "an executor of text": lambda log: log.compact("major", executor="spark"),  # type: ignore[arg-type]
-    "a policy of text": lambda log: log.compact("major", policy="seed"),  # type: ignore[arg-type]
+    "a budget of text": lambda log: log.compact(policy=log.policy, budget="all"),  # type: ignore[arg-type]
+    "an executor of text": lambda log: log.compact(policy=log.policy, executor="spark"),  # type: ignore[arg-type]
+    "a policy of text": lambda log: log.compact(policy="seed"),  # type: ignore[arg-type]
 }
 
 
@@ -217,7 +217,7 @@ def test_what_cannot_be_meant_is_invalid_input_and_changes_nothing(folder: Path,
 def go_through_again(folder: Path) -> None:
     with SegmentLog(folder, small()) as log:
         assert log.read(81) == Entry(81, 1, b"goes on")
-        assert log.verify() == []
+        assert log.verify().findings == ()
 
 
 NO_SETTINGS: list[tuple[Callable[..., object], dict[str, Any]]] = [
@@ -244,6 +244,6 @@ def test_payloads_of_no_bytes_and_of_a_hundred_million(tmp_path: Path) -> None:
     with SegmentLog(tmp_path, small()) as log:
         assert log.read(2) == Entry(2, 1, large)
         compact_to_rest(log)
-        assert log.verify() == []
+        assert log.verify().findings == ()
         assert [entry.index for entry in log.entries()] == [2, 3, 5]
         assert log.read(2) == Entry(2, 1, large)

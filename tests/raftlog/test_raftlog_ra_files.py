@@ -62,7 +62,7 @@ def test_vector_40_payloads_of_no_bytes_are_entries_like_any_other(tmp_path: Pat
     with SegmentLog(tmp_path) as log:
         log.append(33, 2, b"newest")
         log.record_snapshot(32, range(1, 11))
-        outcome = log.compact("major")
+        outcome = log.compact(policy=log.policy)
         assert isinstance(outcome, Done)
         assert [entry.index for entry in log.entries()] == [*range(1, 11), 33]
 
@@ -134,7 +134,7 @@ def test_files_of_ra_are_compacted_into_one_of_ours(ra_log: Path, policy: SeedPo
         log.record_snapshot(210, live)
         model.record_snapshot(210, live)
         model.check(log)
-        outcome = log.compact("major")
+        outcome = log.compact(policy=log.policy)
         assert isinstance(outcome, Done)
         assert [group.members for group in outcome.stats.done] == [(1, 2, 3)]
         assert log.refs == (SegmentRef(1, 3, 205), SegmentRef(4, 211, 211))

@@ -55,7 +55,7 @@ def test_vector_78_one_key_once_and_one_ten_thousand_times(tmp_path: Path) -> No
         assert store.items() == before
         store.snapshot()
         assert store.log.state.live.count == 3
-        store.compact("major")
+        store.compact()
         assert store.items() == before
         store.machine.audit()
     with KvStore(str(tmp_path / "one"), options(4096)) as store:
@@ -96,7 +96,7 @@ def test_it_agrees_with_a_dictionary_through_snapshots_compactions_and_restarts(
             store.snapshot()
         elif chance < 0.05:
             store.log.flush()
-            store.compact("major")
+            store.compact()
         elif chance < 0.07:
             store.close()
             store = KvStore(str(tmp_path / "kv"), options())
@@ -120,7 +120,7 @@ def test_clumping_shortens_the_live_set_and_changes_no_value(tmp_path: Path) -> 
         # What was written again lies behind the last put of the key that was written over and over.
         assert store.log.state.live.run_count <= plan.runs_after <= 5
         settle(store)
-        store.compact("major")
+        store.compact()
         assert store.items() == before
 
 

@@ -53,7 +53,7 @@ def live_through_snapshots(model: RaftModel, folder: Path, files: RecordingFiles
     log.flush()
     put(11, 16, 1)
     snapshot(14)
-    log.compact("major")
+    log.compact(policy=log.policy)
     sent = [Entry(17, 2, b"17 from elsewhere"), Entry(22, 2, b"22 from elsewhere")]
     log.append_sparse(sent)
     model.change(lambda state: state.entries.update({entry.index: entry for entry in sent}))

@@ -19,6 +19,7 @@ from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
 from compactlib.raftlog import (
     Dead,
+    DropDead,
     Entry,
     GapDetected,
     LogOptions,
@@ -116,7 +117,7 @@ def test_vector_77_reading_across_a_segment_that_was_dropped(log: RaftLog) -> No
     log.append(rows(1, 499))
     log.flush()
     log.snapshot(400, [1, *range(200, 400), 400])
-    log.compact("minor")
+    log.compact(policy=DropDead())
     assert list(log.read_many([128, 301])) == [Dead(128, 400), Entry(301, 1, b"301")]
     log.append(rows(500, 520))
     assert [type(each).__name__ for each in log.read_many([2, 399, 450, 510, 521, 999])] == [
@@ -130,7 +131,7 @@ def test_item_8_entries_of_no_bytes_and_live_indexes_in_no_segment(log: RaftLog)
     log.append(rows(41, 60))
     # 50 is live, and only in memory.
     log.snapshot(55, [3, 20, 50])
-    outcome = log.compact("major")
+    outcome = log.compact(policy=log.policy)
     assert isinstance(outcome, Done), outcome
     assert not outcome.stats.failed
     assert indexes(log) == [3, 20, 50, 56, 57, 58, 59, 60]
@@ -147,7 +148,7 @@ def test_item_8_a_live_entry_in_memory_where_a_segment_holds_others_that_were_ta
     log.append_sparse([Entry(25, 2, b"live")])
     log.install(SnapshotMeta(40, 2, IndexSet.from_sorted([3, 25])))
     assert [(ref.first, ref.last) for ref in log.segments.refs] == [(1, 30), (31, 32)]
-    outcome = log.compact("major")
+    outcome = log.compact(policy=log.policy)
     assert isinstance(outcome, Done), outcome
     assert not outcome.stats.failed, outcome
     for _ in range(2):
@@ -177,7 +178,7 @@ def test_item_9_an_old_pin_answers_what_has_died_since(log: RaftLog) -> None:
     with log.pin(IndexSet.from_sorted([3, 20, 42])) as pin:
         log.snapshot(43, [7])
         log.flush()
-        log.compact("major")
+        log.compact(policy=log.policy)
         assert log.read(3) == Dead(3, 43)
         # Whoever works on the files is told too: a hole in one would not ask for its name.
         assert IndexSet.from_sorted([3, 20]).issubset(log.segments.holding(IndexSet.range(1, 40)))
@@ -189,7 +190,7 @@ def test_item_9_an_old_pin_answers_what_has_died_since(log: RaftLog) -> None:
     with pytest.raises(NotFound):
         pin.read(3)
     # Now it may go.
-    log.compact("major")
+    log.compact(policy=log.policy)
     assert log.segments.holding(IndexSet.range(1, 40)) == IndexSet.from_sorted([7])
     assert log.status().pins == 0
     log.audit()
@@ -256,7 +257,7 @@ def test_item_17_a_pin_needs_no_links_and_outlives_them(log: RaftLog) -> None:
     with log.pin(IndexSet.from_sorted([10, 30])) as pin:
         for live in ([2, 20], [2]):
             log.snapshot(60, live)
-            log.compact("major")
+            log.compact(policy=log.policy)
         links = [name for name in os.listdir(log.segments.folder) if os.path.islink(
             os.path.join(log.segments.folder, name))]
         for name in links:
@@ -280,7 +281,7 @@ def test_item_18_what_lies_together_is_read_together_whatever_its_indexes(tmp_pa
         log.flush()
         live = list(range(5, 960, 10))
         log.snapshot(960, live)
-        log.compact("major")
+        log.compact(policy=log.policy)
         assert [entry.index for entry in log.entries(0, 960)] == live
         before = reads_of_this_thread()
         answers = list(log.read_many(live))
@@ -298,10 +299,10 @@ def test_item_20_the_range_follows_a_compaction(log: RaftLog) -> None:
     log.append(rows(1, 40))
     log.flush()
     log.snapshot(33, [20])
-    log.compact("major")
+    log.compact(policy=log.policy)
     assert log.first_index == 20
     log.snapshot(35)
-    log.compact("minor")
+    log.compact(policy=DropDead())
     assert log.first_index == 36
     log.snapshot(40)
     assert indexes(log) == []

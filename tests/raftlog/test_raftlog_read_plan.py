@@ -27,7 +27,7 @@ from compactlib.raftlog.names import segment_name
 from compactlib.raftlog.read_plan import ReadPart, plan_parts
 from compactlib.raftlog.refs import find_ref
 from compactlib.testing.index_strategies import segment_refs
-from tests.raftlog.compaction_logs import flip_byte, payload_place
+from tests.raftlog.compaction_logs import flip_byte, payload_place, damaged
 from tests.raftlog.reading import told
 
 
@@ -73,15 +73,15 @@ def test_indexes_must_ascend(log: SegmentLog, indexes: list[int]) -> None:
     with pytest.raises(Unsorted):
         list(log.read_many(indexes))
     # Nothing is held by a plan that could not be made.
-    log.compact("major")
-    assert log.compact("major").__class__.__name__ == "Skipped"
+    log.compact(policy=log.policy)
+    assert log.compact(policy=log.policy).__class__.__name__ == "Skipped"
 
 
 def test_a_plan_stays_valid_across_a_compaction(log: SegmentLog, tmp_path: Path) -> None:
     with log.plan_read(range(1, 20)) as plan:
         assert [part.number for part in plan.parts] == [1, 2, 3, 4, 5, None]
         assert "19 indexes in 6 segments" in repr(plan)
-        outcome = log.compact("major")
+        outcome = log.compact(policy=log.policy)
         assert isinstance(outcome, Done)
         assert [group.members for group in outcome.stats.done] == [(1, 2, 3, 4)]
         for _ in range(2):
@@ -95,7 +95,7 @@ def test_what_dies_while_a_plan_is_held_is_dead_in_it(log: SegmentLog) -> None:
     with log.plan_read([2, 6, 17, 18]) as plan:
         log.extend(rows(19, 30))
         log.record_snapshot(28, [6, 18, 28])
-        log.compact("major")
+        log.compact(policy=log.policy)
         assert dict(told(plan.answers())) == {
             2: Dead(2, 28), 6: Entry(*rows(6, 6)[0]), 17: Dead(17, 28), 18: Entry(*rows(18, 18)[0])}
 
@@ -105,10 +105,10 @@ def test_answers_may_be_taken_slowly(log: SegmentLog) -> None:
     with log.plan_read([2, 6, 11, 14, 17]) as plan:
         answers = plan.answers()
         assert next(answers) == Entry(*rows(2, 2)[0])
-        log.compact("major")
+        log.compact(policy=log.policy)
         assert next(answers) == Entry(*rows(6, 6)[0])
         log.record_snapshot(16, [11])
-        log.compact("major")
+        log.compact(policy=log.policy)
         assert list(answers) == [Entry(*rows(11, 11)[0]), Dead(14, 16), Entry(*rows(17, 17)[0])]
 
 
@@ -118,12 +118,12 @@ def test_names_and_files_stay_as_long_as_the_plan_is_held(tmp_path: Path) -> Non
         log.extend(rows(1, 18))
         log.record_snapshot(16, [2, 6, 14])
         plan = log.plan_read([2, 6, 14])
-        log.compact("major")
+        log.compact(policy=log.policy)
         # Segment 3 was dropped, 2 (and perhaps 4) merged: all names are there.
         assert {segment_name(number) for number in range(1, 6)} <= set(os.listdir(tmp_path))
         plan.close()
         plan.close()
-        log.compact("major")
+        log.compact(policy=log.policy)
         log.reclaim()
         assert [name for name in sorted(os.listdir(tmp_path)) if name.endswith(".segment")] == [
             segment_name(1), segment_name(5)]
@@ -146,7 +146,7 @@ def test_a_live_entry_that_no_segment_holds_is_damage(log: SegmentLog, tmp_path:
             2: Entry(*rows(2, 2)[0]), 6: "damaged", 7: Dead(7, 16), 17: Entry(*rows(17, 17)[0])}
         with pytest.raises(CorruptData, match=r"\(index 6\): expected a segment that holds the live entry 6"):
             reader.read(6)
-        assert [error.index for error in reader.verify()] == [6]
+        assert [error.index for error in damaged(reader)] == [6]
 
 
 def test_a_plan_of_a_closed_log_says_so(log: SegmentLog) -> None:

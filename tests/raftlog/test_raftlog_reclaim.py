@@ -12,7 +12,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import StorageError
 from compactlib.files import LocalFiles
 from compactlib.outcome import Done, Skipped
-from compactlib.raftlog import Dead, SegmentLog
+from compactlib.raftlog import Dead, SegmentLog, DropDead
 from compactlib.raftlog.names import segment_name
 from compactlib.raftlog.reclaim import purge_links, remove_segments
 from compactlib.testing import FailingFiles
@@ -67,7 +67,7 @@ def test_old_names_stay_for_a_minute_and_go_with_the_next_call(tmp_path: Path) -
     expected = vector_45(tmp_path)
     clock = now_clock()
     with SegmentLog(tmp_path, options(clock=clock)) as log:
-        done(log.compact("major"))
+        done(log.compact(policy=log.policy))
         clock.advance(59.0)
         assert log.reclaim() == ()
         assert links(tmp_path) == {2: ONE, 3: ONE}
@@ -82,11 +82,11 @@ def test_old_names_stay_as_long_as_a_lease_that_may_need_them(tmp_path: Path) ->
     clock = now_clock()
     with SegmentLog(tmp_path, options(clock=clock)) as log:
         lease = log.lease()
-        done(log.compact("major"))
+        done(log.compact(policy=log.policy))
         later = log.lease()
         clock.advance(3600.0)
         assert log.reclaim() == ()
-        assert isinstance(log.compact("major"), Skipped)
+        assert isinstance(log.compact(policy=log.policy), Skipped)
         assert links(tmp_path) == {2: ONE, 3: ONE}
         lease.release()
         # The one taken after the compaction needs none of the old names.
@@ -98,7 +98,7 @@ def test_old_names_stay_as_long_as_a_lease_that_may_need_them(tmp_path: Path) ->
 def test_links_of_an_earlier_process_are_held_by_nobody(tmp_path: Path) -> None:
     vector_45(tmp_path)
     with SegmentLog(tmp_path, options()) as log:
-        done(log.compact("major"))
+        done(log.compact(policy=log.policy))
     clock = now_clock()
     with SegmentLog(tmp_path, options(clock=clock)) as log, log.lease():
         clock.advance(61.0)
@@ -108,7 +108,7 @@ def test_links_of_an_earlier_process_are_held_by_nobody(tmp_path: Path) -> None:
 def test_opening_purges_what_is_old_and_what_dangles(tmp_path: Path) -> None:
     vector_45(tmp_path)
     with SegmentLog(tmp_path, options()) as log:
-        done(log.compact("major"))
+        done(log.compact(policy=log.policy))
     os.symlink(segment_name(77), tmp_path / segment_name(66))
     SegmentLog(tmp_path, options(clock=now_clock())).close()
     assert links(tmp_path) == {2: ONE, 3: ONE}
@@ -120,10 +120,10 @@ def test_links_to_a_leader_that_was_dropped_go_with_it(tmp_path: Path) -> None:
     """Vector 45, to the end: with nothing alive only the newest segment remains."""
     vector_45(tmp_path)
     with SegmentLog(tmp_path, options()) as log:
-        done(log.compact("major"))
+        done(log.compact(policy=log.policy))
         assert len(links(tmp_path)) == 2
         log.record_snapshot(48, [])
-        report = done(log.compact("minor"))
+        report = done(log.compact(policy=DropDead()))
         assert report.dropped == (1,)
         assert report.purged_links == (2, 3)
         assert names(tmp_path) == {segment_name(4)}
@@ -152,7 +152,7 @@ def test_dropped_segments_stay_as_long_as_a_lease_and_go_after_it(tmp_path: Path
     filled(tmp_path, last=49, snapshot=48, live=[40])
     with SegmentLog(tmp_path, options()) as log:
         lease = log.lease()
-        report = done(log.compact("minor"))
+        report = done(log.compact(policy=DropDead()))
         assert report.dropped == (1, 2)
         assert [ref.number for ref in log.refs] == [3, 4]
         assert {ONE, TWO} <= names(tmp_path)
@@ -169,11 +169,11 @@ def test_a_plan_made_before_answers_everything_after(tmp_path: Path) -> None:
     with SegmentLog(tmp_path, options(keep_links_seconds=0.0)) as log:
         with log.plan_read(range(1, 50)) as plan:
             assert [part.number for part in plan.parts] == [1, 2, 3, 4]
-            done(log.compact("major"))
+            done(log.compact(policy=log.policy))
             assert links(tmp_path) == {2: ONE, 3: ONE}
             assert list(plan.answers()) == [expected.answer(index) for index in range(1, 50)]
             log.record_snapshot(49, [2, 40])
-            log.compact("major")
+            log.compact(policy=log.policy)
             assert list(plan.answers()) == [entry_of(index) if index in (2, 40) else Dead(index, 49)
                                             for index in range(1, 50)]
         log.reclaim()
@@ -214,7 +214,7 @@ def test_the_list_is_switched_before_any_file_goes(tmp_path: Path) -> None:
     watched = WatchedFiles(lambda operation, path: None)
     with SegmentLog(tmp_path, options(watched, keep_links_seconds=0.0)) as log:
         watched.look = look
-        done(log.compact("major"))
+        done(log.compact(policy=log.policy))
         watched.look = lambda operation, path: None
     assert f"unlink {TWO}" in seen
     assert f"rename {ONE}" in seen
@@ -227,16 +227,16 @@ def test_a_group_across_a_dropped_segment_waits_for_the_lease(tmp_path: Path) ->
     expected = filled(tmp_path, last=49, snapshot=48, live=[1, 2, 40])
     with SegmentLog(tmp_path, options()) as log:
         lease = log.lease()
-        report = done(log.compact("major"))
+        report = done(log.compact(policy=log.policy))
         assert report.dropped == (2,)
         assert report.groups == ()
         assert [left.reason for left in report.left_out[:2]] == [
             "the file of segment 2, dropped but still leased, lies between it and its neighbours; a later run merges "
             "them"] * 2
-        assert isinstance(log.compact("major"), Skipped)
+        assert isinstance(log.compact(policy=log.policy), Skipped)
         expected.check(log)
         lease.release()
-        assert [group.members for group in done(log.compact("major")).done] == [(1, 3)]
+        assert [group.members for group in done(log.compact(policy=log.policy)).done] == [(1, 3)]
         expected.check(log)
     with SegmentLog(tmp_path, options()) as log:
         expected.check(log)
@@ -252,7 +252,7 @@ def test_what_the_disk_does_not_let_go_is_told_and_tried_again(tmp_path: Path) -
     watched = WatchedFiles(lambda operation, path: None)
     with SegmentLog(tmp_path, options(watched)) as log:
         watched.look = refuse
-        outcome = log.compact("minor")
+        outcome = log.compact(policy=DropDead())
         assert isinstance(outcome, Done)
         assert isinstance(outcome.stats.unreclaimed, StorageError)
         assert "files left to be removed" in repr(outcome.stats)
@@ -269,7 +269,7 @@ def test_what_the_disk_does_not_let_go_is_told_and_tried_again(tmp_path: Path) -
 def test_reclaiming_can_fail_at_any_step_and_goes_on(tmp_path: Path) -> None:
     expected = vector_45(tmp_path)
     with SegmentLog(tmp_path, options()) as log:
-        done(log.compact("major"))
+        done(log.compact(policy=log.policy))
     for fail_at in (1, 2):
         with pytest.raises(StorageError):
             purge_links(FailingFiles(fail_at=fail_at), tmp_path, now=time.time() + 9.0, keep_seconds=0.0)

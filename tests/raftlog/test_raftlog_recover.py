@@ -135,7 +135,7 @@ def test_vector_49_before_the_commit_the_originals_stay(stage: Stage, tmp_path: 
         assert [held(tmp_path, number) for number in (1, 2, 3)] == [entries_of(1, 16), entries_of(17, 32),
                                                                     entries_of(33, 48)]
         expected.check(log)
-        done(log.compact("major"))
+        done(log.compact(policy=log.policy))
         assert log.refs == (SegmentRef(1, 1, 40), SegmentRef(4, 49, 49))
         expected.check(log)
 
@@ -214,7 +214,7 @@ def test_vector_51_a_job_that_never_made_its_output_loses_nothing(refused: str, 
             raise StorageError.from_os(OSError(24, "Too many open files"), operation, path)
 
     with SegmentLog(tmp_path, options(WatchedFiles(refuse))) as log:
-        outcome = log.compact("major")
+        outcome = log.compact(policy=log.policy)
         assert isinstance(outcome, Failed)
         assert isinstance(outcome.error, StorageError)
         expected.check(log)
@@ -292,7 +292,7 @@ def test_vector_52_two_interrupted_groups_are_both_resolved(first: str, second: 
         assert len(log.recovery.finished) == 2 - len(log.recovery.undone)
         assert strays(tmp_path) == []
         expected.check(log)
-        done(log.compact("major"))
+        done(log.compact(policy=log.policy))
         assert [ref.number for ref in log.refs] == [1, 5]
         expected.check(log)
 
@@ -305,14 +305,14 @@ def test_vector_53_a_failed_job_does_not_stand_in_the_way_of_the_next(tmp_path: 
     with SegmentLog(tmp_path, options()) as log:
         flip_byte(tmp_path / THREE, place)
         for _ in range(2):
-            outcome = log.compact("major")
+            outcome = log.compact(policy=log.policy)
             assert isinstance(outcome, Failed)
             assert isinstance(outcome.error, CorruptData)
             assert (outcome.error.path, outcome.error.offset, outcome.error.index) == (str(tmp_path / THREE), place, 41)
             assert strays(tmp_path) == []
         flip_byte(tmp_path / THREE, place)
         assert picture(tmp_path) == before
-        done(log.compact("major"))
+        done(log.compact(policy=log.policy))
         expected.check(log)
         assert log.refs == (SegmentRef(1, 1, 41), SegmentRef(4, 49, 49))
 
@@ -328,7 +328,7 @@ def test_vector_54_a_live_index_that_is_in_no_file_is_an_error_and_nothing_chang
     before = picture(tmp_path)
     with SegmentLog(tmp_path, options()) as log:
         # The other segment goes on; the one with the gap, and the neighbour it would be merged with, stay as they are.
-        first, second = log.compact("major"), log.compact("major")
+        first, second = log.compact(policy=log.policy), log.compact(policy=log.policy)
         assert isinstance(first, Done)
         assert [group.members for group in first.stats.done] == [(1,)]
         (failed,) = first.stats.failed
@@ -344,7 +344,7 @@ def test_vector_54_a_live_index_that_is_in_no_file_is_an_error_and_nothing_chang
         assert log.read(40) == entry_of(40)
     (tmp_path / TWO).write_bytes(whole)
     with SegmentLog(tmp_path, options()) as log:
-        done(log.compact("major"))
+        done(log.compact(policy=log.policy))
         Expected.of(entries_of(1, 49), 48, LIVE).check(log)
 
 

@@ -112,7 +112,7 @@ class Life:
         held = [entry.index for entry in log.entries()]
         log.snapshot(held[-3], [index for index in held[:-3] if index % 3 == 0], [b"state up to %d" % held[-3]])
         self.promise(store, "a")
-        log.compact("major")
+        log.compact(policy=log.policy)
         term = highest_term(log) + 1
         last = log.last_index
         log.append_sparse([Entry(last + 2, term, payload_of(last + 2, term))])

@@ -201,7 +201,7 @@ def test_an_observer_that_always_raises_changes_nothing(tmp_path: Path) -> None:
                 log.append(rows(index, index))
                 log.sync()
             log.snapshot(20, [3])
-            log.compact("major")
+            log.compact(policy=log.policy)
         with RaftLogStore(folder, options) as store:
             store.audit()
             return indexes(store.log("a"))
@@ -353,7 +353,7 @@ def test_an_exit_lets_go_what_the_worker_held_and_is_shown(kind: type[BaseExcept
             worker.audit()
         assert isinstance(worker.last_error, kind)
         worker.close()
-        assert isinstance(log.compact("major"), Done)
+        assert isinstance(log.compact(policy=log.policy), Done)
         names = {path.name for path in tmp_path.glob("*.segment") if not path.is_symlink()}
         assert len(names) == len(log.refs), "no lease keeps what was dropped"
 
@@ -426,7 +426,7 @@ def test_closing_from_inside_a_compaction_is_busy_on_any_thread(closer: str, by:
         else:
             log.attach(worker=Quiet)
             log.snapshot(30, [2, 6])
-            assert isinstance(log.compact("major", executor=LocalExecutor(workers)), Done)
+            assert isinstance(log.compact(policy=log.policy, executor=LocalExecutor(workers)), Done)
         assert set(answers) == {"Busy"}
         log.append(rows(41, 41))
         assert log.last_index == 41

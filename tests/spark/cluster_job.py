@@ -124,7 +124,7 @@ def straggled(spark: SparkSession, folder: Path) -> dict[str, Any]:
     grow(log_folder)
     straggling = OneStraggles(spark, str(folder / "straggler"))
     with SegmentLog(log_folder, LIMITS) as log:
-        outcome = log.compact("major", executor=straggling)
+        outcome = log.compact(policy=log.policy, executor=straggling)
         assert isinstance(outcome, Done), outcome
         assert not outcome.stats.failed, outcome
     Path(f"{straggling.marker}.published").touch()

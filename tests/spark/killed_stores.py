@@ -37,7 +37,7 @@ def main(changes: int, folders: list[str]) -> None:
     def job(folder: str) -> StoreJob:
         def compact(executor: Executor, budget: Budget) -> Any:
             with SegmentLog(folder, options) as log:
-                return log.compact("major", executor=executor, budget=budget)
+                return log.compact(policy=log.policy, executor=executor, budget=budget)
 
         return StoreJob(folder, compact)
 

@@ -55,7 +55,7 @@ def copied_logs(base: Path, templates: Sequence[str], count: int) -> list[str]:
 def compact_log(folder: str, executor: Executor, budget: Budget) -> Any:
     """A major compaction of one of these logs."""
     with SegmentLog(folder, LIMITS) as log:
-        return log.compact("major", executor=executor, budget=budget)
+        return log.compact(policy=log.policy, executor=executor, budget=budget)
 
 
 def planned_bytes(folder: str) -> int:

@@ -108,7 +108,7 @@ def test_what_a_snapshot_covers_of_a_real_log(tmp_path: Path) -> None:
         assert looking.look()[folder].covered[0].size_bytes == (tmp_path / "log" / f"{1:016d}.segment").stat().st_size
         log.record_snapshot(55, live=[3])
         assert [each.segment for each in looking.look()[folder].covered] == [1, 2, 3, 4, 5]
-        log.compact("major", executor=LocalExecutor())
+        log.compact(policy=log.policy, executor=LocalExecutor())
         offset = {folder: 5}
         assert crossed(offset, {folder: look_at_log(folder)}, StreamOptions((folder,), 1)) == offset
 

@@ -81,7 +81,7 @@ class TestFencing:
         fence = FileFence(tmp_path / "fence")
         rewritten = Interrupted(SparkExecutor(spark), 1, lambda: start_second_driver(tmp_path / "fence", "log", 8))
         with SegmentLog(folder, LIMITS) as log:
-            outcome = log.compact("major", executor=FencedExecutor(rewritten, lambda: fence.guard("log", 7)))
+            outcome = log.compact(policy=log.policy, executor=FencedExecutor(rewritten, lambda: fence.guard("log", 7)))
         assert isinstance(outcome, Done)
         first, *others = outcome.stats.groups
         assert not isinstance(first, GroupFailed)
@@ -91,7 +91,7 @@ class TestFencing:
         assert [path.name for path in Path(folder).iterdir() if path.is_dir()] == []
         # The second driver goes on where the first had to stop.
         with SegmentLog(folder, LIMITS) as log:
-            again = log.compact("major", executor=FencedExecutor(SparkExecutor(spark), lambda: fence.guard("log", 8)))
+            again = log.compact(policy=log.policy, executor=FencedExecutor(SparkExecutor(spark), lambda: fence.guard("log", 8)))
         assert isinstance(again, Done)
         assert not again.stats.failed
         assert live(folder) == before
@@ -131,7 +131,7 @@ class TestTwoAttempts:
                 yield from (attrs.evolve(outcome, task=outcome.task[2:]) for outcome in outcomes[1::2])
 
         with SegmentLog(folder, LIMITS) as log:
-            assert isinstance(log.compact("major", executor=Twice()), Done)
+            assert isinstance(log.compact(policy=log.policy, executor=Twice()), Done)
         job(twin).compact(SparkExecutor(spark), Budget())
         assert contents(folder) == contents(twin)
         assert [path.name for path in Path(folder).iterdir() if path.is_dir()] == []
@@ -152,7 +152,7 @@ class TestFullDisk:
                 yield from SparkExecutor(spark).run(given, budget=budget, observer=observer)
 
         with SegmentLog(folder, LIMITS) as log:
-            outcome = log.compact("major", executor=OneIsFull())
+            outcome = log.compact(policy=log.policy, executor=OneIsFull())
             assert isinstance(outcome, Done)
             (failed,) = outcome.stats.failed
             assert isinstance(failed.error, DiskFull)
@@ -160,7 +160,7 @@ class TestFullDisk:
             assert len(outcome.stats.done) >= 1
             assert [path.name for path in Path(folder).iterdir() if path.is_dir()] == []
             assert list(log.entries()) == before
-            again = log.compact("major", executor=SparkExecutor(spark))
+            again = log.compact(policy=log.policy, executor=SparkExecutor(spark))
             assert isinstance(again, Done)
             assert failed.members in [group.members for group in again.stats.done]
         assert live(folder) == before

@@ -67,7 +67,7 @@ def through(bucket: OpenBucket, executor: Executor | None = None, part_bytes: in
 
 def compacted(folder: str, executor: Executor, observer: Observer | None = None) -> Any:
     with SegmentLog(folder, attrs.evolve(LIMITS, observer=Observer() if observer is None else observer)) as log:
-        return log.compact("major", executor=executor)
+        return log.compact(policy=log.policy, executor=executor)
 
 
 def entries(folder: str) -> list[Any]:

@@ -47,7 +47,7 @@ def log(tmp_path: Path) -> Path:
 def compacted(log: Path, copy: Path, executor: Executor) -> CompactionReport:
     shutil.copytree(log, copy)
     with SegmentLog(copy, LogOptions(limits=SegmentLimits(max_entries=10), keep_links_seconds=0)) as writer:
-        outcome = writer.compact("major", executor=executor)
+        outcome = writer.compact(policy=writer.policy, executor=executor)
         assert isinstance(outcome, Done), outcome
         writer.reclaim()
     return outcome.stats
@@ -149,7 +149,7 @@ def _compact_job(folder: str, options: LogOptions, executor: Executor, budget: B
 
 def _compact(folder: str, options: LogOptions, executor: Executor) -> object:
     with SegmentLog(folder, options) as log:
-        outcome = log.compact("major", executor=executor)
+        outcome = log.compact(policy=log.policy, executor=executor)
         log.reclaim()
         return outcome
 

@@ -210,7 +210,7 @@ class TestBesideACompaction:
         planned = plan_slices(wanted)
         live = [(row["index"], row["payload"]) for row in expected_rows(log) if row["live"]]
         with SegmentLog(log, LogOptions(limits=LIMITS)) as writer:
-            assert isinstance(writer.compact("major"), Done)
+            assert isinstance(writer.compact(policy=writer.policy), Done)
             assert len(writer.refs) < len(planned)
             found = [(row["index"], row["payload"]) for row in rows(wanted, planned) if row["live"]]
         assert found == live
@@ -223,7 +223,7 @@ class TestBesideACompaction:
         still_live = [row["index"] for row in rows(wanted, planned) if row["live"] and row["index"] <= 150][::5]
         with SegmentLog(log, LogOptions(limits=LIMITS, keep_links_seconds=keep_links_seconds)) as writer:
             writer.record_snapshot(150, live=still_live)
-            assert isinstance(writer.compact("major"), Done)
+            assert isinstance(writer.compact(policy=writer.policy), Done)
             for part in planned[:3]:
                 with pytest.raises(Stale, match="load the log again"):
                     rows(wanted, [part])

@@ -78,7 +78,7 @@ class TestPlanLog:
         for folder in build_logs(tmp_path / "logs", 5):
             found = PLAN_LOG(folder)
             with SegmentLog(folder, LIMITS) as log:
-                plan = log.plan("major")
+                plan = log.plan(log.policy)
             assert isinstance(found, StoreWork)
             assert found.weight == plan.bytes_to_copy > 0
             assert found.reason == plan.table().title

@@ -34,7 +34,7 @@ class Stream:
         if folder in self.refused:
             return Failed(DiskFull(operation="write", path=folder, errno=28))
         with SegmentLog(folder, LIMITS) as log:
-            return log.compact("major", executor=executor, budget=budget)
+            return log.compact(policy=log.policy, executor=executor, budget=budget)
 
     def note(self, number: int, outcomes: Sequence[StoreOutcome]) -> None:
         self.batches.append(list(outcomes))
@@ -60,7 +60,7 @@ class Stream:
         theirs = build_logs(base, 5)
         for folder in theirs[2:]:
             with SegmentLog(folder, LIMITS) as log:
-                log.compact("major", executor=LocalExecutor())
+                log.compact(policy=log.policy, executor=LocalExecutor())
         assert [contents(folder) for folder in self.folders] == [contents(folder) for folder in theirs]
 
 

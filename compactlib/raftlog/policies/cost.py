@@ -12,7 +12,8 @@ import attrs
 from compactlib.errors import InvalidInput
 from compactlib.raftlog.model import SegmentLimits, SegmentStats
 from compactlib.raftlog.policies.seed import DEFAULT_MAX_SOURCES
-from compactlib.raftlog.policy import Choice, LeftOut, Setting, stored_dead_bytes, stored_live_bytes
+from compactlib.raftlog.policy import Choice, LeftOut, stored_dead_bytes, stored_live_bytes
+from compactlib.raftlog.view import CompactionView
 
 
 @attrs.frozen
@@ -65,26 +66,40 @@ class CostPolicy:
         if self.max_bytes_copied is not None and self.max_bytes_copied < 0:
             raise InvalidInput(f"max_bytes_copied is {self.max_bytes_copied}; it cannot be negative")
 
-    def config(self) -> dict[str, Setting]:
-        """See `CompactionPolicy.config`."""
-        return attrs.asdict(self)
-
-    def choose(self, segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
-        """See `CompactionPolicy.choose`. O(segments * max_sources)."""
+    def choose(self, view: CompactionView, now: float) -> Choice:
+        """See `CompactionPolicy`. O(segments * max_sources)."""
+        segments = view.candidates
         groups: list[tuple[int, ...]] = []
         why = {segment.number: self._why_too_dear(segment) for segment in segments}
         left = self.max_bytes_copied
-        for group in sorted(self._most_worth(segments, limits), key=_cheapest_first):
+        held: _Group | None = None
+        for group in sorted(self._most_worth(segments, view.limits), key=_cheapest_first):
             members = [segment.number for segment in segments[group.first:group.first + group.size]]
             if left is not None and group.copied > left:
                 told = f"its group of {group.size} copies {group.copied:,} bytes; this run has {left:,} left to copy"
                 why.update(dict.fromkeys(members, told))
+                held = held or group
                 continue
             left = None if left is None else left - group.copied
             groups.append(tuple(members))
             for number in members:
                 del why[number]
-        return Choice(tuple(sorted(groups)), tuple(LeftOut(number, reason) for number, reason in why.items()))
+        return Choice(tuple(sorted(groups)), tuple(LeftOut(number, reason) for number, reason in why.items()),
+                      self._why(view, groups, held))
+
+    def _why(self, view: CompactionView, groups: list[tuple[int, ...]], held: _Group | None) -> str:
+        limit = f"max_bytes_copied_per_byte_freed={self.max_bytes_copied_per_byte_freed:g}"
+        if groups:
+            return f"a byte freed costs at most {limit}"
+        if held is not None:
+            return (f"the cheapest group copies {held.copied:,} bytes, more than max_bytes_copied="
+                    f"{self.max_bytes_copied}; raise it")
+        alive = view.candidates
+        cheapest = min((stored_live_bytes(each) / dead for each in alive if (dead := stored_dead_bytes(each))),
+                       default=None)
+        own = "nothing in them can be freed" if cheapest is None else f"the cheapest copies {cheapest:,.2f} by itself"
+        return (f"of {len(alive):,} that hold something alive no group costs at most {limit} bytes copied per byte "
+                f"freed ({own}); raise it, or wait")
 
     def _most_worth(self, segments: Sequence[SegmentStats], limits: SegmentLimits) -> list[_Group]:
         """The groups of greatest total worth; of equally good cuts, the one that frees more.

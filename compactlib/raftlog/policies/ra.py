@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import groupby
 from typing import ClassVar
 
@@ -10,7 +9,8 @@ import attrs
 
 from compactlib.errors import InvalidInput
 from compactlib.raftlog.model import SegmentLimits, SegmentStats
-from compactlib.raftlog.policy import Choice, LeftOut, Setting, filled_groups
+from compactlib.raftlog.policy import Choice, LeftOut, filled_groups
+from compactlib.raftlog.view import CompactionView
 
 
 @attrs.frozen(kw_only=True)
@@ -40,24 +40,27 @@ class RaPolicy:
         if self.max_sources is not None and self.max_sources < 1:
             raise InvalidInput(f"max_sources is {self.max_sources}; a group has at least one member")
 
-    def config(self) -> dict[str, Setting]:
-        """See `CompactionPolicy.config`."""
-        return {"max_sources": self.max_sources}
-
-    def choose(self, segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
-        """See `CompactionPolicy.choose`. O(segments)."""
+    def choose(self, view: CompactionView, now: float) -> Choice:
+        """See `CompactionPolicy`. O(segments)."""
         groups: list[tuple[int, ...]] = []
         left_out: list[LeftOut] = []
-        for eligible, run in groupby(segments, _under_half_live):
+        for eligible, run in groupby(view.candidates, _under_half_live):
             if not eligible:
                 left_out.extend(LeftOut(segment.number, _why_dense(segment)) for segment in run)
                 continue
-            for members in filled_groups(tuple(run), limits, self.max_sources):
-                if _exceeds(members[0], limits):
-                    left_out.append(LeftOut(members[0].number, _why_oversize(members[0], limits)))
+            for members in filled_groups(tuple(run), view.limits, self.max_sources):
+                if _exceeds(members[0], view.limits):
+                    left_out.append(LeftOut(members[0].number, _why_oversize(members[0], view.limits)))
                 else:
                     groups.append(tuple(member.number for member in members))
-        return Choice(tuple(groups), tuple(left_out))
+        return Choice(tuple(groups), tuple(left_out), _why(view, groups))
+
+
+def _why(view: CompactionView, groups: list[tuple[int, ...]]) -> str:
+    if groups:
+        return "what is under half live is merged with such neighbours"
+    return (f"of {len(view.candidates):,} that hold something alive none is under half live and fits into one segment; "
+            f"the policy has no setting for that, SeedPolicy merges small dense ones as well")
 
 
 def _under_half_live(segment: SegmentStats) -> bool:

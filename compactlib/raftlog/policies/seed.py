@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 import attrs
 
 from compactlib.errors import InvalidInput
-from compactlib.raftlog.model import SegmentLimits, SegmentStats
+from compactlib.raftlog.model import SegmentStats
 from compactlib.raftlog.policy import (
     Choice,
     LeftOut,
-    Setting,
     filled_groups,
     stored_dead_bytes,
     stored_live_bytes,
 )
+from compactlib.raftlog.view import CompactionView
 
 DEFAULT_MAX_SOURCES = 8
 
@@ -55,20 +54,16 @@ class SeedPolicy:
         if not 0 <= self.reclaim_fraction <= 1:
             raise InvalidInput(f"reclaim_fraction is {self.reclaim_fraction}; it must be between 0 and 1")
 
-    def config(self) -> dict[str, Setting]:
-        """See `CompactionPolicy.config`."""
-        return {"max_sources": self.max_sources, "reclaim_fraction": self.reclaim_fraction}
-
-    def choose(self, segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
-        """See `CompactionPolicy.choose`. O(segments)."""
+    def choose(self, view: CompactionView, now: float) -> Choice:
+        """See `CompactionPolicy`. O(segments)."""
         groups: list[tuple[int, ...]] = []
         left_out: list[LeftOut] = []
-        for members in filled_groups(segments, limits, self.max_sources):
+        for members in filled_groups(view.candidates, view.limits, self.max_sources):
             if len(members) > 1 or self._enough_can_go(members[0]):
                 groups.append(tuple(member.number for member in members))
             else:
                 left_out.append(LeftOut(members[0].number, self._why_not(members[0])))
-        return Choice(tuple(groups), tuple(left_out))
+        return Choice(tuple(groups), tuple(left_out), self._why(view, groups))
 
     def _enough_can_go(self, segment: SegmentStats) -> bool:
         dead = stored_dead_bytes(segment)
@@ -80,3 +75,19 @@ class SeedPolicy:
             return "no neighbour joins it, and all of it is live"
         return (f"no neighbour joins it, and {dead:,} of {dead + stored_live_bytes(segment):,} stored bytes can go, "
                 f"not more than {self.reclaim_fraction:.0%}")
+
+    def _why(self, view: CompactionView, groups: list[tuple[int, ...]]) -> str:
+        if groups:
+            return f"neighbours fit into one segment, or more than {self.reclaim_fraction:.0%} of one can go"
+        alive = view.candidates
+        limits = view.limits
+        apart = ("max_sources=1 joins no neighbours" if self.max_sources == 1 else
+                 f"no two neighbours fit into one (max_entries={limits.max_entries}, max_bytes={limits.max_bytes})")
+        most = max((_part_dead(segment) for segment in alive), default=0.0)
+        return (f"of {len(alive):,} that hold something alive {apart}, and at most {most:.0%} of one can go, not more "
+                f"than reclaim_fraction={self.reclaim_fraction}; lower it, or wait")
+
+
+def _part_dead(segment: SegmentStats) -> float:
+    dead = stored_dead_bytes(segment)
+    return dead / (dead + stored_live_bytes(segment))
