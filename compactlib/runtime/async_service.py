@@ -260,7 +260,8 @@ class AsyncWork:
             Closed: the service does not run, or stops.
         """
         async def turns() -> None:
-            while True:
+            # A turn may take its cancelling for somebody else's, and go on: no other follows it.
+            while self.is_running:
                 await self.retry(turn, what, first_pause_seconds=first_pause_seconds,
                                  longest_pause_seconds=longest_pause_seconds)
                 await asyncio.sleep(0)  # so that a turn that waits for nothing lets others go on
