@@ -218,7 +218,10 @@ def plan_for_choice(view: StoreView, choice: Choice, policy: Policy, now: float,
     if len(victims) != len(choice.victims):
         raise _bad_choice(choice, view, policy)
     valid = sum(segment.valid_bytes for segment in victims)
-    reference_time = now - view.retention_seconds if choice.kind == "full" else view.reference_time
+    reference_time = view.reference_time
+    if choice.kind == "full" and any(victim.valid is None for victim in victims):
+        # Statistics that look ahead are behind the time by up to a bucket, and a full round takes everything.
+        reference_time = now - view.retention_seconds
     reckoned = _reckon(view, victims, valid)
     return CompactionPlan(
         store=view.store, incarnation=view.incarnation,
@@ -230,7 +233,7 @@ def plan_for_choice(view: StoreView, choice: Choice, policy: Policy, now: float,
         bytes_to_copy=reckoned.written,
         bytes_freed=sum(each.used_bytes + view.header_bytes if each.disk_bytes is None else each.disk_bytes
                         for each in victims) - reckoned.written,
-        is_exact=reckoned.is_exact and (not victims or reference_time == view.reference_time),
+        is_exact=reckoned.is_exact,
         bytes_needed=reckoned.needed, bytes_available=bytes_available)
 
 

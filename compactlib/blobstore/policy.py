@@ -234,7 +234,7 @@ class Choice:
         victims: the names of the segments to take, in any order, each once, of `view.eligible` alone; empty for
             nothing. The segments themselves will do.
         why: one sentence with the numbers in it; for nothing: which gate is shut, its value, and what to change.
-        kind: which schedule it answers to. A `"full"` one counts deletes up to the time of the choice.
+        kind: which schedule it answers to; a `"full"` one also drops what statistics that look ahead still count.
         weighted_cost: what the cost counted in the comparison, in bytes, if not the valid bytes.
 
     Raises:

@@ -23,7 +23,7 @@ from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.files import Files, LocalFiles
 from compactlib.report import PolicyRecord
 from compactlib.testing import explore, record
-from tests.blobstore.policy_views import DAY, NOW, a_view, places, shares, toy
+from tests.blobstore.policy_views import NOW, a_view, places, shares, toy
 
 
 def a_plan(**changed: Any) -> CompactionPlan:
@@ -179,7 +179,6 @@ def test_what_is_exact_holds_to_the_byte_and_what_is_not_is_not_far_off(segments
     pytest.param([[100], [100]], {"tied": 50}, False, id="one depends on another victim"),
     pytest.param([[100]], {"tied": 50}, True, id="but not if it is alone"),
     pytest.param([[100]], {"index_max_entries": 0}, False, id="nobody knows the index files"),
-    pytest.param([[100]], {"reference_time": NOW - 8 * DAY}, False, id="a full plan counts more deletes"),
 ])
 def test_when_a_plan_is_exact(segments: list[list[int]], changed: dict[str, Any], exact: bool) -> None:
     view = counted(segments, **changed)
@@ -193,8 +192,10 @@ def test_when_a_plan_is_exact(segments: list[list[int]], changed: dict[str, Any]
 def test_a_plan_from_statistics_that_look_ahead_is_an_estimate_with_its_index() -> None:
     view = counted([[100] * 5])
     ahead = attrs.evolve(view, segments=(attrs.evolve(view.segments[0], valid=None), view.segments[1]))
-    plan = plan_for(ahead, CompactAll(), NOW)
+    plan = plan_for(ahead, CompactAll(), NOW + 60)
     assert not plan.is_exact
+    assert (plan.reference_time, plan_for(view, CompactAll(), NOW + 60).reference_time) == (
+        NOW + 60 - view.retention_seconds, view.reference_time)
     assert plan.bytes_to_copy == HEADER + 500 + 250
 
 
