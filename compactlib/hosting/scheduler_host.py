@@ -29,6 +29,7 @@ from compactlib.scheduler import (
     AlreadyApplied,
     Applied,
     ApplyResult,
+    AssignmentPolicy,
     BlockMeta,
     BlocksAdded,
     Command,
@@ -76,6 +77,7 @@ class SchedulerMachine:
     Args:
         config: holds until the log, or a state that is loaded, brings settings.
         with_index: whether a new scheduler has a metadata index; one that is loaded has what it had.
+        policy: which job a poll gives out first, where polls are prepared.
 
     Attributes:
         service: the scheduler.
@@ -83,7 +85,9 @@ class SchedulerMachine:
         events: what the last command made happen, name and fields; for whoever proposed it.
     """
 
-    def __init__(self, config: SchedulerConfig, *, with_index: bool = True) -> None:
+    def __init__(self, config: SchedulerConfig, *, with_index: bool = True,
+                 policy: AssignmentPolicy | None = None) -> None:
+        self._policy = policy
         self._encoded: tuple[bytes, Operation] | None = None
         self.has_settings: bool = False
         self.events: list[Event] = []
@@ -137,7 +141,7 @@ class SchedulerMachine:
         self.has_settings = True
 
     def _serve(self, state: SchedulerState) -> SchedulerService:
-        return SchedulerService(state=state, observer=_Noting(self))
+        return SchedulerService(state=state, policy=self._policy, observer=_Noting(self))
 
 
 class _Noting(Observer):
@@ -187,6 +191,8 @@ class SchedulerHost:
         partition: of the store, for this scheduler's snapshots alone.
         snapshot_every: commands after which a snapshot is taken, in the thread of whoever polls then; 0 for never.
         with_index: whether a new scheduler has a metadata index.
+        policy: which job a poll gives out first; no part of what is ordered or stored, so that each node may have its
+            own, and the leader's counts.
         observer: is told what the commands of this host make happen, once each has its answer, and outside of any lock;
             a replay tells nothing.
         clock: for the pauses between looks after a write to `kv` that got no answer.
@@ -205,7 +211,7 @@ class SchedulerHost:
 
     def __init__(self, log: CommandLog, kv: KVStore | None = None, config: SchedulerConfig | None = None, *,
                  partition: bytes = b"scheduler/snapshot", snapshot_every: int = 10_000, with_index: bool = True,
-                 observer: Observer | None = None, clock: Clock | None = None,
+                 policy: AssignmentPolicy | None = None, observer: Observer | None = None, clock: Clock | None = None,
                  rng: random.Random | None = None) -> None:
         if snapshot_every < 0:
             raise InvalidInput(f"snapshot_every is {snapshot_every}; give 0 or more")
@@ -215,7 +221,7 @@ class SchedulerHost:
         self._settings = encode_settings(config or SchedulerConfig())
         # As they come back from the log, so that they compare.
         self._config = decode_settings(self._settings)
-        self.machine: SchedulerMachine = SchedulerMachine(self._config, with_index=with_index)
+        self.machine: SchedulerMachine = SchedulerMachine(self._config, with_index=with_index, policy=policy)
         self._snapshots = None if kv is None else SnapshotStore(kv, partition, clock=clock, rng=rng)
         self._snapshotting = threading.Lock()
         snapshot = None if self._snapshots is None else self._snapshots.load()
@@ -246,7 +252,7 @@ class SchedulerHost:
             nonlocal idle
             update = self.machine.service.prepare(command, request)
             if update.changes_nothing:
-                idle = PollResponse(answers=update.answers, now=update.now)
+                idle = PollResponse(answers=update.answers, now=update.now, why=update.why)
                 return None
             return self.machine.encode(update)
 

@@ -17,6 +17,9 @@ from compactlib.errors import InvalidInput
 from compactlib.lab.scheduler_report import SchedulerMeasures, SchedulerReport
 from compactlib.lab.scheduler_world import SchedulerWorld, WorldNumbers
 from compactlib.observe import Observer, Progress
+from compactlib.report import PolicyRecord
+from compactlib.scheduler.assignment import AssignmentPolicy
+from compactlib.scheduler.by_priority import ByPriority
 from compactlib.scheduler.config import SchedulerConfig
 
 _DEFAULT = SchedulerConfig()
@@ -77,6 +80,7 @@ class SchedulerSettings:
     """How a scheduler is replayed.
 
     Attributes:
+        assignment: which job a poll gives out first.
         patience_seconds: how long after the last arrival workers go on polling, at most, >= 0.
         intervals: into about how many parts the report is cut, by time, at least 1.
         capacity_bytes: of the store that holds the blocks, for `peak_fill`; nothing is refused above it. 0: unknown.
@@ -85,6 +89,7 @@ class SchedulerSettings:
         InvalidInput: a number is out of its range.
     """
 
+    assignment: AssignmentPolicy = attrs.field(factory=ByPriority)
     patience_seconds: float = 86_400.0
     intervals: int = 20
     capacity_bytes: int = 0
@@ -132,9 +137,10 @@ class _Replay:
     def __init__(self, config: SchedulerConfig, load: SchedulerLoad, settings: SchedulerSettings, seed: int,
                  observer: Observer) -> None:
         self.random = Random(seed)
-        self.world = SchedulerWorld(config, load, self.random, Random(f"{seed} fates"))
+        self.world = SchedulerWorld(config, load, self.random, Random(f"{seed} fates"), settings.assignment)
         self.load, self.settings, self.observer = load, settings, observer
-        self.policy = f"scheduler({_changes(config, _DEFAULT)})"
+        chosen = "" if settings.assignment == ByPriority() else f", {PolicyRecord.of(settings.assignment)}"
+        self.policy = f"scheduler({_changes(config, _DEFAULT)}{chosen})"
         self.intervals: list[SchedulerMeasures] = []
         self.started = 0.0
         self.samples: list[tuple[int, int]] = []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from compactlib.scheduler.assignment import AssignmentPolicy
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.model import BlockMeta, BlockTombstones, Command, CompactedBlocks, JobPlan, JobStatus
 from compactlib.scheduler.poll import PollRequest, StatusUpdate, Verdict
@@ -62,10 +63,12 @@ class SchedulerWorld:
         load: what arrives, and who works.
         random: of tenants and sizes.
         fates: of hangs and failures; on its own, so that all configurations meet the same blocks.
+        policy: which job a poll gives out first.
     """
 
-    def __init__(self, config: SchedulerConfig, load: SchedulerLoad, random: Random, fates: Random) -> None:
-        self.service: SchedulerService = SchedulerService(config)
+    def __init__(self, config: SchedulerConfig, load: SchedulerLoad, random: Random, fates: Random,
+                 policy: AssignmentPolicy) -> None:
+        self.service: SchedulerService = SchedulerService(config, policy=policy)
         self.load: SchedulerLoad = load
         self.numbers: WorldNumbers = WorldNumbers()
         self._random, self._fates = random, fates

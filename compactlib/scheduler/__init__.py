@@ -24,8 +24,17 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import load_lazily
 
 if TYPE_CHECKING:
+    from compactlib.scheduler.assignment import (
+        AssignmentPolicy,
+        AssignmentView,
+        Choice,
+        LevelView,
+        TenantLine,
+        WaitingJob,
+    )
+    from compactlib.scheduler.by_priority import ByPriority
     from compactlib.scheduler.codec import decode_command, decode_message, encode_command, encode_message
-    from compactlib.scheduler.config import FairShare, LevelConfig, SchedulerConfig
+    from compactlib.scheduler.config import LevelConfig, SchedulerConfig
     from compactlib.scheduler.errors import (
         BadConfig,
         CommandOutOfOrder,
@@ -36,6 +45,7 @@ if TYPE_CHECKING:
         JournalConflict,
         ReleaseJob,
     )
+    from compactlib.scheduler.fair_tenants import FairTenants
     from compactlib.scheduler.fence import Admission, Commitment, Fence, LockingFence, MemoryFence, TokenFence
     from compactlib.scheduler.fence_file import FileFence
     from compactlib.scheduler.fence_kv import KVFence
@@ -58,6 +68,7 @@ if TYPE_CHECKING:
     from compactlib.scheduler.output_id import output_block_id
     from compactlib.scheduler.poll import Assignment, PollRequest, PollResponse, StatusAnswer, StatusUpdate, Verdict
     from compactlib.scheduler.service import SchedulerService
+    from compactlib.scheduler.smallest_first import SmallestFirst
     from compactlib.scheduler.state import QuarantinedJob, SchedulerState
     from compactlib.scheduler.store import StoredScheduler
     from compactlib.scheduler.token import TokenSealer, owns
@@ -98,11 +109,14 @@ __all__ = [
     "ApplyResult",
     "AssignedJob",
     "Assignment",
+    "AssignmentPolicy",
+    "AssignmentView",
     "BadConfig",
     "BlockEntry",
     "BlockMeta",
     "BlockTombstones",
     "BlocksAdded",
+    "ByPriority",
     "Cleanup",
     "Command",
     "CommandOutOfOrder",
@@ -112,10 +126,11 @@ __all__ = [
     "CompletedJob",
     "EvictedJob",
     "Execute",
-    "FairShare",
+    "FairTenants",
     "Fence",
     "FencedOff",
     "FileFence",
+    "Choice",
     "JobLost",
     "JobNotFound",
     "JobPhase",
@@ -125,6 +140,7 @@ __all__ = [
     "JournalConflict",
     "KVFence",
     "LevelConfig",
+    "LevelView",
     "LockingFence",
     "MemoryFence",
     "MetadataIndex",
@@ -148,9 +164,11 @@ __all__ = [
     "SchedulerState",
     "SealedPolls",
     "ShardTombstone",
+    "SmallestFirst",
     "StatusAnswer",
     "StatusUpdate",
     "StoredScheduler",
+    "TenantLine",
     "TermChanged",
     "Tick",
     "Ticked",
@@ -162,6 +180,7 @@ __all__ = [
     "Transport",
     "UpdatedJob",
     "Verdict",
+    "WaitingJob",
     "Worker",
     "WorkerOptions",
     "decode_command",
@@ -173,10 +192,13 @@ __all__ = [
 ]
 
 load_lazily(__name__, {
+    ".assignment": ("AssignmentPolicy", "AssignmentView", "Choice", "LevelView", "TenantLine", "WaitingJob"),
+    ".by_priority": ("ByPriority",),
     ".codec": ("decode_command", "decode_message", "encode_command", "encode_message"),
-    ".config": ("FairShare", "LevelConfig", "SchedulerConfig"),
+    ".config": ("LevelConfig", "SchedulerConfig"),
     ".errors": ("BadConfig", "CommandOutOfOrder", "CommittedOtherwise", "FencedOff", "JobLost", "JobNotFound",
                 "JournalConflict", "ReleaseJob"),
+    ".fair_tenants": ("FairTenants",),
     ".fence": ("Admission", "Commitment", "Fence", "LockingFence", "MemoryFence", "TokenFence"),
     ".fence_file": ("FileFence",),
     ".fence_kv": ("KVFence",),
@@ -186,6 +208,7 @@ load_lazily(__name__, {
     ".output_id": ("output_block_id",),
     ".poll": ("Assignment", "PollRequest", "PollResponse", "StatusAnswer", "StatusUpdate", "Verdict"),
     ".service": ("SchedulerService",),
+    ".smallest_first": ("SmallestFirst",),
     ".state": ("QuarantinedJob", "SchedulerState"),
     ".store": ("StoredScheduler",),
     ".token": ("TokenSealer", "owns"),

@@ -100,15 +100,15 @@ def _update_plan(effects: Effects, update: PlanUpdate) -> PollResponse:
     leased = [lease for lease in update.leased_tombstones if lease.tombstone.name in state.tombstones]
     for lease in leased:
         state.tombstones.lease(lease.tombstone.name, lease.lease_expires_at)
-    if update.turns:
-        state.turns.update(update.turns)
-    for level, tenant, virtual_time in update.passes:
-        state.jobs.level(level).ready.set_turn(tenant, virtual_time)
+    if update.shared:
+        state.shared.update(update.shared)
+    for level, tenant, before, after in update.turns:
+        state.jobs.level(level).ready.set_turn(tenant, before, after)
     effects.forget_tombstones()
     state.jobs.settle()
     state.blocks.ripen(update.now)
     return PollResponse(tuple(plans), tuple(assignments), _answers(effects, update),
-                        tuple(lease.tombstone for lease in leased), update.now)
+                        tuple(lease.tombstone for lease in leased), update.now, update.why)
 
 
 def _answers(effects: Effects, update: PlanUpdate) -> tuple[StatusAnswer, ...]:

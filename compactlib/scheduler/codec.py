@@ -14,7 +14,7 @@ from compactlib.scheduler.poll import PollRequest, PollResponse
 from compactlib.scheduler.update import Operation
 
 MAGIC = b"CLSCHED\0"
-VERSION = 2
+VERSION = 3
 
 
 class RecordKind(enum.IntEnum):

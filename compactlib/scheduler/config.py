@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import wraps
 from typing import Literal, TypeAlias, TypeVar
 
@@ -65,32 +65,6 @@ class LevelConfig:
             raise BadConfig(f"max_job_bytes is {self.max_job_bytes}; give at least 1, or None for no limit")
 
 
-@attrs.frozen
-class FairShare:
-    """Weighted round robin over tenants inside a level.
-
-    Attributes:
-        weights: how many assignments a tenant gets in a round, >= 1.
-        default_weight: for tenants not named.
-
-    Raises:
-        BadConfig: a weight is below 1.
-    """
-
-    weights: Mapping[str, int] = attrs.field(factory=dict)
-    default_weight: int = 1
-
-    @_of_types
-    def __attrs_post_init__(self) -> None:
-        for tenant, weight in {**self.weights, "(default)": self.default_weight}.items():
-            if weight < 1:
-                raise BadConfig(f"tenant {tenant!r} has weight {weight}; give at least 1")
-
-    def weight(self, tenant: str) -> int:
-        """The tenant's weight."""
-        return self.weights.get(tenant, self.default_weight)
-
-
 @attrs.frozen(slots=False)
 class Limits:
     """The settings by which an update is carried out: recorded with it, so that no later ones judge it again.
@@ -124,7 +98,7 @@ DEFAULT_LEVELS = (
 
 @attrs.frozen(kw_only=True)
 class SchedulerConfig:
-    """How jobs are made, ordered, leased and cleaned up after.
+    """How jobs are made, leased and cleaned up after. Which one goes first is an `AssignmentPolicy`'s to say.
 
     Attributes:
         levels: one for each level that is compacted; blocks above are left alone.
@@ -136,8 +110,6 @@ class SchedulerConfig:
         last_key: what decides between jobs that are otherwise equal.
         backoff_seconds: how long a job that a worker reported as failed waits; doubled with each failure.
         max_backoff_seconds: the most it waits.
-        fair_share: weighted round robin over tenants; `None`: strictly by priority.
-        higher_level_share: the share of assignments that goes past a level to the ones above, if they have any, 0 .. 1.
         cleanup_batch_size: tombstones that ride on a job.
         cleanup_delay_seconds: how old a tombstone must be before its objects are deleted.
         cleanup_min_level: lowest level of jobs that carry tombstones.
@@ -164,8 +136,6 @@ class SchedulerConfig:
     last_key: LastKey = "age"
     backoff_seconds: float = 5.0
     max_backoff_seconds: float = 300.0
-    fair_share: FairShare | None = None
-    higher_level_share: float = 0.0
     cleanup_batch_size: int = 2
     cleanup_delay_seconds: float = 900.0
     cleanup_min_level: int = 0
@@ -184,9 +154,8 @@ class SchedulerConfig:
             raise BadConfig("levels is empty; give at least one")
         given: tuple[object, ...] = self.levels
         strange = [level for level in given if not isinstance(level, LevelConfig)]
-        if strange or not isinstance(self.fair_share, FairShare | None):
-            raise BadConfig(f"levels has {strange!r:.200}, fair_share is {self.fair_share!r:.200}; give a LevelConfig "
-                            f"each, and a FairShare")
+        if strange:
+            raise BadConfig(f"levels has {strange!r:.200}; give a LevelConfig each")
         if not self.lease_seconds > 0 or not math.isfinite(self.lease_seconds):
             raise BadConfig(f"lease_seconds is {self.lease_seconds}; a lease lasts longer than 0 seconds")
         for name in ("max_failures", "max_queue_size", "cleanup_batch_size"):
@@ -197,8 +166,6 @@ class SchedulerConfig:
                 raise BadConfig(f"{name} is {getattr(self, name)}; give 1 to {(1 << 20) - 1}")
         for name in ("backoff_seconds", "max_backoff_seconds", "cleanup_delay_seconds", "cleanup_lease_seconds"):
             check_seconds(name, getattr(self, name))
-        if not 0 <= self.higher_level_share <= 1:
-            raise BadConfig(f"higher_level_share is {self.higher_level_share}; a share lies between 0 and 1")
         if self.last_key not in ("age", "name"):
             raise BadConfig(f"last_key is {self.last_key!r}; give 'age' or 'name'")
 

@@ -10,7 +10,14 @@ from compactlib.scheduler.model import BlockMeta, JobPlan, JobState, Tombstone
 if TYPE_CHECKING:
     from compactlib.scheduler.due_jobs import DueJobs
 
-NOT_READY, READY_IN_LINE, READY_EARLY = range(3)
+Places: TypeAlias = tuple[int, int]
+"""Two bits of `Job.ready`: that the job stands in a line, and that it stands beside it, in front of where it ends."""
+
+OF_LEVEL: Places = (1, 2)
+"""In the line of its level."""
+OF_TENANT: Places = (4, 8)
+"""In the line of its tenant."""
+NOT_READY = 0
 
 LastKeyOf: TypeAlias = Callable[[JobState], Any]
 """What decides between jobs that are otherwise equal: a number or a name, the same for all."""
@@ -26,18 +33,20 @@ class Job:
         tenant: the plan's.
         shard: the plan's.
         tombstones: the plan's.
+        size_bytes: the plan's.
         orphans: blocks that workers wrote who lost the job, and that nobody owns if the holder does not write them too.
-        ready: where it stands among the ready jobs of its level, if it does.
+        ready: where it stands among the ready jobs of its level and its tenant, if it does.
         waits_in: the jobs of the same kind that it waits with for a time to come, if it does.
     """
 
-    __slots__ = ("_sources", "orphans", "ready", "shard", "state", "tenant", "tombstones", "waits_in")
+    __slots__ = ("_sources", "orphans", "ready", "shard", "size_bytes", "state", "tenant", "tombstones", "waits_in")
 
     def __init__(self, state: JobState, plan: JobPlan) -> None:
         self.state: JobState = state
         self.tenant: str = plan.tenant
         self.shard: int = plan.shard
         self.tombstones: tuple[Tombstone, ...] = plan.tombstones
+        self.size_bytes: int = plan.size_bytes
         self.orphans: tuple[BlockMeta, ...] = ()
         self.ready: int = NOT_READY
         self.waits_in: DueJobs | None = None
@@ -51,6 +60,12 @@ class Job:
         """The plan's. O(sources)."""
         sources = self._sources
         return tuple(sources.split(_SEPARATOR)) if isinstance(sources, str) else sources
+
+    @property
+    def source_count(self) -> int:
+        """How many sources the plan has. O(their length)."""
+        sources = self._sources
+        return sources.count(_SEPARATOR) + 1 if isinstance(sources, str) else len(sources)
 
     def has_sources(self, source_blocks: tuple[str, ...]) -> bool:
         """Whether these are the plan's, in its order. O(sources), and a tenth of making them."""
@@ -66,7 +81,7 @@ class Job:
         # What its own __init__ does, at half the price: a plan is made for each assignment.
         plan.__dict__.update(name=state.name, tenant=self.tenant, shard=self.shard,
                              compaction_level=state.compaction_level, source_blocks=self.source_blocks,
-                             tombstones=self.tombstones)
+                             tombstones=self.tombstones, size_bytes=self.size_bytes)
         return plan
 
     def __lt__(self, other: Job) -> bool:

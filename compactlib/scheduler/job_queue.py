@@ -21,7 +21,7 @@ from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.due_jobs import DueJobs
 from compactlib.scheduler.job import NOT_READY, Job, LastKeyOf
 from compactlib.scheduler.model import BlockMeta, JobPhase, JobPlan, JobState, JobStatus
-from compactlib.scheduler.ready_jobs import FairReadyJobs, ReadyJobs, Turn
+from compactlib.scheduler.ready_jobs import ReadyJobs
 
 _UNSPECIFIED = JobStatus.UNSPECIFIED
 _IN_PROGRESS = JobStatus.IN_PROGRESS
@@ -55,20 +55,15 @@ class JobLevel:
         counts: what happened so far.
     """
 
-    def __init__(self, config: SchedulerConfig, last_key: LastKeyOf) -> None:
-        share = config.fair_share
-        self.ready: ReadyJobs | FairReadyJobs = (ReadyJobs(last_key) if share is None
-                                                 else FairReadyJobs(last_key, share))
+    def __init__(self, last_key: LastKeyOf) -> None:
+        self.ready: ReadyJobs = ReadyJobs(last_key)
         self.delayed: SortedDict[int, DueJobs] = SortedDict()
         self.leased: SortedDict[int, DueJobs] = SortedDict()
         self.counts: LevelCounts = LevelCounts()
 
-    def eligible(self, now: float) -> Iterator[tuple[Job, Turn | None]]:
-        """What may be assigned at `now`, in order. One job may come twice. O(log n) a job."""
-        yield from self.ready.in_order()
-        for waiting in chain(self.delayed.values(), self.leased.values()):
-            for job in waiting.due(now):
-                yield job, None
+    def again(self, now: float) -> Iterator[Job]:
+        """What may be assigned at `now` beside ready jobs, in order. One job may come twice. O(log n) a job."""
+        return chain.from_iterable(waiting.due(now) for waiting in chain(self.delayed.values(), self.leased.values()))
 
     def settle(self) -> None:
         """Keep the heaps tidy at their tops."""
@@ -109,7 +104,7 @@ class JobQueue:
         """The jobs of a level; made if there are none yet."""
         level = self.levels.get(number)
         if level is None:
-            level = self.levels[number] = JobLevel(self._config, self._last_key)
+            level = self.levels[number] = JobLevel(self._last_key)
         return level
 
     # ------------------------------------------------------------------------------------------------- changes
@@ -231,6 +226,18 @@ class JobQueue:
             return JobPhase.EXCLUDED
         return JobPhase.LEASE_EXPIRED if state.status is _IN_PROGRESS else JobPhase.UNASSIGNED
 
+    def may_be_assigned(self, state: JobState, now: float) -> bool:
+        """Whether nobody has the job, and it waits for nothing. O(1)."""
+        if self.has_failed(state):
+            return False
+        return now > state.lease_expires_at if state.status is _IN_PROGRESS else (
+            not state.not_before or now >= state.not_before)
+
+    @property
+    def failed_count(self) -> int:
+        """How many jobs failed too often, those on their last attempt included."""
+        return len(self._failed)
+
     def excluded(self, now: float) -> Iterator[Job]:
         """Jobs that failed too often and that nobody holds, the worst first: most failures, longest excluded.
 
@@ -262,7 +269,7 @@ class JobQueue:
             for waiting in chain(level.delayed.values(), level.leased.values()):
                 waiting.audit()
                 placed += len(waiting)
-            for job, _ in level.ready.in_order():
+            for job in level.ready:
                 if job.state.compaction_level != number or self._jobs.get(job.state.name) is not job:
                     raise AuditFailed(f"{job!r} waits at level {number}")
         if placed != len(self._jobs):

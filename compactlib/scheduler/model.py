@@ -220,6 +220,7 @@ class JobPlan:
         compaction_level: the sources' level; the outputs' is one higher.
         source_blocks: ids in the order in which they are to be merged.
         tombstones: what the worker is to delete along the way.
+        size_bytes: of the sources together, as far as they were told when the blocks were added.
     """
 
     name: str
@@ -228,6 +229,7 @@ class JobPlan:
     compaction_level: int
     source_blocks: tuple[str, ...]
     tombstones: tuple[Tombstone, ...] = ()
+    size_bytes: int = 0
 
 
 @attrs.frozen(kw_only=True, slots=False)

@@ -68,7 +68,7 @@ class PlanCursor:
         if config.cleanup_min_level <= level <= config.cleanup_max_level:
             riding = tuple(islice(self._tombstones, config.cleanup_batch_size))
         return JobPlan(name=job_name(tenant, shard, level, ids), tenant=tenant, shard=shard, compaction_level=level,
-                       source_blocks=ids, tombstones=riding)
+                       source_blocks=ids, tombstones=riding, size_bytes=sum(block.size_bytes for block in blocks))
 
     def _all_candidates(self, queue: BlockQueue) -> Iterator[tuple[QueueLevel, Batch]]:
         """Levels ascending; in a level, batches of ripe keys and the oldest batches of overdue ones by arrival."""

@@ -119,6 +119,7 @@ class PollResponse:
         answers: one for each status update, in order.
         tombstones: cleanup to do on its own; confirm with `PollRequest.deleted_tombstones`.
         now: the time of the poll's command, so that a worker can tell how long a lease lasts by its own clock.
+        why: by what rule the jobs were chosen; where there are none, which gate is shut, its value, and what to do.
     """
 
     compaction_jobs: tuple[JobPlan, ...] = ()
@@ -126,3 +127,4 @@ class PollResponse:
     answers: tuple[StatusAnswer, ...] = ()
     tombstones: tuple[Tombstone, ...] = ()
     now: float = 0.0
+    why: str = ""

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from compactlib.errors import InvalidInput
+from compactlib.scheduler.assignment import AssignmentPolicy, Choice
+from compactlib.scheduler.by_priority import ByPriority
 from compactlib.scheduler.complete import sources_gone
 from compactlib.scheduler.errors import CommandOutOfOrder
 from compactlib.scheduler.job import Job
@@ -22,7 +24,6 @@ from compactlib.scheduler.results import result_problem
 from compactlib.scheduler.schedule import Schedule
 from compactlib.scheduler.state import SchedulerState
 from compactlib.scheduler.update import (
-    AssignedJob,
     CompletedJob,
     EvictedJob,
     NewJob,
@@ -33,6 +34,8 @@ from compactlib.scheduler.update import (
     UpdatedJob,
 )
 
+_USUAL = ByPriority()
+_NO_ROOM = Choice((), "the worker has no room: job_capacity=0, and it has lost no job in this poll")
 MAX_UPDATES = 10_000
 """Status updates and confirmations that one request may have, each."""
 
@@ -43,19 +46,26 @@ _SUCCESS = JobStatus.SUCCESS
 _OVER = frozenset({JobStatus.SUCCESS, JobStatus.FAILED, JobStatus.RELEASED})
 
 
-def prepare(state: SchedulerState, command: Command, request: PollRequest) -> PlanUpdate:
+def prepare(state: SchedulerState, command: Command, request: PollRequest,
+            policy: AssignmentPolicy = _USUAL) -> PlanUpdate:
     """What the poll is to change. Changes nothing itself.
 
-    O(updates + log n for each assignment and new job), whatever the length of the queues.
+    O(updates + log n for each assignment and new job), whatever the length of the queues, and what the policy costs.
+
+    Args:
+        state: of the scheduler.
+        command: whose poll it is.
+        request: what the worker says, and how much room it has.
+        policy: which of the jobs that may be assigned go first.
 
     Raises:
-        InvalidInput: the capacity is negative, the request has more than `MAX_UPDATES` updates or confirmations, or a
-            value is of another type than it should be.
+        InvalidInput: the policy chose what cannot be assigned, the capacity is negative, the request has more than
+            `MAX_UPDATES` updates or confirmations, or a value is of another type than it should be.
         CommandOutOfOrder: the command's index is not above that of the last one applied.
     """
     check_command(command)
     try:
-        return _prepare(state, command, request)
+        return _prepare(state, command, request, policy)
     except (TypeError, AttributeError, KeyError) as error:
         problem = misfit(request, PollRequest)
         if problem is None:
@@ -63,7 +73,7 @@ def prepare(state: SchedulerState, command: Command, request: PollRequest) -> Pl
         raise InvalidInput(f"this is no request: {problem}") from error
 
 
-def _prepare(state: SchedulerState, command: Command, request: PollRequest) -> PlanUpdate:
+def _prepare(state: SchedulerState, command: Command, request: PollRequest, policy: AssignmentPolicy) -> PlanUpdate:
     if request.job_capacity < 0:
         raise InvalidInput(f"job_capacity is {request.job_capacity}; a worker has room for 0 jobs or more")
     if max(len(request.status_updates), len(request.deleted_tombstones)) > MAX_UPDATES:
@@ -71,7 +81,7 @@ def _prepare(state: SchedulerState, command: Command, request: PollRequest) -> P
                            f"request has at most {MAX_UPDATES} of each")
     if command.index <= state.applied_index:
         raise CommandOutOfOrder(index=command.index, applied=state.applied_index)
-    return _Poll(state, command, request).update()
+    return _Poll(state, command, request).update(policy)
 
 
 class _Poll:
@@ -87,7 +97,7 @@ class _Poll:
         self._expiry: float = moment.expiry if command.expiry is None else min(command.expiry, moment.expiry)
         if moment.stamp != command.appended_at:
             self._command = command = Command(command.index, command.term, moment.stamp)
-        self._schedule = Schedule(state.jobs, state.config, command, state.turns, expiry=self._expiry)
+        self._schedule = Schedule(state.jobs, state.config, command, state.shared, expiry=self._expiry)
         self._answers: list[StatusAnswer] = []
         self._updated: list[UpdatedJob] = []
         self._returned: list[ReturnedJob] = []
@@ -95,12 +105,13 @@ class _Poll:
         self._refused: list[RefusedOutputs] = []
         self._revoked = 0
 
-    def update(self) -> PlanUpdate:
+    def update(self, policy: AssignmentPolicy) -> PlanUpdate:
+        """What there is to be changed; `policy` chooses what the worker is given."""
         for status_update in self._request.status_updates:
             self._take(status_update)
-        config, schedule = self._state.config, self._schedule
+        config = self._state.config
         capacity = min(self._request.job_capacity + self._revoked, config.max_jobs_per_poll)
-        assigned = self._assign(capacity) if capacity else ()
+        assigned, choice = self._schedule.assign(policy, capacity) if capacity else ((), _NO_ROOM)
         created, evicted = self._create(capacity) if capacity and self._state.blocks.has_flushed() else ((), ())
         leased: tuple[TombstoneLease, ...] = ()
         if config.standalone_cleanup and capacity > len(assigned):
@@ -114,9 +125,9 @@ class _Poll:
             new_jobs=created, assigned_jobs=assigned, updated_jobs=tuple(self._updated),
             returned_jobs=tuple(self._returned), completed_jobs=tuple(self._completed), evicted_jobs=evicted,
             refused_outputs=tuple(self._refused), leased_tombstones=leased,
-            deleted_tombstones=deleted, turns=tuple(schedule.turns.items()),
-            passes=tuple([(level, tenant, passed) for (level, tenant), passed in schedule.passes.items()]),
-            answers=tuple(self._answers), limits=self._state.limits, notes_time=self._notes_time,
+            deleted_tombstones=deleted, shared=choice.shared, turns=choice.turns, answers=tuple(self._answers),
+            limits=self._state.limits, policy=policy.name if capacity else "", why=choice.why,
+            notes_time=self._notes_time,
         )
 
     # ------------------------------------------------------------------------------------------ what workers say
@@ -176,12 +187,6 @@ class _Poll:
         self._answers.append(StatusAnswer(said.name, Verdict.ACCEPTED))
 
     # ---------------------------------------------------------------------------------- what the worker is given
-
-    def _assign(self, capacity: int) -> tuple[AssignedJob, ...]:
-        assigned: list[AssignedJob] = []
-        while len(assigned) < capacity and (job := self._schedule.assign_job()) is not None:
-            assigned.append(job)
-        return tuple(assigned)
 
     def _create(self, capacity: int) -> tuple[tuple[NewJob, ...], tuple[EvictedJob, ...]]:
         state, schedule = self._state, self._schedule

@@ -1,4 +1,4 @@
-"""Unassigned jobs of one level that may be assigned at once, in their order; or in turns over tenants.
+"""Unassigned jobs of one level that may be assigned at once, in their order; and, once asked for, by tenant.
 
 Taking the next job costs the same whatever the number of jobs, and looking at the next ones changes nothing. Jobs
 mostly arrive in order, so they stand in a deque; those that come back early stand in a small sorted list beside it.
@@ -9,18 +9,13 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 from sortedcontainers import SortedDict, SortedList
 
 from compactlib.errors import AuditFailed
-from compactlib.scheduler.config import FairShare
-from compactlib.scheduler.job import NOT_READY, READY_EARLY, READY_IN_LINE, Job, LastKeyOf
+from compactlib.scheduler.job import OF_LEVEL, OF_TENANT, Job, LastKeyOf, Places
 
-Turn: TypeAlias = tuple[str, int]
-"""A tenant, and its virtual time after an assignment."""
-
-_STRIDE = 1 << 20
 _SMALL = 64
 
 
@@ -29,10 +24,12 @@ class Line:
 
     Args:
         last_key: gives a job's last key.
+        places: how a job notes that it stands here.
     """
 
-    def __init__(self, last_key: LastKeyOf) -> None:
+    def __init__(self, last_key: LastKeyOf, places: Places) -> None:
         self._last_key = last_key
+        self._in_line, self._early_one = places
         self._line: deque[Job] = deque()
         # Jobs that would not stand in order at the end of the line.
         self._early: SortedList[tuple[int | str, str]] = SortedList()
@@ -49,31 +46,33 @@ class Line:
         # The last one in the line may have left it; it still says where the line ends.
         if not line or self._last_key(line[-1].state) < key:
             line.append(job)
-            job.ready = READY_IN_LINE
+            job.ready |= self._in_line
         else:
             self._early.add((key, job.state.name))
             self._early_jobs[job.state.name] = job
-            job.ready = READY_EARLY
+            job.ready |= self._early_one
         self._size += 1
 
     def remove(self, job: Job) -> None:
         """O(1) amortized for a job of the line, else O(log n)."""
-        if job.ready == READY_EARLY:
+        if job.ready & self._early_one:
             self._early.remove((self._last_key(job.state), job.state.name))
             del self._early_jobs[job.state.name]
-        job.ready = NOT_READY
+        in_line = self._in_line
+        job.ready &= ~(in_line | self._early_one)
         self._size -= 1
         line = self._line
-        while line and line[0].ready != READY_IN_LINE:
+        while line and not line[0].ready & in_line:
             line.popleft()
         if len(line) > _SMALL and len(line) > 2 * self._size:
-            self._line = deque(waiting for waiting in line if waiting.ready == READY_IN_LINE)
+            self._line = deque(waiting for waiting in line if waiting.ready & in_line)
 
     def __iter__(self) -> Iterator[Job]:
         """The jobs in order; the line must not change meanwhile. O(1) a job."""
+        place = self._in_line
+        in_line = (job for job in self._line if job.ready & place)
         if not self._early:
-            return (job for job in self._line if job.ready == READY_IN_LINE)
-        in_line = (job for job in self._line if job.ready == READY_IN_LINE)
+            return in_line
         early = (self._early_jobs[name] for _, name in self._early)
         return heapq.merge(in_line, early, key=lambda job: self._last_key(job.state))
 
@@ -87,14 +86,17 @@ class Line:
 
 
 class ReadyJobs:
-    """Ready jobs of one level in their order. What `FairReadyJobs` is with tenants in turns.
+    """Ready jobs of one level in their order.
 
     Args:
         last_key: gives a job's last key.
     """
 
     def __init__(self, last_key: LastKeyOf) -> None:
-        self._line = Line(last_key)
+        self._last_key = last_key
+        self._line = Line(last_key, OF_LEVEL)
+        # Costs nothing before somebody takes turns.
+        self._turns: TenantTurns | None = None
 
     def __len__(self) -> int:
         return len(self._line)
@@ -102,122 +104,122 @@ class ReadyJobs:
     def add(self, job: Job) -> None:
         """Let the job wait to be assigned."""
         self._line.add(job)
+        if self._turns is not None:
+            self._turns.add(job)
 
     def remove(self, job: Job) -> None:
         """The job was assigned, or left."""
         self._line.remove(job)
+        if self._turns is not None:
+            self._turns.remove(job)
 
-    def in_order(self) -> Iterator[tuple[Job, Turn | None]]:
-        """The jobs in the order of assignment, with the turn that each assignment means."""
-        return ((job, None) for job in self._line)
+    def __iter__(self) -> Iterator[Job]:
+        """The jobs in order; they must not change meanwhile. O(1) a job."""
+        return iter(self._line)
 
-    def set_turn(self, tenant: str, virtual_time: int) -> None:
-        """Without tenants in turns there is nothing to set."""
+    @property
+    def turns(self) -> TenantTurns:
+        """The same jobs by tenant. O(n) when it is asked for first."""
+        turns = self._turns
+        if turns is None:
+            turns = self._turns = TenantTurns(self._last_key)
+            for job in self._line:
+                turns.add(job)
+        return turns
+
+    def set_turn(self, tenant: str, before: int, after: int) -> None:
+        """The tenant had its turn: its last one began at virtual time `before`, the next is at `after`."""
+        self.turns.set_turn(tenant, before, after)
 
     def dump(self) -> list[Any]:
-        """Nothing: no turns."""
-        return []
+        """The turns as plain values, nothing if there were none; the jobs are stored elsewhere."""
+        return [] if self._turns is None else self._turns.dump()
 
     def load(self, stored: list[Any]) -> None:
-        """Nothing: no turns, also if there were some before."""
+        """Take what `dump` gave; the jobs are added after."""
+        self.turns.load(stored)
 
     def loaded(self) -> None:
-        """Nothing: no turns."""
+        """All jobs were added."""
+        if self._turns is not None:
+            self._turns.loaded()
 
     def audit(self) -> None:
         """Raise `AuditFailed` unless the parts agree. O(n)."""
         self._line.audit()
+        if self._turns is not None:
+            self._turns.audit(len(self._line))
 
 
-class FairReadyJobs:
-    """Ready jobs of one level, tenants in weighted turns: each has a virtual time, and the one with the least is next.
+class TenantTurns:
+    """Ready jobs of one level by tenant, and how far each tenant's turns have come, as its virtual time.
 
-    An assignment moves its tenant's virtual time on by one stride over its weight. A tenant that had no jobs for a
-    while starts where the others are, so that it cannot save up turns.
+    Recorded turns alone move virtual times on, so that every replica has the same ones, whoever chose. A tenant that
+    had no jobs for a while starts where the others are, so that it cannot save up turns.
 
     Args:
         last_key: gives a job's last key.
-        share: the weights.
     """
 
-    def __init__(self, last_key: LastKeyOf, share: FairShare) -> None:
+    def __init__(self, last_key: LastKeyOf) -> None:
         self._last_key = last_key
-        self._share = share
         self._lines: dict[str, Line] = {}
         self._virtual: dict[str, int] = {}
         self._order: SortedDict[tuple[int, str], Line] = SortedDict()
         self._now = 0
-        self._size = 0
-
-    def __len__(self) -> int:
-        return self._size
 
     def add(self, job: Job) -> None:
         """Let the job wait to be assigned. O(log tenants) for a tenant's first."""
         line = self._lines.get(job.tenant)
         if line is None:
-            line = self._lines[job.tenant] = Line(self._last_key)
+            line = self._lines[job.tenant] = Line(self._last_key, OF_TENANT)
             start = max(self._virtual.get(job.tenant, 0), self._now)
             self._virtual[job.tenant] = start
             self._order[start, job.tenant] = line
         line.add(job)
-        self._size += 1
 
     def remove(self, job: Job) -> None:
         """The job was assigned, or left. O(log tenants) for a tenant's last."""
         line = self._lines[job.tenant]
         line.remove(job)
-        self._size -= 1
         if not line:
             del self._lines[job.tenant]
             del self._order[self._virtual[job.tenant], job.tenant]
             self._forget_past()
 
-    def in_order(self) -> Iterator[tuple[Job, Turn | None]]:
-        """The jobs in the order of assignment, with the turn that each assignment means. O(log tenants) a job."""
-        first = iter(self._order.items())
-        # Tenants that had a turn in this run, by their new virtual time.
-        again: list[tuple[int, str, Iterator[Job]]] = []
-        ahead = next(first, None)
-        while ahead is not None or again:
-            if ahead is not None and (not again or ahead[0] < again[0][:2]):
-                (virtual, tenant), jobs = ahead[0], iter(ahead[1])
-                ahead = next(first, None)
-            else:
-                virtual, tenant, jobs = heapq.heappop(again)
-            job = next(jobs, None)
-            if job is not None:
-                virtual += _STRIDE // self._share.weight(tenant)
-                yield job, (tenant, virtual)
-                heapq.heappush(again, (virtual, tenant, jobs))
+    def in_order(self) -> Iterator[tuple[str, int, Line]]:
+        """Tenant, virtual time and jobs, the least virtual time first; nothing must change meanwhile."""
+        return ((tenant, virtual, line) for (virtual, tenant), line in self._order.items())
 
-    def set_turn(self, tenant: str, virtual_time: int) -> None:
-        """The tenant had its turn. O(log tenants)."""
-        self._now = max(self._now, virtual_time - _STRIDE // self._share.weight(tenant))
+    def set_turn(self, tenant: str, before: int, after: int) -> None:
+        """See `ReadyJobs.set_turn`. O(log tenants)."""
+        self._now = max(self._now, before)
         line = self._lines.get(tenant)
         if line is not None:
             del self._order[self._virtual[tenant], tenant]
-            self._order[virtual_time, tenant] = line
-        self._virtual[tenant] = virtual_time
+            self._order[after, tenant] = line
+        self._virtual[tenant] = after
 
     def dump(self) -> list[Any]:
-        """The turns as plain values; the jobs are stored elsewhere.
+        """The present virtual time, that of tenants with jobs, and that of others where it lies ahead.
 
-        The present virtual time, that of tenants with jobs, and that of others where it lies ahead.
+        Nothing if no turn was ever taken: then all of them are 0, and need not be said.
         """
         turns: list[list[Any]] = [[tenant, virtual] for tenant, virtual in sorted(self._virtual.items())]
+        if not self._now and not any(virtual for _, virtual in turns):
+            return []
         return [self._now, [turn for turn in turns if turn[0] in self._lines],
                 [turn for turn in turns if turn[0] not in self._lines and turn[1] > self._now]]
 
     def load(self, stored: list[Any]) -> None:
-        """Take what `dump` gave; the jobs are added after."""
+        """See `ReadyJobs.load`."""
         self._now = stored[0]
         self._virtual = dict(stored[1] + stored[2])
         for tenant, virtual in stored[1]:
-            self._order[virtual, tenant] = self._lines[tenant] = Line(self._last_key)
+            self._order[virtual, tenant] = self._lines[tenant] = Line(self._last_key, OF_TENANT)
 
     def loaded(self) -> None:
-        """All jobs were added: tenants that have none after all, under other settings, have no turns."""
+        """Tenants that have no jobs after all, under other settings, have no turns."""
         for tenant in [tenant for tenant, line in self._lines.items() if not line]:
             del self._lines[tenant]
             del self._order[self._virtual[tenant], tenant]
@@ -228,12 +230,12 @@ class FairReadyJobs:
             self._virtual = {tenant: virtual for tenant, virtual in self._virtual.items()
                              if tenant in self._lines or virtual > self._now}
 
-    def audit(self) -> None:
-        """Raise `AuditFailed` unless the parts agree. O(n)."""
+    def audit(self, size: int) -> None:
+        """Raise `AuditFailed` unless the parts agree, and with the number of ready jobs. O(n)."""
         for tenant, line in self._lines.items():
             line.audit()
             if not line or self._order.get((self._virtual[tenant], tenant)) is not line:
                 raise AuditFailed(f"tenant {tenant!r} with {len(line)} jobs is not in its place among the turns")
-        if len(self._order) != len(self._lines) or sum(map(len, self._lines.values())) != self._size:
-            raise AuditFailed(f"{self._size} ready jobs of {len(self._lines)} tenants, "
-                                  f"{len(self._order)} of them have turns")
+        if len(self._order) != len(self._lines) or sum(map(len, self._lines.values())) != size:
+            raise AuditFailed(f"{size} ready jobs of {len(self._lines)} tenants, "
+                              f"{len(self._order)} of them have turns")

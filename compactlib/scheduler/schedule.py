@@ -8,15 +8,23 @@ Source: notes 1.5 and 1.7; 5.5 for what is different.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from math import floor
+from collections.abc import Iterable, Iterator, Mapping
 
+from compactlib.errors import InvalidInput
+from compactlib.scheduler.assignment import (
+    AssignmentPolicy,
+    AssignmentView,
+    Choice,
+    Lazily,
+    LevelView,
+    TenantLine,
+    WaitingJob,
+)
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.job import Job
-from compactlib.scheduler.job_queue import JobQueue
+from compactlib.scheduler.job_queue import JobLevel, JobQueue
 from compactlib.scheduler.model import Command, JobPlan, JobState, JobStatus
 from compactlib.scheduler.poll import MAX_REASON_CHARS, Verdict
-from compactlib.scheduler.ready_jobs import Turn
 from compactlib.scheduler.update import AssignedJob, EvictedJob, NewJob
 
 SEQUENCE_BITS = 20
@@ -35,12 +43,12 @@ class Schedule:
         queue: is read only, and must not change meanwhile.
         config: limits.
         command: its index is the token of what is assigned, its time decides about leases.
-        turns: per level, how many assignments it has shared with the levels above; missing ones count 0.
+        shared: per level, how many assignments it has shared with the levels above; missing ones count 0.
         expiry: up to when leases and back-offs are over, seconds; the command's time if not given.
     """
 
     def __init__(self, queue: JobQueue, config: SchedulerConfig, command: Command,
-                 turns: dict[int, int] | None = None, *, expiry: float | None = None) -> None:
+                 shared: Mapping[int, int] | None = None, *, expiry: float | None = None) -> None:
         self._queue = queue
         self._config = config
         self._command = command
@@ -50,13 +58,8 @@ class Schedule:
         self._added = 0
         self._removed = 0
         self._evicted = 0
-        self._candidates: list[_Candidates] | None = None
-        self._turns_before = turns or {}
+        self._shared: Mapping[int, int] = shared or {}
         self._excluded: Iterator[Job] | None = None
-        self.turns: dict[int, int] = {}
-        """The turns that this schedule has moved on."""
-        self.passes: dict[tuple[int, str], int] = {}
-        """The virtual times of tenants that this schedule has moved on."""
 
     # ------------------------------------------------------------------------------------------ what workers say
 
@@ -113,42 +116,65 @@ class Schedule:
 
     # ---------------------------------------------------------------------------------------------- assignments
 
-    def assign_job(self) -> AssignedJob | None:
-        """The next job for the worker, or `None` if there is none. O(log n), whatever the length of the queue."""
-        level = self._choose(self._candidates or self._all_candidates())
-        if level is None:
-            return None
-        job, turn = level.take()
+    def view(self, capacity: int) -> AssignmentView:
+        """What may be assigned now, for a policy. O(levels); what it looks at comes on top."""
+        queue, config = self._queue, self._config
+        leased = delayed = 0
+        levels = []
+        for number, level in queue.levels.items():
+            leased += sum(map(len, level.leased.values()))
+            delayed += sum(map(len, level.delayed.values()))
+            levels.append(LevelView(number, self._shared.get(number, 0), Lazily(self._waiting(level.ready)),
+                                    Lazily(self._again(level)), Lazily(self._tenants(level))))
+        return AssignmentView(capacity=capacity, levels=levels, queued=len(queue), leased=leased, delayed=delayed,
+                              excluded=queue.failed_count, lease_seconds=config.lease_seconds,
+                              max_failures=config.max_failures)
+
+    def _waiting(self, jobs: Iterable[Job]) -> Iterator[WaitingJob]:
+        touched = self._touched
+        return (_as_waiting(job) for job in jobs if job.state.name not in touched)
+
+    def _again(self, level: JobLevel) -> Iterator[WaitingJob]:
+        seen = set(self._touched)
+        for job in level.again(self._expiry):
+            if job.state.name not in seen:
+                seen.add(job.state.name)
+                yield _as_waiting(job)
+
+    def _tenants(self, level: JobLevel) -> Iterator[TenantLine]:
+        return (TenantLine(tenant, virtual_time, Lazily(self._waiting(line)))
+                for tenant, virtual_time, line in level.ready.turns.in_order())
+
+    def assign(self, policy: AssignmentPolicy, capacity: int) -> tuple[tuple[AssignedJob, ...], Choice]:
+        """The jobs that a policy gives to the worker, and its choice. O(log n) a job, and what the policy costs.
+
+        Raises:
+            InvalidInput: the choice is none, or names what may not be assigned.
+        """
+        choice: object = policy.choose(self.view(capacity), self._command.appended_at)
+        if not isinstance(choice, Choice):
+            raise InvalidInput(f"the policy {policy!r:.200} chose {choice!r:.200}; answer a Choice, an empty one "
+                               f"with its reason if no job is worth it")
+        if len(choice.jobs) > capacity:
+            raise self._refused(policy, f"{len(choice.jobs)} jobs, where the poll has room for {capacity}")
+        if not _are_turns(choice):
+            raise self._refused(policy, f"the turns {choice.shared!r:.200} and {choice.turns!r:.200}")
+        return tuple([self._assigned(policy, name) for name in choice.jobs]), choice
+
+    def _assigned(self, policy: AssignmentPolicy, name: str) -> AssignedJob:
+        job = self._queue.get(name)
+        if job is None or name in self._touched or not self._queue.may_be_assigned(job.state, self._expiry):
+            raise self._refused(policy, f"job {name!r}, which may not be assigned now, or a second time")
         before = job.state
-        self._touched.add(before.name)
-        if turn is not None:
-            self.passes[level.number, turn[0]] = turn[1]
+        self._touched.add(name)
         failures = before.failures + (before.status is _IN_PROGRESS)
         state = changed(before, _IN_PROGRESS, self._command.index, self._lease, failures)
         return AssignedJob(state, before, job.plan())
 
-    def _all_candidates(self) -> list[_Candidates]:
-        now, touched = self._expiry, self._touched
-        self._candidates = [_Candidates(number, level.eligible(now), touched)
-                            for number, level in self._queue.levels.items()]
-        return self._candidates
-
-    def _choose(self, levels: list[_Candidates]) -> _Candidates | None:
-        """The level that is next: the lowest with a job, unless its turn goes to the ones above."""
-        share = self._config.higher_level_share
-        if not share:
-            for level in levels:
-                if level.has_next():
-                    return level
-            return None
-        able = [level for level in levels if level.has_next()]
-        for level in able[:-1]:
-            number = level.number
-            turn = self.turns.get(number, self._turns_before.get(number, 0))
-            self.turns[number] = turn + 1
-            if not floor((turn + 1) * share) > floor(turn * share):
-                return level
-        return able[-1] if able else None
+    @staticmethod
+    def _refused(policy: AssignmentPolicy, what: str) -> InvalidInput:
+        return InvalidInput(f"the policy {policy!r:.200} chose {what}; choose of the view's jobs, each once, and at "
+                            f"most view.capacity; record turns as Choice says")
 
     # ------------------------------------------------------------------------------------------ new and evicted
 
@@ -188,30 +214,27 @@ class Schedule:
         return None
 
 
-class _Candidates:
-    """The jobs of one level that may be assigned, one look ahead; passes over those the poll has touched."""
+def _are_turns(choice: Choice) -> bool:
+    """Whether what is to be recorded of a choice can be."""
+    shared: tuple[object, ...] = choice.shared
+    turns: tuple[object, ...] = choice.turns
+    why: object = choice.why
+    return (isinstance(why, str) and all(_has_types(item, int, int) for item in shared)
+            and all(_has_types(item, int, str, int, int) for item in turns))
 
-    def __init__(self, number: int, jobs: Iterator[tuple[Job, Turn | None]], touched: set[str]) -> None:
-        self.number: int = number
-        self._jobs = jobs
-        self._touched = touched
-        self._next: tuple[Job, Turn | None] | None = None
-        self._ended = False
 
-    def has_next(self) -> bool:
-        """Whether there is one."""
-        while not self._ended:
-            if self._next is not None and self._next[0].state.name not in self._touched:
-                return True
-            self._next = next(self._jobs, None)
-            self._ended = self._next is None
-        return False
+def _has_types(item: object, *kinds: type) -> bool:
+    return isinstance(item, tuple) and len(item) == len(kinds) and all(map(isinstance, item, kinds))
 
-    def take(self) -> tuple[Job, Turn | None]:
-        """The one that `has_next` has found."""
-        taken, self._next = self._next, None
-        assert taken is not None
-        return taken
+
+def _as_waiting(job: Job) -> WaitingJob:
+    state = job.state
+    waiting = WaitingJob.__new__(WaitingJob)
+    # What its own __init__ does, at half the price: one is made for each job that a policy looks at.
+    waiting.__dict__.update(name=state.name, tenant=job.tenant, shard=job.shard, level=state.compaction_level,
+                            blocks=job.source_count, size_bytes=job.size_bytes, added_at=state.added_at,
+                            failures=state.failures, is_reclaimed=state.status is _IN_PROGRESS)
+    return waiting
 
 
 def changed(state: JobState, status: JobStatus, token: int, lease_expires_at: float, failures: int) -> JobState:

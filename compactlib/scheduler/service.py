@@ -15,10 +15,13 @@ from typing import Literal
 
 import attrs
 
+from compactlib.arguments import require_method, require_type
 from compactlib.observe import Observer
 from compactlib.report import Table
 from compactlib.runtime import telling
 from compactlib.scheduler.apply import carry_out, check_operation
+from compactlib.scheduler.assignment import AssignmentPolicy
+from compactlib.scheduler.by_priority import ByPriority
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.effects import Effects
 from compactlib.scheduler.errors import JobNotFound
@@ -36,19 +39,30 @@ class SchedulerService:
     Args:
         config: the same on every replica.
         index: the metadata index; a new one by default. `None` if the host keeps track of its blocks itself.
+        policy: which job a poll gives out first; asked by whoever prepares polls, and may differ between replicas and
+            from one time to the next.
         observer: is told what happens as operations are applied.
         state: a state that was loaded; `config` and `index` are then its own.
 
+    Raises:
+        InvalidInput: the policy is none.
+
     Attributes:
         state: the replicated state; for reading.
+        policy: as given.
     """
 
     def __init__(self, config: SchedulerConfig | None = None, *,
-                 index: MetadataIndex | Literal["default"] | None = "default", observer: Observer | None = None,
+                 index: MetadataIndex | Literal["default"] | None = "default",
+                 policy: AssignmentPolicy | None = None, observer: Observer | None = None,
                  state: SchedulerState | None = None) -> None:
         if state is None:
             state = SchedulerState(config or SchedulerConfig(), MetadataIndex() if index == "default" else index)
         self.state: SchedulerState = state
+        if policy is not None:
+            require_method("policy", policy, "choose")
+            require_type("the policy's name", policy.name, str, "a text")
+        self.policy: AssignmentPolicy = ByPriority() if policy is None else policy
         self._observer = telling(observer)
 
     @property
@@ -67,7 +81,7 @@ class SchedulerService:
             InvalidInput: the capacity is negative, or there are too many updates.
             CommandOutOfOrder: the command's index is not above that of the last one applied.
         """
-        return prepare(self.state, command, request)
+        return prepare(self.state, command, request, self.policy)
 
     def apply(self, command: Command, operation: Operation) -> ApplyResult:
         """Carry out an operation: the only way to change the state. Never raises for well-formed input.

@@ -52,7 +52,7 @@ class SchedulerState:
         tombstones: what is to be deleted.
         quarantine: jobs that were given up, by name, the oldest first.
         quarantine_dropped: how many left the quarantine because it was full.
-        turns: per level, how many assignments it has shared with those above.
+        shared: per level, how many assignments it has shared with those above.
         tombstones_dropped: how many were forgotten because there were too many.
         applied: the last command that was applied, if any was.
         timeline: what is known of the commands' times.
@@ -67,7 +67,7 @@ class SchedulerState:
         self.tombstones: Tombstones = Tombstones(config.cleanup_delay_seconds)
         self.quarantine: dict[str, QuarantinedJob] = {}
         self.quarantine_dropped: int = 0
-        self.turns: dict[int, int] = {}
+        self.shared: dict[int, int] = {}
         self.tombstones_dropped: int = 0
         self.applied: Command | None = None
         self.timeline: Timeline = Timeline()

@@ -22,8 +22,8 @@ from compactlib.scheduler.tombstones import TombstoneEntry
 def dump_rows(state: SchedulerState) -> Iterator[list[Plain]]:
     """The rows of a state, which must not change meanwhile. O(everything), a row at a time."""
     time = state.timeline
-    turns = sorted([level, turn] for level, turn in state.turns.items())
-    yield ["state", to_plain(state.applied), state.index is not None, state.quarantine_dropped, turns,
+    shared = sorted([level, count] for level, count in state.shared.items())
+    yield ["state", to_plain(state.applied), state.index is not None, state.quarantine_dropped, shared,
            state.tombstones_dropped, time.latest, time.doubt, int(time.has_late_stamps)]
     if state.index is not None:
         dropped = sorted([*place, until] for place, until in state.index.dropped_until().items())
@@ -35,9 +35,9 @@ def dump_rows(state: SchedulerState) -> Iterator[list[Plain]]:
                to_plain(entry.tombstone)]
     yield from state.blocks.dump()
     for number, level in state.jobs.levels.items():
-        fair = level.ready.dump()
-        if fair:
-            yield ["fair", number, *fair]
+        turns = level.ready.dump()
+        if turns:
+            yield ["turns", number, *turns]
     for job in state.jobs:
         yield ["job", to_plain(job.state), to_plain(job.plan()), to_plain(job.orphans)]
     for given_up in state.quarantine.values():
@@ -75,13 +75,13 @@ def load_rows(rows: Iterable[Plain], config: SchedulerConfig, place: str = "a ch
 
 
 def _begin(row: Plain, config: SchedulerConfig) -> SchedulerState:
-    tag, applied, has_index, dropped, turns, tombstones_dropped, latest, doubt, late = row
+    tag, applied, has_index, dropped, shared, tombstones_dropped, latest, doubt, late = row
     if tag != "state":
         raise ValueError(f"the first row is {tag!r}")
     state = SchedulerState(config, MetadataIndex() if has_index else None)
     state.applied = _of(Command, applied) if applied is not None else None
     state.quarantine_dropped = dropped
-    state.turns = dict(turns)
+    state.shared = dict(shared)
     state.tombstones_dropped = tombstones_dropped
     state.timeline = Timeline(latest, doubt, bool(late))
     return state
@@ -98,7 +98,7 @@ def _load_row(state: SchedulerState, row: Plain) -> None:
         if state.index is None:
             raise ValueError("a block without an index")
         state.index.add(_of(BlockMeta, row[1]))
-    elif tag == "fair":
+    elif tag == "turns":
         state.jobs.level(row[1]).ready.load(row[2:])
     elif tag == "job":
         job_state, plan = _of(JobState, row[1]), _of(JobPlan, row[2])

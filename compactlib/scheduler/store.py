@@ -31,6 +31,7 @@ from compactlib.kv.errors import KeyNotFound, OutcomeUnknown, PredicateFailed
 from compactlib.kv.store import Condition, Delete, KVStore, Predicate
 from compactlib.observe import Observer
 from compactlib.runtime import LaterObserver, SteadyClock, look_until_seen
+from compactlib.scheduler.assignment import AssignmentPolicy
 from compactlib.scheduler.codec import RecordKind, decode_command, decode_record, encode_command, encode_record
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.errors import JournalConflict
@@ -93,6 +94,7 @@ class StoredScheduler:
         rng: tells apart two processes that open the store at once; give each its own seed.
         checkpoint_every: commands after which the state is written anew, >= 1.
         with_index: whether a new scheduler has a metadata index; a stored one keeps what it has.
+        policy: which job a poll gives out first; no part of what is stored.
         observer: is told what happens as commands are applied, after each call and outside of any lock; a replay tells
             nothing.
 
@@ -109,7 +111,8 @@ class StoredScheduler:
 
     def __init__(self, kv: KVStore, config: SchedulerConfig | None = None, *, partition: bytes = b"scheduler",
                  clock: Clock | None = None, rng: random.Random | None = None, checkpoint_every: int = 1000,
-                 with_index: bool = True, observer: Observer | None = None) -> None:
+                 with_index: bool = True, policy: AssignmentPolicy | None = None,
+                 observer: Observer | None = None) -> None:
         if checkpoint_every < 1:
             raise InvalidInput(f"checkpoint_every is {checkpoint_every}; give at least 1")
         self._kv = kv
@@ -131,7 +134,7 @@ class StoredScheduler:
             self._replay_and_seal(head, service, clock)
             state = under(state, config)
         self._head, self._predicate, self._knows_predicate = head or _Head(0, 0, 0, 0, 0), predicate, True
-        self.service: SchedulerService = SchedulerService(state=state, observer=self._observer)
+        self.service: SchedulerService = SchedulerService(state=state, policy=policy, observer=self._observer)
         applied = state.applied
         self._clock = clock if isinstance(clock, SteadyClock) else SteadyClock(
             clock, last_known=None if applied is None else applied.appended_at, observer=self._observer)
@@ -165,7 +168,7 @@ class StoredScheduler:
                 command = self._next_command()
                 update = self.service.prepare(command, request)
                 if update.changes_nothing:
-                    return PollResponse(answers=update.answers, now=update.now)
+                    return PollResponse(answers=update.answers, now=update.now, why=update.why)
                 result = self._carry_out(command, update)
                 if result is not None:
                     assert isinstance(result, Applied)

@@ -15,7 +15,7 @@ import attrs
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.record_frame import BODY_OFFSET
 from compactlib.scheduler.codec import RecordKind, decode_record, encode_record, kind_of
-from compactlib.scheduler.config import FairShare, LevelConfig, SchedulerConfig
+from compactlib.scheduler.config import LevelConfig, SchedulerConfig
 from compactlib.scheduler.plain import Plain
 from compactlib.scheduler.state import SchedulerState
 from compactlib.scheduler.state_rows import dump_rows, load_rows
@@ -78,18 +78,14 @@ def decode_settings(data: bytes, place: str = "settings") -> SchedulerConfig:
 
 
 def _settings_to_plain(config: SchedulerConfig) -> Plain:
-    share = config.fair_share
-    return {**attrs.asdict(config, filter=lambda field, _: field.name != "fair_share"),
-            "fair_share": None if share is None else {"weights": dict(sorted(share.weights.items())),
-                                                      "default_weight": share.default_weight}}
+    return attrs.asdict(config)
 
 
 def _settings_from_plain(plain: Plain, place: str) -> SchedulerConfig:
     try:
         fields: dict[str, Any] = dict(plain)
-        share = fields.pop("fair_share")
         levels = tuple(LevelConfig(**level) for level in fields.pop("levels"))
-        return SchedulerConfig(**fields, levels=levels, fair_share=None if share is None else FairShare(**share))
+        return SchedulerConfig(**fields, levels=levels)
     except (ValueError, TypeError, KeyError, AttributeError, InvalidInput) as error:
         raise CorruptData(path=place, offset=BODY_OFFSET, expected="the settings of a scheduler",
                           found=f"{type(error).__name__}: {error}") from error

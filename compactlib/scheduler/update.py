@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from compactlib.report import Table
+from compactlib.scheduler.assignment import Turn
 from compactlib.scheduler.config import Limits
 from compactlib.scheduler.model import BlockMeta, CompactedBlocks, JobPlan, JobState, Tombstone
 from compactlib.scheduler.poll import PollResponse, StatusAnswer, Verdict
@@ -114,11 +115,13 @@ class PlanUpdate:
         refused_outputs: blocks to be deleted.
         leased_tombstones: cleanup handed out on its own; what rides on jobs is in their plans.
         deleted_tombstones: names of tombstones that are done with.
-        turns: (level, how many assignments it has shared with the levels above so far), where that changed.
-        passes: (level, tenant, virtual time) of the tenants whose turn moved on (fair share).
+        shared: (level, how many assignments it has shared with the levels above so far), where that changed.
+        turns: those that tenants have taken.
         answers: to the status updates, in their order.
         limits: the settings that it is carried out by, on every replica and whenever it is replayed; `None`: those of
             the state.
+        policy: the name of who chose the assigned jobs; empty if nobody was asked.
+        why: by what rule they were chosen, or which gate is shut.
         notes_time: whether it is to be carried out for its time alone (`timeline.py`); not stored.
     """
 
@@ -134,10 +137,12 @@ class PlanUpdate:
     refused_outputs: tuple[RefusedOutputs, ...] = ()
     leased_tombstones: tuple[TombstoneLease, ...] = ()
     deleted_tombstones: tuple[str, ...] = ()
-    turns: tuple[tuple[int, int], ...] = ()
-    passes: tuple[tuple[int, str, int], ...] = ()
+    shared: tuple[tuple[int, int], ...] = ()
+    turns: tuple[Turn, ...] = ()
     answers: tuple[StatusAnswer, ...] = ()
     limits: Limits | None = None
+    policy: str = ""
+    why: str = ""
     notes_time: bool = attrs.field(default=False, eq=False)
 
     def to_dicts(self) -> list[dict[str, Any]]:
@@ -159,7 +164,7 @@ class PlanUpdate:
 
     def __repr__(self) -> str:
         counts = Counter(row["do"] for row in self.to_dicts())
-        done = ", ".join(f"{count} {what}" for what, count in counts.items()) or "nothing to do"
+        done = ", ".join(f"{count} {what}" for what, count in counts.items()) or f"nothing to do; {self.why}"
         return f"PlanUpdate(index {self.index}, term {self.term}: {done})"
 
     def _repr_html_(self) -> str:

@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 import attrs
 
 from compactlib.errors import AuditFailed, MissingDependency
+from compactlib.scheduler.assignment import AssignmentPolicy
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.model import (
     BlockMeta,
@@ -27,6 +28,7 @@ from compactlib.scheduler.model import (
 )
 from compactlib.scheduler.poll import PollRequest, PollResponse, StatusUpdate, Verdict
 from compactlib.scheduler.service import SchedulerService
+from compactlib.scheduler.smallest_first import SmallestFirst
 from compactlib.scheduler.state_rows import dump_rows, load_rows
 from compactlib.scheduler.update import AddBlocks, Applied, Operation, PlanUpdate, Requeue, Retain, Tick
 from compactlib.testing.examples import histories_of
@@ -178,6 +180,7 @@ class SchedulerHistory:
 
     Args:
         config: the service's.
+        policy: the service's; replicas that replay the log have another one.
 
     Attributes:
         service: the service.
@@ -185,9 +188,9 @@ class SchedulerHistory:
         log: the commands so far, each with what it was to do.
     """
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    def __init__(self, config: SchedulerConfig, policy: AssignmentPolicy | None = None) -> None:
         self.config: SchedulerConfig = config
-        self.service: SchedulerService = SchedulerService(config)
+        self.service: SchedulerService = SchedulerService(config, policy=policy)
         self.done: set[str] = set()
         self.log: list[tuple[Command, Operation]] = []
         self._now = 1000.0
@@ -229,7 +232,7 @@ class SchedulerHistory:
             AuditFailed: they are not.
         """
         expected = list(dump_rows(self.service.state))
-        replica = SchedulerService(self.config)
+        replica = SchedulerService(self.config, policy=SmallestFirst())
         for command, operation in self.log:
             replica.apply(command, operation)
         _require(list(dump_rows(replica.state)) == expected, "a replica that replays the log differs")
@@ -237,7 +240,8 @@ class SchedulerHistory:
         again.audit()
         _require(list(dump_rows(again)) == expected, "what is loaded from the rows of the state has other rows")
         command, request = Command(len(self.log) + 1, 1, self._now + 11), PollRequest((), 4)
-        _require(SchedulerService(state=again).prepare(command, request) == self.service.prepare(command, request),
+        loaded = SchedulerService(state=again, policy=self.service.policy)
+        _require(loaded.prepare(command, request) == self.service.prepare(command, request),
                  "a service that was loaded would answer the next poll in another way")
 
     # -------------------------------------------------------------------------------------------------- operations

@@ -6,7 +6,11 @@ import random
 
 import attrs
 
-from compactlib.scheduler.config import FairShare, LevelConfig, SchedulerConfig
+from compactlib.scheduler.assignment import AssignmentPolicy
+from compactlib.scheduler.by_priority import ByPriority
+from compactlib.scheduler.config import LevelConfig, SchedulerConfig
+from compactlib.scheduler.fair_tenants import FairTenants
+from compactlib.scheduler.smallest_first import SmallestFirst
 
 
 @attrs.frozen(kw_only=True)
@@ -53,6 +57,7 @@ class SimulationSettings:
         start: the time at the beginning, seconds since the epoch.
         age_hours: how old old data is.
         config: the scheduler's.
+        policies: the replicas', each time one is started the next of them: what leaders decide by differs.
     """
 
     nodes: int = 3
@@ -91,6 +96,7 @@ class SimulationSettings:
     start: float = 1_000_000.0
     age_hours: float = 48.0
     config: SchedulerConfig = attrs.field(factory=SchedulerConfig)
+    policies: tuple[AssignmentPolicy, ...] = (ByPriority(),)
 
     @classmethod
     def from_seed(cls, seed: int) -> SimulationSettings:
@@ -100,11 +106,12 @@ class SimulationSettings:
         skew = rng.choice([0.0, 1.0, 4.0, 4.9, 8.0])
         delay = rng.choice([0.05, 0.5, 3.0])
         patience = 8.0
+        rules = rng.choice(["one", "one", "several"])
+        share = rng.choice([0.0, 0.0, 0.3])
         config = SchedulerConfig(
             levels=(LevelConfig(max_blocks=3, max_age_seconds=6), LevelConfig(max_blocks=2, max_age_seconds=12)),
             max_failures=rng.choice([0, 1, 2, 3]), lease_seconds=lease, max_queue_size=rng.choice([0, 1, 2, 4]),
             last_key=rng.choice(["age", "name"]), backoff_seconds=rng.choice([0.0, 2.0]), max_backoff_seconds=8.0,
-            fair_share=rng.choice([None, None, FairShare({"A": 2})]), higher_level_share=rng.choice([0.0, 0.0, 0.3]),
             cleanup_delay_seconds=patience + 2 * skew + 2 * delay + 1, cleanup_lease_seconds=rng.choice([2.0, 20.0]),
             cleanup_batch_size=rng.choice([1, 2, 5]), standalone_cleanup=True)
         return cls(
@@ -117,4 +124,6 @@ class SimulationSettings:
             obedience=rng.choice([0.0, 0.5, 1.0]), cleanup_seconds=rng.choice([1.0, 10.0]), writer_patience=patience,
             fenced=rng.random() < 0.5, retention=rng.random() < 0.3, prepare_in_the_log=rng.random() < 0.3,
             careless_leaders=rng.random() < 0.5, over_the_wire=rng.random() < 0.1, trouble=rng.random() < 0.2,
+            policies=(ByPriority(share),) if rules == "one" else (FairTenants({"A": 2}, higher_level_share=share),
+                                                                  SmallestFirst(window=2), ByPriority()),
             config=config, cut_off_rate=rng.choice([0.0, 0.0, 0.5]), in_place=rng.random() < 0.5)

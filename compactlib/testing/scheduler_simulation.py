@@ -107,6 +107,7 @@ class Simulation:
         self._tells = trace
         self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._order = itertools.count()
+        self._started = itertools.count()
         self.retained_rows: set[tuple[str, int]] = set()
         self.committed_results: dict[tuple[str, int], CompactedBlocks] = {}
         self.published: dict[str, int] = {}
@@ -121,7 +122,8 @@ class Simulation:
 
     def new_service(self, state: SchedulerState | None = None) -> SchedulerService:
         """The service of one replica: a new one, or one with a state that was loaded."""
-        return SchedulerService(self.config, state=state)
+        policies = self.settings.policies
+        return SchedulerService(self.config, policy=policies[next(self._started) % len(policies)], state=state)
 
     def new_core(self) -> WorkerCore:
         """The core of one worker's process."""

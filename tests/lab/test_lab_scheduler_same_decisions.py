@@ -9,13 +9,16 @@ from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore
 from compactlib.lab import SchedulerLoad, SchedulerSettings, replay_scheduler, scheduler_world
 from compactlib.scheduler import (
+    AssignmentPolicy,
+    ByPriority,
     Command,
-    FairShare,
+    FairTenants,
     LevelConfig,
     PollRequest,
     PollResponse,
     SchedulerConfig,
     SchedulerState,
+    SmallestFirst,
     StoredScheduler,
 )
 from compactlib.scheduler.update import Operation
@@ -30,8 +33,9 @@ class DurableService:
 
     opened = 0
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    def __init__(self, config: SchedulerConfig, policy: AssignmentPolicy) -> None:
         self.config = config
+        self._policy = policy
         self._store = MemoryStore()
         self._clock = ManualClock()
         self._commands = 0
@@ -39,7 +43,8 @@ class DurableService:
 
     def _open(self) -> None:
         DurableService.opened += 1
-        self._scheduler = StoredScheduler(self._store, self.config, clock=self._clock, checkpoint_every=13)
+        self._scheduler = StoredScheduler(self._store, self.config, clock=self._clock, checkpoint_every=13,
+                                          policy=self._policy)
 
     @property
     def state(self) -> SchedulerState:
@@ -62,12 +67,13 @@ class DurableService:
         self._scheduler.audit()
 
 
-@pytest.mark.parametrize("config", [
-    CONFIG, attrs.evolve(CONFIG, max_failures=2, lease_seconds=8.0),
-    attrs.evolve(CONFIG, fair_share=FairShare({"tenant-1": 3}), higher_level_share=0.5),
-], ids=["plain", "strict", "fair"])
-def test_the_lab_decides_as_a_durable_scheduler(config: SchedulerConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = SchedulerSettings(patience_seconds=1_000)
+@pytest.mark.parametrize(("config", "policy"), [
+    (CONFIG, ByPriority()), (attrs.evolve(CONFIG, max_failures=2, lease_seconds=8.0), ByPriority()),
+    (CONFIG, FairTenants({"tenant-1": 3}, higher_level_share=0.5)), (CONFIG, SmallestFirst(max_wait_seconds=20.0)),
+], ids=["plain", "strict", "fair", "smallest"])
+def test_the_lab_decides_as_a_durable_scheduler(config: SchedulerConfig, policy: AssignmentPolicy,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = SchedulerSettings(assignment=policy, patience_seconds=1_000)
     mine = replay_scheduler(config, LOAD, settings, seed=4)
     monkeypatch.setattr(scheduler_world, "SchedulerService", DurableService)
     before = DurableService.opened

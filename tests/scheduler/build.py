@@ -9,8 +9,11 @@ import attrs
 
 from compactlib.scheduler import (
     AddBlocks,
+    AssignedJob,
+    AssignmentPolicy,
     BlockEntry,
     BlockMeta,
+    ByPriority,
     Command,
     CompactedBlocks,
     JobPlan,
@@ -112,12 +115,19 @@ def jobs_of(config: SchedulerConfig, *states: JobState) -> JobQueue:
     return queue
 
 
-def assigned_names(queue: JobQueue, config: SchedulerConfig, command: Command) -> list[str]:
-    """The jobs that a schedule assigns, until it has no more."""
-    schedule = Schedule(queue, config, command)
-    names = []
-    while (job := schedule.assign_job()) is not None:
-        names.append(job.state.name)
+def given_out(schedule: Schedule, count: int = 1_000, policy: AssignmentPolicy | None = None) -> list[AssignedJob]:
+    """So many jobs, or all that may be assigned."""
+    return list(schedule.assign(policy or ByPriority(), count)[0])
+
+
+def assigned_names(queue: JobQueue, config: SchedulerConfig, command: Command,
+                   policy: AssignmentPolicy | None = None) -> list[str]:
+    """The jobs that a schedule assigns, until it has no more; the same if they are asked for one by one."""
+    names = [job.state.name for job in given_out(Schedule(queue, config, command), policy=policy)]
+    if policy is None:
+        schedule = Schedule(queue, config, command)
+        one_by_one = [job.state.name for _ in names for job in given_out(schedule, 1)]
+        assert (one_by_one, given_out(schedule, 1)) == (names, [])
     return names
 
 

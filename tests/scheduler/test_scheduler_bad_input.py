@@ -177,7 +177,9 @@ def test_unchecked_results_may_name_anything_and_apply_does_not_raise() -> None:
 
 def test_no_capacity(host: Host) -> None:
     before = rows(host)
-    assert host.poll(0) == PollResponse(now=host.now)
+    answer = host.poll(0)
+    assert answer == PollResponse(now=host.now, why=answer.why)
+    assert answer.why.startswith("the worker has no room: job_capacity=0")
     assert rows(host) == before
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compactlib.errors import CompactlibError
-from compactlib.scheduler import Command, FairShare, JobPhase, JobState, JobStatus, SchedulerConfig
+from compactlib.scheduler import Command, FairTenants, JobPhase, JobState, JobStatus, SchedulerConfig
 from compactlib.scheduler.due_jobs import DueJobs, due_time
 from compactlib.scheduler.job import Job
 from compactlib.scheduler.job_queue import JobQueue
@@ -101,49 +101,51 @@ def test_the_order_of_assignment_is_that_of_the_states(seed: int, config: Schedu
 @given(st.integers(0, 10**6))
 def test_turns_are_the_same_after_loading(seed: int) -> None:
     rng = random.Random(seed)
-    config = attrs.evolve(CONFIG, fair_share=FairShare({"A": 3, "B": 2}))
+    config, policy = CONFIG, FairTenants({"A": 3, "B": 2})
     queue = JobQueue(config)
     for number in range(rng.randint(1, 60)):
         if rng.random() < 0.6:
             queue.add(job_state(str(number), sequence=number), job_plan(str(number), tenant=rng.choice("ABCD")))
             continue
         schedule = Schedule(queue, config, Command(number + 2, 1, 0.0))
-        for item in [schedule.assign_job() for _ in range(rng.randint(1, 3))]:
-            job = None if item is None else queue.get(item.state.name)
-            if item is not None and job is not None:
-                queue.put(job, item.state)
-        for (level_number, tenant), virtual_time in schedule.passes.items():
-            queue.level(level_number).ready.set_turn(tenant, virtual_time)
+        items, choice = schedule.assign(policy, rng.randint(1, 3))
+        for item in items:
+            job = queue.get(item.state.name)
+            assert job is not None
+            queue.put(job, item.state)
+        for level_number, tenant, before, after in choice.turns:
+            queue.level(level_number).ready.set_turn(tenant, before, after)
         queue.audit()
         again = JobQueue(config)
         for level_number, level in queue.levels.items():
-            again.level(level_number).ready.load(level.ready.dump())
+            if turns := level.ready.dump():
+                again.level(level_number).ready.load(turns)
         for job in queue:
             again.restore(job.state, job.plan(), ())
         for level in again.levels.values():
             level.ready.loaded()
         again.audit()
         command = Command(10_000, 1, 0.0)
-        assert assigned_names(again, config, command) == assigned_names(queue, config, command)
+        assert assigned_names(again, config, command, policy) == assigned_names(queue, config, command, policy)
         late = job_state(f"late{number}", sequence=1000 + number), job_plan(f"late{number}", tenant="D")
         assert queue.add(*late)
         assert again.add(*late)
-        assert assigned_names(again, config, command) == assigned_names(queue, config, command)
+        assert assigned_names(again, config, command, policy) == assigned_names(queue, config, command, policy)
 
 
 def test_a_tenant_that_lags_behind_still_does_after_loading() -> None:
     # Its job was spoken of in the polls in which its turn came, so it was passed over.
-    config = attrs.evolve(CONFIG, fair_share=FairShare())
+    config = CONFIG
     queue, again = JobQueue(config), JobQueue(config)
     for number in range(12):
         queue.add(job_state(str(number), sequence=number), job_plan(str(number), tenant="AB"[number % 2]))
-    queue.level(0).ready.set_turn("A", 4 << 20)
+    queue.level(0).ready.set_turn("A", 3 << 20, 4 << 20)
     again.level(0).ready.load(queue.level(0).ready.dump())
     for job in queue:
         again.restore(job.state, job.plan(), ())
-    names = assigned_names(queue, config, Command(1, 1, 0.0))
+    names = assigned_names(queue, config, Command(1, 1, 0.0), FairTenants())
     assert names[:4] == ["1", "3", "5", "7"]
-    assert assigned_names(again, config, Command(1, 1, 0.0)) == names
+    assert assigned_names(again, config, Command(1, 1, 0.0), FairTenants()) == names
 
 
 def test_many_renewals_leave_no_pile_behind() -> None:

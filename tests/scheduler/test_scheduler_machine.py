@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import random
 
-import attrs
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from compactlib.scheduler import (
     AddBlocks,
     Applied,
+    AssignmentPolicy,
     BlockMeta,
+    ByPriority,
     Command,
     CompactedBlocks,
-    FairShare,
+    FairTenants,
     LevelConfig,
     PollRequest,
     PollResponse,
     SchedulerConfig,
     SchedulerService,
+    SmallestFirst,
     StatusUpdate,
 )
 from compactlib.scheduler.state_rows import dump_rows
@@ -30,11 +33,13 @@ CONFIG = SchedulerConfig(
     levels=(LevelConfig(max_blocks=3, max_age_seconds=20), LevelConfig(max_blocks=2, max_age_seconds=40)),
     max_failures=2, lease_seconds=10, max_queue_size=4, backoff_seconds=3, max_backoff_seconds=10,
     cleanup_delay_seconds=15, cleanup_lease_seconds=20)
-FAIR = attrs.evolve(CONFIG, fair_share=FairShare({"A": 2}), higher_level_share=0.3)
+USUAL, FAIR = ByPriority(), FairTenants({"A": 2}, higher_level_share=0.3)
+POLICIES: list[AssignmentPolicy] = [USUAL, FAIR, SmallestFirst(window=2, max_wait_seconds=20.0, higher_level_share=0.3)]
 
 
-def lived_through(history: tuple[SchedulerStep, ...], config: SchedulerConfig) -> None:
-    world = SchedulerHistory(config)
+def lived_through(history: tuple[SchedulerStep, ...], policy: AssignmentPolicy) -> None:
+    # At the end, a replica with another policy replays what was recorded, and has the same state.
+    world = SchedulerHistory(CONFIG, policy)
     for step in history:
         world.step(step)
     world.finish()
@@ -43,30 +48,31 @@ def lived_through(history: tuple[SchedulerStep, ...], config: SchedulerConfig) -
 @settings(max_examples=60)
 @given(scheduler_histories())
 def test_workers_that_do_anything_at_any_time(history: tuple[SchedulerStep, ...]) -> None:
-    lived_through(history, CONFIG)
+    lived_through(history, USUAL)
 
 
-@settings(max_examples=25)
-@given(scheduler_histories())
-def test_and_with_fair_shares(history: tuple[SchedulerStep, ...]) -> None:
-    lived_through(history, FAIR)
+@settings(max_examples=40)
+@given(scheduler_histories(), st.sampled_from(POLICIES[1:]))
+def test_and_with_other_policies(history: tuple[SchedulerStep, ...], policy: AssignmentPolicy) -> None:
+    lived_through(history, policy)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("config", [CONFIG, FAIR])
-def test_many_long_histories(config: SchedulerConfig) -> None:
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+def test_many_long_histories(policy: AssignmentPolicy) -> None:
     @settings(max_examples=3_000, deadline=None)
     @given(scheduler_histories(max_steps=80))
     def live(history: tuple[SchedulerStep, ...]) -> None:
-        lived_through(history, config)
+        lived_through(history, policy)
 
     live()
 
 
-def random_run(seed: int, steps: int, config: SchedulerConfig = CONFIG) -> list[object]:
+def random_run(seed: int, steps: int, config: SchedulerConfig = CONFIG,
+               policy: AssignmentPolicy = USUAL) -> list[object]:
     """What happens to a service whose workers are random: every update, answer and state."""
     rng = random.Random(seed)
-    service, now, index, blocks = SchedulerService(config), 1000.0, 0, 0
+    service, now, index, blocks = SchedulerService(config, policy=policy), 1000.0, 0, 0
     trace: list[object] = []
     held: list[tuple[PollResponse, int]] = []
     for _ in range(steps):
@@ -96,14 +102,15 @@ def random_run(seed: int, steps: int, config: SchedulerConfig = CONFIG) -> list[
     return [*trace, *dump_rows(service.state)]
 
 
-@pytest.mark.parametrize("config", [CONFIG, FAIR, lenient(levels=CONFIG.levels, max_queue_size=5)])
-def test_the_same_seed_gives_the_same_trace_ten_times(config: SchedulerConfig) -> None:
-    first = random_run(11, 60, config)
-    assert all(random_run(11, 60, config) == first for _ in range(9))
-    assert random_run(12, 60, config) != first
+@pytest.mark.parametrize("config", [CONFIG, lenient(levels=CONFIG.levels, max_queue_size=5)])
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+def test_the_same_seed_gives_the_same_trace_ten_times(config: SchedulerConfig, policy: AssignmentPolicy) -> None:
+    first = random_run(11, 60, config, policy)
+    assert all(random_run(11, 60, config, policy) == first for _ in range(9))
+    assert random_run(12, 60, config, policy) != first
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(60))
 def test_longer_runs_of_random_workers(seed: int) -> None:
-    assert random_run(seed, 2000, FAIR if seed % 2 else CONFIG)
+    assert random_run(seed, 2000, CONFIG, POLICIES[seed % 3])

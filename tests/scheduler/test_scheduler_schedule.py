@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
+from compactlib.errors import InvalidInput
 from compactlib.scheduler import (
     AssignedJob,
+    AssignmentPolicy,
     BadConfig,
     BlockEntry,
+    ByPriority,
     Command,
     CompletedJob,
     EvictedJob,
-    FairShare,
+    FairTenants,
     JobPhase,
     JobState,
     JobStatus,
@@ -22,13 +26,14 @@ from compactlib.scheduler import (
     PlanUpdate,
     SchedulerConfig,
     SchedulerService,
+    SmallestFirst,
     UpdatedJob,
     Verdict,
 )
 from compactlib.scheduler.job_queue import JobQueue
 from compactlib.scheduler.schedule import Schedule
 from compactlib.scheduler.state_rows import dump_rows, load_rows
-from tests.scheduler.build import P, S, U, assigned_names, job_plan, job_state, jobs_of, lenient
+from tests.scheduler.build import P, S, U, assigned_names, given_out, job_plan, job_state, jobs_of, lenient
 
 LENIENT = lenient(lease_seconds=10, max_failures=3)
 OURS = SchedulerConfig(lease_seconds=10, max_failures=3)
@@ -70,9 +75,9 @@ def test_vector_30_assignment(config: SchedulerConfig) -> None:
     queue = jobs_of(config, job_state("1", 1), job_state("2", sequence=2), job_state("3", sequence=3),
                     job_state("4", status=P), job_state("5", status=P))
     for schedule in twice(queue, config, AT_0):
-        found = [schedule.assign_job() for _ in range(4)]
-        assert [job and (job.state.name, job.state.status, job.state.lease_expires_at, job.state.token)
-                for job in found] == [("2", P, 10.0, 1), ("3", P, 10.0, 1), ("1", P, 10.0, 1), None]
+        found = given_out(schedule, 4)
+        assert [(job.state.name, job.state.status, job.state.lease_expires_at, job.state.token)
+                for job in found] == [("2", P, 10.0, 1), ("3", P, 10.0, 1), ("1", P, 10.0, 1)]
 
 
 @pytest.mark.parametrize("config", [LENIENT, OURS])
@@ -90,12 +95,10 @@ def test_vector_32_updates_come_before_assignments(config: SchedulerConfig) -> N
     for name in "123":
         assert renewing.update_job(name, 1, P) == job_state(name, status=P, lease=30.0, sequence=int(name))
         assert isinstance(finishing.update_job(name, 1, S), JobState)
-    assert renewing.assign_job() is None
-    assert finishing.assign_job() is None
+    assert given_out(renewing) == given_out(finishing) == []
     silent = Schedule(queue, config, AT_20)
-    given = [silent.assign_job() for _ in range(4)]
-    assert [job and (job.state.name, job.state.token, job.state.lease_expires_at, job.state.failures)
-            for job in given] == [("1", 2, 30.0, 1), ("2", 2, 30.0, 1), ("3", 2, 30.0, 1), None]
+    assert [(job.state.name, job.state.token, job.state.lease_expires_at, job.state.failures)
+            for job in given_out(silent, 4)] == [("1", 2, 30.0, 1), ("2", 2, 30.0, 1), ("3", 2, 30.0, 1)]
 
 
 @pytest.mark.parametrize("config", [LENIENT, OURS])
@@ -107,7 +110,7 @@ def test_vector_34_new_jobs(config: SchedulerConfig) -> None:
             assert new is not None
             assert new.state == JobState(name=name, compaction_level=0, token=1, added_at=1.0,
                                          sequence=(1 << 20) + place)
-        assert schedule.assign_job() is None
+        assert given_out(schedule) == []
 
 
 def test_vector_35_a_full_queue_takes_no_more() -> None:
@@ -271,13 +274,16 @@ def fair_queue(config: SchedulerConfig, **jobs: int) -> JobQueue:
     return queue
 
 
-def carry_out(queue: JobQueue, schedule: Schedule, count: int) -> list[str]:
+def carry_out(queue: JobQueue, schedule: Schedule, count: int, policy: AssignmentPolicy | None = None,
+              shared: dict[int, int] | None = None) -> list[str]:
     """Assign jobs, and apply that."""
-    assigned = [job for job in (schedule.assign_job() for _ in range(count)) if job is not None]
+    assigned, choice = schedule.assign(policy or FairTenants(), count)
     for item in assigned:
         _put(queue, item)
-    for (level, tenant), virtual_time in schedule.passes.items():
-        queue.level(level).ready.set_turn(tenant, virtual_time)
+    for level, tenant, before, after in choice.turns:
+        queue.level(level).ready.set_turn(tenant, before, after)
+    if shared is not None:
+        shared.update(choice.shared)
     queue.audit()
     return [item.state.name for item in assigned]
 
@@ -289,24 +295,24 @@ def _put(queue: JobQueue, item: AssignedJob) -> None:
 
 
 def test_tenants_take_turns() -> None:
-    config = SchedulerConfig(fair_share=FairShare())
+    config = SchedulerConfig()
     queue = fair_queue(config, big=6, small=2, tiny=1)
-    assert assigned_names(queue, config, AT_0) == ["big0", "small0", "tiny0", "big1", "small1", "big2", "big3", "big4",
-                                                   "big5"]
+    assert assigned_names(queue, config, AT_0, FairTenants()) == [
+        "big0", "small0", "tiny0", "big1", "small1", "big2", "big3", "big4", "big5"]
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 40])
 def test_turns_are_weighted_and_go_on_from_poll_to_poll(at_once: int) -> None:
-    config = SchedulerConfig(fair_share=FairShare({"gold": 3}, default_weight=1))
+    config, policy = SchedulerConfig(), FairTenants({"gold": 3}, default_weight=1)
     queue = fair_queue(config, lead=40, gold=40)
     names: list[str] = []
     for number in range(40 // at_once):
-        names += carry_out(queue, Schedule(queue, config, Command(number + 1, 1, 0.0)), at_once)
+        names += carry_out(queue, Schedule(queue, config, Command(number + 1, 1, 0.0)), at_once, policy)
     assert Counter(name[:4] for name in names)["gold"] == pytest.approx(len(names) * 3 / 4, abs=1)
 
 
 def test_a_tenant_that_had_no_jobs_saves_up_no_turns() -> None:
-    config = SchedulerConfig(fair_share=FairShare())
+    config = SchedulerConfig()
     queue = fair_queue(config, busy=30)
     carry_out(queue, Schedule(queue, config, AT_0), 20)
     for number in range(9):
@@ -317,26 +323,25 @@ def test_a_tenant_that_had_no_jobs_saves_up_no_turns() -> None:
 
 @pytest.mark.parametrize(("share", "high"), [(0.0, 0), (0.25, 10), (0.5, 20), (1.0, 40)])
 def test_a_share_goes_to_higher_levels(share: float, high: int) -> None:
-    config = SchedulerConfig(higher_level_share=share)
+    config = SchedulerConfig()
     queue = jobs_of(config, *(job_state(f"{level}-{number}", level, sequence=number) for level in (0, 1)
                               for number in range(60)))
-    turns: dict[int, int] = {}
+    shared: dict[int, int] = {}
     names: list[str] = []
     for number in range(20):
-        schedule = Schedule(queue, config, Command(number + 1, 1, 0.0), turns)
-        names += carry_out(queue, schedule, 2)
-        turns.update(schedule.turns)
+        schedule = Schedule(queue, config, Command(number + 1, 1, 0.0), shared)
+        names += carry_out(queue, schedule, 2, ByPriority(share), shared)
     assert sum(name.startswith("1-") for name in names) == high
 
 
 def test_a_share_passes_on_from_level_to_level_and_takes_nothing_from_nobody() -> None:
-    config = SchedulerConfig(higher_level_share=0.5, levels=(LevelConfig(max_blocks=1),) * 3)
+    config = SchedulerConfig(levels=(LevelConfig(max_blocks=1),) * 3)
     queue = jobs_of(config, *(job_state(f"{level}-{number}", level, sequence=number) for level in (0, 1, 2)
                               for number in range(8)))
-    names = carry_out(queue, Schedule(queue, config, AT_0), 8)
+    names = carry_out(queue, Schedule(queue, config, AT_0), 8, ByPriority(0.5))
     assert Counter(name[0] for name in names) == {"0": 4, "1": 2, "2": 2}
     alone = jobs_of(config, *(job_state(str(number), 1, sequence=number) for number in range(4)))
-    assert len(carry_out(alone, Schedule(alone, config, AT_0), 4)) == 4
+    assert len(carry_out(alone, Schedule(alone, config, AT_0), 4, ByPriority(0.5))) == 4
 
 
 # --------------------------------------------------------------------------------------------------- reports of workers
@@ -372,7 +377,7 @@ def test_a_released_job_may_go_at_once_and_counts_no_failure() -> None:
 @pytest.mark.parametrize("changes", [
     {"levels": ()}, {"lease_seconds": 0}, {"lease_seconds": float("inf")}, {"max_failures": -1},
     {"max_queue_size": -1}, {"max_quarantine_size": 0}, {"max_jobs_per_poll": 0}, {"max_jobs_per_poll": 1 << 20},
-    {"backoff_seconds": -1}, {"higher_level_share": 1.5}, {"last_key": "size"}, {"cleanup_delay_seconds": float("nan")},
+    {"backoff_seconds": -1}, {"last_key": "size"}, {"cleanup_delay_seconds": float("nan")},
 ])
 def test_a_setting_out_of_its_range_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(BadConfig):
@@ -383,6 +388,11 @@ def test_a_level_or_a_share_out_of_its_range_is_refused() -> None:
     for fields in ({"max_blocks": 0}, {"max_blocks": 1, "max_age_seconds": -1}, {"max_blocks": 1, "max_job_bytes": 0}):
         with pytest.raises(BadConfig):
             LevelConfig(**fields)
-    for share in (({"a": 0}, 1), ({}, 0)):
-        with pytest.raises(BadConfig):
-            FairShare(*share)
+    strange: list[Callable[[], object]] = [
+        lambda: FairTenants({"a": 0}), lambda: FairTenants(default_weight=0), lambda: FairTenants(5),  # type: ignore[arg-type]
+        lambda: FairTenants({"a": "x"}), lambda: ByPriority(1.5), lambda: ByPriority("x"),  # type: ignore[arg-type,dict-item]
+        lambda: SmallestFirst(max_wait_seconds=0), lambda: SmallestFirst(window=0), lambda: SmallestFirst(window=1.5),  # type: ignore[arg-type]
+        lambda: SmallestFirst(max_wait_seconds="x"), lambda: SmallestFirst(higher_level_share=-1)]  # type: ignore[arg-type]
+    for make in strange:
+        with pytest.raises(InvalidInput):
+            make()

@@ -226,7 +226,7 @@ def test_a_well_formed_update_about_nothing_that_exists_does_nothing() -> None:
     update = host.service.prepare(host.command(), PollRequest())
     full = attrs.evolve(update, assigned_jobs=(AssignedJob(ghost, ghost, plan),),
                         completed_jobs=(CompletedJob(ghost, output(plan, "x")),), deleted_tombstones=("t",),
-                        turns=((7, 3),), passes=((7, "t", 3),))
+                        shared=((7, 3),), turns=((7, "t", 2, 3),))
     result = host.apply(full)
     assert isinstance(result, Applied)
     assert (result.response.assignments, len(host.service.state.jobs)) == ((), 0)
@@ -657,4 +657,6 @@ def test_a_plan_update_says_what_it_will_do() -> None:
     assert [row["do"] for row in update.to_dicts()] == ["not found", "complete", "queue", "assign"]
     assert "command 6, term 1" in str(update)
     assert "<table>" in update._repr_html_()
-    assert repr(host.service.prepare(host.command(), PollRequest())) == "PlanUpdate(index 7, term 1: nothing to do)"
+    assert repr(host.service.prepare(host.command(), PollRequest())) == (
+        "PlanUpdate(index 7, term 1: nothing to do; the worker has no room: job_capacity=0, and it has lost no job in "
+        "this poll)")

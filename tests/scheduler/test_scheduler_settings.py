@@ -16,7 +16,6 @@ from compactlib.scheduler import (
     BlockTombstones,
     Command,
     CompactedBlocks,
-    FairShare,
     JobStatus,
     LevelConfig,
     MetadataIndex,
@@ -46,8 +45,7 @@ def configs(**fixed: Any) -> st.SearchStrategy[SchedulerConfig]:
         "lease_seconds": st.sampled_from([1.0, 10.0, 60.0]), "max_queue_size": st.sampled_from([0, 1, 2, 4]),
         "max_quarantine_size": st.integers(1, 3), "max_jobs_per_poll": st.integers(1, 5),
         "last_key": st.sampled_from(["age", "name"]), "backoff_seconds": st.sampled_from([0.0, 3.0]),
-        "max_backoff_seconds": st.sampled_from([0.0, 10.0]), "higher_level_share": st.sampled_from([0.0, 0.3]),
-        "fair_share": st.sampled_from([None, FairShare(), FairShare({"A": 3})]),
+        "max_backoff_seconds": st.sampled_from([0.0, 10.0]),
         "cleanup_batch_size": st.integers(0, 3), "cleanup_delay_seconds": st.sampled_from([0.0, 15.0]),
         "max_tombstones": st.sampled_from([1, 3, 1000]), "cleanup_lease_seconds": st.sampled_from([0.0, 20.0]),
         "standalone_cleanup": st.booleans(), "evict_at_limit": st.booleans(), "check_results": st.booleans(),
@@ -144,7 +142,7 @@ ONE = LevelConfig(max_blocks=1)
 @pytest.mark.parametrize("changes", [
     {"max_queue_size": 2}, {"levels": (ONE,) * 2}, {"levels": (ONE,)}, {"levels": (ONE,) * 5}, {"max_tombstones": 1},
     {"levels": (LevelConfig(max_blocks=9),) * 3}, {"check_results": False}, {"max_failures": 1},
-    {"fair_share": FairShare()}, {"cleanup_lease_seconds": 5.0}], ids=lambda changes: next(iter(changes)))
+    {"cleanup_lease_seconds": 5.0}], ids=lambda changes: next(iter(changes)))
 @pytest.mark.parametrize("cut", range(7))
 def test_completions_stay_and_their_outputs_are_not_deleted(changes: dict[str, Any], cut: int) -> None:
     before = SchedulerConfig(levels=(ONE,) * 3, max_queue_size=5)

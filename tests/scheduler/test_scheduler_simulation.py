@@ -110,7 +110,7 @@ class Planted(Simulation):
     fence_class: type[MemoryFence] = MemoryFence
 
     def new_service(self, state: SchedulerState | None = None) -> SchedulerService:
-        return self.service_class(self.config, state=state)
+        return self.service_class(self.config, policy=super().new_service(state).policy, state=state)
 
     def new_core(self) -> WorkerCore:
         return self.core_class(self.settings.capacity, cleanup_capacity=4, patience_seconds=10)
@@ -145,7 +145,9 @@ def forget_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
 def forget_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job is given away although its lease is not over."""
     real = DueJobs.due
+    check = JobQueue.may_be_assigned
     monkeypatch.setattr(DueJobs, "due", lambda self, now: real(self, now + 4.0))
+    monkeypatch.setattr(JobQueue, "may_be_assigned", lambda self, state, now: check(self, state, now + 4.0))
 
 
 def forget_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

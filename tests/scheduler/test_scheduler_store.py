@@ -18,7 +18,7 @@ from compactlib.scheduler import (
     BlockMeta,
     Command,
     CompactedBlocks,
-    FairShare,
+    FairTenants,
     JobStatus,
     JournalConflict,
     LevelConfig,
@@ -34,13 +34,14 @@ from compactlib.scheduler.store import HEAD_KEY
 from compactlib.testing.kv_faults import FaultyStore, KVCrash, KVFault, KVOperation, KVRun, explore_kv_faults, fault_at
 
 CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=2, max_age_seconds=30),) * 2, max_queue_size=6, max_failures=2,
-                         cleanup_delay_seconds=20, fair_share=FairShare(), higher_level_share=0.25)
+                         cleanup_delay_seconds=20)
+POLICY = FairTenants(higher_level_share=0.25)
 PARTITION = b"scheduler"
 
 
 def opened(kv: KVStore, clock: ManualClock | None = None, **settings: Any) -> StoredScheduler:
     return StoredScheduler(kv, CONFIG, clock=clock or ManualClock(1000.0), rng=random.Random(1),
-                           checkpoint_every=settings.pop("checkpoint_every", 4), **settings)
+                           checkpoint_every=settings.pop("checkpoint_every", 4), policy=POLICY, **settings)
 
 
 def rows(scheduler: StoredScheduler) -> list[Any]:

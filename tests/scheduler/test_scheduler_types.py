@@ -11,15 +11,17 @@ from compactlib.scheduler import (
     AddBlocks,
     BlockEntry,
     BlockMeta,
+    ByPriority,
     Command,
     CompactedBlocks,
-    FairShare,
+    FairTenants,
     JobStatus,
     LevelConfig,
     PollRequest,
     Requeue,
     Retain,
     SchedulerConfig,
+    SchedulerService,
     StatusUpdate,
     Tick,
     TokenSealer,
@@ -128,9 +130,9 @@ def test_a_block_of_strange_things_is_none(field: str, strange: Any) -> None:
 @pytest.mark.parametrize("make", [
     lambda: SchedulerConfig(levels=5), lambda: SchedulerConfig(levels=(5,)), lambda: SchedulerConfig(lease_seconds="x"),  # type: ignore[arg-type]
     lambda: SchedulerConfig(max_failures=None), lambda: SchedulerConfig(max_tombstones="many"),  # type: ignore[arg-type]
-    lambda: SchedulerConfig(fair_share=5), lambda: SchedulerConfig(higher_level_share="x"),  # type: ignore[arg-type]
+    lambda: SchedulerService(policy=5), lambda: ByPriority("x"),  # type: ignore[arg-type]
     lambda: LevelConfig(max_blocks=None), lambda: LevelConfig(max_blocks=1, max_age_seconds="x"),  # type: ignore[arg-type]
-    lambda: FairShare(5), lambda: FairShare({"A": "x"}), lambda: WorkerOptions(capacity="x"),  # type: ignore[arg-type,dict-item]
+    lambda: FairTenants(5), lambda: FairTenants({"A": "x"}), lambda: WorkerOptions(capacity="x"),  # type: ignore[arg-type,dict-item]
     lambda: WorkerOptions(max_poll_seconds=float("inf")), lambda: WorkerOptions(patience_seconds=-1.0),
     lambda: TokenSealer({5: b"sixteen bytes or more"}), lambda: TokenSealer({"a": "sixteen bytes or more"}),  # type: ignore[dict-item]
     lambda: TokenSealer({"a": b"sixteen bytes or more"}).seal(5, 1),  # type: ignore[arg-type]

@@ -1,0 +1,285 @@
+"""Which job a poll gives out first: a policy's choice, made by the leader alone.
+
+A policy sees the jobs that may be assigned now, and chooses; the leader records the choice in its update, with the
+turns that it takes, and every replica carries out what was recorded. So policies may change at any time, and differ
+between leaders, and no state diverges. What a policy cannot see or change are the rules: which jobs may be assigned,
+what a lease is, who owns a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import floor
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+import attrs
+
+from compactlib.errors import InvalidInput
+from compactlib.report import Printed
+
+ItemT = TypeVar("ItemT")
+
+
+class Lazily(Generic[ItemT]):
+    """The items of an iterator, read once and only as far as somebody looks. Compares and pickles as a tuple of all."""
+
+    def __init__(self, source: Iterable[ItemT]) -> None:
+        self._source = iter(source)
+        self._seen: list[ItemT] = []
+
+    def __iter__(self) -> Iterator[ItemT]:
+        place = 0
+        while True:
+            if place == len(self._seen):
+                for item in self._source:
+                    self._seen.append(item)
+                    break
+                else:
+                    return
+            yield self._seen[place]
+            place += 1
+
+    def __eq__(self, other: object) -> bool:
+        return tuple(self) == (tuple(other) if isinstance(other, Lazily) else other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (tuple(self),)
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class WaitingJob:
+    """A job that may be assigned now, as a policy sees it.
+
+    Attributes:
+        name: unique.
+        tenant: whose blocks.
+        shard: where.
+        level: the sources' level.
+        blocks: how many sources it has.
+        size_bytes: the sources' bytes, as far as they were told when the blocks were added; 0 if they were not.
+        added_at: when it was created, seconds.
+        failures: how often it was given up.
+        is_reclaimed: whether somebody had it whose lease has run out.
+    """
+
+    name: str
+    tenant: str
+    shard: int
+    level: int
+    blocks: int
+    size_bytes: int
+    added_at: float
+    failures: int = 0
+    is_reclaimed: bool = False
+
+
+@attrs.frozen(slots=False)
+class TenantLine:
+    """The jobs of one tenant in one level that nobody has had yet.
+
+    Attributes:
+        tenant: whose.
+        virtual_time: how far its turns have come (see `Turn`); replicated, and moved on by recorded turns alone.
+        jobs: in order of age.
+    """
+
+    tenant: str
+    virtual_time: int
+    jobs: Iterable[WaitingJob]
+
+
+@attrs.frozen(slots=False)
+class LevelView:
+    """What may be assigned of one level.
+
+    Attributes:
+        level: which.
+        shared: how many assignments it has shared with the levels above so far.
+        ready: jobs that nobody has had yet, in order of age (or by name, with `last_key="name"`).
+        again: jobs whose back-off or whose lease is over: unassigned ones first, then by failures and time.
+        tenants: the ready jobs by tenant, the one with the least virtual time first; the same jobs as in `ready`.
+    """
+
+    level: int
+    shared: int
+    ready: Iterable[WaitingJob]
+    again: Iterable[WaitingJob]
+    tenants: Iterable[TenantLine]
+
+
+@attrs.frozen(kw_only=True, slots=False, repr=False)
+class AssignmentView(Printed):
+    """What a poll may give out, and to whom it may; what an `AssignmentPolicy` chooses from.
+
+    Reading the first jobs costs the same whatever the number of jobs: nothing is looked at before somebody does.
+
+    Attributes:
+        capacity: jobs that this poll may assign, >= 1.
+        levels: those that have jobs, ascending.
+        queued: jobs in the queue, all included.
+        leased: of them, leased ones, also those whose lease is over.
+        delayed: of them, those that wait for their back-off, or whose back-off is over.
+        excluded: of them, those that failed too often.
+        lease_seconds: how long a lease lasts.
+        max_failures: how many failures are too often; 0: none are.
+    """
+
+    capacity: int
+    levels: Sequence[LevelView]
+    queued: int = 0
+    leased: int = 0
+    delayed: int = 0
+    excluded: int = 0
+    lease_seconds: float = 0.0
+    max_failures: int = 0
+
+    def why_nothing(self) -> str:
+        """Why no job can be assigned, if none can: the gate, its value, and what to do."""
+        if not self.queued:
+            return ("no job is queued: blocks become one once a batch has max_blocks of its level, or is older than "
+                    "its max_age_seconds; add blocks, or let a Tick flush old ones")
+        return (f"none of {self.queued} queued jobs is free: {self.leased} are leased (lease_seconds="
+                f"{self.lease_seconds}), {self.delayed} wait for their back-off, {self.excluded} failed max_failures="
+                f"{self.max_failures} times, and the rest was made or reported in this very poll; wait, or requeue "
+                f"what failed")
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row a job that may be assigned."""
+        return [attrs.asdict(job) for level in self.levels for jobs in (level.ready, level.again) for job in jobs]
+
+    def _summary(self) -> str:
+        return f"{self.capacity} of {self.queued} jobs may be given out"
+
+
+Turn: TypeAlias = tuple[int, str, int, int]
+"""A turn that a tenant has taken: level, tenant, its virtual time before (of its last one in this choice) and after.
+
+The state keeps the virtual times; a tenant that had no jobs for a while starts at the last turn's time before, so that
+nobody can save up turns.
+"""
+
+
+@attrs.frozen(slots=False, repr=False)
+class Choice(Printed):
+    """What a poll is to give out.
+
+    Attributes:
+        jobs: names, in the order in which they are assigned; at most the view's capacity, each once.
+        why: by what rule; of an empty choice which gate is shut, its value, and what to do.
+        shared: (level, how many assignments it has shared with the levels above) where that has changed; recorded.
+        turns: the turns that tenants have taken; recorded.
+    """
+
+    jobs: tuple[str, ...]
+    why: str
+    shared: tuple[tuple[int, int], ...] = ()
+    turns: tuple[Turn, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is assigned."""
+        return not self.jobs
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row a job."""
+        return [{"job": name, "why": self.why} for name in self.jobs]
+
+    def _summary(self) -> str:
+        return f"{len(self.jobs)} jobs: {self.why}"
+
+
+class AssignmentPolicy(Protocol):
+    """A `contract.Policy` for polls: which of the jobs that may be assigned go first.
+
+    Asked by whoever prepares a poll that has room for a job, within the host's order of commands: be quick. What it
+    raises reaches whoever polls, and nothing was changed.
+    """
+
+    @property
+    def name(self) -> str:
+        """A short name for updates and reports."""
+
+    def choose(self, view: AssignmentView, now: float) -> Choice:
+        """What to give out at `now`, seconds. Pure: equal arguments give equal choices; never `None`."""
+
+
+Order: TypeAlias = Callable[[LevelView], Iterator[tuple[WaitingJob, Turn | None]]]
+"""The ready jobs of a level in a policy's order, each with the turn that its assignment takes, if it takes one."""
+
+
+def choose_by_level(view: AssignmentView, order: Order, why: str, higher_level_share: float) -> Choice:
+    """A choice level by level: the lowest with a job is next, unless its turn goes to the ones above.
+
+    In a level, ready jobs go first, in the policy's order, then those that somebody has had before. O(1) for each job
+    beside what `order` costs.
+
+    Args:
+        view: what there is.
+        order: of a level's ready jobs.
+        why: by what rule, for the choice.
+        higher_level_share: the share of assignments that goes past a level to the ones above, if they have any.
+    """
+    levels = [_Level(level, order) for level in view.levels]
+    jobs: list[str] = []
+    turns: dict[tuple[int, str], Turn] = {}
+    shared: dict[int, int] = {}
+    while len(jobs) < view.capacity and (level := _next_level(levels, shared, higher_level_share)) is not None:
+        job, turn = level.take()
+        jobs.append(job.name)
+        if turn is not None:
+            turns[turn[:2]] = turn
+    return Choice(tuple(jobs), why if jobs else view.why_nothing(), tuple(shared.items()), tuple(turns.values()))
+
+
+class _Level:
+    """The jobs of one level in order, one look ahead."""
+
+    def __init__(self, view: LevelView, order: Order) -> None:
+        self.view: LevelView = view
+        self._order = order
+        self._jobs = self._in_order()
+        self._next: tuple[WaitingJob, Turn | None] | None = None
+
+    def _in_order(self) -> Iterator[tuple[WaitingJob, Turn | None]]:
+        yield from self._order(self.view)
+        for job in self.view.again:
+            yield job, None
+
+    def has_next(self) -> bool:
+        if self._next is None:
+            self._next = next(self._jobs, None)
+        return self._next is not None
+
+    def take(self) -> tuple[WaitingJob, Turn | None]:
+        """The one that `has_next` has found."""
+        taken, self._next = self._next, None
+        if taken is None:
+            raise InvalidInput(f"level {self.view.level} has no job left; ask has_next() first")
+        return taken
+
+
+def _next_level(levels: Sequence[_Level], shared: dict[int, int], share: float) -> _Level | None:
+    if not share:
+        for level in levels:
+            if level.has_next():
+                return level
+        return None
+    able = [level for level in levels if level.has_next()]
+    for level in able[:-1]:
+        turn = shared.get(level.view.level, level.view.shared)
+        shared[level.view.level] = turn + 1
+        if not floor((turn + 1) * share) > floor(turn * share):
+            return level
+    return able[-1] if able else None
+
+
+def check_share(higher_level_share: object) -> None:
+    """Raise `InvalidInput` unless this is a share of assignments."""
+    if not isinstance(higher_level_share, int | float) or not 0 <= higher_level_share <= 1:
+        raise InvalidInput(f"higher_level_share is {higher_level_share!r:.100}; a share lies between 0 and 1")
