@@ -205,8 +205,8 @@ class BlobLog:
         """
         self.advance(now_ms)
         if self.history is None:
-            # As in a real store, schedules count from the first look.
-            self.history = PlanHistory(since=now_ms / 1000)
+            # As in a real store, schedules count from its first day.
+            self.history = PlanHistory(since=self.records.since / 1000)
         settings = self.settings
         horizon = self._horizon(now_ms)
         dying = self._dying(horizon) if settings.forecast_seconds else {}

@@ -8,6 +8,7 @@ The contract that is checked is the one of `compactlib.blobstore.policy`.
 
 from __future__ import annotations
 
+import copy
 import tempfile
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -229,6 +230,8 @@ def _told(view: StoreView) -> str:
 
 
 def _checked_plan(policy: Policy, view: StoreView) -> CompactionPlan:
+    # A copy, so that one with a state of its own makes the same mistake again when Hypothesis looks closer.
+    policy = copy.deepcopy(policy)
     settings = PolicyRecord.of(policy)
     lent = attrs.evolve(view)
     choice = _asked(policy, lent)

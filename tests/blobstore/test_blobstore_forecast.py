@@ -4,49 +4,43 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import attrs
 import pytest
 
 from compactlib.blobstore.config import BlobStoreConfig
-from compactlib.blobstore.policies import policy_of
-from compactlib.blobstore.policies.choose import bucket_count_of
-from compactlib.blobstore.policy import why_no_plan
-from compactlib.blobstore.sense import Sensor
+from compactlib.blobstore.policies import ExpiryForecast, Greedy, Hybrid, StatsBased
+from compactlib.blobstore.policy import Policy
 from compactlib.blobstore.store import BlobStore
 from compactlib.clock import ManualClock
-from compactlib.errors import InvalidInput
 from tests.blobstore.policy_views import DAY, NOW
 
+CONFIG = BlobStoreConfig(capacity_bytes=40 * 2048, segment_bytes=2048, max_blob_bytes=0, journal_max_entries=1,
+                         durability="interval")
 
-@pytest.mark.parametrize(("name", "count", "kept"), [
-    ("stats_based", None, 0), ("Expiry-Forecast", None, 168), ("expiry_forecast", 24, 24), ("greedy", 12, 12),
-    ("stats_based", 0, 0),
+
+def filled(folder: Path, clock: ManualClock, policy: Policy, config: BlobStoreConfig = CONFIG) -> BlobStore:
+    store = BlobStore(folder / "store", config, policy=policy, clock=clock)
+    for number in range(24):
+        store.put(f"b{number}", bytes(150), ttl_seconds=20_000 if number % 3 else None)
+    return store
+
+
+@pytest.mark.parametrize(("policy", "looks_ahead"), [
+    (StatsBased(), False), (Greedy(), False), (Hybrid(), False), (ExpiryForecast(), True),
+    (Hybrid(usual=ExpiryForecast()), True),
 ])
-def test_only_a_policy_that_looks_ahead_gets_time_buckets_unasked(name: str, count: int | None, kept: int) -> None:
-    config = BlobStoreConfig(compaction_policy=name, stats_bucket_count=count)
-    assert bucket_count_of(config) == kept
-    longer = attrs.evolve(config, stats_bucket_seconds=7200.0)
-    assert bucket_count_of(longer) == (kept if count is not None else kept // 2)
+def test_only_a_policy_that_looks_ahead_gets_time_buckets_unasked(tmp_path: Path, policy: Policy, looks_ahead: bool
+                                                                  ) -> None:
+    with filled(tmp_path, ManualClock(NOW), policy) as store:
+        assert any(segment.dying for segment in store.view().segments) == looks_ahead
 
 
-def test_a_policy_that_looks_ahead_is_refused_where_nothing_can_be_seen() -> None:
-    with pytest.raises(InvalidInput, match="stats_bucket_count is 0"):
-        policy_of(BlobStoreConfig(compaction_policy="expiry_forecast", stats_bucket_count=0))
-
-
-def test_a_real_store_with_that_policy_in_its_configuration_knows_what_will_die(tmp_path: Path) -> None:
+def test_a_store_whose_policy_looks_ahead_knows_what_will_die(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
-    config = BlobStoreConfig(capacity_bytes=40 * 2048, segment_bytes=2048, compaction_policy="expiry_forecast",
-                             min_used_fraction=0.0, max_blob_bytes=0, journal_max_entries=1, durability="interval")
-    with BlobStore(tmp_path / "store", config, clock=clock) as store:
-        for number in range(24):
-            store.put(f"b{number}", bytes(150), ttl_seconds=20_000 if number % 3 else None)
-        sensor, policy = Sensor(store), policy_of(config)
-        view = sensor.view(clock.now())
-        assert any(segment.dying for segment in view.segments)
-        assert policy.plan(view, clock.now()) is None
-        assert "wait for what dies" in why_no_plan(policy, view, clock.now())
+    with filled(tmp_path, clock, ExpiryForecast(min_used_fraction=0.0)) as store:
+        plan = store.plan()
+        assert plan.is_empty
+        assert "wait for what dies within horizon_seconds=86400.0" in plan.why
         clock.advance(2 * DAY)
-        plan = policy.plan(sensor.view(clock.now()), clock.now())
-        assert plan is not None
+        plan = store.plan()
         assert plan.benefit_segments >= 1
+        assert not plan.is_exact

@@ -46,7 +46,7 @@ def a_store(folder: str | Path, clock: ManualClock, **config: object) -> BlobSto
 
 
 steps = st.lists(st.tuples(st.sampled_from(["put", "put", "put", "delete", "undelete", "keep", "wait"]),
-                           st.integers(0, 11), st.sampled_from([1, 1, 90, 200, 400])), max_size=40)
+                           st.integers(0, 11), st.sampled_from([1, 1, 90, 200, 400])), min_size=12, max_size=40)
 
 
 def step(store: BlobStore, clock: ManualClock, number: int, what: str, blob: int, size: int) -> None:

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.blobstore import CompactionPolicy, Greedy, StatsBased, StoreView
+from compactlib.blobstore import Choice, Greedy, Policy, StatsBased, StoreView
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.lab import BlobSettings, Comparison, HotCold, Uniform, compare, run_experiments, sweep
 from compactlib.observe import RecordingObserver
 from compactlib.process_executor import ProcessExecutor
 
 SETTINGS = BlobSettings.of_slots(60, 16)
-POLICIES: list[CompactionPolicy] = [Greedy(min_used_fraction=0.5, min_reclaimed_segments=2),
-                                    StatsBased(min_used_fraction=0.5)]
+POLICIES: list[Policy] = [Greedy(min_used_fraction=0.5, min_reclaimed_segments=2),
+                          StatsBased(min_used_fraction=0.5)]
 WORKLOADS = [Uniform(keys=500, writes=2_000), HotCold(keys=500, writes=2_000)]
 
 
@@ -53,7 +53,7 @@ def test_a_sweep_tries_every_combination(tmp_path: Path) -> None:
 
 
 class BadPolicy(Greedy):
-    def choose(self, view: StoreView, now: float) -> None:
+    def choose(self, view: StoreView, now: float) -> Choice:
         raise CompactlibError("planted")
 
 

@@ -35,6 +35,7 @@ class Planted:
     _how: Chooses
     limit: int = 3
     name: str = "planted"
+    random: Random = attrs.Factory(lambda: Random(1))
 
     def choose(self, view: StoreView, now: float) -> Choice:
         return self._how(self, view, now)
@@ -88,13 +89,8 @@ def changes_its_mind() -> Chooses:
     return lambda policy, view, now: Choice(why=f"call {next(calls)}")
 
 
-def draws_from_a_generator() -> Chooses:
-    random = Random(1)
-
-    def choose(policy: Planted, view: StoreView, now: float) -> Choice:
-        return Choice([each for each in view.eligible if random.random() < 0.5], why="drawn")
-
-    return choose
+def draws_from_a_generator(policy: Planted, view: StoreView, now: float) -> Choice:
+    return Choice([each for each in view.eligible if policy.random.random() < 0.5], why="drawn")
 
 
 @pytest.mark.parametrize(("how", "told"), [
@@ -108,7 +104,7 @@ def draws_from_a_generator() -> Chooses:
     (gives_no_reason, "say in one sentence why"),
     (changes_its_settings, "choosing changed the settings"),
     (changes_its_mind(), "two equal questions got two answers"),
-    (draws_from_a_generator(), "two equal questions got two answers.*makes its generator of a seed"),
+    (draws_from_a_generator, "two equal questions got two answers.*makes its generator of a seed"),
     (first_eligible, "makes no progress"),
 ])
 def test_a_planted_mistake_is_found_and_named(how: Chooses, told: str) -> None:
