@@ -24,7 +24,10 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import load_lazily
 
 if TYPE_CHECKING:
+    from compactlib.testing.async_service_conformance import AsyncServiceConformance, check_async_service
     from compactlib.testing.clocks import ClockScript, ScriptedClock
+    from compactlib.testing.compaction_conformance import CompactionConformance, check_compaction
+    from compactlib.testing.compaction_factory import CompactionFactory
     from compactlib.testing.conformance import PromiseBroken
     from compactlib.testing.crash import (
         Check,
@@ -65,14 +68,22 @@ if TYPE_CHECKING:
     from compactlib.testing.objects_faults import FaultyObjects
     from compactlib.testing.pauses import SteppedFiles, explore_pauses
     from compactlib.testing.policy_checks import check_blob_policy, check_raftlog_policy, check_scheduler_config
+    from compactlib.testing.policy_conformance import check_policy
     from compactlib.testing.range_format_conformance import RangeFormatConformance, check_range_format
     from compactlib.testing.sense_checks import check_sense_policy
+    from compactlib.testing.service_conformance import ServiceConformance, check_service
+    from compactlib.testing.service_factory import AsyncServiceFactory, AsyncServiceHooks, ServiceFactory, ServiceHooks
     from compactlib.testing.settings import SettingsFailure, SettingsReport, check_settings
     from compactlib.testing.staging_histories import check_staging_backend
 
 __all__ = [
+    "AsyncServiceHooks",
+    "AsyncServiceConformance",
+    "AsyncServiceFactory",
     "Check",
     "ClockScript",
+    "CompactionConformance",
+    "CompactionFactory",
     "Crash",
     "CrashFailure",
     "CrashReport",
@@ -84,6 +95,7 @@ __all__ = [
     "FaultyObjects",
     "FaultyStore",
     "FenceConformance",
+    "ServiceHooks",
     "Jump",
     "JumpingClock",
     "JumpsReport",
@@ -106,20 +118,26 @@ __all__ = [
     "RecordingFiles",
     "Recover",
     "ScriptedClock",
+    "ServiceConformance",
+    "ServiceFactory",
     "SettingsFailure",
     "SettingsReport",
     "SteppedFiles",
+    "check_async_service",
     "check_blob_policy",
+    "check_compaction",
     "check_executor",
     "check_fence",
     "check_fork",
     "check_kv_store",
     "check_need_source",
     "check_object_store",
+    "check_policy",
     "check_raftlog_policy",
     "check_range_format",
     "check_scheduler_config",
     "check_sense_policy",
+    "check_service",
     "check_settings",
     "check_staging_backend",
     "explain",
@@ -137,7 +155,10 @@ __all__ = [
 ]
 
 load_lazily(__name__, {
+    ".async_service_conformance": ("AsyncServiceConformance", "check_async_service"),
     ".clocks": ("ClockScript", "ScriptedClock"),
+    ".compaction_conformance": ("CompactionConformance", "check_compaction"),
+    ".compaction_factory": ("CompactionFactory",),
     ".conformance": ("PromiseBroken",),
     ".crash": (
         "Check", "CrashFailure", "CrashReport", "CrashState", "Recording", "RecordingFiles", "Recover", "explain",
@@ -160,8 +181,11 @@ load_lazily(__name__, {
     ".objects_faults": ("FaultyObjects",),
     ".pauses": ("SteppedFiles", "explore_pauses"),
     ".policy_checks": ("check_blob_policy", "check_raftlog_policy", "check_scheduler_config"),
+    ".policy_conformance": ("check_policy",),
     ".range_format_conformance": ("RangeFormatConformance", "check_range_format"),
     ".sense_checks": ("check_sense_policy",),
+    ".service_conformance": ("ServiceConformance", "check_service"),
+    ".service_factory": ("AsyncServiceHooks", "AsyncServiceFactory", "ServiceHooks", "ServiceFactory"),
     ".settings": ("SettingsFailure", "SettingsReport", "check_settings"),
     ".staging_histories": ("check_staging_backend",),
 })

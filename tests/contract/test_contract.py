@@ -1,0 +1,53 @@
+"""Every store, service and policy of the library keeps the one contract."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactlib.testing import (
+    AsyncServiceConformance,
+    AsyncServiceFactory,
+    CompactionConformance,
+    CompactionFactory,
+    ServiceConformance,
+    ServiceFactory,
+    check_policy,
+)
+from tests.contract.offered import offered, promises
+
+EFFORT_PERCENT = 25
+"""Of the steps of a compaction, how many are tried in an ordinary run."""
+
+
+@pytest.mark.parametrize("promise", promises(CompactionConformance))
+@pytest.mark.parametrize("factory", offered("COMPACTIONS"))
+def test_a_compaction_keeps_the_contract(factory: CompactionFactory, promise: str, tmp_path: Path) -> None:
+    kit = CompactionConformance()
+    kit.make_factory = lambda: factory  # type: ignore[method-assign]
+    kit.effort_percent = EFFORT_PERCENT
+    getattr(kit, promise)(tmp_path)
+
+
+@pytest.mark.parametrize("promise", promises(ServiceConformance))
+@pytest.mark.parametrize("factory", offered("SERVICES"))
+def test_a_service_keeps_the_contract(factory: ServiceFactory, promise: str, tmp_path: Path) -> None:
+    kit = ServiceConformance()
+    kit.make_factory = lambda: factory  # type: ignore[method-assign]
+    getattr(kit, promise)(tmp_path)
+
+
+@pytest.mark.parametrize("promise", promises(AsyncServiceConformance))
+@pytest.mark.parametrize("factory", offered("ASYNC_SERVICES"))
+def test_an_async_service_keeps_the_contract(factory: AsyncServiceFactory, promise: str, tmp_path: Path) -> None:
+    kit = AsyncServiceConformance()
+    kit.make_factory = lambda: factory  # type: ignore[method-assign]
+    getattr(kit, promise)(tmp_path)
+
+
+@pytest.mark.parametrize("offer", offered("POLICIES"))
+def test_a_policy_keeps_the_contract(offer: tuple[Any, Any]) -> None:
+    policy, views = offer
+    check_policy(policy, views, max_examples=30)

@@ -1,0 +1,43 @@
+"""The kits of the contract are content with a small store and small services that do everything right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from compactlib.testing import (
+    AsyncServiceConformance,
+    CompactionConformance,
+    CompactionFactory,
+    ServiceConformance,
+    check_async_service,
+    check_compaction,
+    check_service,
+)
+from compactlib.testing.service_factory import AsyncServiceFactory, ServiceFactory
+from tests.testing.toy_factory import LineStores
+from tests.testing.toy_service import ToyAsyncServices, ToyServices
+
+
+class TestLineStore(CompactionConformance):
+    def make_factory(self) -> CompactionFactory:
+        return LineStores()
+
+
+class TestToyService(ServiceConformance):
+    def make_factory(self) -> ServiceFactory:
+        return ToyServices()
+
+
+class TestToyAsyncService(AsyncServiceConformance):
+    def make_factory(self) -> AsyncServiceFactory:
+        return ToyAsyncServices()
+
+
+def test_without_pytest_each_check_says_what_was_passed(tmp_path: Path) -> None:
+    for name in ("compaction", "service", "async"):
+        (tmp_path / name).mkdir()
+    passed = check_compaction(LineStores(), tmp_path / "compaction", effort_percent=5)
+    assert len(passed) > 35
+    assert "test_a_plan_changes_nothing" in passed
+    assert len(check_service(ToyServices(), tmp_path / "service")) > 12
+    assert len(check_async_service(ToyAsyncServices(), tmp_path / "async")) > 10

@@ -1,0 +1,378 @@
+"""A small store that keeps the contract: one file a write, whose lines that begin with `#` are garbage.
+
+A compaction writes each file that has garbage anew, without it, and commits it by a rename. Each step that a planted
+mistake gets wrong is a method of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import attrs
+
+from compactlib.budget import Budget
+from compactlib.clock import Clock, ManualClock
+from compactlib.contract import CommitFence, Policy
+from compactlib.errors import AuditFailed, Closed, CompactlibError, CorruptData, InvalidInput, Stale
+from compactlib.files import Files, LocalFiles, sync_names, write_durably
+from compactlib.folder_lock import FolderLock
+from compactlib.observe import Observer, Progress
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.report import Finding, Printed, VerifyReport
+from compactlib.rewrite import (
+    Attempt,
+    Executor,
+    LocalExecutor,
+    RewriteFailure,
+    RewriteResult,
+    RewrittenFile,
+    foreign_error,
+)
+from compactlib.runtime import Ownership, Run
+
+
+@attrs.frozen
+class LineFile:
+    """One file: its number, its bytes, and how many of them are garbage."""
+
+    number: int
+    size: int
+    garbage: int
+
+
+@attrs.frozen
+class LineView:
+    """What a policy sees."""
+
+    store: str
+    files: tuple[LineFile, ...]
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        return [attrs.asdict(file) for file in self.files]
+
+
+@attrs.frozen
+class LineChoice:
+    """The files to write anew."""
+
+    files: tuple[LineFile, ...]
+    why: str
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.files
+
+
+@attrs.frozen
+class MinGarbage:
+    """Takes the files with that much garbage."""
+
+    min_bytes: int = 1
+
+    @property
+    def name(self) -> str:
+        return "min-garbage"
+
+    def choose(self, view: LineView, now: float) -> LineChoice:
+        chosen = tuple(file for file in view.files if file.garbage >= self.min_bytes)
+        most = max((file.garbage for file in view.files), default=0)
+        return LineChoice(chosen, f"{len(chosen)} files have garbage" if chosen else
+                          f"the most garbage in a file is {most} bytes, below min_bytes={self.min_bytes}; lower it")
+
+
+@attrs.frozen(repr=False)
+class LinePlan(Printed):
+    """What a compaction would do."""
+
+    store: str
+    chosen: tuple[LineFile, ...]
+    why: str
+    bytes_available: int | None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.chosen
+
+    @property
+    def bytes_to_copy(self) -> int:
+        return sum(file.size - file.garbage for file in self.chosen)
+
+    @property
+    def bytes_freed(self) -> int:
+        return sum(file.garbage for file in self.chosen)
+
+    @property
+    def is_exact(self) -> bool:
+        return True
+
+    @property
+    def bytes_needed(self) -> int:
+        return self.bytes_to_copy
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        return [attrs.asdict(file) for file in self.chosen]
+
+    def _summary(self) -> str:
+        return f"{len(self.chosen)} files, {self.bytes_to_copy} bytes to copy, {self.bytes_freed} freed: {self.why}"
+
+
+@attrs.frozen(repr=False)
+class LineStatus(Printed):
+    is_busy: bool
+    files: int
+    last_error: str = ""
+    failures: int = 0
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        return [attrs.asdict(self)]
+
+    def _summary(self) -> str:
+        return f"{self.files} files{', busy' * self.is_busy}"
+
+
+@attrs.frozen
+class Clean:
+    """Writes one file without its garbage, under a private name."""
+
+    name: str
+    path: str
+    files: Files
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        kept = b"".join(line for line in Path(self.path).read_bytes().splitlines(True) if not line.startswith(b"#"))
+        attempt.budget.spend(len(kept))
+        target = f"{self.path}.{attempt.id}.new"
+        with contextlib.closing(self.files.create(target)) as out:
+            out.write_at(0, [kept])
+            out.sync()
+        attempt.observer.progress(Progress(self.name, 1, 1, "files"))
+        done = RewrittenFile(target, len(kept), kept.count(b"\n"), zlib.crc32(kept))
+        return RewriteResult(task=self.name, attempt=attempt.id, files=(done,), bytes_read=0, bytes_written=len(kept),
+                             seconds=0.0)
+
+
+class LineStore:
+    """The store. Right in everything, one step a method, for others to get one of them wrong."""
+
+    def __init__(self, folder: Path, *, files: Files | None = None, policy: Policy[LineView, LineChoice] | None = None,
+                 clock: Clock | None = None) -> None:
+        self._folder = folder
+        self._files: Files = files or LocalFiles()
+        self._policy: Policy[LineView, LineChoice] = policy or MinGarbage()
+        self._clock: Clock = clock or ManualClock()
+        self._owner = Ownership(f"the lines in {folder}")
+        self._lock = FolderLock(folder)
+        try:
+            sync_names(self._files, folder)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def write(self, number: int, lines: Sequence[str]) -> None:
+        """One file of lines; durable on return."""
+        self._require_open()
+        write_durably(self._files, self._path(number), [f"{line}\n".encode() for line in lines])
+
+    def read(self, number: int) -> list[str]:
+        """The lines of a file that are no garbage."""
+        data = self._path(number).read_bytes()
+        if b"\x00" in data:
+            raise CorruptData(path=self._path(number), offset=data.index(b"\x00"), expected="text", found="a zero")
+        return [line for line in data.decode().splitlines() if not line.startswith("#")]
+
+    def view(self, *, budget: Budget | None = None) -> LineView:
+        self._require_open()
+        self._checked(budget=budget)
+        return LineView(str(self._folder), tuple(self._line_file(path) for path in self._paths()))
+
+    def plan(self, policy: Policy[LineView, LineChoice] | None = None, *, view: LineView | None = None) -> LinePlan:
+        self._require_open()
+        self._checked(policy=policy, view=view)
+        chosen = self.choice(policy or self._policy, self.view() if view is None else view)
+        return LinePlan(str(self._folder), chosen.files, chosen.why, self.room())
+
+    def choice(self, policy: Policy[LineView, LineChoice], view: LineView) -> LineChoice:
+        found: object = policy.choose(view, self._clock.now())
+        if not isinstance(found, LineChoice):
+            raise InvalidInput(f"the policy {policy.name} chose {found!r}; choose() has to answer a LineChoice")
+        return found
+
+    def room(self) -> int | None:
+        return self._files.available_bytes(self._folder)
+
+    def compact(self, plan: LinePlan | None = None, *, policy: Policy[LineView, LineChoice] | None = None,
+                executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
+                fence: CommitFence | None = None) -> Done[int] | Skipped | Failed:
+        self._require_open()
+        self._checked(plan=plan, policy=policy, executor=executor, budget=budget, observer=observer, fence=fence)
+        self.require_one_of(plan, policy)
+        with self._owner.begin(budget) as run:
+            if run is None:
+                return self.busy()
+            return self.carry_out(run, plan, policy, executor or LocalExecutor(), self.told(run, observer), fence)
+
+    def require_one_of(self, plan: LinePlan | None, policy: object) -> None:
+        if plan is not None and policy is not None:
+            raise InvalidInput("a plan and a policy were given; give one of them")
+        if plan is not None and plan.store != str(self._folder):
+            raise InvalidInput(f"this is a plan of {plan.store}; make one of {self._folder}")
+
+    def busy(self) -> Skipped:
+        return Skipped("1 compaction is under way", is_busy=True)
+
+    def told(self, run: Run, observer: Observer | None) -> Observer:
+        return run.observer(observer)
+
+    def carry_out(self, run: Run, plan: LinePlan | None, policy: Policy[LineView, LineChoice] | None,
+                  executor: Executor, observer: Observer, fence: CommitFence | None) -> Done[int] | Skipped | Failed:
+        observer.event("lines_compaction_begins", {})
+        if plan is None:
+            plan = self.plan(policy)
+        if plan.is_empty:
+            return Skipped(plan.why)
+        if self.is_outdated(plan):
+            return Failed(Stale(f"the files of the plan {plan!r} have changed; make a new one"))
+        room = self.room()
+        if room is not None and room < plan.bytes_needed:
+            return Skipped(f"{plan.bytes_needed} bytes are needed, and there is room for {room}; free some")
+        committed = 0
+        try:
+            run.budget.check()
+            for outcome in self.rewritten(plan, executor, run.budget, observer):
+                if isinstance(outcome, RewriteFailure):
+                    raise outcome.error
+                run.budget.check()
+                self.commit(outcome, fence)
+                committed += 1
+        except _Unknown as error:
+            return Failed(error.cause, "unknown")
+        except CompactlibError as error:
+            return Failed(error, self.changed(committed))
+        finally:
+            self.clean_up()
+        return Done(committed)
+
+    def changed(self, committed: int) -> Any:
+        return "partly" if committed else "no"
+
+    def is_outdated(self, plan: LinePlan) -> bool:
+        return not set(plan.chosen) <= set(self.view().files)
+
+    def rewritten(self, plan: LinePlan, executor: Executor, budget: Budget,
+                  observer: Observer) -> Iterator[RewriteResult | RewriteFailure]:
+        """The outcome of each task, exactly once."""
+        tasks = {f"clean {file.number}": Clean(f"clean {file.number}", str(self._path(file.number)), self._files)
+                 for file in plan.chosen}
+        for outcome in self.answers(executor, list(tasks.values()), budget, observer):
+            if not isinstance(outcome, RewriteResult | RewriteFailure) or tasks.pop(outcome.task, None) is None:
+                raise InvalidInput(f"the executor answered {outcome!r}; one outcome a task is needed")
+            yield outcome
+        if tasks:
+            raise InvalidInput(f"the executor has not answered for {sorted(tasks)}")
+
+    def answers(self, executor: Executor, tasks: list[Clean], budget: Budget,
+                observer: Observer) -> Iterable[Any]:
+        try:
+            yield from executor.run(tasks, budget=budget, observer=observer)
+        except CompactlibError:
+            raise
+        except Exception as error:
+            raise foreign_error("clean", error) from error
+
+    def commit(self, result: RewriteResult, fence: CommitFence | None) -> None:
+        with self.guard(fence):
+            private = result.files[0].path
+            target = private.split(".lines")[0] + ".lines"
+            try:
+                self._files.rename(private, target)
+                self._files.sync_folder(self._folder)
+            except CompactlibError as error:
+                raise _Unknown(error) from error
+
+    def guard(self, fence: CommitFence | None) -> contextlib.AbstractContextManager[object]:
+        return contextlib.nullcontext() if fence is None else fence.guard()
+
+    def clean_up(self) -> int:
+        leftovers = [path for path in self._folder.iterdir() if path.suffix == ".new"]
+        for path in leftovers:
+            with contextlib.suppress(CompactlibError):
+                self._files.unlink(path)
+        return len(leftovers)
+
+    def reclaim(self, *, budget: Budget | None = None) -> Done[int] | Skipped | Failed:
+        self._require_open()
+        self._checked(budget=budget)
+        with self._owner.begin(budget) as run:
+            return self.busy() if run is None else Done(self.clean_up())
+
+    def verify(self, *, budget: Budget | None = None) -> VerifyReport:
+        self._require_open()
+        findings, size = [], 0
+        for path in self._paths():
+            size += path.stat().st_size
+            try:
+                self.read(int(path.stem))
+            except CompactlibError as error:
+                findings.append(Finding("damage", str(path), "a line has changed", error))
+        return VerifyReport(tuple(findings), len(self._paths()), size)
+
+    def status(self) -> LineStatus:
+        return LineStatus(self.is_busy(), len(self._paths()))
+
+    def is_busy(self) -> bool:
+        return self._owner.is_running
+
+    def audit(self) -> None:
+        if not self._folder.is_dir():
+            raise AuditFailed(f"{self._folder} is gone")
+
+    def close(self) -> None:
+        self._owner.close()
+        self._lock.release()
+
+    def _require_open(self) -> None:
+        if self._owner.is_closed:
+            raise Closed(f"{self._folder} was closed; open it again")
+        self._lock.require_mine()
+
+    def _checked(self, **given: object) -> None:
+        needed = {"plan": ("is_empty",), "policy": ("choose", "name"), "executor": ("run",), "budget": ("lend",),
+                  "observer": ("event",), "fence": ("guard",), "view": ("files",)}
+        for name, value in given.items():
+            if value is not None and not all(hasattr(value, each) for each in needed[name]):
+                raise InvalidInput(f"{name} is {value!r}; it needs {', '.join(needed[name])}")
+
+    def _paths(self) -> list[Path]:
+        return sorted(path for path in self._folder.iterdir() if path.suffix == ".lines")
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:04}.lines"
+
+    def _line_file(self, path: Path) -> LineFile:
+        lines = path.read_bytes().splitlines(True)
+        garbage = sum(len(line) for line in lines if line.startswith(b"#"))
+        return LineFile(int(path.stem), sum(map(len, lines)), garbage)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({os.fspath(self._folder)!r})"
+
+
+class _Unknown(Exception):
+    """The commit may have happened."""
+
+    def __init__(self, cause: CompactlibError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
