@@ -1,10 +1,11 @@
-"""A versioned catalog whose history is cut once no node needs it any more (Apache Ignite 3; `seeds/catalog.md`).
+"""A versioned catalog whose history is cut once no node needs it any more, as in Apache Ignite 3.
 
-Schema changes make versions, kept in an update log in a key-value store. A coordinator asks every node what it still
-needs, finds the highest version below which nobody needs anything, and puts a snapshot in the place of what lies below.
+Schema changes make versions, kept in an update log in a key-value store. A `CatalogService` offers the contract:
+`view` is what is retained and what every node still needs of it, `plan` the highest version below which nobody needs
+anything, `compact` puts a snapshot in the place of what lies below, `reclaim` deletes what a cut has left behind.
 
->>> from compactlib.catalog import (ActiveTransactions, Assignments, CatalogService, CreateSchema, CreateZone,
-...                                 DecisionInput, HybridClock, LocalNeeds, NodeId, Topology, UpdateLog, decide)
+>>> from compactlib.catalog import (ActiveTransactions, CatalogService, CreateSchema, CreateZone, HybridClock,
+...                                 LocalNeeds, NodeId, Topology, UpdateLog)
 >>> from compactlib.clock import ManualClock
 >>> from compactlib.kv import MemoryStore
 >>> service = CatalogService(UpdateLog(MemoryStore()), HybridClock(ManualClock(1000.0)))
@@ -12,16 +13,17 @@ needs, finds the highest version below which nobody needs anything, and puts a s
 1
 >>> [service.execute([CreateSchema(f"S{number}")]).version for number in (2, 3)]
 [2, 3]
->>> transactions = ActiveTransactions(lambda: service.view, service.clock)
->>> needs = LocalNeeds(NodeId("A"), lambda: service.view, transactions=transactions)
->>> decision = decide(DecisionInput(reports=(needs.report(),), history=service.view, topology=Topology.of("A"),
-...                                 low_watermark=service.catalog(2).activation, assignments=Assignments(),
-...                                 now=service.clock.now()))
->>> print(decision.explain())
-compact up to version 2 (of 0 to 3)
+>>> print(service.compact().reason)
+nobody knows what the cluster needs; give view() its topology and the reports of its nodes, or connect() a source
+>>> transactions = ActiveTransactions(lambda: service.history, service.clock)
+>>> needs = LocalNeeds(NodeId("A"), lambda: service.history, transactions=transactions)
+>>> plan = service.plan(view=service.view(reports=[needs.report()], topology=Topology.of("A"),
+...                                       low_watermark=service.catalog(2).activation))
+>>> print(plan.explain())
+history is cut to version 2 (of 0 to 3): nobody needs what lies below
   low watermark at 1001500 allows up to version 2 (of the coordinator)
->>> service.compact(decision.target).stats.previous, service.view
-(1, HistoryView(versions 2 to 3))
+>>> service.compact(plan).stats.before, service.history
+(0, HistoryView(versions 2 to 3))
 """
 
 from typing import TYPE_CHECKING
@@ -60,7 +62,6 @@ if TYPE_CHECKING:
     from compactlib.catalog.log_model import (
         AlreadyCompacted,
         Appended,
-        Fence,
         LogState,
         LostRace,
         SnapshotSaved,
@@ -84,6 +85,8 @@ if TYPE_CHECKING:
     from compactlib.catalog.needs import LocalNeeds, NeedSource, PartitionSource, TransactionSource
     from compactlib.catalog.partitions import HostedPartitions
     from compactlib.catalog.pins import Pin, Pins
+    from compactlib.catalog.plan import CatalogPlan, CutReport
+    from compactlib.catalog.policy import Cut, CutToBound, KeepSeconds, KeepVersions
     from compactlib.catalog.published import FlushTicket, PublishedTimes
     from compactlib.catalog.rebalance import (
         Placement,
@@ -93,11 +96,12 @@ if TYPE_CHECKING:
         ZoneProgress,
         rebalance_minimum,
     )
-    from compactlib.catalog.reclaim import reclaim
+    from compactlib.catalog.reclaim import CatalogReclaim
     from compactlib.catalog.records import Update
     from compactlib.catalog.recover import recover_history
     from compactlib.catalog.safety import check_target
-    from compactlib.catalog.service import CatalogService, Executed
+    from compactlib.catalog.service import CatalogService, CatalogStatus, Executed
+    from compactlib.catalog.source import ClusterSource
     from compactlib.catalog.table_commands import (
         AddColumns,
         AlterColumn,
@@ -114,7 +118,8 @@ if TYPE_CHECKING:
     from compactlib.catalog.timestamp import HybridClock, Timestamp
     from compactlib.catalog.transactions import ActiveTransactions, Transaction
     from compactlib.catalog.update_log import UpdateLog
-    from compactlib.catalog.verdict import Compact, Decision, DecisionInput, Explanation, Hold, Limit
+    from compactlib.catalog.verdict import Compact, Decision, Explanation, Hold, Limit
+    from compactlib.catalog.view import CatalogView
     from compactlib.catalog.watermark import LowWatermark
 
 __all__ = [
@@ -129,9 +134,14 @@ __all__ = [
     "Catalog",
     "CatalogHistory",
     "CatalogHost",
+    "CatalogPlan",
+    "CatalogReclaim",
     "CatalogService",
+    "CatalogStatus",
+    "CatalogView",
     "Change",
     "ChooseDefaultZone",
+    "ClusterSource",
     "Column",
     "ColumnType",
     "Command",
@@ -141,8 +151,10 @@ __all__ = [
     "CreateTable",
     "CreateZone",
     "Culprit",
+    "Cut",
+    "CutReport",
+    "CutToBound",
     "Decision",
-    "DecisionInput",
     "Descriptor",
     "DropColumns",
     "DropIndex",
@@ -153,7 +165,6 @@ __all__ = [
     "Executed",
     "Explanation",
     "Factor",
-    "Fence",
     "Floor",
     "FlushTicket",
     "HistoryView",
@@ -163,6 +174,8 @@ __all__ = [
     "Index",
     "IndexBuilds",
     "IndexStatus",
+    "KeepSeconds",
+    "KeepVersions",
     "Limit",
     "LocalHost",
     "LocalNeeds",
@@ -209,7 +222,6 @@ __all__ = [
     "decide",
     "plan_update",
     "rebalance_minimum",
-    "reclaim",
     "recover_history",
 ]
 
@@ -224,7 +236,7 @@ load_lazily(__name__, {
     ".host": ("CatalogHost",),
     ".index_builds": ("IndexBuilds",),
     ".local_host": ("LocalHost",),
-    ".log_model": ("AlreadyCompacted", "Appended", "Fence", "LogState", "LostRace", "SnapshotSaved"),
+    ".log_model": ("AlreadyCompacted", "Appended", "LogState", "LostRace", "SnapshotSaved"),
     ".log_reader": ("LogReader",),
     ".messages": ("ZoneResult",),
     ".model": ("RESTRICTIONS", "Assignments", "Culprit", "Factor", "Floor", "Need", "NodeId", "NodeReport",
@@ -232,19 +244,23 @@ load_lazily(__name__, {
     ".needs": ("LocalNeeds", "NeedSource", "PartitionSource", "TransactionSource"),
     ".partitions": ("HostedPartitions",),
     ".pins": ("Pin", "Pins"),
+    ".plan": ("CatalogPlan", "CutReport"),
+    ".policy": ("Cut", "CutToBound", "KeepSeconds", "KeepVersions"),
     ".published": ("FlushTicket", "PublishedTimes"),
     ".rebalance": ("Placement", "PlacementSource", "PlacementTracker", "RebalanceNeed", "ZoneProgress",
                    "rebalance_minimum"),
-    ".reclaim": ("reclaim",),
+    ".reclaim": ("CatalogReclaim",),
     ".records": ("Update",),
     ".recover": ("recover_history",),
     ".safety": ("check_target",),
-    ".service": ("CatalogService", "Executed"),
+    ".service": ("CatalogService", "CatalogStatus", "Executed"),
+    ".source": ("ClusterSource",),
     ".table_commands": ("AddColumns", "AlterColumn", "CreateIndex", "CreateTable", "DropColumns", "DropIndex",
                         "DropTable", "MakeIndexAvailable", "RemoveIndex", "RenameTable", "StartBuildingIndex"),
     ".timestamp": ("HybridClock", "Timestamp"),
     ".transactions": ("ActiveTransactions", "Transaction"),
     ".update_log": ("UpdateLog",),
-    ".verdict": ("Compact", "Decision", "DecisionInput", "Explanation", "Hold", "Limit"),
+    ".verdict": ("Compact", "Decision", "Explanation", "Hold", "Limit"),
+    ".view": ("CatalogView",),
     ".watermark": ("LowWatermark",),
 })

@@ -143,15 +143,15 @@ class Coordinator:
     def decided(self, event: Decided, now: float) -> None:
         """The decision is there."""
         running = self._of_ticket(event.ticket)
-        if running is not None and running.compaction.decision is None:
-            running.decided(event.decision, now)
+        if running is not None and running.compaction.plan is None:
+            running.decided(event.plan, now)
             self._end_if_done(now)
 
     def snapshot_written(self, event: SnapshotWritten, now: float) -> None:
         """The snapshot is there."""
         running = self._of_ticket(event.ticket)
-        if running is not None and running.compaction.decision is not None:
-            running.snapshot_written(event.moved)
+        if running is not None and running.compaction.plan is not None:
+            running.snapshot_written(event.outcome)
             self._end_if_done(now)
 
     def broke(self, event: Broke, now: float) -> None:
@@ -265,12 +265,12 @@ class Coordinator:
     def _end(self, running: Round, now: float) -> None:
         publication = running.publication.outcome
         compaction = running.compaction.outcome
-        assert publication is not None
-        assert compaction is not None
+        if publication is None or compaction is None:
+            raise AuditFailed(f"{running.id} ends before both of its processes have")
         self._out.put(Tell(RoundReport(
             round=running.id, triggers=running.triggers,
             answered=tuple(report.node for report in running.collection.in_order()),
-            missing=running.collection.missing(), decision=running.compaction.decision, compaction=compaction,
+            missing=running.collection.missing(), plan=running.compaction.plan, compaction=compaction,
             publication=publication, repeated=running.collection.repeated, seconds=now - running.started,
         )))
         if self._options.interval_seconds is not None and self.coordinating:

@@ -1,7 +1,7 @@
 """`decide`: from what every node reported to the version up to which history may be cut. A pure function.
 
 The lowest time that anybody needs is the *bound*. The version in force at the bound stays readable, as the snapshot, so
-it is the highest candidate (`retention_margin` moves it down). From there the search goes down to the highest version
+it is the highest candidate; a policy may choose a lower one. From there the search goes down to the highest version
 that no index build, missing node or missing partition forbids: an index build as the last change, or a table created a
 moment ago, does not stop everything (seeds/catalog.md, compaction process; notes/catalog.md 1.12, weaknesses 1, 2, 8).
 """
@@ -9,6 +9,7 @@ moment ago, does not stop everything (seeds/catalog.md, compaction process; note
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -16,24 +17,29 @@ from compactlib.catalog.catalog import Catalog
 from compactlib.catalog.errors import DuplicateReport, EmptyTopology, TimeBeforeHistory
 from compactlib.catalog.history import HistoryView
 from compactlib.catalog.hosting_check import HOSTING_FACTORS, MAX_CULPRITS, HostingCheck
-from compactlib.catalog.model import Culprit, Factor, Floor, NodeReport
+from compactlib.catalog.model import Culprit, Factor, Floor, NodeReport, Unavailable
 from compactlib.catalog.timestamp import HIGHEST, Timestamp
-from compactlib.catalog.verdict import Compact, Decision, DecisionInput, Explanation, Hold, Limit
-from compactlib.errors import InvalidInput
+from compactlib.catalog.verdict import Compact, Decision, Explanation, Hold, Limit
 
-__all__ = ["decide"]
+if TYPE_CHECKING:
+    from compactlib.catalog.view import CatalogView
+
+__all__ = ["bound_of", "decide", "version_at"]
 
 _BLOCKS_ALL = (Factor.NO_ANSWER, Factor.UNAVAILABLE)
 
 
-def decide(given: DecisionInput) -> Decision:
+def decide(given: CatalogView, *, at_most: int | None = None) -> Decision:
     """The target up to which history may be cut, or why nothing can be.
+
+    Args:
+        given: what the nodes need.
+        at_most: the highest version that is wanted; default: the one in force now.
 
     Raises:
         EmptyTopology: there are no nodes.
         DuplicateReport: a node is in `reports` twice.
         AssignmentsMissing: the assignments of a live table of the candidate version are not known.
-        InvalidInput: the retention margin is negative.
 
     Cost: O(nodes x tables) bitmap tests; linear in each.
     """
@@ -42,24 +48,36 @@ def decide(given: DecisionInput) -> Decision:
     floors = _floors(given, reports)
     unknown = _unknown(given, reports)
     bound = min((floor.time for lowest in floors.values() for floor in lowest[:1]), default=None)
-    wanted = _steps_down(view, _version_at(view, given.now), given.retention_margin)
+    wanted = version_at(view, given.now)
+    if wanted is not None and at_most is not None and at_most < wanted:
+        wanted = at_most
     if wanted is None or wanted <= view.earliest:
         return Hold(None, Explanation(earliest=view.earliest, latest=view.latest,
                                       wanted=view.earliest, bound=bound))
     search = _Search(given, reports)
-    allowed = None if unknown or bound is None else _allowed(view, bound, given.retention_margin)
+    allowed = None if unknown or bound is None else version_at(view, bound)
     ceiling = view.earliest if allowed is None else min(allowed, wanted)
     target = search.highest(ceiling)
-    limits = [*unknown, *_timed(view, floors, wanted, given.retention_margin), *search.limits(wanted, ceiling)]
+    limits = [*unknown, *_timed(view, floors, wanted), *search.limits(wanted, ceiling)]
     why = Explanation(earliest=view.earliest, latest=view.latest, wanted=wanted, bound=bound,
                       limits=tuple(sorted(_merged(limits), key=_strength)))
     return Compact(target, why) if target > view.earliest else Hold(why.limits[0].factor, why)
 
 
-def _checked(given: DecisionInput) -> Mapping[str, NodeReport]:
+def bound_of(given: CatalogView) -> Timestamp | None:
+    """The lowest time that anybody needs; `None` if it is not known.
+
+    Raises:
+        EmptyTopology, DuplicateReport: as `decide`.
+    """
+    reports = _checked(given)
+    if _unknown(given, reports):
+        return None
+    return min((floor.time for _, floor in _all_floors(given, reports)), default=None)
+
+
+def _checked(given: CatalogView) -> Mapping[str, NodeReport]:
     """The reports by node name."""
-    if given.retention_margin < 0:
-        raise InvalidInput(f"retention_margin is {given.retention_margin}; give 0 or more versions")
     if not given.topology.nodes:
         raise EmptyTopology("a decision needs at least one node in the topology; wait until it is known")
     reports: dict[str, NodeReport] = {}
@@ -72,7 +90,7 @@ def _checked(given: DecisionInput) -> Mapping[str, NodeReport]:
 # --- times ------------------------------------------------------------------------------------------------------------
 
 
-def _floors(given: DecisionInput, reports: Mapping[str, NodeReport]) -> dict[Factor, list[Floor]]:
+def _floors(given: CatalogView, reports: Mapping[str, NodeReport]) -> dict[Factor, list[Floor]]:
     """The lowest floors of each factor: all that share its lowest time, each naming its node."""
     lowest: dict[Factor, list[Floor]] = {}
     for node, floor in _all_floors(given, reports):
@@ -84,9 +102,12 @@ def _floors(given: DecisionInput, reports: Mapping[str, NodeReport]) -> dict[Fac
     return lowest
 
 
-def _all_floors(given: DecisionInput, reports: Mapping[str, NodeReport]) -> Iterator[tuple[str, Floor]]:
+def _all_floors(given: CatalogView, reports: Mapping[str, NodeReport]) -> Iterator[tuple[str, Floor]]:
     if given.low_watermark is not None:
         yield "", Floor(Factor.LOW_WATERMARK, given.low_watermark, Culprit(owner="of the coordinator"))
+    for need in given.needs:
+        if isinstance(need, Floor):
+            yield "", need
     for name, report in reports.items():
         for floor in report.floors:
             yield name, floor
@@ -98,39 +119,29 @@ def _of_node(node: str, floor: Floor) -> Floor:
     return attrs.evolve(floor, culprit=attrs.evolve(floor.culprit, node=node))
 
 
-def _version_at(view: HistoryView, time: Timestamp) -> int | None:
+def version_at(view: HistoryView, time: Timestamp) -> int | None:
+    """The version in force at `time`; `None` if it is not retained."""
     try:
         return view.version_at(time)
     except TimeBeforeHistory:
         return None
 
 
-def _steps_down(view: HistoryView, version: int | None, steps: int) -> int | None:
-    for _ in range(steps):
-        if version is None:
-            return None
-        version = view.below(version)
-    return version
-
-
-def _allowed(view: HistoryView, time: Timestamp, margin: int) -> int | None:
-    """The version that a floor at `time` allows; `None` if it needs more than is retained."""
-    return _steps_down(view, _version_at(view, time), margin)
-
-
-def _timed(view: HistoryView, floors: Mapping[Factor, list[Floor]], wanted: int, margin: int) -> Iterator[Limit]:
+def _timed(view: HistoryView, floors: Mapping[Factor, list[Floor]], wanted: int) -> Iterator[Limit]:
     for factor, lowest in floors.items():
-        allows = _allowed(view, lowest[0].time, margin)
+        allows = version_at(view, lowest[0].time)
         if allows is None or allows < wanted:
             yield Limit(factor=factor, allows=allows, time=lowest[0].time, more=max(len(lowest) - MAX_CULPRITS, 0),
                         culprits=tuple(floor.culprit for floor in lowest[:MAX_CULPRITS]))
 
 
-def _unknown(given: DecisionInput, reports: Mapping[str, NodeReport]) -> list[Limit]:
+def _unknown(given: CatalogView, reports: Mapping[str, NodeReport]) -> list[Limit]:
     """What keeps the bound from being known at all."""
     silent = [Culprit(node=name, owner=told) for name, told in _silent(given, reports)]
     waiting = [attrs.evolve(one.culprit, node=one.culprit.node or name, owner=f"{one.factor}: {one.reason}")
                for name, report in reports.items() for one in report.unavailable]
+    waiting += [attrs.evolve(one.culprit, owner=f"{one.factor}: {one.reason}") for one in given.needs
+                if isinstance(one, Unavailable)]
     if given.low_watermark is None:
         waiting.append(Culprit(owner=f"{Factor.LOW_WATERMARK}: the coordinator has none yet"))
     return [Limit(factor=factor, allows=None, culprits=tuple(found[:MAX_CULPRITS]),
@@ -138,7 +149,7 @@ def _unknown(given: DecisionInput, reports: Mapping[str, NodeReport]) -> list[Li
             for factor, found in zip(_BLOCKS_ALL, (silent, waiting), strict=True) if found]
 
 
-def _silent(given: DecisionInput, reports: Mapping[str, NodeReport]) -> Iterator[tuple[str, str]]:
+def _silent(given: CatalogView, reports: Mapping[str, NodeReport]) -> Iterator[tuple[str, str]]:
     for node in sorted(given.topology.nodes):
         report = reports.get(node.name)
         if report is None:
@@ -153,11 +164,11 @@ def _silent(given: DecisionInput, reports: Mapping[str, NodeReport]) -> Iterator
 class _Search:
     """Finds the highest version that nothing in it forbids."""
 
-    def __init__(self, given: DecisionInput, reports: Mapping[str, NodeReport]) -> None:
+    def __init__(self, given: CatalogView, reports: Mapping[str, NodeReport]) -> None:
         self._view = given.history
         marks = [floor.time for report in reports.values() if (floor := report.floor(Factor.LOW_WATERMARK))]
         marks += [] if given.low_watermark is None else [given.low_watermark]
-        version = _version_at(given.history, min(marks)) if marks else None
+        version = version_at(given.history, min(marks)) if marks else None
         self._hosting = HostingCheck(
             reports=reports, members=frozenset(node.name for node in given.topology.nodes),
             assignments=given.assignments, now=given.history.at(given.now),

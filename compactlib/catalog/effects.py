@@ -14,10 +14,11 @@ import attrs
 
 from compactlib.catalog.messages import Message, ZoneResult
 from compactlib.catalog.model import NodeReport, Topology
+from compactlib.catalog.plan import CatalogPlan, CutReport
 from compactlib.catalog.round_report import RoundReport, Trigger
 from compactlib.catalog.timestamp import Timestamp
-from compactlib.catalog.verdict import Compact, Decision
 from compactlib.errors import CompactlibError
+from compactlib.outcome import Outcome
 
 # ------------------------------------------------------------------------------------------------------------ events
 
@@ -93,15 +94,15 @@ class Decided:
     """`Decide` ended."""
 
     ticket: int
-    decision: Decision
+    plan: CatalogPlan
 
 
 @attrs.frozen
 class SnapshotWritten:
-    """`WriteSnapshot` ended: whether this call moved the earliest version, or it was there already."""
+    """`WriteSnapshot` ended, and in what."""
 
     ticket: int
-    moved: bool
+    outcome: Outcome[CutReport]
 
 
 @attrs.frozen
@@ -199,17 +200,15 @@ class Decide:
     ticket: int
     reports: tuple[NodeReport, ...]
     topology: Topology
+    term: int
 
 
 @attrs.frozen
 class WriteSnapshot:
-    """Check that the decision still holds and write the snapshot: `SnapshotWritten` or `Broke`."""
+    """Check that the plan still holds and carry it out: `SnapshotWritten` or `Broke`."""
 
     ticket: int
-    decision: Compact
-    reports: tuple[NodeReport, ...]
-    topology: Topology
-    term: int
+    plan: CatalogPlan
 
 
 @attrs.frozen

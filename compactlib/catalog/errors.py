@@ -157,6 +157,20 @@ class UnsafeCompaction(Conflict):
         self.detail = detail
 
 
+class CatalogMoved(Stale):
+    """What a plan was made from has changed since: nothing was cut. Plan anew, and carry that plan out.
+
+    Attributes:
+        what: what has changed, in one sentence.
+        target: the version up to which the plan cuts.
+    """
+
+    def __init__(self, *, what: str, target: int) -> None:
+        super().__init__(f"the plan to cut history to version {target} is outdated: {what}; plan anew")
+        self.what = what
+        self.target = target
+
+
 class EmptyTopology(InvalidInput):
     """A decision or a round was asked for over no nodes at all. Wait until the topology is known."""
 

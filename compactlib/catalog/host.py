@@ -1,6 +1,4 @@
 """`CatalogHost`: what a node asks of the database around it. Every method may block; each call has a deadline outside.
-
-Source: `seeds/catalog.md`, both processes.
 """
 
 from __future__ import annotations
@@ -10,8 +8,9 @@ from typing import Protocol
 
 from compactlib.catalog.messages import ZoneResult
 from compactlib.catalog.model import NodeReport, Topology
+from compactlib.catalog.plan import CatalogPlan, CutReport
 from compactlib.catalog.timestamp import Timestamp
-from compactlib.catalog.verdict import Compact, Decision
+from compactlib.outcome import Done, Failed, Skipped
 
 
 class CatalogHost(Protocol):
@@ -40,13 +39,12 @@ class CatalogHost(Protocol):
         whatever else can need a version, only after it was admitted there and the clocks' greatest skew has passed.
         """
 
-    def decide(self, reports: tuple[NodeReport, ...], topology: Topology) -> Decision:
-        """Look up the assignments and decide; reports may be missing."""
+    def plan(self, reports: tuple[NodeReport, ...], topology: Topology, term: int) -> CatalogPlan:
+        """Look up the assignments and decide; reports may be missing, and then the plan is empty and says whose."""
 
-    def write(self, decision: Compact, reports: tuple[NodeReport, ...], topology: Topology, term: int) -> bool:
-        """Check once more that the decision holds, and write the snapshot; whether history was cut by this call.
+    def compact(self, plan: CatalogPlan) -> Done[CutReport] | Skipped | Failed:
+        """Check once more that the plan holds, and carry it out.
 
-        Raises:
-            UnsafeCompaction: it does not hold any more; nothing was written. Part of it is that the membership is still
-                `topology`: a condition of the write itself, not a look before it.
+        Part of it is that the membership is still that of the plan: a condition of the write itself, not a look
+        before it.
         """

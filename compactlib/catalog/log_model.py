@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import attrs
 
-from compactlib.kv import Condition
-
 
 @attrs.frozen
 class LogState:
@@ -47,13 +45,13 @@ class SnapshotSaved:
     Attributes:
         version: its version.
         previous: the earliest version before.
-        snapshot_bytes: how long the snapshot is.
+        bytes_written: keys and records put: the snapshot, its pieces, the log's marks.
         deleted: records removed in the same step; `reclaim` removes what did not fit.
     """
 
     version: int
     previous: int
-    snapshot_bytes: int
+    bytes_written: int
     deleted: int
 
 
@@ -62,16 +60,3 @@ class AlreadyCompacted:
     """The log begins at this version or a later one; nothing was written."""
 
     earliest: int
-
-
-@attrs.frozen(kw_only=True)
-class Fence:
-    """What must still hold when a snapshot is written, or else it is refused.
-
-    Attributes:
-        term: the coordinator's term; recorded, and refused if a later one is. `None`: no term is looked at.
-        conditions: states of keys on which the decision was based: epochs of topology and assignments, ...
-    """
-
-    term: int | None = None
-    conditions: tuple[Condition, ...] = ()

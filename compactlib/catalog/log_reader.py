@@ -141,6 +141,14 @@ class LogReader:
             return None
         return found.value, found.predicate
 
+    def term(self) -> tuple[int, Predicate | None]:
+        """The term of the last coordinator that cut the log, 0 for none; and the state of its mark."""
+        found = self._get(keys.TERM)
+        if found is None:
+            return 0, None
+        (current,) = unseal_fields(keys.TERM, found[0], RecordType.TERM, "term")
+        return current, found[1]
+
     def _latest(self) -> tuple[int | None, Predicate | None]:
         found = self._get(keys.LATEST)
         if found is None:

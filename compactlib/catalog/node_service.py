@@ -353,10 +353,9 @@ class CompactionService:
             case ConfirmTopology():
                 return lambda: TopologyConfirmed(ticket, host.confirm(effect.topology))
             case Decide():
-                return lambda: Decided(ticket, host.decide(effect.reports, effect.topology))
+                return lambda: Decided(ticket, host.plan(effect.reports, effect.topology, effect.term))
             case WriteSnapshot():
-                return lambda: SnapshotWritten(ticket, host.write(effect.decision, effect.reports, effect.topology,
-                                                                  effect.term))
+                return lambda: SnapshotWritten(ticket, host.compact(effect.plan))
 
     def audit(self) -> None:
         """Check the node's state, and that nobody waits for a round that cannot come.

@@ -1,7 +1,7 @@
 """Pins: anybody holds a catalog version readable for a while, under a name that shows up in every explanation.
 
-Pins lie in the store that the whole cluster shares. Taking one moves an epoch in the same step, and a compaction that
-carries `Pins.condition()` in its fence is refused if the epoch has moved since: so a pin that was granted holds.
+Pins lie in the store that the whole cluster shares. Taking one moves an epoch in the same step, and a plan made before
+is refused if the epoch has moved since (`CatalogMoved`): so a pin that was granted holds.
 
 Every change demands that the pins it changes are still those that it has read, so that none brings an earlier pin back
 or removes a later one, however long its caller was held up.
@@ -187,7 +187,7 @@ class Pins:
         return None if lowest is None else Floor(Factor.PIN, lowest.time, Culprit(owner=f"pinned by {lowest.owner!r}"))
 
     def condition(self) -> Condition:
-        """The epoch as it is now. Ask before the round collects reports, and put it into the snapshot's `Fence`."""
+        """The epoch as it is now: as long as it has not moved, the pins are those that are read from here on."""
         return Condition(self._log.partition, keys.PIN_EPOCH, self._epoch()[1])
 
     def _epoch(self) -> tuple[int, Predicate | None]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Mapping
 
+import attrs
+
+from compactlib.budget import Budget
 from compactlib.catalog import keys
 from compactlib.catalog.errors import RecordMissing
+from compactlib.catalog.log_reader import LogReader
 from compactlib.catalog.records import RecordType, fields_of, unseal
 from compactlib.catalog.update_log import MAX_ATTEMPTS, UpdateLog
 from compactlib.kv import Delete
@@ -14,8 +17,21 @@ from compactlib.kv import Delete
 _RECLAIM_BATCH = 500
 
 
-def reclaim(log: UpdateLog) -> int:
-    """Delete what no snapshot and no version needs any more; returns how many keys. Restartable at any step.
+@attrs.frozen
+class CatalogReclaim:
+    """What a reclaim deleted.
+
+    Attributes:
+        keys: how many keys.
+        bytes_freed: of keys and records.
+    """
+
+    keys: int
+    bytes_freed: int
+
+
+def reclaim(log: UpdateLog, budget: Budget | None = None) -> CatalogReclaim:
+    """Delete what no snapshot and no version needs any more. Restartable at any step.
 
     Those are updates below the earliest version, and pieces of snapshots below it or of attempts that lost. The
     earliest version only rises and no key below it is ever written again, so a caller that was held up, while others
@@ -23,43 +39,53 @@ def reclaim(log: UpdateLog) -> int:
 
     Raises:
         RecordMissing, RecordDamaged, RecordTooNew: the snapshot with which the log begins cannot be read.
+        BudgetSpent: the budget ended; what was deleted until then is gone.
+    """
+    asked = Budget() if budget is None else budget
+    doomed = list(garbage(log, asked).items())
+    batch = min(_RECLAIM_BATCH, log.store.limits.max_transact)
+    for at in range(0, len(doomed), batch):
+        asked.check()
+        log.store.transact(deletes=[Delete(log.partition, key) for key, _ in doomed[at:at + batch]])
+    return CatalogReclaim(len(doomed), sum(size for _, size in doomed))
+
+
+def garbage(log: LogReader, budget: Budget) -> Mapping[bytes, int]:
+    """The keys that `reclaim` would delete now, each with the bytes that it and its record take.
+
+    Raises:
+        RecordMissing, RecordDamaged, RecordTooNew, BudgetSpent: as `reclaim`.
     """
     for _ in range(MAX_ATTEMPTS):
         state = log.state()
         if state is None or not state.compacted:
-            return 0
+            return {}
         try:
-            garbage = iter([*_garbage(log, state.earliest)])
-            break
+            return dict(_garbage(log, state.earliest, budget))
         except RecordMissing:
             again = log.state()
             if again is None or again.earliest == state.earliest:
                 raise
-    else:
-        return 0  # others cut the log again and again, and each of them reclaims
-    batch = min(_RECLAIM_BATCH, log.store.limits.max_transact)
-    deleted = 0
-    while doomed := list(islice(garbage, batch)):
-        log.store.transact(deletes=[Delete(log.partition, key) for key in doomed])
-        deleted += len(doomed)
-    return deleted
+    return {}  # others cut the log again and again, and each of them reclaims
 
 
-def _garbage(log: UpdateLog, earliest: int) -> Iterator[bytes]:
-    for version, key, _ in log._updates_from(0):
+def _garbage(log: LogReader, earliest: int, budget: Budget) -> Iterator[tuple[bytes, int]]:
+    for version, key, record in log._updates_from(0):
+        budget.check()
         if version >= earliest:
             break
-        yield key
+        yield key, len(key) + len(record)
     used = _pieces_of(log, earliest)
     with log.store.scan(log.partition, prefix=keys.CHUNKS) as entries:
         for entry in entries:
+            budget.check()
             version_found = keys.chunk_version(entry.key)
             # Above the earliest version somebody may be writing a snapshot right now.
             if version_found is not None and version_found <= earliest and entry.key not in used:
-                yield entry.key
+                yield entry.key, len(entry.key) + len(entry.value)
 
 
-def _pieces_of(log: UpdateLog, version: int) -> frozenset[bytes]:
+def _pieces_of(log: LogReader, version: int) -> frozenset[bytes]:
     key = keys.update_key(version)
     found = log._get(key)
     if found is None:

@@ -9,8 +9,8 @@ import attrs
 
 from compactlib.catalog.messages import RoundId
 from compactlib.catalog.model import NodeId
+from compactlib.catalog.plan import CatalogPlan, CutReport
 from compactlib.catalog.timestamp import Timestamp, show
-from compactlib.catalog.verdict import Compact, Decision
 from compactlib.errors import CompactlibError
 from compactlib.outcome import Done, Failed, Outcome
 from compactlib.report import Table
@@ -42,25 +42,6 @@ class NodeFailure:
 
     def __str__(self) -> str:
         return f"{self.node}{'' if self.zone is None else f', zone {self.zone}'}: {self.reason}"
-
-
-@attrs.frozen
-class CompactionStats:
-    """History was cut.
-
-    Attributes:
-        earliest: the version that is the earliest one now.
-        before: the earliest one when it was decided.
-        decision: why this one.
-    """
-
-    earliest: int
-    before: int
-    decision: Compact
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One row."""
-        return [{"earliest": self.earliest, "before": self.before}]
 
 
 @attrs.frozen
@@ -96,7 +77,7 @@ class RoundReport:
         triggers: what started it.
         answered: nodes whose reports were taken.
         missing: nodes without a report, and why.
-        decision: what was decided; `None` if it did not come to that.
+        plan: what was decided, and why; `None` if it did not come to that.
         compaction: the outcome of the process that cuts history.
         publication: the outcome of the process that updates the replicas; fails apart from the other.
         repeated: answers of nodes that had answered.
@@ -107,8 +88,8 @@ class RoundReport:
     triggers: tuple[Trigger, ...]
     answered: tuple[NodeId, ...]
     missing: tuple[NodeFailure, ...]
-    decision: Decision | None
-    compaction: Outcome[CompactionStats]
+    plan: CatalogPlan | None
+    compaction: Outcome[CutReport]
     publication: Outcome[PublicationStats]
     repeated: int
     seconds: float
@@ -161,7 +142,7 @@ def _told(outcome: Outcome[Any]) -> str:
     if not isinstance(outcome, Done):
         return f"skipped ({outcome.reason})"
     stats = outcome.stats
-    if isinstance(stats, CompactionStats):
+    if isinstance(stats, CutReport):
         return f"done, earliest {stats.before} -> {stats.earliest}"
     failures = f", {len(stats.failures)} FAILURES" if stats.failures else ""
     return f"done, {show(stats.time)} to {stats.published} partitions on {stats.nodes} nodes{failures}"

@@ -13,9 +13,9 @@ from compactlib.catalog.errors import DeadlinePassed, ReportsMissing, UnsafeComp
 from compactlib.catalog.messages import PublishAnswer, PublishTime, ReportRequest, RoundId
 from compactlib.catalog.model import Factor, NodeReport, Topology
 from compactlib.catalog.outbox import NodeOptions, Outbox
-from compactlib.catalog.round_report import CompactionStats, NodeFailure, PublicationStats, Trigger
+from compactlib.catalog.plan import CatalogPlan, CutReport
+from compactlib.catalog.round_report import NodeFailure, PublicationStats, Trigger
 from compactlib.catalog.timestamp import Timestamp
-from compactlib.catalog.verdict import Compact, Decision
 from compactlib.errors import AuditFailed, CompactlibError, InvalidInput
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 
@@ -76,11 +76,11 @@ class Collection:
 
 @attrs.define
 class CompactionProcess:
-    """Decide, then write the snapshot. `ticket` is the call of the host that is waited for, `None` between calls."""
+    """Plan, then write the snapshot. `ticket` is the call of the host that is waited for, `None` between calls."""
 
     ticket: int | None = None
-    decision: Decision | None = None
-    outcome: Outcome[CompactionStats] | None = None
+    plan: CatalogPlan | None = None
+    outcome: Outcome[CutReport] | None = None
 
 
 @attrs.define
@@ -171,20 +171,21 @@ class Round:
     def _start_compaction(self, now: float) -> None:
         ticket = self.compaction.ticket = self._out.ticket()
         self._out.set_timer(DECIDE_TIMER, now + self._options.decide_seconds)
-        self._out.put(Decide(ticket, self.collection.in_order(), self.collection.topology))
+        self._out.put(Decide(ticket, self.collection.in_order(), self.collection.topology,
+                             self.id.term))
 
-    def decided(self, decision: Decision, now: float) -> None:
+    def decided(self, plan: CatalogPlan, now: float) -> None:
         """Write the snapshot if there is one to write, and nothing has changed since the round began."""
         process = self.compaction
-        process.ticket, process.decision = None, decision
+        process.ticket, process.plan = None, plan
         self._out.cancel_timer(DECIDE_TIMER)
-        if not isinstance(decision, Compact):
-            process.outcome = Skipped(decision.explain().splitlines()[0])
+        if plan.target is None:
+            process.outcome = Skipped(plan.why)
             return
         missing = self.collection.missing()
         if missing:
             process.outcome = Failed(UnsafeCompaction(
-                rule="every node of the topology must have reported", target=decision.target,
+                rule="every node of the topology must have reported", target=plan.target,
                 detail=f"no report from {', '.join(failure.node for failure in missing)}"))
             return
         if self.topology_changed:
@@ -192,19 +193,12 @@ class Round:
             return
         process.ticket = self._out.ticket()
         self._out.set_timer(WRITE_TIMER, now + self._options.write_seconds)
-        self._out.put(WriteSnapshot(process.ticket, decision, self.collection.in_order(), self.collection.topology,
-                                    self.id.term))
+        self._out.put(WriteSnapshot(process.ticket, plan))
 
-    def snapshot_written(self, moved: bool) -> None:
+    def snapshot_written(self, outcome: Outcome[CutReport]) -> None:
         """The compaction is through."""
-        process = self.compaction
-        assert isinstance(process.decision, Compact)
-        process.ticket = None
+        self.compaction.ticket, self.compaction.outcome = None, outcome
         self._out.cancel_timer(WRITE_TIMER)
-        decision = process.decision
-        process.outcome = (
-            Done(CompactionStats(decision.target, decision.why.earliest, decision)) if moved else
-            Skipped(f"history begins at version {decision.target} or later already; somebody else cut it"))
 
     def compaction_broke(self, error: CompactlibError) -> None:
         """The compaction ends here; the publication goes on."""

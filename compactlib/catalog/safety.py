@@ -9,11 +9,11 @@ from __future__ import annotations
 from compactlib.catalog.catalog import Catalog
 from compactlib.catalog.errors import TimeBeforeHistory, UnsafeCompaction
 from compactlib.catalog.history import HistoryView
-from compactlib.catalog.model import Factor
-from compactlib.catalog.verdict import DecisionInput
+from compactlib.catalog.model import Factor, Unavailable
+from compactlib.catalog.view import CatalogView
 
 
-def check_target(given: DecisionInput, target: int) -> None:
+def check_target(given: CatalogView, target: int) -> None:
     """Check that cutting history to `target` takes nothing from anybody who reported, and that all who must have did.
 
     Raises:
@@ -38,7 +38,7 @@ def check_target(given: DecisionInput, target: int) -> None:
     _check_hosting(given, catalog)
 
 
-def _check_answers(given: DecisionInput, target: int) -> None:
+def _check_answers(given: CatalogView, target: int) -> None:
     reports = {report.node: report for report in given.reports}
     for node in sorted(given.topology.nodes):
         report = reports.get(node)
@@ -52,10 +52,14 @@ def _check_answers(given: DecisionInput, target: int) -> None:
                       f"{len(given.topology.nodes)} nodes, low watermark {given.low_watermark}")
 
 
-def _check_floors(given: DecisionInput, target: int) -> None:
+def _check_floors(given: CatalogView, target: int) -> None:
     floors = [(report.node.name, floor.factor, floor.time) for report in given.reports for floor in report.floors]
     if given.low_watermark is not None:
         floors.append(("the coordinator", Factor.LOW_WATERMARK, given.low_watermark))
+    for need in given.needs:
+        if isinstance(need, Unavailable):
+            raise _broken("every source must know what it needs (a)", target, f"{need.factor}: {need.reason}")
+        floors.append((str(need.culprit), need.factor, need.time))
     for name, factor, time in floors:
         needed = _needed(given.history, time)
         if needed is None or needed < target:
@@ -70,7 +74,7 @@ def _needed(view: HistoryView, time: int) -> int | None:
         return None
 
 
-def _check_dropped(given: DecisionInput, catalog: Catalog) -> None:
+def _check_dropped(given: CatalogView, catalog: Catalog) -> None:
     marks = [floor.time for report in given.reports for floor in report.floors
              if floor.factor is Factor.LOW_WATERMARK]
     marks += [] if given.low_watermark is None else [given.low_watermark]
@@ -82,7 +86,7 @@ def _check_dropped(given: DecisionInput, catalog: Catalog) -> None:
                           f"table {table.id} is, in version {version}")
 
 
-def _check_hosting(given: DecisionInput, catalog: Catalog) -> None:
+def _check_hosting(given: CatalogView, catalog: Catalog) -> None:
     now = given.history.at(given.now)
     hosted = {report.node.name: report.hosted for report in given.reports}
     required: dict[int, list[int]] = {}

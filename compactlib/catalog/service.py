@@ -9,13 +9,17 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import attrs
 
+from compactlib.arguments import require_method, require_type
+from compactlib.budget import Budget
 from compactlib.catalog.arguments import whole
 from compactlib.catalog.catalog import Catalog
 from compactlib.catalog.commands import Command, PlannedUpdate, plan_update
+from compactlib.catalog.compaction import CatalogCompaction
 from compactlib.catalog.errors import (
     ClockSkewExceeded,
     CommandRefused,
@@ -24,16 +28,31 @@ from compactlib.catalog.errors import (
     RetriesExhausted,
 )
 from compactlib.catalog.history import CatalogHistory, HistoryView
-from compactlib.catalog.log_model import AlreadyCompacted, Appended, Fence, LogState, SnapshotSaved
-from compactlib.catalog.reclaim import reclaim
+from compactlib.catalog.log_model import Appended, LogState
+from compactlib.catalog.model import Assignments, NodeReport, Topology
+from compactlib.catalog.pins import Pins
+from compactlib.catalog.plan import CatalogPlan, CutReport, plan_of
+from compactlib.catalog.policy import CatalogPolicy
+from compactlib.catalog.reclaim import CatalogReclaim
 from compactlib.catalog.records import Update
 from compactlib.catalog.recover import applied, recover_history
 from compactlib.catalog.timestamp import HybridClock, Timestamp, add_ms, ensured_activation, milliseconds, physical_ms
 from compactlib.catalog.update_log import MAX_ATTEMPTS, UpdateLog
-from compactlib.errors import AuditFailed, Busy, CompactlibError, InvalidInput
+from compactlib.catalog.verify import verify_log
+from compactlib.catalog.view import CatalogView
+from compactlib.errors import Busy, InvalidInput
+from compactlib.kv import Condition
 from compactlib.observe import Observer
-from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.report import Printed, VerifyReport
 from compactlib.runtime import tell, telling
+
+if TYPE_CHECKING:
+    from compactlib.catalog.source import ClusterSource
+    from compactlib.contract import CommitFence
+    from compactlib.rewrite import Executor
+
+ValueT = TypeVar("ValueT")
 
 _MAX_LOOKS = 100
 
@@ -70,6 +89,7 @@ class CatalogService:
         log: where versions are kept.
         clock: gives commit times; its skew is the cluster's limit.
         delay_seconds: how long after its commit a version becomes active: the time in which every node must hear of it.
+        policy: how much of what nobody needs is cut; default `CutToBound`.
         observer: told of versions (`catalog_version`) and cuts (`catalog_compacted`), of a log whose latest version
             was committed ahead of the clock by more than the skew (`catalog_clock_ahead`), and of clocks that jump.
 
@@ -79,7 +99,7 @@ class CatalogService:
     """
 
     def __init__(self, log: UpdateLog, clock: HybridClock, *, delay_seconds: float = 0.5,
-                 observer: Observer | None = None) -> None:
+                 policy: CatalogPolicy | None = None, observer: Observer | None = None) -> None:
         self.log = log
         self.clock = clock
         self._delay_ms = milliseconds(delay_seconds, name="delay_seconds")
@@ -90,9 +110,15 @@ class CatalogService:
         self._told_in: int | None = None  # the thread in which listeners are told at the moment
         self._news: deque[tuple[str, dict[str, Any]]] = deque()
         self._ready = threading.Condition()
+        require_type("log", log, UpdateLog, "an UpdateLog")
+        require_type("clock", clock, HybridClock, "a HybridClock")
+        _require_policy(policy)
         log.prepare()
         self._history = CatalogHistory(recover_history(log))
-        self._look_at_the_clock(self.view.catalog(self.view.latest))
+        self._compaction = CatalogCompaction(log, clock, policy=policy, observer=self._observer,
+                                             history=lambda: self.history, follow=self._take_in,
+                                             tell_news=self._tell_news)
+        self._look_at_the_clock(self.history.catalog(self.history.latest))
 
     def _look_at_the_clock(self, latest: Catalog) -> None:
         if latest.version:
@@ -104,7 +130,7 @@ class CatalogService:
     # --- looking ------------------------------------------------------------------------------------------------
 
     @property
-    def view(self) -> HistoryView:
+    def history(self) -> HistoryView:
         """The retained versions, immutable."""
         return self._history.view
 
@@ -114,7 +140,7 @@ class CatalogService:
         Raises:
             CatalogVersionNotFound: it is not retained, or does not exist yet.
         """
-        return self.view.catalog(version)
+        return self.history.catalog(version)
 
     def at(self, time: Timestamp) -> Catalog:
         """The catalog in force at `time`.
@@ -122,7 +148,7 @@ class CatalogService:
         Raises:
             TimeBeforeHistory: `time` is below the earliest retained activation.
         """
-        return self.view.at(time)
+        return self.history.at(time)
 
     def active(self) -> Catalog:
         """The catalog in force now; while a jump of the clock is in doubt, as if it had not jumped."""
@@ -156,6 +182,7 @@ class CatalogService:
             Busy: called by a listener.
             InvalidInput: the delay is negative, or there are too many commands.
         """
+        self._compaction.require_open()
         if self._told_in == threading.get_ident():
             raise Busy("a listener cannot execute commands: the version that it is told of counts as ready only when "
                        "it has returned; execute them in another thread, and do not wait for that one")
@@ -168,7 +195,7 @@ class CatalogService:
             with self._writing:
                 catalog, planned, attempts = self._write(batch, delay_ms, wait)
         finally:
-            self._tell_news()
+            self._tell_news(self._observer)
         # Nobody waits for a time while they keep others from writing.
         if wait and catalog.version:
             self.clock.wait_until(self._ensured(catalog))
@@ -183,7 +210,7 @@ class CatalogService:
         """
         for attempt in range(1, MAX_ATTEMPTS + 1):
             self._take_in()  # what is refused or needless is judged by the log, not by a view left behind
-            latest = self.view.catalog(self.view.latest)
+            latest = self.history.catalog(self.history.latest)
             try:
                 planned = plan_update(latest, commands)
             except CommandRefused as refused:
@@ -195,10 +222,10 @@ class CatalogService:
                 # Without asking the store again: a failure of that could not be told from one of the append.
                 made = applied(update, latest)
                 with self._following:
-                    if self.view.latest < made.version:
+                    if self.history.latest < made.version:
                         self._register(made, cut=False)
                 return made, planned, attempt
-        raise RetriesExhausted(attempts=MAX_ATTEMPTS, version=self.view.latest + 1)
+        raise RetriesExhausted(attempts=MAX_ATTEMPTS, version=self.history.latest + 1)
 
     def _next(self, latest: Catalog, planned: PlannedUpdate, delay_ms: int, wait: bool) -> Update:
         now = self.clock.now()
@@ -233,22 +260,24 @@ class CatalogService:
         Raises:
             RecordMissing, RecordDamaged, RecordTooNew: the log is broken; the view stays as it was.
         """
+        self._compaction.require_open()
         try:
             return self._take_in()
         finally:
-            self._tell_news()
+            self._tell_news(self._observer)
 
     def _take_in(self) -> int:
         with self._following:
             if self._told_in is not None:
                 return 0
-            before = self.view.latest
+            before = self.history.latest
             for _ in range(_MAX_LOOKS):
                 state = self.log.state()
                 known = 0 if state is None else state.latest
-                if known < self.view.latest:
-                    raise RecordMissing(key="latest", version=self.view.latest, expected=f"version {self.view.latest}, "
-                                        f"which was there before; the log ends at {known}")
+                if known < self.history.latest:
+                    raise RecordMissing(key="latest", version=self.history.latest,
+                                        expected=f"version {self.history.latest}, which was there before; the log ends "
+                                                 f"at {known}")
                 if state is None or self._caught_up(state):
                     break
                 try:
@@ -257,34 +286,34 @@ class CatalogService:
                     again = self.log.state()
                     if again is None or again.earliest == state.earliest:
                         raise
-            return self.view.latest - before
+            return self.history.latest - before
 
-    def _tell_news(self) -> None:
+    def _tell_news(self, observer: Observer) -> None:
         """Tell the observer what has happened, in no lock."""
         while self._news:
             try:
                 news = self._news.popleft()
             except IndexError:  # another thread was faster
                 return
-            self._observer.event(*news)
+            observer.event(*news)
 
     def _caught_up(self, state: LogState) -> bool:
-        return state.latest <= self.view.latest and (state.earliest <= self.view.earliest or not state.compacted)
+        return state.latest <= self.history.latest and (state.earliest <= self.history.earliest or not state.compacted)
 
     def _catch_up(self, state: LogState) -> None:
-        if state.compacted and state.earliest > self.view.latest:
+        if state.compacted and state.earliest > self.history.latest:
             self._register(self.log.snapshot(state.earliest), cut=True)
-        for record in self.log.read(self.view.latest + 1, state.latest):
+        for record in self.log.read(self.history.latest + 1, state.latest):
             if isinstance(record, Update):
-                self._register(applied(record, self.view.catalog(self.view.latest)), cut=False)
+                self._register(applied(record, self.history.catalog(self.history.latest)), cut=False)
             else:
                 self._register(record, cut=True)
-        if state.compacted and state.earliest > self.view.earliest:
+        if state.compacted and state.earliest > self.history.earliest:
             self._register(self.catalog(state.earliest), cut=True)
 
     def _register(self, catalog: Catalog, *, cut: bool) -> None:
-        is_new = catalog.version > self.view.latest
-        before = self.view.earliest
+        is_new = catalog.version > self.history.latest
+        before = self.history.earliest
         # Listeners first: a version counts as ready only after all of them have heard of it.
         if is_new:
             self._told_in = threading.get_ident()
@@ -304,7 +333,7 @@ class CatalogService:
         if cut:
             self._news.append(("catalog_compacted", {"earliest": catalog.version, "before": before}))
 
-    def wait_ready(self, version: int, timeout_seconds: float) -> Catalog:
+    def wait_ready(self, version: int, wait_seconds: float) -> Catalog:
         """The catalog of a version, once it is registered here and every listener has heard of it.
 
         It may be active only later: see `Executed.ensured`. Somebody must `poll` meanwhile.
@@ -312,56 +341,228 @@ class CatalogService:
         Raises:
             NotReady: it was not in time.
             CatalogVersionNotFound: history has moved past it.
-            InvalidInput: the timeout is negative.
+            Closed: the service was closed.
+            InvalidInput: the wait is negative.
         """
         whole("version", version)
-        milliseconds(timeout_seconds, name="timeout_seconds")
+        milliseconds(wait_seconds, name="wait_seconds")
         with self._ready:
-            if not self._ready.wait_for(lambda: self.view.latest >= version, timeout_seconds):
-                raise NotReady(version=version, latest=self.view.latest)
+            owner = self._compaction.owner
+            in_time = self._ready.wait_for(lambda: self.history.latest >= version or owner.is_closed, wait_seconds)
+            if self.history.latest < version:
+                self._compaction.require_open()
+            if not in_time:
+                raise NotReady(version=version, latest=self.history.latest)
         return self.catalog(version)
 
-    # --- cutting ------------------------------------------------------------------------------------------------
+    # --- compaction ---------------------------------------------------------------------------------------------
 
-    def compact(self, version: int, fence: Fence | None = None) -> Outcome[SnapshotSaved]:
-        """Cut the log so that `version` becomes the earliest, and delete what lies below.
+    @property
+    def pins(self) -> Pins:
+        """The pins that hold versions of this catalog; every view takes them into account."""
+        return self._compaction.pins
 
-        It trusts its caller that nobody needs what goes: `decide` finds that out, and `check_target` checks it.
+    def connect(self, source: ClusterSource) -> None:
+        """Ask `source` from now on what the callers of `view` and `compact` do not say: who is there, who needs what.
 
         Raises:
-            CatalogVersionNotFound: `version` is not retained here.
+            InvalidInput: it is no `ClusterSource`.
         """
-        catalog = self.catalog(version)
-        try:
-            saved = self.log.save_snapshot(catalog, fence) if version else AlreadyCompacted(self.view.earliest)
-        except CompactlibError as error:
-            return Failed(error)
-        try:
-            reclaim(self.log)  # also what an attempt that died after its commit left behind
-            self.poll()
-        except CompactlibError as error:  # the cut stands; the next one deletes what is left
-            self._observer.event("catalog_reclaim_failed", {"version": version, "error": str(error)})
-        if isinstance(saved, AlreadyCompacted):
-            return Skipped(f"the log begins at version {saved.earliest} already")
-        return Done(saved)
+        require_method("source", source, "conditions", "topology", "reports", "assignments", "low_watermark")
+        self._compaction.source = source
+
+    def view(self, *, budget: Budget | None = None, reports: Sequence[NodeReport] | None = None,
+             topology: Topology | None = None, assignments: Assignments | None = None,
+             low_watermark: Timestamp | None = None, term: int | None = None,
+             conditions: Sequence[Condition] | None = None) -> CatalogView:
+        """What a plan is made from: what is retained, and what the nodes and the pins need of it.
+
+        What is not given is asked of the source (`connect`); without one it is not known, and then nothing is cut.
+
+        Args:
+            budget: is asked while the log's records are counted; each is read once.
+            reports: one a node that answered.
+            topology: all nodes that there are.
+            assignments: who must host what.
+            low_watermark: this node's.
+            term: the coordinator's; the log refuses one below the last.
+            conditions: states of keys of the log's store, read before the reports were, that must still hold when
+                history is cut.
+
+        Raises:
+            RecordMissing, RecordDamaged, RecordTooNew: the log or a pin cannot be read.
+            BudgetSpent, Closed: the budget has ended, the service was closed.
+            InvalidInput: an argument is of another type.
+        """
+        self._compaction.require_open()
+        _require_budget(budget)
+        for name, value, kind in (("topology", topology, Topology), ("assignments", assignments, Assignments),
+                                  ("low_watermark", low_watermark, int), ("term", term, int)):
+            require_type(name, value, (kind, NoneType), f"a {kind.__name__}")
+        asked = (budget or Budget()).lend()
+        with self._compaction.owner.cancels(asked):
+            try:
+                return self._compaction.view(
+                    asked, reports=_all_of("reports", reports, NodeReport), topology=topology, term=term,
+                    assignments=assignments, low_watermark=low_watermark,
+                    conditions=_all_of("conditions", conditions, Condition))
+            finally:
+                self._tell_news(self._observer)
+
+    def plan(self, policy: CatalogPolicy | None = None, *, view: CatalogView | None = None) -> CatalogPlan:
+        """The decision, with its explanation: up to which version history can be cut, and what keeps it from more.
+
+        Raises:
+            UnsafeCompaction: the policy chose more than is safe.
+            AssignmentsMissing: the assignments of a live table of the candidate version are not known.
+            InvalidInput: two reports of one node, or an argument is of another type.
+            Closed: the service was closed.
+        """
+        self._compaction.require_open()
+        _require_policy(policy)
+        require_type("view", view, (CatalogView, NoneType), "a CatalogView, as view() gives it")
+        return plan_of(self.view() if view is None else view, policy or self._compaction.policy, self.log)
+
+    def compact(self, plan: CatalogPlan | None = None, *, policy: CatalogPolicy | None = None,
+                executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
+                fence: CommitFence | None = None) -> Done[CutReport] | Skipped | Failed:
+        """Cut history as planned, and delete what lies below. Never cuts what a node, a pin or a policy may still need.
+
+        Without complete reports of the nodes it is `Skipped`, and says who is missing. Several services of one log may
+        try at once: one cuts, the others are `Skipped`, or `Failed(CatalogMoved)` if they were given a plan.
+
+        Args:
+            plan: of this catalog; default: what `plan(policy)` makes now.
+            policy: instead of the service's own.
+            executor: nothing is rewritten elsewhere: a snapshot is small, and this thread writes it.
+            budget: is asked before each piece of a snapshot, and between deletes.
+            observer: is told, besides the service's own.
+            fence: entered around each attempt to put the snapshot in the place of what lies below.
+
+        Raises:
+            InvalidInput: the plan is of another catalog, or comes with a policy; an argument is of another type.
+            Closed: the service was closed.
+        """
+        self._compaction.require_open()
+        require_type("plan", plan, (CatalogPlan, NoneType), "a CatalogPlan, as plan() gives it")
+        _require_policy(policy)
+        _require_budget(budget)
+        require_type("observer", observer, (Observer, NoneType), "an Observer")
+        for name, value, method in (("executor", executor, "run"), ("fence", fence, "guard")):
+            if value is not None:
+                require_method(name, value, method)
+        if plan is not None:
+            if policy is not None:
+                raise InvalidInput("a plan and a policy were given; a plan has its policy already: give one of them")
+            self._compaction.require_own(plan)
+        return self._compaction.compact(plan, policy, budget, observer, fence)
+
+    def reclaim(self, *, budget: Budget | None = None) -> Done[CatalogReclaim] | Skipped | Failed:
+        """Delete what lies below the cut, if a `compact` did not come to it.
+
+        Raises:
+            Closed: the service was closed.
+        """
+        self._compaction.require_open()
+        _require_budget(budget)
+        return self._compaction.reclaim(budget)
+
+    def verify(self, *, budget: Budget | None = None) -> VerifyReport:
+        """Read the whole log, hold it against what is in memory, and list what is damaged, missing or left over.
+
+        Raises:
+            BudgetSpent, Closed: the budget has ended, the service was closed.
+            Busy: the log was cut again and again while it was read.
+        """
+        self._compaction.require_open()
+        _require_budget(budget)
+        asked = (budget or Budget()).lend()
+        with self._compaction.owner.cancels(asked):
+            return verify_log(self.log, self.history, asked)
+
+    def status(self) -> CatalogStatus:
+        """The catalog in numbers, from memory."""
+        compaction, history = self._compaction, self.history
+        error = compaction.last_error
+        return CatalogStatus(
+            is_busy=compaction.owner.is_running, failures=compaction.failures,
+            last_error="" if error is None else f"{type(error).__name__}: {error}", earliest=history.earliest,
+            latest=history.latest, versions=len(history))
 
     def audit(self) -> None:
-        """Check the view, and that the log replays to it. Reads the whole log.
+        """Check the versions in memory against their own rules; `verify` holds them against the log.
 
         Raises:
-            AuditFailed: the view and the log differ.
-            RecordMissing, RecordDamaged, RecordTooNew: the log is broken.
+            AuditFailed: one is broken.
         """
-        self.poll()
-        with self._following:
-            self._history.audit()
-            replayed = recover_history(self.log)
-            for catalog in self.view:
-                known = replayed.catalog(catalog.version) if replayed.has(catalog.version) else None
-                if known is not None and known != catalog:
-                    raise AuditFailed(f"{catalog} is not what its log replays to")
-                if known is None and replayed.earliest <= catalog.version:
-                    raise AuditFailed(f"{catalog} is not in the log")
+        self._history.audit()
+        for catalog in self.history:
+            if catalog.version:
+                catalog.audit()
+
+    def close(self) -> None:
+        """Cancel what runs and wait for its end; whoever waits for a version is told. The log's store stays open.
+
+        Raises:
+            Busy: called from within a compaction, by an observer or a fence; nothing was done.
+        """
+        self._compaction.owner.close()
+        with self._ready:
+            self._ready.notify_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def __repr__(self) -> str:
-        return f"CatalogService(versions {self.view.earliest} to {self.view.latest})"
+        return f"CatalogService(versions {self.history.earliest} to {self.history.latest})"
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class CatalogStatus(Printed):
+    """A catalog in numbers.
+
+    Attributes:
+        is_busy: whether a compaction or a reclaim is under way in this service.
+        last_error: what reclaiming met last, as `Kind: message`; empty if nothing. The next compaction tries again.
+        failures: how often that was.
+        earliest: the earliest version retained.
+        latest: the latest one.
+        versions: how many are retained.
+    """
+
+    is_busy: bool
+    last_error: str
+    failures: int
+    earliest: int
+    latest: int
+    versions: int
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row."""
+        return [attrs.asdict(self)]
+
+    def _summary(self) -> str:
+        return (f"versions {self.earliest} to {self.latest}{', busy' if self.is_busy else ''}"
+                + (f"; {self.failures} failures, the last: {self.last_error}" if self.failures else ""))
+
+
+def _require_budget(budget: Budget | None) -> None:
+    require_type("budget", budget, (Budget, NoneType), "a Budget")
+
+
+def _require_policy(policy: CatalogPolicy | None) -> None:
+    if policy is not None:
+        require_method("policy", policy, "choose")
+
+
+def _all_of(name: str, values: Sequence[ValueT] | None, kind: type[ValueT]) -> tuple[ValueT, ...] | None:
+    if values is None:
+        return None
+    require_method(name, values, "__iter__")
+    found = tuple(values)
+    for one in found:
+        require_type(name, one, kind, f"a list of {kind.__name__}")
+    return found

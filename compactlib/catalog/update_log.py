@@ -8,8 +8,9 @@ it changes nothing, a crash after it leaves at most garbage that `reclaim` remov
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
@@ -17,14 +18,14 @@ from compactlib.catalog import keys
 from compactlib.catalog.arguments import whole
 from compactlib.catalog.catalog import Catalog
 from compactlib.catalog.errors import (
+    CatalogMoved,
     RecordMissing,
     RecordTooLarge,
     RetriesExhausted,
     SnapshotAboveLatest,
     StaleTerm,
-    UnsafeCompaction,
 )
-from compactlib.catalog.log_model import AlreadyCompacted, Appended, Fence, LostRace, SnapshotSaved
+from compactlib.catalog.log_model import AlreadyCompacted, Appended, LostRace, SnapshotSaved
 from compactlib.catalog.log_reader import LogReader
 from compactlib.catalog.records import (
     RecordType,
@@ -43,6 +44,9 @@ from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import EXISTS, Condition, Delete, KVStore, OutcomeUnknown, Predicate, PredicateFailed, Put
 from compactlib.runtime import look_until_seen
 
+if TYPE_CHECKING:
+    from compactlib.contract import CommitFence
+
 SeenT = TypeVar("SeenT")
 
 MAX_ATTEMPTS = 10
@@ -51,6 +55,7 @@ DEFAULT_CHUNK_BYTES = 256 * 1024
 """How long a snapshot may be before it is split; below the value limit of every known store."""
 DEFAULT_MAX_RECORD_BYTES = 64 * 1024 * 1024
 """The largest update or snapshot that is accepted."""
+_TOKEN_CHARS = 16
 _ENTRIES = (RecordType.UPDATE, RecordType.SNAPSHOT, RecordType.CHUNKED_SNAPSHOT)
 
 
@@ -69,6 +74,17 @@ class _Cut:
     latest: int
 
 
+@attrs.frozen
+class _Snapshot:
+    """A snapshot that is to be written, and what must hold then."""
+
+    version: int
+    term: int | None
+    conditions: tuple[Condition, ...]
+    fence: CommitFence | None
+    pace: Callable[[int], object]
+
+
 class UpdateLog(LogReader):
     """The log in one partition of a store. Holds no state of its own; any thread may call it.
 
@@ -77,7 +93,7 @@ class UpdateLog(LogReader):
         partition: the store's partition; one catalog each.
         chunk_bytes: snapshots longer than this are split.
         max_record_bytes: updates and snapshots longer than this are refused.
-        randomness: makes the tokens by which a writer knows its own records, and varies the pauses between looks.
+        rng: makes the tokens by which a writer knows its own records, and varies the pauses between looks.
         clock: waits between two looks for a write that got no answer.
 
     Raises:
@@ -85,7 +101,7 @@ class UpdateLog(LogReader):
     """
 
     def __init__(self, store: KVStore, partition: bytes = b"catalog", *, chunk_bytes: int = DEFAULT_CHUNK_BYTES,
-                 max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES, randomness: random.Random | None = None,
+                 max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES, rng: random.Random | None = None,
                  clock: Clock | None = None) -> None:
         whole("chunk_bytes", chunk_bytes, lowest=1024)
         whole("max_record_bytes", max_record_bytes, lowest=1024)
@@ -94,7 +110,7 @@ class UpdateLog(LogReader):
         super().__init__(store, partition)
         self._chunk_bytes = min(chunk_bytes, store.limits.max_value_bytes - 64)
         self._max_record_bytes = max_record_bytes
-        self._randomness = random.Random() if randomness is None else randomness
+        self._rng = random.Random() if rng is None else rng
         self._clock: Clock = SystemClock() if clock is None else clock
 
     def prepare(self) -> None:
@@ -125,7 +141,7 @@ class UpdateLog(LogReader):
         """What `look` sees; after a write without an answer it looks again if it fails, and leaves that unknown."""
         if unknown is None:
             return look()
-        return look_until_seen(look, unknown, clock=self._clock, rng=self._randomness)
+        return look_until_seen(look, unknown, clock=self._clock, rng=self._rng)
 
     # --- appending ----------------------------------------------------------------------------------------------
 
@@ -195,7 +211,7 @@ class UpdateLog(LogReader):
         return Put(self.partition, key, record)
 
     def _token(self) -> str:
-        return f"{self._randomness.getrandbits(64):016x}"
+        return f"{self._rng.getrandbits(4 * _TOKEN_CHARS):0{_TOKEN_CHARS}x}"
 
     def _check_size(self, key: bytes, record: bytes) -> None:
         if len(record) > self._max_record_bytes:
@@ -203,32 +219,42 @@ class UpdateLog(LogReader):
 
     # --- snapshots ----------------------------------------------------------------------------------------------
 
-    def save_snapshot(self, catalog: Catalog, fence: Fence | None = None) -> SnapshotSaved | AlreadyCompacted:
+    def save_snapshot(self, catalog: Catalog, *, term: int | None = None, conditions: Sequence[Condition] = (),
+                      fence: CommitFence | None = None,
+                      pace: Callable[[int], object] | None = None) -> SnapshotSaved | AlreadyCompacted:
         """Cut the log: `catalog` becomes its first record, everything below goes. One conditional multi-operation.
 
         A snapshot of more than `chunk_bytes` is first written in pieces, in a private place, which the same
         multi-operation then requires to be there.
 
+        Args:
+            catalog: the version to cut to.
+            term: the coordinator's term; recorded, and refused if a later one is. `None`: no term is looked at.
+            conditions: states of keys on which the decision was based: epochs of pins, topology, assignments, ...
+            fence: entered around each attempt of the multi-operation.
+            pace: called with a number of bytes before they are written; what it raises ends the attempt.
+
         Raises:
             SnapshotAboveLatest: the log does not reach this version, or is empty.
             StaleTerm: a coordinator of a later term has written.
-            UnsafeCompaction: one of the fence's conditions does not hold any more.
+            CatalogMoved: one of the conditions does not hold any more.
             RecordMissing: somebody deleted a piece of the snapshot that was just written.
             RecordTooLarge: the snapshot exceeds the limit, or has more pieces than the store changes in one step.
             RetriesExhausted: every attempt lost; nothing was cut.
             OutcomeUnknown: the store did not say whether it wrote, and it could not be seen.
         """
-        fence = Fence() if fence is None else fence
         state = self.state()
         if state is None or catalog.version > state.latest:
             raise SnapshotAboveLatest(version=catalog.version, latest=0 if state is None else state.latest)
         if catalog.version <= state.earliest:
             return AlreadyCompacted(state.earliest)
+        cut = _Snapshot(catalog.version, term, tuple(conditions), fence, pace or (lambda _: None))
         writer = self._token()
         key = keys.update_key(catalog.version)
         payload = encode_catalog(catalog, writer)
         self._check_size(key, payload)
-        record, chunks = self._staged(key, catalog.version, writer, payload)
+        record, chunks, staged = self._staged(key, cut, writer, payload)
+        cut.pace(len(key) + len(record))
         unknown: OutcomeUnknown | None = None
         for _ in range(MAX_ATTEMPTS):
             earliest, predicate = self._seen(self._earliest, unknown)
@@ -237,10 +263,10 @@ class UpdateLog(LogReader):
             if earliest[0] >= catalog.version:
                 if self._seen(lambda: self._is_ours(key, record), unknown):
                     return SnapshotSaved(version=catalog.version, previous=state.earliest,
-                                         snapshot_bytes=len(payload), deleted=0)
+                                         bytes_written=staged + len(key) + len(record), deleted=0)
                 return AlreadyCompacted(earliest[0])
             try:
-                saved = self._try_to_cut(catalog.version, fence, record, chunks, (earliest[0], predicate))
+                saved = self._try_to_cut(cut, record, chunks, (earliest[0], predicate))
             except OutcomeUnknown as error:
                 unknown = _unknown(error, f"snapshot of catalog version {catalog.version}")
                 continue
@@ -248,64 +274,90 @@ class UpdateLog(LogReader):
                 # It failed for certain, but an earlier one may still have happened.
                 raise unknown or error from error
             if saved is not None:
-                return attrs.evolve(saved, snapshot_bytes=len(payload))
+                return attrs.evolve(saved, bytes_written=saved.bytes_written + staged)
         raise unknown or RetriesExhausted(attempts=MAX_ATTEMPTS, version=catalog.version)
 
-    def _try_to_cut(self, version: int, fence: Fence, record: bytes, chunks: Sequence[bytes],
+    def _try_to_cut(self, cut: _Snapshot, record: bytes, chunks: Sequence[bytes],
                     earliest: tuple[int, Predicate | None]) -> SnapshotSaved | None:
         """One attempt; `None` if somebody else was first."""
-        conditions, puts = self._fenced(fence)
+        conditions, puts = self._of_term(cut)
         conditions += [Condition(self.partition, chunk, EXISTS) for chunk in chunks]
         conditions.append(Condition(self.partition, keys.EARLIEST, earliest[1]))
-        puts += [self._put(keys.update_key(version), record), self._put(keys.EARLIEST, seal_fields(
-            keys.EARLIEST, RecordType.EARLIEST, {"version": version, "compacted": True}))]
+        puts += [self._put(keys.update_key(cut.version), record), self._put(keys.EARLIEST, earliest_mark(cut.version))]
         room = self.store.limits.max_transact - len(conditions) - len(puts)
-        doomed = range(earliest[0], min(version, earliest[0] + room))
-        try:
-            self.store.transact(conditions, puts, [Delete(self.partition, keys.update_key(one)) for one in doomed])
-        except PredicateFailed as error:
-            self._explain_loss(error, fence, version)
-            return None
-        return SnapshotSaved(version=version, previous=earliest[0], snapshot_bytes=0, deleted=len(doomed))
+        doomed = range(earliest[0], min(cut.version, earliest[0] + room))
+        with nullcontext() if cut.fence is None else cut.fence.guard():
+            try:
+                self.store.transact(conditions, puts, [Delete(self.partition, keys.update_key(one)) for one in doomed])
+            except PredicateFailed as error:
+                self._explain_loss(error, cut)
+                return None
+        return SnapshotSaved(version=cut.version, previous=earliest[0], deleted=len(doomed),
+                             bytes_written=sum(len(put.key) + len(put.value) for put in puts))
 
-    def _staged(self, key: bytes, version: int, writer: str, payload: bytes) -> tuple[bytes, Sequence[bytes]]:
-        """The snapshot's record and the keys of its pieces, which are written."""
+    def _staged(self, key: bytes, cut: _Snapshot, writer: str, payload: bytes) -> tuple[bytes, Sequence[bytes], int]:
+        """The snapshot's record, the keys of its pieces, which are written, and how many bytes those took."""
+        record, pieces = self._framed(key, cut.version, writer, payload)
+        for chunk, piece in pieces.items():
+            cut.pace(len(chunk) + len(piece))
+            self.store.set(self.partition, chunk, piece)
+        return record, tuple(pieces), sum(len(chunk) + len(piece) for chunk, piece in pieces.items())
+
+    def snapshot_bytes(self, catalog: Catalog) -> int:
+        """How many bytes a snapshot of this version takes in the store, with its keys.
+
+        Raises:
+            RecordTooLarge: as `save_snapshot`.
+        """
+        key, writer = keys.update_key(catalog.version), "0" * _TOKEN_CHARS
+        record, pieces = self._framed(key, catalog.version, writer, encode_catalog(catalog, writer))
+        return len(key) + len(record) + sum(len(chunk) + len(piece) for chunk, piece in pieces.items())
+
+    def _framed(self, key: bytes, version: int, writer: str, payload: bytes) -> tuple[bytes, Mapping[bytes, bytes]]:
+        """A snapshot as it is stored: its record, and its pieces by key if it has to be split.
+
+        Raises:
+            RecordTooLarge: it has more pieces than the store changes in one step.
+        """
         if len(payload) <= self._chunk_bytes:
-            return seal(key, RecordType.SNAPSHOT, payload), ()
-        pieces = [payload[at:at + self._chunk_bytes] for at in range(0, len(payload), self._chunk_bytes)]
+            return seal(key, RecordType.SNAPSHOT, payload), {}
+        parts = [payload[at:at + self._chunk_bytes] for at in range(0, len(payload), self._chunk_bytes)]
         limit = self.store.limits.max_transact - 8
-        if len(pieces) > limit:
+        if len(parts) > limit:
             raise RecordTooLarge(key=key.decode(), size=len(payload), limit=limit * self._chunk_bytes)
-        chunks = [keys.chunk_key(version, writer, number) for number in range(len(pieces))]
-        for chunk, piece in zip(chunks, pieces, strict=True):
-            self.store.set(self.partition, chunk, seal(chunk, RecordType.CHUNK, piece))
-        fields = {"version": version, "writer": writer, "chunks": len(pieces), "bytes": len(payload),
+        chunks = [keys.chunk_key(version, writer, number) for number in range(len(parts))]
+        fields = {"version": version, "writer": writer, "chunks": len(parts), "bytes": len(payload),
                   "crc": crc32(payload)}
-        return seal(key, RecordType.CHUNKED_SNAPSHOT, to_json(fields)), chunks
+        return seal(key, RecordType.CHUNKED_SNAPSHOT, to_json(fields)), {
+            chunk: seal(chunk, RecordType.CHUNK, part) for chunk, part in zip(chunks, parts, strict=True)}
 
-    def _fenced(self, fence: Fence) -> tuple[list[Condition], list[Put]]:
-        conditions = list(fence.conditions)
-        if fence.term is None:
+    def _of_term(self, cut: _Snapshot) -> tuple[list[Condition], list[Put]]:
+        conditions = list(cut.conditions)
+        if cut.term is None:
             return conditions, []
-        found = self._get(keys.TERM)
-        current = 0
-        if found is not None:
-            (current,) = unseal_fields(keys.TERM, found[0], RecordType.TERM, "term")
-        if fence.term < current:
-            raise StaleTerm(term=fence.term, current=current)
-        conditions.append(Condition(self.partition, keys.TERM, None if found is None else found[1]))
-        if fence.term == current:
-            return conditions, []
-        return conditions, [self._put(keys.TERM, seal_fields(keys.TERM, RecordType.TERM, {"term": fence.term}))]
+        current, predicate = self.term()
+        if cut.term < current:
+            raise StaleTerm(term=cut.term, current=current)
+        conditions.append(Condition(self.partition, keys.TERM, predicate))
+        return conditions, [] if cut.term == current else [self._put(keys.TERM, term_mark(cut.term))]
 
-    def _explain_loss(self, error: PredicateFailed, fence: Fence, target: int) -> None:
-        for condition in fence.conditions:
+    def _explain_loss(self, error: PredicateFailed, cut: _Snapshot) -> None:
+        for condition in cut.conditions:
             if (condition.partition, condition.key) == (error.partition, error.key):
-                raise UnsafeCompaction(rule="what the decision was based on must still hold", target=target,
-                                       detail=f"{error.key!r} has changed since") from error
+                raise CatalogMoved(what=f"{error.key!r} has changed since", target=cut.version) from error
         if error.partition == self.partition and error.key.startswith(keys.CHUNKS):
-            raise RecordMissing(key=error.key.decode(), version=target,
+            raise RecordMissing(key=error.key.decode(), version=cut.version,
                                 expected="a piece of the snapshot, just written") from error
+
+
+def earliest_mark(version: int) -> bytes:
+    """The record that says that the log was cut to a version."""
+    return seal_fields(keys.EARLIEST, RecordType.EARLIEST, {"version": version, "compacted": True})
+
+
+def term_mark(term: int) -> bytes:
+    """The record of the term of the last coordinator that cut the log."""
+    return seal_fields(keys.TERM, RecordType.TERM, {"term": term})
 
 
 def _unknown(error: OutcomeUnknown, what: str) -> OutcomeUnknown:

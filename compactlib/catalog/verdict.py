@@ -1,40 +1,32 @@
-"""What goes into a decision and what comes out: `DecisionInput`, and `Compact` or `Hold`, each with its reasons."""
+"""What a decision comes out as: `Compact` or `Hold`, each with its reasons."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 
-from compactlib.catalog.model import Assignments, Culprit, Factor, NodeReport, Topology
+from compactlib.catalog.model import Culprit, Factor
 from compactlib.catalog.timestamp import Timestamp, show
 from compactlib.report import Table
 
-if TYPE_CHECKING:
-    from compactlib.catalog.history import HistoryView
+MAX_REASONS = 3
+"""How many limits a reason in one sentence names; `explain` has all of them."""
 
-
-@attrs.frozen(kw_only=True)
-class DecisionInput:
-    """Everything a decision depends on; nothing else does.
-
-    Attributes:
-        reports: one per node that answered, the coordinator's own among them.
-        history: the retained catalog versions.
-        now: the coordinator's time; a table absent from the catalog active now counts as dropped.
-        low_watermark: the coordinator's; `None` before the first one, and then nothing is cut.
-        assignments: stable assignments of the zones.
-        topology: the nodes asked.
-        retention_margin: how many versions more to keep than anybody needs, >= 0.
-    """
-
-    reports: tuple[NodeReport, ...]
-    history: HistoryView
-    now: Timestamp
-    low_watermark: Timestamp | None
-    assignments: Assignments
-    topology: Topology
-    retention_margin: int = 0
+_ADVICE = {
+    Factor.ACTIVE_TRANSACTIONS: "end them, or wait",
+    Factor.RAFT_RECOVERY: "flush these partitions, or wait",
+    Factor.INDEX_BUILD: "wait until it is built, or drop the index",
+    Factor.REBALANCE: "wait until it is through",
+    Factor.LOW_WATERMARK: "wait until it has moved, or lower data_availability_seconds",
+    Factor.PIN: "release it, or wait until it expires",
+    Factor.MISSING_NODE: "start the node, or assign its partitions to others",
+    Factor.MISSING_PARTITION: "register the partition on its node, or assign it to another",
+    Factor.DROPPED_TABLE: "wait until the low watermark has passed the drop",
+    Factor.NO_ASSIGNMENTS: "look the assignments up again",
+    Factor.NO_ANSWER: "give the reports of these nodes, or take them out of the topology",
+    Factor.UNAVAILABLE: "wait until it is known",
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -131,6 +123,12 @@ class Hold:
 
     factor: Factor | None
     why: Explanation
+
+    def reason(self) -> str:
+        """One sentence: what holds the history, and what would end that."""
+        if self.factor is None:
+            return f"history is as short as it can be: it begins at version {self.why.earliest}, which is in force"
+        return "; ".join([*map(str, self.why.limits[:MAX_REASONS]), _ADVICE[self.factor]])
 
     def explain(self) -> str:
         """Some lines for an operator: which factors hold the history, with their values and who they are."""

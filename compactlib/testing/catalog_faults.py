@@ -73,7 +73,7 @@ class Faults:
         world.finish_builds()
         world.rebalancing.clear()
         for node in world.nodes.values():
-            self._learn(node, world.service.view.latest, world.service.view.earliest)
+            self._learn(node, world.service.history.latest, world.service.history.earliest)
         for partition in world.partitions.values():
             partition.primary = min(partition.replicas)
         self._elect()
@@ -81,7 +81,7 @@ class Faults:
 
     def has_settled(self) -> bool:
         """Whether history is as short as it can be."""
-        view = self._world.service.view
+        view = self._world.service.history
         return not self.on and view.earliest == view.latest
 
     def call_seconds(self) -> float:
@@ -267,7 +267,7 @@ class Faults:
         world.new_skew(node)
         self.wait_for_clocks(node)
         node.start(simulation.make_node(node.id))
-        self._learn(node, world.service.view.latest, world.service.view.earliest)
+        self._learn(node, world.service.history.latest, world.service.history.earliest)
         world.trace.append(("Join", node.name))
         simulation.tell("{} starts", node.id)
         for partition, _ in world.hosted(node):

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from compactlib.catalog.decision import decide
-from compactlib.catalog.effects import WriteSnapshot
+from compactlib.catalog.effects import Decide, WriteSnapshot
+from compactlib.catalog.errors import CatalogMoved
 from compactlib.catalog.log_model import SnapshotSaved
 from compactlib.catalog.messages import RoundId, ZoneResult
 from compactlib.catalog.model import Factor, Floor, NodeId, NodeReport, Topology, Unavailable
 from compactlib.catalog.partitions import HostedPartitions
+from compactlib.catalog.plan import CatalogPlan, CutReport
+from compactlib.catalog.policy import CutToBound
 from compactlib.catalog.timestamp import Timestamp
-from compactlib.catalog.verdict import Decision, DecisionInput
+from compactlib.catalog.verdict import Compact, Decision
+from compactlib.catalog.view import CatalogView
 from compactlib.errors import CompactlibError
+from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.report import PolicyRecord
 from compactlib.testing.catalog_faults import Faults
 from compactlib.testing.catalog_world import SimulatedNode, SimulationFailure, World
 
@@ -22,7 +28,6 @@ class SimulatedHosts:
     world: World
     faults: Faults
     _event_round: RoundId | None
-    _decided: list[tuple[Decision, int]]
     _call_rounds: dict[tuple[NodeId, int], RoundId | None]
 
     def tell(self, text: str, *values: object) -> None:
@@ -82,32 +87,43 @@ class SimulatedHosts:
     def decide(self, node: SimulatedNode, reports: tuple[NodeReport, ...], topology: Topology) -> Decision:
         """The decision, from what the node knows."""
         world = self.world
-        return decide(DecisionInput(reports=reports, history=world.view_of(node), now=node.now(),
-                                    low_watermark=node.watermark, assignments=world.assignments(), topology=topology))
+        return decide(CatalogView(reports=reports, history=world.view_of(node), now=node.now(),
+                                  low_watermark=node.watermark, assignments=world.assignments(), topology=topology))
 
-    def write(self, node: SimulatedNode, call: WriteSnapshot) -> bool:
-        """Write the snapshot, fenced by the term and by the epoch of the decision."""
-        world = self.world
-        target = call.decision.target
+    def plan(self, node: SimulatedNode, call: Decide) -> CatalogPlan:
+        """The decision as a plan that carries its term, and the epochs of membership and assignments."""
+        history = self.world.view_of(node)
+        decision = self.decide(node, call.reports, call.topology)
+        return CatalogPlan(
+            why=decision.explain(), target=decision.target if isinstance(decision, Compact) else None,
+            earliest=history.earliest, latest=history.latest, commits=(), policy=PolicyRecord.of(CutToBound()),
+            explanation=decision.why, reports=call.reports, topology=call.topology, term=call.term,
+            conditions=self.world.conditions())
+
+    def compact(self, node: SimulatedNode, call: WriteSnapshot) -> Outcome[CutReport]:
+        """Write the snapshot, as long as the plan's term, membership and assignments still hold."""
+        world, plan = self.world, call.plan
+        target = plan.target or 0
         before = world.content() if self.seed % 8 == 0 else ()
         catalog = world.view_of(node).catalog(target)
         try:
-            moves = next(moves for decision, moves in self._decided if decision is call.decision)
-            fence = world.fence(call.topology, moves, call.term)
-            saved = world.log.save_snapshot(catalog, fence)
-        except CompactlibError:
+            if world.epoch != plan.topology.epoch:
+                raise CatalogMoved(what=f"epoch {plan.topology.epoch} became {world.epoch}", target=target)
+            saved = world.log.save_snapshot(catalog, term=plan.term, conditions=plan.conditions)
+        except CompactlibError as error:
             if before and world.content() != before:
                 raise SimulationFailure("a refused snapshot changed the log") from None
-            raise
+            return Failed(error)
         if not isinstance(saved, SnapshotSaved):
-            return False
+            return Skipped(f"history begins at version {saved.earliest} already")
         self.tell("{} cuts history to {}", node.id, target)
         world.trace.append(("Cut", str(self._call_rounds[node.id, call.ticket]), target))
-        self.check_reports(target, call.reports)
+        self.check_reports(target, plan.reports)
         world.check_cut(target)
         world.service.poll()
         self.faults.was_cut(target)
-        return True
+        return Done(CutReport(earliest=target, before=saved.previous, bytes_written=saved.bytes_written,
+                              deleted=saved.deleted))
 
     def check_reports(self, target: int, reports: tuple[NodeReport, ...]) -> None:
         """Invariants (a) and (e): every floor that was reported stays readable, and everybody has reported.

@@ -54,7 +54,7 @@ from compactlib.catalog.node import CatalogNode
 from compactlib.catalog.outbox import NodeOptions
 from compactlib.catalog.round_report import RoundReport
 from compactlib.catalog.transport_memory import MemoryNetwork
-from compactlib.catalog.verdict import Compact, Decision
+from compactlib.catalog.verdict import Compact
 from compactlib.errors import CompactlibError
 from compactlib.testing.catalog_faults import Faults
 from compactlib.testing.catalog_hosts import SimulatedHosts
@@ -118,7 +118,6 @@ class CatalogSimulation(SimulatedHosts):
         self._count = 0
         self._network_due = float("inf")
         self._cancelled: set[tuple[NodeId, int]] = set()
-        self._decided: list[tuple[Decision, int]] = []
         self._traced_rounds: set[RoundId] = set()
         self._event_round: RoundId | None = None
         self._call_rounds: dict[tuple[NodeId, int], RoundId | None] = {}
@@ -167,11 +166,11 @@ class CatalogSimulation(SimulatedHosts):
 
     def _check_end(self) -> None:
         world = self.world
-        latest = world.service.view.latest
+        latest = world.service.history.latest
         if not self.faults.has_settled():
             last = next((report for report in reversed(self.reports)), None)
             raise SimulationFailure(f"{SETTLE_SECONDS} s after the last fault history still begins at "
-                                    f"{world.service.view.earliest}, not at {latest}; the last round: {last!r}")
+                                    f"{world.service.history.earliest}, not at {latest}; the last round: {last!r}")
         world.service.audit()
         before = world.content()
         leader = next(node for node in world.nodes.values() if node.alive)
@@ -294,11 +293,9 @@ class CatalogSimulation(SimulatedHosts):
                     self.world.trace.append(("Confirm", str(self._call_rounds[node.id, call.ticket])))
                 return TopologyConfirmed(call.ticket, unchanged)
             case Decide():
-                decision = self.decide(node, call.reports, call.topology)
-                self._decided.append((decision, self.world.moves))
-                return Decided(call.ticket, decision)
+                return Decided(call.ticket, self.plan(node, call))
             case WriteSnapshot():
-                return SnapshotWritten(call.ticket, self.write(node, call))
+                return SnapshotWritten(call.ticket, self.compact(node, call))
 
     def flush(self, node: SimulatedNode, partition: Partition, upto: int) -> None:
         """A replica's entries reach its disk."""

@@ -15,9 +15,7 @@ from typing import Any
 from compactlib.catalog.catalog import Catalog
 from compactlib.catalog.commands import Command, CreateSchema, CreateZone
 from compactlib.catalog.descriptors import Column, ColumnType, IndexStatus
-from compactlib.catalog.errors import UnsafeCompaction
 from compactlib.catalog.history import HistoryView
-from compactlib.catalog.log_model import Fence
 from compactlib.catalog.model import Assignments, NodeId, Topology, ZoneAssignments
 from compactlib.catalog.node import CatalogNode
 from compactlib.catalog.service import CatalogService
@@ -148,7 +146,7 @@ class World:
         self.time: SimulatedTime = SimulatedTime()
         self.max_skew_seconds = max_skew_seconds
         self.store: MemoryStore = MemoryStore()
-        self.log: UpdateLog = UpdateLog(self.store, randomness=random)
+        self.log: UpdateLog = UpdateLog(self.store, rng=random)
         self.service: CatalogService = CatalogService(self.log, HybridClock(self.time), delay_seconds=DELAY_SECONDS)
         self.activations: list[Timestamp] = [1]
         self.catalogs: list[Catalog] = [self.service.catalog(0)]
@@ -227,7 +225,7 @@ class World:
         name = self.random.choice(sorted(self.tables)) if self.tables else ""
         for index, registered in sorted(self.building.items()):
             if choice < 0.5:
-                status = self.service.catalog(self.service.view.latest).index(index).status
+                status = self.service.catalog(self.service.history.latest).index(index).status
                 start = status is IndexStatus.REGISTERED
                 version = self.execute([StartBuildingIndex(index) if start else MakeIndexAvailable(index)])
                 if not start:
@@ -246,12 +244,12 @@ class World:
             new = f"T{self._next()}"
             self.execute([RenameTable(schema="P", name=name, new_name=new)])
             self.tables[new] = self.tables.pop(name)
-        return self.service.view.latest
+        return self.service.history.latest
 
     def finish_builds(self) -> None:
         """Every index becomes available."""
         for index in sorted(self.building):
-            status = self.service.catalog(self.service.view.latest).index(index).status
+            status = self.service.catalog(self.service.history.latest).index(index).status
             if status is IndexStatus.REGISTERED:
                 self.execute([StartBuildingIndex(index)])
             self.execute([MakeIndexAvailable(index)])
@@ -284,17 +282,9 @@ class World:
         self.epoch += 1
         self.store.set(META, EPOCH, str(self.epoch).encode())
 
-    def fence(self, topology: Topology, moves: int, term: int) -> Fence:
-        """What must hold when a snapshot is written: the membership and the assignments of the decision.
-
-        Raises:
-            UnsafeCompaction: they do not hold even now.
-        """
-        if (self.epoch, self.moves) != (topology.epoch, moves):
-            raise UnsafeCompaction(rule="membership and assignments must be those of the decision", target=0,
-                                   detail=f"{topology.epoch}, {moves} became {self.epoch}, {self.moves}")
-        return Fence(term=term, conditions=tuple(
-            Condition(META, key, self.store.get(META, key).predicate) for key in (EPOCH, MOVES)))
+    def conditions(self) -> tuple[Condition, ...]:
+        """What must still hold when a snapshot is written: the membership and the assignments as they are now."""
+        return tuple(Condition(META, key, self.store.get(META, key).predicate) for key in (EPOCH, MOVES))
 
     def topology(self) -> Topology:
         """The nodes that are up, as everybody would see them without delay."""

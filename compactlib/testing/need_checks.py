@@ -22,7 +22,8 @@ from compactlib.catalog.history import HistoryView
 from compactlib.catalog.model import Assignments, Floor, Need, NodeId, NodeReport, Topology, Unavailable
 from compactlib.catalog.needs import NeedSource
 from compactlib.catalog.timestamp import Timestamp, show
-from compactlib.catalog.verdict import Compact, DecisionInput
+from compactlib.catalog.verdict import Compact
+from compactlib.catalog.view import CatalogView
 from compactlib.errors import CompactlibError, MissingDependency
 from compactlib.testing.need_strategies import catalog_histories
 
@@ -128,8 +129,8 @@ def _check_floor(name: str, found: Floor, view: HistoryView, lowest: Timestamp) 
         f"{view.earliest} on are kept though only those from {needed} are needed. Is that the number of a version, or "
         f"a need that has ended? Answer with the activation of the version needed (view.activation)")
     report = NodeReport(node=NodeId("node"), floors=(found,), transactions_from=_LATER)
-    decision = decide(DecisionInput(reports=(report,), history=view, now=_LATER, low_watermark=_LATER,
-                                    assignments=Assignments(), topology=Topology.of("node")))
+    decision = decide(CatalogView(reports=(report,), history=view, now=_LATER, low_watermark=_LATER,
+                                  assignments=Assignments(), topology=Topology.of("node")))
     target = decision.target if isinstance(decision, Compact) else view.earliest
     assert target == needed, (
         f"{name}: with its answer {found!r} history would be cut to version {target}, and {needed} is needed: "

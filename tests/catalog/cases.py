@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import attrs
+
 from compactlib.catalog.catalog import EMPTY, Change, DropObject, PutObject
 from compactlib.catalog.decision import decide
 from compactlib.catalog.descriptors import Column, ColumnType, Index, IndexStatus, Schema, Table, Zone
@@ -20,7 +22,9 @@ from compactlib.catalog.model import (
     ZoneAssignments,
 )
 from compactlib.catalog.partitions import HostedPartitions
-from compactlib.catalog.verdict import Compact, Decision, DecisionInput, Hold
+from compactlib.catalog.policy import KeepVersions
+from compactlib.catalog.verdict import Compact, Decision, Hold
+from compactlib.catalog.view import CatalogView
 
 ALL_NODES = ("A", "B", "C")
 SCHEMA = 1
@@ -77,18 +81,25 @@ def report(name: str, needs: int | None = FOREVER, *, floors: Iterable[Floor] = 
                       transactions_from=FOREVER)
 
 
-def given(view: HistoryView, reports: Iterable[NodeReport] | None = None, *, margin: int = 0,
-          **changes: Any) -> DecisionInput:
+def given(view: HistoryView, reports: Iterable[NodeReport] | None = None, **changes: Any) -> CatalogView:
     fields: dict[str, Any] = {
         "reports": tuple(map(report, ALL_NODES) if reports is None else reports), "history": view, "now": FOREVER,
-        "low_watermark": FOREVER, "topology": Topology.of(*ALL_NODES), "retention_margin": margin,
+        "low_watermark": FOREVER, "topology": Topology.of(*ALL_NODES),
         "assignments": Assignments({ZONE: ZoneAssignments.everywhere(ALL_NODES, 25)}), **changes,
     }
-    return DecisionInput(**fields)
+    return CatalogView(**fields)
 
 
-def decided(*args: Any, **named: Any) -> Decision:
-    return decide(given(*args, **named))
+def decided(*args: Any, margin: int = 0, **named: Any) -> Decision:
+    """The decision, of as many versions less as a policy with this margin keeps."""
+    asked = given(*args, **named)
+    if isinstance(asked.decision, Hold) or not margin:
+        return asked.decision
+    chosen = KeepVersions(margin).choose(asked, FOREVER)
+    if chosen.target is None:
+        return Hold(next(iter(asked.decision.why.factors), None), asked.decision.why)
+    found = decide(asked, at_most=chosen.target)
+    return attrs.evolve(found, why=asked.decision.why) if isinstance(found, Compact) else found
 
 
 def target(decision: Decision) -> int | None:

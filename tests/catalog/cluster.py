@@ -8,15 +8,16 @@ from compactlib.catalog.local_host import LocalHost
 from compactlib.catalog.messages import ZoneResult
 from compactlib.catalog.model import Assignments, NodeId, NodeReport, Topology, ZoneAssignments
 from compactlib.catalog.needs import LocalNeeds
-from compactlib.catalog.pins import Pins
+from compactlib.catalog.plan import CatalogPlan
+from compactlib.catalog.policy import KeepVersions
 from compactlib.catalog.published import PublishedTimes
 from compactlib.catalog.service import CatalogService
 from compactlib.catalog.timestamp import HybridClock
 from compactlib.catalog.transactions import ActiveTransactions
-from compactlib.catalog.verdict import Compact, Decision
 from compactlib.catalog.watermark import LowWatermark
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore
+from compactlib.outcome import Done
 from tests.catalog.services import INITIAL, create_table, log_in
 
 NAMES = ("A", "B", "C")
@@ -29,7 +30,7 @@ class Cluster:
     def __init__(self, *, margin: int = 0) -> None:
         self.store = MemoryStore()
         self.wall = ManualClock(1000.0)
-        self.margin = margin
+        self.policy = KeepVersions(margin)
         self.topology = Topology.of(*NAMES)
         self.assigned: dict[int, ZoneAssignments] = {}
         self.nodes = {name: Node(self, name) for name in NAMES}
@@ -47,8 +48,8 @@ class Cluster:
 
     def grow(self, latest: int) -> None:
         """More versions, a second apart."""
-        while self.service.view.latest < latest:
-            self.service.execute([CreateSchema(f"S{self.service.view.latest}")], wait=False)
+        while self.service.history.latest < latest:
+            self.service.execute([CreateSchema(f"S{self.service.history.latest}")], wait=False)
             self.wall.advance(1.0)
 
     def add_table(self, number: int) -> Table:
@@ -76,7 +77,7 @@ class Cluster:
     def restart(self, name: str) -> None:
         """The node begins anew with what it had kept."""
         hosted = self.nodes[name].hosted()
-        created = {table.id: table.created_at for catalog in self.service.view for table in catalog.tables.values()}
+        created = {table.id: table.created_at for catalog in self.service.history for table in catalog.tables.values()}
         self.nodes[name] = Node(self, name)
         for table, mask in hosted.items():
             for partition in range(mask.bit_length()):
@@ -88,31 +89,32 @@ class Cluster:
         return tuple(node.host.report() for name, node in self.nodes.items()
                      if name in {member.name for member in self.topology.nodes})
 
-    def round(self, term: int = 1) -> Decision:
+    def round(self, term: int = 1) -> CatalogPlan:
         """A round, as a coordinator would make it."""
         reports = self.reports()
-        decision = self.host.decide(reports, self.topology)
-        if isinstance(decision, Compact):
-            assert self.host.write(decision, reports, self.topology, term)
+        plan = self.host.plan(reports, self.topology, term)
+        if not plan.is_empty:
+            assert isinstance(self.host.compact(plan), Done)
             for node in self.nodes.values():
                 node.service.poll()
-                assert node.service.view.earliest == decision.target
-        return decision
+                assert node.service.history.earliest == plan.target
+        return plan
 
 
 class Node:
     """One node and all its sources."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
-        self.service = CatalogService(log_in(cluster.store, seed=ord(name)), HybridClock(cluster.wall))
-        self.transactions = ActiveTransactions(lambda: self.service.view, self.service.clock)
+        self.service = CatalogService(log_in(cluster.store, seed=ord(name)), HybridClock(cluster.wall),
+                                      policy=cluster.policy)
+        self.transactions = ActiveTransactions(lambda: self.service.history, self.service.clock)
         self.published = PublishedTimes(cluster.store, name)
         self.watermark = LowWatermark(cluster.store, name, self.service.clock)
-        self.pins = Pins(self.service.log, self.service.clock)
-        needs = LocalNeeds(NodeId(name), lambda: self.service.view, transactions=self.transactions,
+        self.pins = self.service.pins
+        needs = LocalNeeds(NodeId(name), lambda: self.service.history, transactions=self.transactions,
                            partitions=self.published, sources=[self.watermark, self.pins])
         self.host = LocalHost(
-            self.service, needs, watermark=self.watermark, pins=self.pins, retention_margin=cluster.margin,
+            self.service, needs, watermark=self.watermark,
             membership=lambda: cluster.topology,
             assignments=lambda: Assignments(cluster.assigned),
             publish=lambda zone, partitions, time: ZoneResult(zone, published=partitions))

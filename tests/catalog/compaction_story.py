@@ -30,9 +30,9 @@ import attrs
 
 from compactlib.catalog.commands import Command, CreateSchema
 from compactlib.catalog.model import Topology
+from compactlib.catalog.plan import CatalogPlan
 from compactlib.catalog.table_commands import CreateIndex, DropTable, MakeIndexAvailable, StartBuildingIndex
 from compactlib.catalog.transactions import Transaction
-from compactlib.catalog.verdict import Compact, Decision, Hold
 from tests.catalog.cluster import Cluster
 
 
@@ -43,7 +43,7 @@ class Story:
         self.cluster = Cluster()
         self.tables: dict[str, int] = {}
         self.transactions: dict[str, tuple[str, Transaction]] = {}
-        self.decision: Decision | None = None
+        self.decision: CatalogPlan | None = None
         self.made = 0
 
     def run(self, text: str) -> None:
@@ -84,7 +84,7 @@ class Story:
         self._version(MakeIndexAvailable(self._index(name)))
 
     def _index(self, name: str) -> int:
-        found = self.cluster.service.catalog(self.cluster.service.view.latest).find_index("PUBLIC", name)
+        found = self.cluster.service.catalog(self.cluster.service.history.latest).find_index("PUBLIC", name)
         assert found is not None, f"there is no index {name}"
         return found.id
 
@@ -107,7 +107,7 @@ class Story:
 
     def pin(self, owner: str, version: str, seconds: str) -> None:
         node = self.cluster.nodes["A"]
-        node.pins.pin(owner, int(version), node.service.view, ttl_seconds=float(seconds))
+        node.pins.pin(owner, int(version), node.service.history, ttl_seconds=float(seconds))
 
     def release(self, owner: str) -> None:
         self.cluster.nodes["A"].pins.release(owner)
@@ -142,31 +142,33 @@ class Story:
         self.decision = self.cluster.round()
 
     def expect_compact(self, target: str) -> None:
-        assert isinstance(self.decision, Compact), self._told()
+        assert self.decision is not None
         assert self.decision.target == int(target), self._told()
 
     def expect_hold(self, factor: str) -> None:
-        assert isinstance(self.decision, Hold), self._told()
-        assert self.decision.factor == factor, self._told()
+        assert self.decision is not None
+        assert self.decision.is_empty, self._told()
+        assert self.decision.explanation.factors[0] == factor, self._told()
 
     def expect_nothing(self) -> None:
-        assert isinstance(self.decision, Hold), self._told()
-        assert self.decision.factor is None, self._told()
+        assert self.decision is not None
+        assert self.decision.is_empty, self._told()
+        assert not self.decision.explanation.limits, self._told()
 
     def expect_limit(self, factor: str, version: str) -> None:
         assert self.decision is not None
-        found = [limit.allows for limit in self.decision.why.limits if limit.factor == factor]
+        found = [limit.allows for limit in self.decision.explanation.limits if limit.factor == factor]
         assert found == [None if version == "nothing" else int(version)], self._told()
 
     def expect_culprit(self, text: str) -> None:
         assert self.decision is not None
-        culprits = [str(culprit) for limit in self.decision.why.limits for culprit in limit.culprits]
+        culprits = [str(culprit) for limit in self.decision.explanation.limits for culprit in limit.culprits]
         assert any(text in culprit for culprit in culprits), self._told()
 
     def expect_versions(self, earliest: str, latest: str) -> None:
         for node in self.cluster.nodes.values():
             node.service.poll()
-            assert (node.service.view.earliest, node.service.view.latest) == (int(earliest), int(latest))
+            assert (node.service.history.earliest, node.service.history.latest) == (int(earliest), int(latest))
 
     def _told(self) -> str:
         return "no round was made" if self.decision is None else self.decision.explain()

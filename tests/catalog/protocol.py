@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+import attrs
+
 from compactlib.catalog.effects import (
     ConfirmTopology,
     Decide,
@@ -22,14 +24,19 @@ from compactlib.catalog.model import Factor, Floor, NodeId, NodeReport, Topology
 from compactlib.catalog.node import CatalogNode
 from compactlib.catalog.outbox import NodeOptions
 from compactlib.catalog.partitions import HostedPartitions
+from compactlib.catalog.plan import CatalogPlan, CutReport
+from compactlib.catalog.policy import CutToBound
 from compactlib.catalog.round_report import RoundReport
-from compactlib.catalog.verdict import Compact, Explanation, Hold
+from compactlib.catalog.verdict import Explanation
+from compactlib.report import PolicyRecord
 
 EffectT = TypeVar("EffectT")
 
 EXPLANATION = Explanation(earliest=0, latest=8, wanted=8, bound=40)
-COMPACT = Compact(4, EXPLANATION)
-HOLD = Hold(Factor.LOW_WATERMARK, EXPLANATION)
+PLAN = CatalogPlan(why="nobody needs what lies below", target=4, earliest=0, latest=8, commits=(),
+                   policy=PolicyRecord.of(CutToBound()), explanation=EXPLANATION)
+HOLD = attrs.evolve(PLAN, why="held by low watermark", target=None)
+CUT = CutReport(earliest=4, before=0, bytes_written=100, deleted=4)
 
 
 def report_of(name: str, transactions_from: int = 50, *, life: int = 1) -> NodeReport:

@@ -55,7 +55,7 @@ from compactlib.catalog.node import CatalogNode
 from compactlib.catalog.outbox import NodeOptions
 from compactlib.catalog.round_report import RoundReport, Trigger
 from compactlib.outcome import Done, Failed
-from tests.catalog.protocol import COMPACT, HOLD, report_of
+from tests.catalog.protocol import CUT, HOLD, PLAN, report_of
 
 CALLS: dict[type[HostCall], str] = {Collect: "report", ListZones: "zones", PublishZone: "publish",
                                     ConfirmTopology: "confirm", Decide: "decide", WriteSnapshot: "write"}
@@ -126,9 +126,9 @@ class Story:
             case ConfirmTopology():
                 return TopologyConfirmed(call.ticket, call.topology == self.topology())
             case Decide():
-                return Decided(call.ticket, COMPACT if self.decision == "compact" else HOLD)
+                return Decided(call.ticket, PLAN if self.decision == "compact" else HOLD)
             case WriteSnapshot():
-                return SnapshotWritten(call.ticket, moved=True)
+                return SnapshotWritten(call.ticket, Done(CUT))
 
     def topology(self) -> Topology:
         """The membership."""

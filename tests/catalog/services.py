@@ -8,20 +8,24 @@ from typing import Any
 from compactlib.catalog.catalog import Change, PutObject
 from compactlib.catalog.commands import CreateSchema, CreateZone
 from compactlib.catalog.descriptors import Column, ColumnType, Schema
+from compactlib.catalog.model import Assignments, Factor, Floor, NodeId, NodeReport, Topology, ZoneAssignments
+from compactlib.catalog.partitions import HostedPartitions
+from compactlib.catalog.plan import CatalogPlan, CutReport
 from compactlib.catalog.records import Update
 from compactlib.catalog.service import CatalogService
 from compactlib.catalog.table_commands import CreateTable
-from compactlib.catalog.timestamp import HybridClock
+from compactlib.catalog.timestamp import HybridClock, physical_ms
 from compactlib.catalog.update_log import UpdateLog
 from compactlib.clock import ManualClock
 from compactlib.kv import KVStore, MemoryStore
+from compactlib.outcome import Done, Failed, Skipped
 
 ID = Column(name="ID", type=ColumnType.INT64, nullable=False)
 INITIAL = (CreateSchema("PUBLIC"), CreateZone("Z", partitions=25))
 
 
 def log_in(store: KVStore | None = None, *, seed: int = 1, **options: Any) -> UpdateLog:
-    log = UpdateLog(MemoryStore() if store is None else store, randomness=random.Random(seed), **options)
+    log = UpdateLog(MemoryStore() if store is None else store, rng=random.Random(seed), **options)
     log.prepare()
     return log
 
@@ -42,8 +46,29 @@ def create_table(number: int) -> CreateTable:
     return CreateTable(schema="PUBLIC", name=f"T{number}", columns=(ID,), primary_key=("ID",), zone="Z")
 
 
+def plan_to(service: CatalogService, version: int, *, term: int | None = None) -> CatalogPlan:
+    """What comes of a cluster of one node that needs this version, and nothing below it. Waits until it is in force."""
+    time = service.history.activation(version)
+    host = service.clock.steady.host_clock
+    host.sleep(max(0.0, (physical_ms(time) + 1) / 1000 - host.now()))
+    zones = {zone.id: zone.partitions for catalog in service.history for zone in catalog.zones.values()}
+    tables = {table.id: range(zones[table.zone_id]) for catalog in service.history
+              for table in catalog.tables.values()}
+    report = NodeReport(node=NodeId("A"), floors=(Floor(Factor.ACTIVE_TRANSACTIONS, time),), transactions_from=time,
+                        hosted=HostedPartitions.of(tables))
+    spread = Assignments({zone: ZoneAssignments.everywhere(["A"], count) for zone, count in zones.items()})
+    return service.plan(view=service.view(reports=[report], topology=Topology.of("A"), assignments=spread,
+                                          low_watermark=time, term=term))
+
+
+def cut(service: CatalogService, version: int, *, term: int | None = None) -> Done[CutReport] | Skipped | Failed:
+    """Cut history to a version, as `plan_to` says."""
+    return service.compact(plan_to(service, version, term=term))
+
+
 def grown(service: CatalogService, latest: int) -> CatalogService:
     """The service with versions up to `latest`: the schema and the zone, then a table each."""
-    while service.view.latest < latest:
-        service.execute(INITIAL if not service.view.latest else [create_table(service.view.latest + 1)], wait=False)
+    while service.history.latest < latest:
+        latest_now = service.history.latest
+        service.execute([create_table(latest_now + 1)] if latest_now else INITIAL, wait=False)
     return service

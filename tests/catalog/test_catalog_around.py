@@ -14,8 +14,7 @@ import attrs
 import pytest
 
 from compactlib.catalog.commands import CreateSchema
-from compactlib.catalog.errors import CatalogVersionNotFound
-from compactlib.catalog.log_model import Fence
+from compactlib.catalog.errors import CatalogMoved, CatalogVersionNotFound
 from compactlib.catalog.pins import Pins
 from compactlib.catalog.published import PublishedTimes
 from compactlib.catalog.reclaim import reclaim
@@ -26,11 +25,12 @@ from compactlib.catalog.watermark import LowWatermark
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.kv import KVStore, MemoryStore
-from compactlib.outcome import Done
+from compactlib.outcome import Done, Failed
 from compactlib.testing import explore_pauses
 from compactlib.testing.interleave import Stage, SteppedStore
 from compactlib.testing.jumps import Jump, JumpingClock, explore_clock_jumps
 from compactlib.testing.settings import check_settings
+from tests.catalog.services import cut
 
 Predicates = Literal["version", "value"]
 
@@ -48,7 +48,7 @@ class World:
 
     def log(self) -> UpdateLog:
         self.seeds += 1
-        return UpdateLog(self.store, chunk_bytes=1024, randomness=random.Random(self.seeds), clock=ManualClock(1.0))
+        return UpdateLog(self.store, chunk_bytes=1024, rng=random.Random(self.seeds), clock=ManualClock(1.0))
 
     def service(self, now: float = 1000.0) -> CatalogService:
         return CatalogService(self.log(), HybridClock(ManualClock(now)), delay_seconds=0)
@@ -61,7 +61,7 @@ class World:
         """Opened again, all that was acknowledged is there."""
         service = self.service()
         service.audit()
-        latest = service.catalog(service.view.latest)
+        latest = service.catalog(service.history.latest)
         assert self.schemas <= {schema.name for schema in latest.schemas.values()}
         held = {pin.owner: pin.version for pin in Pins(service.log, service.clock).all()}
         assert self.pins.items() <= held.items(), f"{self.pins} were acknowledged, {held} are held"
@@ -104,15 +104,17 @@ def predicates(request: pytest.FixtureRequest) -> Predicates:
 def cuts(world: World) -> None:
     """A coordinator of an earlier term: cuts the log in pieces, and cleans up behind it."""
     service: CatalogService = world.former["service"]
-    service.compact(6, Fence(term=1))
+    cut(service, 6, term=1)
     reclaim(service.log)
-    service.compact(7)
+    cut(service, 7)
 
 
 def cuts_further(world: World) -> None:
     service = world.service()
     world.execute(service, "new")
-    assert isinstance(service.compact(10, Fence(term=2)), Done)
+    while isinstance(outcome := cut(service, 10, term=2), Failed):
+        assert isinstance(outcome.error, CatalogMoved)  # the former owner was first, and a plan made now knows that
+    assert isinstance(outcome, Done)
     reclaim(service.log)
     world.execute(service, "newer")
     world.service().audit()
@@ -138,9 +140,9 @@ def test_a_former_owner_of_the_log_deletes_nothing_of_a_later_one(predicates: Pr
 def with_pins(world: World) -> None:
     service = world.former["service"]
     pins = Pins(service.log, service.clock)
-    pins.pin("job", 3, service.view, ttl_seconds=60)
-    pins.pin("old", 2, service.view, ttl_seconds=0)
-    pins.pin("older", 2, service.view, ttl_seconds=0)
+    pins.pin("job", 3, service.history, ttl_seconds=60)
+    pins.pin("old", 2, service.history, ttl_seconds=0)
+    pins.pin("older", 2, service.history, ttl_seconds=0)
 
 
 def moves_its_pins_on(world: World) -> None:
@@ -148,9 +150,9 @@ def moves_its_pins_on(world: World) -> None:
     service = world.service(1010.0)
     pins = Pins(service.log, service.clock)
     for owner in ("job", "old"):
-        pins.pin(owner, 8, service.view, ttl_seconds=60)
+        pins.pin(owner, 8, service.history, ttl_seconds=60)
         world.pins[owner] = 8
-    service.compact(8, Fence(conditions=(pins.condition(),)))  # refused if a pin was changed right now
+    cut(service, 8)  # refused if a pin was changed right now
 
 
 def renews(world: World) -> object:
@@ -165,7 +167,7 @@ def forgets(world: World) -> object:
 
 def pins_what_may_be_cut(world: World) -> object:
     service: CatalogService = world.former["service"]
-    pin = Pins(service.log, service.clock).pin("other", 4, service.view, ttl_seconds=60)
+    pin = Pins(service.log, service.clock).pin("other", 4, service.history, ttl_seconds=60)
     world.pins["other"] = 4
     return pin
 
@@ -180,11 +182,7 @@ def test_a_former_owner_of_a_pin_neither_brings_it_back_nor_deletes_a_later_one(
 
 def test_a_pin_that_was_granted_holds_whoever_cuts_meanwhile(predicates: Predicates) -> None:
     def cuts_below_all_pins(world: World) -> object:
-        service = world.service(1010.0)
-        pins = Pins(service.log, service.clock)
-        condition = pins.condition()
-        lowest = min((pin.version for pin in pins.active()), default=8)
-        return service.compact(lowest, Fence(conditions=(condition,)))
+        return cut(world.service(1010.0), 8)
 
     def check(world: World, results: Mapping[str, Any]) -> None:
         world.check()
@@ -203,7 +201,7 @@ def test_a_release_that_stood_still_leaves_the_pin_that_was_taken_since(predicat
 
     def takes(world: World) -> None:
         service = world.service(1010.0)
-        Pins(service.log, service.clock).pin("job", 8, service.view, ttl_seconds=60)
+        Pins(service.log, service.clock).pin("job", 8, service.history, ttl_seconds=60)
         world.former["taken"] = True
 
     def check(world: World, results: Mapping[str, Any]) -> None:
@@ -270,7 +268,7 @@ def test_a_clock_that_jumps_loses_nothing_and_leaves_nobody_waiting() -> None:
         store = MemoryStore()
         acknowledged: list[str] = []
         for life in range(2):
-            service = CatalogService(UpdateLog(store, randomness=random.Random(life), clock=clock), HybridClock(clock))
+            service = CatalogService(UpdateLog(store, rng=random.Random(life), clock=clock), HybridClock(clock))
             for number in range(3):
                 try:
                     assert isinstance(service.execute([CreateSchema(f"S{life}-{number}")]), Executed)
@@ -284,11 +282,11 @@ def test_a_clock_that_jumps_loses_nothing_and_leaves_nobody_waiting() -> None:
         store, acknowledged, clock = result
         assert clock.monotonic() < 180, "somebody waited for a clock that was wrong"
         service = CatalogService(UpdateLog(store), HybridClock(ManualClock(1_000_100.0)), delay_seconds=0)
-        assert set(acknowledged) <= {one.name for one in service.catalog(service.view.latest).schemas.values()}
+        assert set(acknowledged) <= {one.name for one in service.catalog(service.history.latest).schemas.values()}
         if jump.readings == 1:
             # A clock that is wrong for longer when a process begins is believed, and its times are in the log.
             assert len(acknowledged) >= 4, "one wrong reading stopped more than what met it"
-            assert service.execute([CreateSchema("after")], wait=False).version == service.view.latest
+            assert service.execute([CreateSchema("after")], wait=False).version == service.history.latest
 
     report = explore_clock_jumps(work, check)
     assert report.runs > 100
@@ -323,7 +321,7 @@ class Kept:
     def opened(self, settings: Settings) -> tuple[CatalogService, Pins, LowWatermark, PublishedTimes]:
         clock = HybridClock(ManualClock(self.now), max_skew_seconds=settings.max_skew_seconds)
         log = UpdateLog(self.store, chunk_bytes=settings.chunk_bytes, max_record_bytes=settings.max_record_bytes,
-                        randomness=random.Random(1), clock=ManualClock(1.0))
+                        rng=random.Random(1), clock=ManualClock(1.0))
         service = CatalogService(log, clock, delay_seconds=settings.delay_seconds)
         low = LowWatermark(self.store, "A", clock, data_availability_seconds=settings.availability_seconds)
         return service, Pins(log, clock), low, PublishedTimes(self.store, "A", clock=ManualClock(1.0))
@@ -344,14 +342,14 @@ def a_life(kept: Kept, settings: Settings, rng: random.Random) -> None:
                 number = len(kept.catalogs) + 1
                 done = service.execute([CreateSchema(f"S{number} {'x' * rng.choice((1, 200))}")], wait=False)
                 kept.catalogs[done.version] = service.catalog(done.version)
-            elif action == "compact" and service.view.latest:
-                floor = min([*kept.pins.values(), service.view.latest])
-                outcome = service.compact(rng.randint(min(service.view.earliest, floor), floor))
+            elif action == "compact" and service.history.latest:
+                floor = min([*kept.pins.values(), service.history.latest])
+                outcome = cut(service, rng.randint(min(service.history.earliest, floor), floor))
                 if isinstance(outcome, Done):
-                    kept.earliest = outcome.stats.version
-            elif action == "pin" and service.view.latest:
-                version = rng.randint(max(1, service.view.earliest), service.view.latest)
-                kept.pins["job"] = pins.pin("job", version, service.view, ttl_seconds=10_000_000).version
+                    kept.earliest = outcome.stats.earliest
+            elif action == "pin" and service.history.latest:
+                version = rng.randint(max(1, service.history.earliest), service.history.latest)
+                kept.pins["job"] = pins.pin("job", version, service.history, ttl_seconds=10_000_000).version
             elif action == "release":
                 kept.pins.pop("job", None)
                 pins.release("job")
@@ -371,8 +369,8 @@ def a_life(kept: Kept, settings: Settings, rng: random.Random) -> None:
 def is_as_acknowledged(kept: Kept, settings: Settings) -> None:
     service, pins, low, times = kept.opened(settings)
     service.audit()
-    assert service.view.earliest == kept.earliest
-    assert service.view.latest == max(kept.catalogs, default=0)
+    assert service.history.earliest == kept.earliest
+    assert service.history.latest == max(kept.catalogs, default=0)
     for version, catalog in kept.catalogs.items():
         if version >= kept.earliest:
             assert service.catalog(version) == catalog, f"version {version} is another one now"

@@ -20,7 +20,7 @@ from compactlib.catalog.watermark import LowWatermark
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.kv import Condition, KVStore, MemoryStore, Put
-from tests.catalog.services import service_in
+from tests.catalog.services import cut, service_in
 
 NAMES: list[Any] = ["".join(string.printable), *string.punctuation, "\0", "\ud800", "é", "😀", "a/b", "..", "%2F",
                     "x" * 100_000, "", None, 5, b"x", 1.5, []]
@@ -40,14 +40,14 @@ def test_names(name: Any) -> None:
     service.execute([CreateSchema("PUBLIC")], wait=False)
     pins = Pins(service.log, service.clock)
     works_or_is_named(
-        lambda: pins.pin(name, 1, service.view, ttl_seconds=50), lambda: pins.renew(name, ttl_seconds=50),
+        lambda: pins.pin(name, 1, service.history, ttl_seconds=50), lambda: pins.renew(name, ttl_seconds=50),
         lambda: LowWatermark(store, name, service.clock).advance(5),
         lambda: PublishedTimes(store, name).register(1, 1, incarnation=1, created_at=1),
         lambda: service.execute([CreateSchema(name)], wait=False),
         lambda: service.execute([CreateZone(name, partitions=3)], wait=False))
     again = service_in(store, seed=2)
     again.audit()
-    assert list(again.view) == list(service.view)
+    assert list(again.history) == list(service.history)
     held = Pins(again.log, again.clock).all()
     assert [pin.owner for pin in held] == ([name] if held else [])
     works_or_is_named(lambda: pins.release(name))
@@ -64,10 +64,10 @@ def test_numbers(number: Any) -> None:
     works_or_is_named(
         lambda: service.execute(number, wait=False), lambda: service.execute([number], wait=False),
         lambda: service.execute([CreateSchema("S")], delay_seconds=number, wait=False),
-        lambda: service.catalog(number), lambda: service.at(number), lambda: service.compact(number),
+        lambda: service.catalog(number), lambda: service.at(number), lambda: cut(service, number),
         lambda: service.wait_ready(number, 0), lambda: service.wait_ready(1, number),
-        lambda: pins.pin("o", number, service.view, ttl_seconds=5),
-        lambda: pins.pin("o", 1, service.view, ttl_seconds=number), lambda: pins.renew("o", ttl_seconds=number),
+        lambda: pins.pin("o", number, service.history, ttl_seconds=5),
+        lambda: pins.pin("o", 1, service.history, ttl_seconds=number), lambda: pins.renew("o", ttl_seconds=number),
         lambda: low.advance(number), lambda: low.lock("r", number), lambda: service.clock.observe(number),
         lambda: times.register(number, 1, incarnation=1, created_at=1),
         lambda: times.register(1, number, incarnation=1, created_at=1),
@@ -83,11 +83,11 @@ def test_numbers(number: Any) -> None:
         lambda: store.transact([], [Put(b"p", b"k", number)], number), lambda: store.get(number, number))
     again = service_in(store, clock=clock, seed=2)
     again.audit()
-    assert again.view.latest >= 1
+    assert again.history.latest >= 1
 
 
 def test_a_batch_beyond_every_limit_is_named_and_changes_nothing() -> None:
     service = service_in(delay_seconds=0)
     works_or_is_named(lambda: service.execute([CreateSchema("x" * (70 << 20))], wait=False))
-    assert service.execute([CreateSchema("PUBLIC")], wait=False).version == service.view.latest
+    assert service.execute([CreateSchema("PUBLIC")], wait=False).version == service.history.latest
     service.audit()

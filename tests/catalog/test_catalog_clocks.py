@@ -61,7 +61,7 @@ def test_one_wrong_reading_is_refused_by_name_and_leaves_nothing_behind(jump: fl
     assert service.active().version == 1
     clock.set_now(clock.now() - jump)
     assert slept(service, clock, "B") <= 1.1
-    assert service.view.latest == 2
+    assert service.history.latest == 2
 
 
 def test_a_time_that_was_given_out_while_the_clock_was_ahead_is_not_waited_for() -> None:
@@ -77,7 +77,7 @@ def test_a_time_that_was_given_out_while_the_clock_was_ahead_is_not_waited_for()
         with pytest.raises(ClockSkewExceeded, match="make a new HybridClock"):
             service.execute([CreateSchema("B")], wait=wait)
     assert clock.slept == 0.0
-    assert service.view.latest == 1
+    assert service.history.latest == 1
     again = service_in(service.log.store, clock=clock)
     assert again.execute([CreateSchema("B")]).version == 2
 
@@ -129,7 +129,7 @@ def test_a_log_from_the_future_is_named_and_may_be_written_to_without_waiting_fo
     with pytest.raises(ClockSkewExceeded, match="wait=False"):
         service.execute([CreateSchema("A")])
     assert clock.monotonic() == 30.0
-    assert service.view.latest == 1
+    assert service.history.latest == 1
     done = service.execute([CreateSchema("A")], wait=False)
     assert physical_ms(done.activation) >= 1000 * (1_000_000 + DAY)
 
@@ -138,12 +138,12 @@ def test_a_step_at_opening_expires_no_pin_and_no_data_until_it_is_confirmed() ->
     store = MemoryStore()
     clock = ManualClock(1_000_000.0)
     first = grown(service_in(store, clock=clock, delay_seconds=0), 3)
-    Pins(first.log, first.clock).pin("job", 2, first.view, ttl_seconds=60)
+    Pins(first.log, first.clock).pin("job", 2, first.history, ttl_seconds=60)
     wrong = ManualClock(clock.now() + DAY)
     service = service_in(store, clock=wrong, seed=2)
     pins = Pins(service.log, service.clock)
     low = LowWatermark(store, "A", service.clock, data_availability_seconds=600)
-    transactions = ActiveTransactions(lambda: service.view, service.clock)
+    transactions = ActiveTransactions(lambda: service.history, service.clock)
     for _ in range(3):
         wrong.advance(5.0)
         assert [pin.owner for pin in pins.active()] == ["job"]

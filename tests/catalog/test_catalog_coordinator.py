@@ -46,10 +46,10 @@ from compactlib.catalog.messages import (
 from compactlib.catalog.model import Factor, Floor, NodeId, NodeReport, Topology
 from compactlib.catalog.outbox import NodeOptions
 from compactlib.catalog.partitions import HostedPartitions
-from compactlib.catalog.round_report import CompactionStats, PublicationStats, Trigger
+from compactlib.catalog.round_report import PublicationStats, Trigger
 from compactlib.errors import Closed, InvalidInput
 from compactlib.outcome import Done, Failed, Skipped
-from tests.catalog.protocol import COMPACT, HOLD, Driven, report_of
+from tests.catalog.protocol import CUT, HOLD, PLAN, Driven, report_of
 
 
 def finished(*others: str, options: NodeOptions | None = None) -> Driven:
@@ -88,14 +88,15 @@ def test_both_processes_start_from_the_same_reports_and_run_side_by_side() -> No
     assert node.decide.reports == (report_of("a"), report_of("b"), report_of("c", transactions_from=30))
     assert node.sent(PublishTime) == [(name, PublishTime(round_id, 30)) for name in "abc"]
 
-    node(Decided(node.decide.ticket, COMPACT))
-    assert (node.write.decision, node.write.term) == (COMPACT, 1)
+    node(Decided(node.decide.ticket, PLAN))
+    assert node.write.plan is PLAN
+    assert node.decide.term == 1
     for name in "abc":
         node.receive(name, PublishAnswer(round_id, NodeId(name), (ZoneResult(1, published=2, skipped=1),)))
     assert not node.reports
-    node(SnapshotWritten(node.write.ticket, moved=True))
+    node(SnapshotWritten(node.write.ticket, Done(CUT)))
     [report] = node.reports
-    assert report.compaction == Done(CompactionStats(earliest=4, before=0, decision=COMPACT))
+    assert report.compaction == Done(CUT)
     assert report.publication == Done(PublicationStats(time=30, nodes=3, published=6, skipped=3))
     assert (report.errors, report.missing, report.triggers) == ((), (), (Trigger.COORDINATOR_CHANGED,))
     assert node.node.running is None
@@ -105,20 +106,20 @@ def test_a_decision_that_holds_writes_nothing_and_says_why() -> None:
     node = finished("b")
     [report] = node.reports
     assert not node.all(WriteSnapshot)
-    assert report.compaction == Skipped(HOLD.explain().splitlines()[0])
-    assert report.decision is HOLD
+    assert report.compaction == Skipped(HOLD.why)
+    assert report.plan is HOLD
 
 
 def test_a_snapshot_that_somebody_else_has_written_is_skipped() -> None:
     node = Driven()
     node.coordinate()
     node.all_report("a")
-    node(Decided(node.decide.ticket, COMPACT))
-    node(SnapshotWritten(node.write.ticket, moved=False))
+    node(Decided(node.decide.ticket, PLAN))
+    node(SnapshotWritten(node.write.ticket, Skipped("somebody else has cut it")))
     node.receive("a", PublishAnswer(RoundId(1, NodeId("a"), 1), NodeId("a")))
     [report] = node.reports
     assert isinstance(report.compaction, Skipped)
-    assert "version 4 or later already" in report.compaction.reason
+    assert report.compaction.reason == "somebody else has cut it"
 
 
 def test_a_decision_to_cut_without_every_report_is_refused() -> None:
@@ -126,7 +127,7 @@ def test_a_decision_to_cut_without_every_report_is_refused() -> None:
     node.coordinate("b")
     node.all_report("a")
     node(TimerFired("collect"), after=10.0)
-    node(Decided(node.decide.ticket, COMPACT))
+    node(Decided(node.decide.ticket, PLAN))
     [report] = node.reports
     assert isinstance(report.compaction, Failed)
     assert isinstance(report.compaction.error, UnsafeCompaction)
@@ -156,11 +157,11 @@ def test_vector_49_the_processes_fail_apart(compaction_fails: bool, publication_
     round_id = node.coordinate("b")
     node.all_report("a", "b")
     first = HostFailed(call="decide", kind="OSError", detail="E1")
-    node(Broke(node.decide.ticket, first) if compaction_fails else Decided(node.decide.ticket, COMPACT))
+    node(Broke(node.decide.ticket, first) if compaction_fails else Decided(node.decide.ticket, PLAN))
     for name in "ab":
         node.receive(name, PublishAnswer(round_id, NodeId(name), error="E2" if publication_fails else ""))
     if not compaction_fails:
-        node(SnapshotWritten(node.write.ticket, moved=True))
+        node(SnapshotWritten(node.write.ticket, Done(CUT)))
     [report] = node.reports
     assert isinstance(report.compaction, Failed if compaction_fails else Done)
     assert isinstance(report.publication, Failed if publication_fails else Done)
@@ -266,7 +267,7 @@ def test_each_call_of_the_host_has_a_deadline(name: str, wait: float) -> None:
     round_id = node.coordinate()
     node.all_report("a")
     if name == "write":
-        node(Decided(node.decide.ticket, COMPACT))
+        node(Decided(node.decide.ticket, PLAN))
     node.receive("a", PublishAnswer(round_id, NodeId("a")))
     ticket = node.write.ticket if name == "write" else node.decide.ticket
     found = node(TimerFired(name), after=wait)
@@ -274,7 +275,7 @@ def test_each_call_of_the_host_has_a_deadline(name: str, wait: float) -> None:
     [report] = node.reports
     assert isinstance(report.compaction, Failed)
     assert isinstance(report.compaction.error, DeadlinePassed)
-    late: Event = SnapshotWritten(ticket, True) if name == "write" else Decided(ticket, COMPACT)
+    late: Event = SnapshotWritten(ticket, Done(CUT)) if name == "write" else Decided(ticket, PLAN)
     assert node(late) == []
 
 
@@ -433,7 +434,7 @@ def test_a_node_that_joins_during_the_round_stops_the_cut_and_starts_another_rou
     round_id = node.coordinate("b")
     node.all_report("a", "b")
     node(TopologyIs(Topology.of("a", "b", "c", epoch=1)))
-    node(Decided(node.decide.ticket, COMPACT))
+    node(Decided(node.decide.ticket, PLAN))
     assert not node.all(WriteSnapshot)
     for name in "ab":
         node.receive(name, PublishAnswer(round_id, NodeId(name)))
@@ -510,13 +511,13 @@ def test_a_round_ends_when_another_node_is_elected() -> None:
     node = Driven()
     node.coordinate("b")
     node.all_report("a", "b")
-    node(Decided(node.decide.ticket, COMPACT))
+    node(Decided(node.decide.ticket, PLAN))
     found = node(Elected(2, "b"))
     assert CancelCall(node.write.ticket) in found
     [report] = node.reports
     assert [type(error) for error in report.errors] == [StaleTerm, StaleTerm]
     assert node.node.running is None
-    assert node(SnapshotWritten(node.write.ticket, moved=True)) == []
+    assert node(SnapshotWritten(node.write.ticket, Done(CUT))) == []
 
 
 def test_a_round_of_an_old_term_ends_when_the_same_node_is_elected_again() -> None:

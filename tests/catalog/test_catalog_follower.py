@@ -13,7 +13,7 @@ from compactlib.errors import Busy, Closed, InvalidInput
 from compactlib.kv import MemoryStore
 from compactlib.observe import RecordingObserver
 from compactlib.testing.kv_faults import FaultyStore, KVFault
-from tests.catalog.services import INITIAL, service_in
+from tests.catalog.services import INITIAL, cut, service_in
 
 
 def test_what_others_append_is_taken_in() -> None:
@@ -24,7 +24,7 @@ def test_what_others_append_is_taken_in() -> None:
             writer.execute([CreateSchema(f"S{number}")], wait=False)
             follower.nudge()
             assert reader.wait_ready(number + 1, 30).version == number + 1
-        writer.compact(3)
+        cut(writer, 3)
         assert "running" in repr(follower)
     assert "stopped" in repr(follower)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from compactlib.catalog import keys
 from compactlib.catalog.commands import AlterZone, ChooseDefaultZone, CreateSchema
-from compactlib.catalog.log_model import Fence
 from compactlib.catalog.pins import Pins
 from compactlib.catalog.published import PublishedTimes
 from compactlib.catalog.records import (
@@ -27,7 +26,7 @@ from compactlib.catalog.timestamp import HybridClock
 from compactlib.catalog.watermark import LowWatermark
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore
-from tests.catalog.services import INITIAL, create_table, log_in, service_in
+from tests.catalog.services import INITIAL, create_table, cut, log_in, service_in
 
 GOLDEN = Path(__file__).parent / "golden" / "catalog-log-v1.json"
 PAGE = Path(__file__).parents[2] / "docs" / "formats" / "catalog-log.md"
@@ -39,14 +38,14 @@ def filled() -> MemoryStore:
     service = CatalogService(log_in(store, chunk_bytes=1024), HybridClock(ManualClock(1000.0)))
     service.execute(INITIAL, wait=False)
     service.execute([ChooseDefaultZone("Z"), create_table(1), create_table(2), CreateSchema("Ärger")], wait=False)
-    service.compact(2, Fence(term=7))
+    cut(service, 2, term=7)
     service.execute([CreateIndex(schema="PUBLIC", table="T1", name="I", columns=("ID",), unique=True)], wait=False)
     index = service.catalog(3).find_index("PUBLIC", "I")
     assert index is not None
     altered = AlterZone("Z", new_name="Y", storage_profiles=("ssd", "disk"), quorum=1)
     service.execute([StartBuildingIndex(index.id), DropTable(schema="PUBLIC", name="T2"), altered], delay_seconds=2,
                     wait=False)
-    Pins(service.log, service.clock).pin("nightly backup", 3, service.view, ttl_seconds=60)
+    Pins(service.log, service.clock).pin("nightly backup", 3, service.history, ttl_seconds=60)
     LowWatermark(store, "node 1", service.clock).advance(65_536_000_000)
     times = PublishedTimes(store, "node 1")
     times.register(3, 11, incarnation=5, created_at=1)
@@ -83,16 +82,16 @@ def test_what_was_written_is_read() -> None:
     for key, value in json.loads(GOLDEN.read_text()).items():
         store.set(b"catalog", key.encode(), bytes.fromhex(value))
     service = service_in(store)
-    assert [(catalog.version, catalog.activation >> 16) for catalog in service.view] == [
+    assert [(catalog.version, catalog.activation >> 16) for catalog in service.history] == [
         (2, 1_000_500), (3, 1_000_500), (4, 1_002_000)]
-    for catalog in service.view:
+    for catalog in service.history:
         catalog.audit()
     assert [schema.name for schema in service.catalog(4).schemas.values()] == ["PUBLIC", "Ärger"]
     assert service.catalog(4).find_table("PUBLIC", "T2") is None
     assert [pin.owner for pin in Pins(service.log, service.clock).all()] == ["nightly backup"]
     assert LowWatermark(store, "node 1", service.clock).value.time == 65_536_000_000
     assert PublishedTimes(store, "node 1").register(3, 11, incarnation=5, created_at=1) == 65_536_000_001
-    saved = service.log.save_snapshot(service.catalog(3), Fence(term=7))
+    saved = service.log.save_snapshot(service.catalog(3), term=7)
     assert type(saved).__name__ == "SnapshotSaved"
 
 

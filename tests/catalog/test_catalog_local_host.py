@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
 
 from compactlib.catalog.commands import AlterZone, CreateZone, DropZone
-from compactlib.catalog.errors import AssignmentsMissing, StaleTerm, TimeBeforeHistory, UnsafeCompaction
+from compactlib.catalog.errors import (
+    AssignmentsMissing,
+    CatalogMoved,
+    StaleTerm,
+    TimeBeforeHistory,
+    UnsafeCompaction,
+)
 from compactlib.catalog.host import CatalogHost
 from compactlib.catalog.local_host import LocalHost
 from compactlib.catalog.messages import ZoneResult
-from compactlib.catalog.model import Assignments, Factor, NodeId, NodeReport, Topology, ZoneAssignments
+from compactlib.catalog.model import Assignments, Factor, NodeId, Topology, ZoneAssignments
 from compactlib.catalog.needs import LocalNeeds
+from compactlib.catalog.plan import CatalogPlan
 from compactlib.catalog.transactions import Transaction
-from compactlib.catalog.verdict import Compact, Hold
-from compactlib.errors import InvalidInput
+from compactlib.catalog.update_log import term_mark
+from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import Condition
+from compactlib.outcome import Done, Failed, Skipped
 from tests.catalog.cluster import NAMES, Cluster
 
 
@@ -35,17 +42,16 @@ def test_a_node_reads_its_low_watermark_before_it_can_be_counted() -> None:
     cluster = Cluster()
     cluster.grow(4)
     decision = cluster.round()
-    assert isinstance(decision, Hold)
-    assert decision.factor is Factor.UNAVAILABLE
+    assert decision.is_empty
+    assert decision.explanation.factors[0] is Factor.UNAVAILABLE
 
 
 def test_history_shrinks_to_the_last_version_once_nobody_needs_more() -> None:
     cluster = with_table()
     cluster.settle()
     decision = cluster.round()
-    assert isinstance(decision, Compact)
     assert decision.target == 6
-    assert isinstance(cluster.round(), Hold)
+    assert cluster.round().is_empty
     cluster.service.audit()
 
 
@@ -54,7 +60,6 @@ def test_the_margin_keeps_one_version_more() -> None:
     cluster.grow(5)
     cluster.settle()
     decision = cluster.round()
-    assert isinstance(decision, Compact)
     assert decision.target == 4
 
 
@@ -67,12 +72,11 @@ def test_a_transaction_holds_its_version_through_published_times_and_directly() 
     cluster.grow(9)
     cluster.settle()
     decision = cluster.round()
-    assert isinstance(decision, Compact)
     assert decision.target == version
-    assert decision.why.factors[0] is Factor.ACTIVE_TRANSACTIONS
-    assert decision.why.limits[0].culprits[0].node == "B"
+    assert decision.explanation.factors[0] is Factor.ACTIVE_TRANSACTIONS
+    assert decision.explanation.limits[0].culprits[0].node == "B"
     cluster.nodes["B"].transactions.end(transaction)
-    assert isinstance(cluster.round(), Compact)
+    assert not cluster.round().is_empty
 
 
 def test_weakness_4_a_new_table_does_not_stop_compaction() -> None:
@@ -81,7 +85,6 @@ def test_weakness_4_a_new_table_does_not_stop_compaction() -> None:
     cluster.settle()
     cluster.add_table(2)
     decision = cluster.round()
-    assert isinstance(decision, Compact)
     assert decision.target == 6
 
 
@@ -91,78 +94,123 @@ def test_weakness_20_a_restarted_node_counts_at_once() -> None:
     cluster.grow(8)
     cluster.restart("B")
     decision = cluster.round()
-    assert isinstance(decision, Compact)
     assert decision.target == 6
 
 
 # --- between decision and snapshot --------------------------------------------------------------------------------
 
 
-def decided(cluster: Cluster) -> tuple[tuple[NodeReport, ...], Compact]:
+def planned(cluster: Cluster, term: int = 1) -> CatalogPlan:
     cluster.settle()
-    reports = cluster.reports()
-    decision = cluster.host.decide(reports, cluster.topology)
-    assert isinstance(decision, Compact)
-    return reports, decision
+    plan = cluster.host.plan(cluster.reports(), cluster.topology, term)
+    assert not plan.is_empty
+    return plan
+
+
+def refused(cluster: Cluster, plan: CatalogPlan, kind: type[CompactlibError], match: str) -> None:
+    before = list(cluster.store.scan(b"catalog"))
+    outcome = cluster.host.compact(plan)
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, kind)
+    assert outcome.changed == "no"
+    assert match in str(outcome.error)
+    assert list(cluster.store.scan(b"catalog")) == before
 
 
 def test_weakness_15_assignments_that_changed_since_are_seen() -> None:
     cluster = with_table()
-    reports, decision = decided(cluster)
+    plan = planned(cluster)
     for zone in cluster.assigned:
         cluster.assigned = {zone: ZoneAssignments.everywhere((*NAMES, "D"), 25)}
-    with pytest.raises(UnsafeCompaction, match="node D"):
-        cluster.host.write(decision, reports, cluster.topology, 1)
-    assert cluster.service.view.earliest == 0
+    refused(cluster, plan, UnsafeCompaction, "node D")
 
 
 def test_a_pin_between_decision_and_snapshot_stops_it() -> None:
     cluster = with_table()
-    reports, decision = decided(cluster)
+    plan = planned(cluster)
     cluster.nodes["B"].service.poll()
-    cluster.nodes["B"].pins.pin("backup", 3, cluster.nodes["B"].service.view, ttl_seconds=9000)
-    with pytest.raises(UnsafeCompaction, match="pinned by 'backup'"):
-        cluster.host.write(decision, reports, cluster.topology, 1)
-    report, held = decided(cluster)
-    assert held.why.factors[0] is Factor.PIN
-    assert cluster.host.write(held, report, cluster.topology, 1)
-    assert cluster.service.view.earliest == 3
+    cluster.nodes["B"].pins.pin("backup", 3, cluster.nodes["B"].service.history, ttl_seconds=9000)
+    refused(cluster, plan, CatalogMoved, "pins")
+    held = planned(cluster)
+    assert held.explanation.factors[0] is Factor.PIN
+    assert isinstance(cluster.host.compact(held), Done)
+    assert cluster.service.history.earliest == 3
+
+
+def test_a_pin_that_no_report_knows_holds_by_itself() -> None:
+    """It was taken after its node had reported, and by somebody whose node is asked nothing."""
+    cluster = with_table()
+    cluster.settle()
+    reports = cluster.reports()
+    cluster.service.pins.pin("stranger", 2, cluster.service.history, ttl_seconds=9000)
+    plan = cluster.host.plan(reports, cluster.topology, 1)
+    assert plan.target == 2
+    assert "pinned by 'stranger'" in plan.explain()
 
 
 def test_a_guard_that_has_moved_stops_the_snapshot() -> None:
     cluster = with_table()
     cluster.store.set(b"host", b"members", b"1")
     node = cluster.nodes["A"]
-    seen = Condition(b"host", b"members", cluster.store.get(b"host", b"members").predicate)
-    host = LocalHost(node.service, LocalNeeds(NodeId("A"), lambda: node.service.view, transactions=node.transactions),
-                     watermark=node.watermark, membership=lambda: cluster.topology,
-                     assignments=lambda: Assignments(cluster.assigned),
-                     publish=lambda zone, partitions, time: ZoneResult(zone), guards=lambda: [seen])
-    reports, decision = decided(cluster)
+    node.host = LocalHost(
+        node.service, LocalNeeds(NodeId("A"), lambda: node.service.history, transactions=node.transactions),
+        watermark=node.watermark, membership=lambda: cluster.topology,
+        assignments=lambda: Assignments(cluster.assigned), publish=lambda zone, partitions, time: ZoneResult(zone),
+        guards=lambda: [Condition(b"host", b"members", cluster.store.get(b"host", b"members").predicate)])
+    cluster.settle()
+    reports = tuple(cluster.nodes[name].host.report() for name in "BC")
+    needs = LocalNeeds(NodeId("A"), lambda: node.service.history, transactions=node.transactions,
+                       partitions=node.published, sources=[node.watermark])
+    plan = node.host.plan((needs.report(), *reports), cluster.topology, 1)
     cluster.store.set(b"host", b"members", b"2")
-    with pytest.raises(UnsafeCompaction, match="members"):
-        host.write(decision, reports, cluster.topology, 1)
+    refused(cluster, plan, CatalogMoved, "members")
 
 
 def test_weakness_14_a_deposed_coordinator_is_refused_by_the_log_itself() -> None:
     cluster = with_table()
-    reports, decision = decided(cluster)
-    lower = attrs.evolve(decision, target=3)
-    assert cluster.nodes["B"].host.write(lower, reports, cluster.topology, 8)
-    with pytest.raises(StaleTerm):
-        cluster.host.write(decision, reports, cluster.topology, 7)
-    assert not cluster.host.write(lower, reports, cluster.topology, 9)
+    cluster.settle()
+    late = planned(cluster, term=7)
+    cluster.nodes["B"].service.poll()
+    newer = planned(cluster, term=8)
+    assert isinstance(cluster.nodes["B"].host.compact(newer), Done)
+    refused(cluster, late, CatalogMoved, "history begins at version")
+    cluster.grow(9)
+    cluster.settle()
+    refused(cluster, planned(cluster, term=7), StaleTerm, "term 7")
+    assert isinstance(cluster.host.compact(planned(cluster, term=9)), Done)
+
+
+def test_a_plan_without_a_term_holds_until_a_coordinator_s_has_moved() -> None:
+    cluster = with_table()
+    cluster.settle()
+    plan = cluster.service.plan(view=cluster.service.view(reports=cluster.reports()))
+    assert not plan.is_empty
+    cluster.store.set(b"catalog", b"term", term_mark(3))
+    refused(cluster, plan, CatalogMoved, "term")
 
 
 def test_a_membership_that_changed_since_stops_the_snapshot() -> None:
     cluster = with_table()
-    reports, decision = decided(cluster)
+    plan = planned(cluster)
     asked = cluster.topology
     assert cluster.host.confirm(asked)
     cluster.topology = Topology.of(*NAMES, epoch=1)
     assert not cluster.host.confirm(asked)
-    with pytest.raises(UnsafeCompaction, match="membership"):
-        cluster.host.write(decision, reports, asked, 1)
+    refused(cluster, plan, CatalogMoved, "membership")
+
+
+def test_by_itself_a_node_of_many_cuts_nothing_and_names_those_that_are_missing() -> None:
+    cluster = with_table()
+    cluster.settle()
+    outcome = cluster.service.compact()
+    assert isinstance(outcome, Skipped)
+    assert "node B, did not answer; node C, did not answer" in outcome.reason
+    assert "give the reports of these nodes" in outcome.reason
+    cluster.topology = Topology.of("A")
+    cluster.assigned = {zone: ZoneAssignments.everywhere(["A"], one.partitions)
+                        for zone, one in cluster.assigned.items()}
+    assert isinstance(cluster.service.compact(), Done)
+    assert isinstance(cluster.service.compact(), Skipped)
 
 
 def test_unknown_assignments_fail_the_decision() -> None:
@@ -192,8 +240,10 @@ def test_vector_42_the_zones_since_a_time_hold_those_that_are_gone() -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(InvalidInput, match="retention_margin"):
+    with pytest.raises(InvalidInput, match="margin"):
         Cluster(margin=-1)
+    with pytest.raises(InvalidInput, match="source"):
+        Cluster().service.connect(object())  # type: ignore[arg-type]
     assert Cluster().host.publish(3, 25, 100) == ZoneResult(3, published=25)
 
 
@@ -217,7 +267,7 @@ def test_vector_39_the_cluster_s_transaction_time_is_that_of_its_oldest_version_
 
     for version, names in ((1, "A"), (2, "BC"), (3, "AC")):
         for name in names:
-            assert global_minimum() == cluster.service.view.activation(version)
+            assert global_minimum() == cluster.service.history.activation(version)
             cluster.nodes[name].transactions.end(begun[version, name])
     before = min(node.service.clock.now() for node in cluster.nodes.values())
     assert before < global_minimum() < max(node.service.clock.now() for node in cluster.nodes.values())
@@ -226,18 +276,17 @@ def test_vector_39_the_cluster_s_transaction_time_is_that_of_its_oldest_version_
 def test_invariant_g_a_round_that_holds_leaves_the_log_as_it_is() -> None:
     cluster = with_table()
     cluster.settle()
-    cluster.nodes["B"].pins.pin("backup", 0, cluster.service.view, ttl_seconds=60)
+    cluster.nodes["B"].pins.pin("backup", 0, cluster.service.history, ttl_seconds=60)
     before = list(cluster.store.scan(b"catalog"))
-    assert isinstance(cluster.round(), Hold)
+    assert cluster.round().is_empty
     assert list(cluster.store.scan(b"catalog")) == before
 
 
 def test_invariant_h_a_second_round_with_nothing_new_does_nothing() -> None:
     cluster = with_table()
     cluster.settle()
-    assert isinstance(cluster.round(), Compact)
+    assert not cluster.round().is_empty
     before = list(cluster.store.scan(b"catalog"))
     decision = cluster.round()
-    assert isinstance(decision, Hold)
-    assert decision.factor is None
+    assert decision.why == "history is as short as it can be: it begins at version 6, which is in force"
     assert list(cluster.store.scan(b"catalog")) == before

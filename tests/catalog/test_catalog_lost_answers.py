@@ -119,7 +119,7 @@ def test_what_was_appended_is_told_although_the_store_is_away_right_after_it() -
 
     faulty.transact = transact_and_go  # type: ignore[method-assign]
     assert service.execute([CreateSchema("NEW")], wait=False).version == 1
-    assert service.view.latest == 1
+    assert service.history.latest == 1
 
 
 def filled(store: KVStore, latest: int = 8) -> None:

@@ -13,17 +13,16 @@ from compactlib.catalog.catalog import EMPTY, Change, DropObject, PutObject
 from compactlib.catalog.commands import CreateSchema
 from compactlib.catalog.descriptors import IndexStatus, Schema, Zone
 from compactlib.catalog.errors import (
+    CatalogMoved,
     CatalogVersionNotFound,
     ObjectNotFound,
     PinExpired,
     RecordDamaged,
     StaleIncarnation,
     TimeBeforeHistory,
-    UnsafeCompaction,
 )
 from compactlib.catalog.history import HistoryView
 from compactlib.catalog.index_builds import IndexBuilds
-from compactlib.catalog.log_model import Fence
 from compactlib.catalog.model import Culprit, Factor, Floor, NodeId, Unavailable
 from compactlib.catalog.needs import LocalNeeds
 from compactlib.catalog.partitions import HostedPartitions
@@ -44,7 +43,7 @@ from compactlib.kv import KVStore, MemoryStore
 from compactlib.outcome import Failed
 from compactlib.testing.kv_faults import FaultyStore, KVFault, KVRun, explore_kv_faults
 from tests.catalog.cases import TABLE_X, ZONE, drop_table, history, index, schema_and_zone, table, with_table_x
-from tests.catalog.services import grown, log_in, service_in
+from tests.catalog.services import cut, grown, log_in, plan_to, service_in
 
 # --- transactions -------------------------------------------------------------------------------------------------
 
@@ -421,9 +420,10 @@ def test_a_pin_holds_its_version_until_it_expires_on_every_clock() -> None:
     clock = ManualClock(1000.0)
     service = grown(service_in(clock=clock), 5)
     pins = Pins(service.log, HybridClock(clock, max_skew_seconds=0.5))
-    pins.pin("backup", 3, service.view, ttl_seconds=60)
-    pins.pin("report", 4, service.view, ttl_seconds=600)
-    assert pins.need(service.view) == Floor(Factor.PIN, service.view.activation(3), Culprit(owner="pinned by 'backup'"))
+    pins.pin("backup", 3, service.history, ttl_seconds=60)
+    pins.pin("report", 4, service.history, ttl_seconds=600)
+    held = Floor(Factor.PIN, service.history.activation(3), Culprit(owner="pinned by 'backup'"))
+    assert pins.need(service.history) == held
     clock.advance(60.4)
     assert [pin.owner for pin in pins.active()] == ["backup", "report"]
     clock.advance(0.2)
@@ -439,32 +439,33 @@ def test_a_pin_is_renewed_moved_and_released() -> None:
     clock = ManualClock(1000.0)
     service = grown(service_in(clock=clock), 5)
     pins = Pins(service.log, service.clock)
-    first = pins.pin("backup", 3, service.view, ttl_seconds=60)
+    first = pins.pin("backup", 3, service.history, ttl_seconds=60)
     clock.advance(50)
     assert pins.renew("backup", ttl_seconds=60).expires > first.expires
-    pins.pin("backup", 4, service.view, ttl_seconds=60)
+    pins.pin("backup", 4, service.history, ttl_seconds=60)
     assert [pin.version for pin in pins.all()] == [4]
     pins.release("backup")
     pins.release("backup")
-    assert pins.need(service.view) is None
+    assert pins.need(service.history) is None
 
 
 def test_a_pin_that_was_granted_holds_against_a_decision_made_before_it() -> None:
     service = grown(service_in(), 6)
-    pins = Pins(service.log, service.clock)
-    fence = Fence(conditions=(pins.condition(),))
-    pins.pin("backup", 3, service.view, ttl_seconds=60)
-    outcome = service.compact(5, fence)
+    plan = plan_to(service, 5)
+    service.pins.pin("backup", 3, service.history, ttl_seconds=60)
+    outcome = service.compact(plan)
     assert isinstance(outcome, Failed)
-    assert isinstance(outcome.error, UnsafeCompaction)
-    assert service.view.earliest == 0
+    assert isinstance(outcome.error, CatalogMoved)
+    assert outcome.changed == "no"
+    assert service.history.earliest == 0
+    assert plan_to(service, 5).target == 3  # a plan made after it keeps it by itself
 
 
 def test_a_pin_of_a_version_that_was_cut_meanwhile_is_not_granted() -> None:
     service = grown(service_in(), 6)
     pins = Pins(service.log, service.clock)
-    old = service.view
-    service.compact(5)
+    old = service.history
+    cut(service, 5)
     with pytest.raises(CatalogVersionNotFound) as caught:
         pins.pin("backup", 3, old, ttl_seconds=60)
     assert caught.value.earliest == 5
@@ -477,7 +478,7 @@ def test_a_pin_of_a_version_that_was_cut_meanwhile_is_not_granted() -> None:
 def test_a_pin_that_cannot_be_is_refused(owner: str, ttl: float) -> None:
     service = grown(service_in(), 3)
     with pytest.raises(InvalidInput):
-        Pins(service.log, service.clock).pin(owner, 2, service.view, ttl_seconds=ttl)
+        Pins(service.log, service.clock).pin(owner, 2, service.history, ttl_seconds=ttl)
 
 
 # --- the report ---------------------------------------------------------------------------------------------------
@@ -528,7 +529,7 @@ def test_weakness_9_the_partitions_of_a_report_are_those_its_floor_speaks_for() 
 
 def test_commands_and_pins_share_a_store() -> None:
     service = grown(service_in(), 3)
-    Pins(service.log, service.clock).pin("backup", 2, service.view, ttl_seconds=60)
+    Pins(service.log, service.clock).pin("backup", 2, service.history, ttl_seconds=60)
     service.execute([CreateSchema("MORE")], wait=False)
     service.audit()
-    assert attrs.evolve(service.view.catalog(4), version=4) == service.view.catalog(4)
+    assert attrs.evolve(service.history.catalog(4), version=4) == service.history.catalog(4)

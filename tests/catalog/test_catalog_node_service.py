@@ -16,15 +16,15 @@ from compactlib.catalog.messages import Message, ZoneResult
 from compactlib.catalog.model import NodeId, NodeReport, Topology
 from compactlib.catalog.node_service import CompactionService
 from compactlib.catalog.outbox import NodeOptions
-from compactlib.catalog.round_report import CompactionStats, PublicationStats, RoundReport
+from compactlib.catalog.plan import CatalogPlan, CutReport
+from compactlib.catalog.round_report import PublicationStats, RoundReport
 from compactlib.catalog.timestamp import Timestamp
 from compactlib.catalog.transport import Receive
 from compactlib.catalog.transport_memory import MemoryHub, MemoryTransport
-from compactlib.catalog.verdict import Compact, Decision
 from compactlib.errors import Closed, Conflict, InvalidInput, StorageError
 from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
-from tests.catalog.protocol import COMPACT, report_of
+from tests.catalog.protocol import CUT, PLAN, report_of
 
 OPTIONS = NodeOptions(interval_seconds=None, retry_seconds=0.05)
 
@@ -63,13 +63,13 @@ class Host:
         self._called("confirm")
         return True
 
-    def decide(self, reports: tuple[NodeReport, ...], topology: Topology) -> Decision:
-        self._called("decide")
-        return COMPACT
+    def plan(self, reports: tuple[NodeReport, ...], topology: Topology, term: int) -> CatalogPlan:
+        self._called("plan")
+        return PLAN
 
-    def write(self, decision: Compact, reports: tuple[NodeReport, ...], topology: Topology, term: int) -> bool:
-        self._called("write")
-        return True
+    def compact(self, plan: CatalogPlan) -> Done[CutReport] | Skipped | Failed:
+        self._called("compact")
+        return Done(CUT)
 
 
 class Cluster:
@@ -114,7 +114,7 @@ def test_three_nodes_run_a_round() -> None:
         cluster = Cluster(Host("a"), Host("b"), Host("c"))
         async with cluster as service:
             report = await round_of(service)
-            assert report.compaction == Done(CompactionStats(earliest=4, before=0, decision=COMPACT))
+            assert report.compaction == Done(CUT)
             assert report.publication == Done(PublicationStats(time=50, nodes=3, published=15, skipped=0))
             assert service.last_round == report
             assert "catalog_round" in [name for name, _ in cluster.observer.events]
@@ -127,13 +127,13 @@ def test_three_nodes_run_a_round() -> None:
 
 
 @pytest.mark.parametrize("error", [OSError("disk"), Conflict("busy")])
-@pytest.mark.parametrize("call", ["report", "zones", "publish", "confirm", "decide", "write"])
+@pytest.mark.parametrize("call", ["report", "zones", "publish", "confirm", "plan", "compact"])
 def test_a_host_that_fails_fails_what_needs_it(call: str, error: Exception) -> None:
     async def story() -> None:
         async with Cluster(Host("a", fails=call, error=error), Host("b")) as service:
             report = await round_of(service)
             told = "OSError: disk" if isinstance(error, OSError) else "busy"
-            if call in ("decide", "write"):
+            if call in ("plan", "compact"):
                 assert isinstance(report.compaction, Failed)
                 assert isinstance(report.compaction.error, HostFailed if isinstance(error, OSError) else Conflict)
                 assert isinstance(report.publication, Done)
@@ -150,7 +150,7 @@ def test_a_host_that_fails_fails_what_needs_it(call: str, error: Exception) -> N
     run(story)
 
 
-@pytest.mark.parametrize("call", ["report", "zones", "publish", "confirm", "decide", "write"])
+@pytest.mark.parametrize("call", ["report", "zones", "publish", "confirm", "plan", "compact"])
 def test_a_host_that_hangs_is_not_waited_for(call: str) -> None:
     waits = ("collect_seconds", "decide_seconds", "write_seconds", "publish_seconds", "report_seconds", "zones_seconds")
     options = attrs.evolve(OPTIONS, **dict.fromkeys(waits, 0.3))
@@ -159,7 +159,7 @@ def test_a_host_that_hangs_is_not_waited_for(call: str) -> None:
         async with Cluster(Host("a", hangs=call), Host("b"), options=options) as service:
             report = await round_of(service)
             assert report.errors or report.missing or call in ("zones", "publish")
-            if call in ("decide", "write"):
+            if call in ("plan", "compact"):
                 assert isinstance(report.errors[0], DeadlinePassed)
 
     run(story)

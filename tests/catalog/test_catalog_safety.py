@@ -17,7 +17,8 @@ from compactlib.catalog.errors import AssignmentsMissing, UnsafeCompaction
 from compactlib.catalog.model import Assignments, Factor, Floor, NodeId, Topology, Unavailable, ZoneAssignments
 from compactlib.catalog.partitions import HostedPartitions
 from compactlib.catalog.safety import check_target
-from compactlib.catalog.verdict import Compact, DecisionInput
+from compactlib.catalog.verdict import Compact
+from compactlib.catalog.view import CatalogView
 from compactlib.testing.need_strategies import floors
 from tests.catalog.cases import (
     ALL_NODES,
@@ -83,7 +84,7 @@ STATUSES = [IndexStatus.REGISTERED, IndexStatus.BUILDING, IndexStatus.AVAILABLE,
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> DecisionInput:
+def situations(draw: st.DrawFn) -> CatalogView:
     changes: dict[int, list[Change]] = {1: schema_and_zone(3)}
     for number in range(draw(st.integers(0, 3))):
         table_id = 7 + number
@@ -106,11 +107,11 @@ def situations(draw: st.DrawFn) -> DecisionInput:
     assignments = Assignments({ZONE: ZoneAssignments.of(
         [draw(st.lists(st.sampled_from("ABC"), min_size=1, max_size=3)) for _ in range(4)])})
     return given(view, reports, now=draw(st.integers(50, 100)), low_watermark=draw(st.integers(20, 100)),
-                 assignments=assignments, margin=draw(st.sampled_from([0, 0, 1, 2])))
+                 assignments=assignments)
 
 
 @any_of(situations())
-def test_whatever_decide_answers_is_safe_and_below_it_nothing_more_was_to_be_had(asked: DecisionInput) -> None:
+def test_whatever_decide_answers_is_safe_and_below_it_nothing_more_was_to_be_had(asked: CatalogView) -> None:
     try:
         decision = decide(asked)
     except AssignmentsMissing:
@@ -122,8 +123,7 @@ def test_whatever_decide_answers_is_safe_and_below_it_nothing_more_was_to_be_had
         best = decision.target
     else:
         assert decision.why.limits or decision.factor is None
-    if not asked.retention_margin:
-        for catalog in asked.history:
-            if catalog.version > best:
-                with pytest.raises(UnsafeCompaction):
-                    check_target(asked, catalog.version)
+    for catalog in asked.history:
+        if catalog.version > best:
+            with pytest.raises(UnsafeCompaction):
+                check_target(asked, catalog.version)

@@ -22,7 +22,7 @@ from compactlib.catalog.errors import (
     StaleTerm,
     TimeBeforeHistory,
 )
-from compactlib.catalog.log_model import Fence, SnapshotSaved
+from compactlib.catalog.plan import CutReport
 from compactlib.catalog.recover import recover_history
 from compactlib.catalog.service import CatalogService
 from compactlib.catalog.timestamp import HybridClock, from_seconds, physical_ms
@@ -33,7 +33,7 @@ from compactlib.observe import Observer, RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.testing.kv_faults import FaultyStore, KVFault, KVOperation
 from tests.catalog.cases import history
-from tests.catalog.services import INITIAL, create_table, grown, log_in, service_in
+from tests.catalog.services import INITIAL, create_table, cut, grown, log_in, service_in
 
 # --- looking up ---------------------------------------------------------------------------------------------------
 
@@ -62,7 +62,7 @@ def test_an_unknown_version_is_not_found(version: int) -> None:
 
 def test_the_empty_catalog_is_version_0_and_in_memory_only() -> None:
     service = service_in()
-    assert (service.view.earliest, service.view.latest, service.active().version) == (0, 0, 0)
+    assert (service.history.earliest, service.history.latest, service.active().version) == (0, 0, 0)
     assert service.log.state() is None
 
 
@@ -79,7 +79,7 @@ def test_vector_10_a_version_is_the_latest_before_it_is_in_force() -> None:
     service = grown(service_in(clock=clock, delay_seconds=0), 1)
     year = 365 * 24 * 3600.0
     done = service.execute([create_table(1)], delay_seconds=year, wait=False)
-    assert (service.view.latest, service.active().version) == (2, 1)
+    assert (service.history.latest, service.active().version) == (2, 1)
     assert physical_ms(done.activation) == 1_000_000 + 1000 * int(year)
     clock.advance(year + 0.001)
     assert service.active().version == 2
@@ -106,7 +106,7 @@ def test_vector_12_flags_say_which_commands_did_something() -> None:
     with pytest.raises(CommandRefused) as caught:
         service.execute([CreateSchema("C"), CreateSchema("A")])
     assert caught.value.version == 2
-    assert service.view.latest == 2
+    assert service.history.latest == 2
     assert service.catalog(2).find_schema("C") is None
 
 
@@ -137,7 +137,7 @@ def test_a_writer_that_lost_a_race_decides_anew() -> None:
     done = second.execute([CreateSchema("PUBLIC", True), CreateSchema("MORE")], wait=False)
     assert (done.version, done.applied, done.attempts) == (2, (False, True), 2)
     assert first.poll() == 1
-    assert list(first.view) == list(second.view)
+    assert list(first.history) == list(second.history)
 
 
 def meddle(operation: KVOperation, once: list[Callable[[], object]]) -> None:
@@ -161,7 +161,7 @@ def test_activation_times_ascend_whatever_the_delays_and_clocks() -> None:
     for number in range(6):
         (fast, slow)[number % 2].execute([CreateSchema(f"S{number}")], wait=False)
     slow.poll()
-    times = [catalog.activation for catalog in slow.view]
+    times = [catalog.activation for catalog in slow.history]
     assert times == sorted(set(times))
     slow.audit()
 
@@ -180,7 +180,7 @@ def test_a_delay_that_is_none_is_refused(delay: float) -> None:
 def test_a_version_is_ready_when_its_listeners_have_heard_of_it() -> None:
     service = service_in()
     heard: list[tuple[int, int]] = []
-    service.listen(lambda catalog: heard.append((catalog.version, service.view.latest)))
+    service.listen(lambda catalog: heard.append((catalog.version, service.history.latest)))
     grown(service, 2)
     assert heard == [(1, 0), (2, 1)]
     assert service.wait_ready(2, 0).version == 2
@@ -200,7 +200,7 @@ def test_a_listener_that_fails_stops_nobody() -> None:
         raise ConnectionError(catalog.version)
 
     service.listen(listener)
-    assert service.execute(INITIAL, wait=False).version == service.view.latest == 1
+    assert service.execute(INITIAL, wait=False).version == service.history.latest == 1
     assert service.execute([CreateSchema("A")], wait=False).version == 2
     assert heard == [1, 2]
 
@@ -210,7 +210,7 @@ def test_a_listener_may_look_but_not_execute() -> None:
     told: list[object] = []
 
     def listener(catalog: Catalog) -> None:
-        told.append((catalog.version, service.view.latest, service.poll()))
+        told.append((catalog.version, service.history.latest, service.poll()))
         with pytest.raises(Busy, match="in another thread"):
             service.execute([CreateSchema("B")])
         service.listen(lambda _: None)
@@ -234,7 +234,7 @@ def test_an_observer_may_do_what_it_likes() -> None:
 
     service = service_in(observer=Likes())
     assert service.execute(INITIAL, wait=False).version == 1
-    assert service.view.latest == 3
+    assert service.history.latest == 3
 
 
 def test_somebody_waits_until_another_thread_has_polled() -> None:
@@ -252,7 +252,7 @@ def test_somebody_waits_until_another_thread_has_polled() -> None:
 def test_versions_and_cuts_are_observed() -> None:
     observer = RecordingObserver()
     service = grown(service_in(observer=observer), 4)
-    service.compact(3)
+    cut(service, 3)
     assert [name for name, _ in observer.events] == ["catalog_version"] * 4 + ["catalog_compacted"]
     assert observer.events[-1][1] == {"earliest": 3, "before": 0}
 
@@ -265,7 +265,7 @@ def test_a_log_that_lost_its_end_is_an_error_to_those_who_knew_it() -> None:
     store.set(b"catalog", b"latest", old)
     with pytest.raises(RecordMissing, match="latest"):
         service.poll()
-    assert service.view.latest == 4
+    assert service.history.latest == 4
 
 
 # --- cutting ------------------------------------------------------------------------------------------------------
@@ -274,45 +274,45 @@ def test_a_log_that_lost_its_end_is_an_error_to_those_who_knew_it() -> None:
 def test_vector_5_cutting_to_the_first_version_is_nothing_to_do() -> None:
     service = grown(service_in(), 1)
     for version in (0, 1):
-        assert isinstance(service.compact(version), Skipped)
-    assert service.view.earliest == 0
+        assert isinstance(cut(service, version), Skipped)
+    assert service.history.earliest == 0
     assert service.at(1).version == 0
 
 
 def test_vector_6_after_a_cut_what_lies_below_is_not_found() -> None:
     service = grown(service_in(), 5)
-    times = {catalog.version: catalog.activation for catalog in service.view}
-    outcome = service.compact(3)
+    times = {catalog.version: catalog.activation for catalog in service.history}
+    outcome = cut(service, 3)
     assert isinstance(outcome, Done)
-    assert isinstance(outcome.stats, SnapshotSaved)
-    assert service.view.earliest == 3
+    assert isinstance(outcome.stats, CutReport)
+    assert service.history.earliest == 3
     for version in (0, 2):
         with pytest.raises(CatalogVersionNotFound):
             service.catalog(version)
     with pytest.raises(TimeBeforeHistory):
         service.at(times[3] - 1)
     assert service.at(times[3]).version == 3
-    assert isinstance(service.compact(3), Skipped)
+    assert isinstance(cut(service, 3), Skipped)
     for version in (2, 9):
         with pytest.raises(CatalogVersionNotFound):
-            service.compact(version)
+            cut(service, version)
     service.audit()
 
 
 def test_a_cut_of_an_earlier_term_fails_and_says_so() -> None:
     service = grown(service_in(), 5)
-    service.compact(2, Fence(term=5))
-    outcome = service.compact(4, Fence(term=4))
+    cut(service, 2, term=5)
+    outcome = cut(service, 4, term=4)
     assert isinstance(outcome, Failed)
     assert isinstance(outcome.error, StaleTerm)
-    assert service.view.earliest == 2
+    assert service.history.earliest == 2
 
 
 def test_weakness_17_a_log_that_is_a_snapshot_alone_is_ready_after_a_restart() -> None:
     store = MemoryStore()
-    grown(service_in(store), 4).compact(4)
+    cut(grown(service_in(store), 4), 4)
     again = service_in(store)
-    assert (again.view.earliest, again.view.latest) == (4, 4)
+    assert (again.history.earliest, again.history.latest) == (4, 4)
     assert again.wait_ready(4, 0).version == 4
     assert again.execute([CreateSchema("NEXT")]).version == 5
 
@@ -323,28 +323,28 @@ def test_a_node_that_was_away_while_history_was_cut_catches_up_from_the_snapshot
     grown(busy, 3)
     away.poll()
     grown(busy, 8)
-    busy.compact(7)
+    cut(busy, 7)
     assert away.poll() == 5
-    assert list(away.view) == list(busy.view)
-    assert away.view.earliest == 7
+    assert list(away.history) == list(busy.history)
+    assert away.history.earliest == 7
     away.audit()
 
 
 def test_a_reader_keeps_its_view_while_history_is_cut() -> None:
     service = grown(service_in(), 6)
-    view = service.view
-    service.compact(5)
+    view = service.history
+    cut(service, 5)
     assert (view.earliest, view.latest, view.catalog(2).version) == (0, 6, 2)
-    assert service.view.earliest == 5
+    assert service.history.earliest == 5
 
 
 def test_what_an_earlier_cut_left_behind_is_deleted_by_the_next_call() -> None:
     store = MemoryStore()
     service = grown(service_in(store), 6)
     kept = list(store.scan(b"catalog", prefix=b"update/"))
-    service.compact(5)
+    cut(service, 5)
     store.set(b"catalog", kept[1].key, kept[1].value)
-    assert isinstance(service.compact(5), Skipped)
+    assert isinstance(cut(service, 5), Skipped)
     assert len([*store.scan(b"catalog", prefix=b"update/")]) == 2
 
 
@@ -353,10 +353,10 @@ def test_a_cut_stands_although_its_garbage_could_not_be_deleted() -> None:
     grown(service_in(store), 6)
     failing = FaultyStore(store, lambda one: KVFault.FAIL if one.name == "scan" and committed(store) else None)
     observer = RecordingObserver()
-    outcome = service_in(failing, observer=observer).compact(5)
+    outcome = cut(service_in(failing, observer=observer), 5)
     assert isinstance(outcome, Done)
     assert observer.events[-1][0] == "catalog_reclaim_failed"
-    assert service_in(store).view.earliest == 5
+    assert service_in(store).history.earliest == 5
 
 
 def committed(store: MemoryStore) -> bool:
@@ -399,8 +399,8 @@ class Cluster(RuleBasedStateMachine):
     @rule(number=node, share=st.floats(0, 1))
     def compact(self, number: int, share: float) -> None:
         service = self.nodes[number]
-        version = service.view.earliest + int(share * (service.view.latest - service.view.earliest))
-        outcome = service.compact(version)
+        version = service.history.earliest + int(share * (service.history.latest - service.history.earliest))
+        outcome = cut(service, version)
         assert isinstance(outcome, Done if version > max(self.earliest, 1) else Skipped), outcome
         if isinstance(outcome, Done):
             self.earliest = version
@@ -408,10 +408,10 @@ class Cluster(RuleBasedStateMachine):
     @rule(number=node)
     def poll(self, number: int) -> None:
         service = self.nodes[number]
-        before = service.view.earliest
+        before = service.history.earliest
         service.poll()
-        assert service.view.latest == len(self.model)
-        assert service.view.earliest >= max(before, self.earliest)
+        assert service.history.latest == len(self.model)
+        assert service.history.earliest >= max(before, self.earliest)
         service.audit()
 
     @rule(number=node)
@@ -426,8 +426,8 @@ class Cluster(RuleBasedStateMachine):
     @invariant()
     def every_view_is_a_part_of_the_history(self) -> None:
         for service in getattr(self, "nodes", ()):
-            service.view.audit()
-            for catalog in service.view:
+            service.history.audit()
+            for catalog in service.history:
                 if catalog.version:
                     catalog.audit()
                     assert self.model[catalog.version - 1] == (
@@ -460,11 +460,11 @@ def test_four_threads_execute_compact_and_read_at_once() -> None:
                 except RetriesExhausted:
                     continue
 
-    def cut() -> None:
+    def cut_again_and_again() -> None:
         for _ in range(30):
             services[2].poll()
-            services[2].compact(max(services[2].view.latest - 1, services[2].view.earliest))
-            view = services[0].view
+            cut(services[2], max(services[2].history.latest - 1, services[2].history.earliest))
+            view = services[0].history
             assert view.catalog(view.latest).version == view.latest
 
     def guarded(work: object, *args: int) -> None:
@@ -473,7 +473,7 @@ def test_four_threads_execute_compact_and_read_at_once() -> None:
         except BaseException as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=guarded, args=args) for args in ((write, 0), (write, 1), (cut,))]
+    threads = [threading.Thread(target=guarded, args=args) for args in ((write, 0), (write, 1), (cut_again_and_again,))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -482,5 +482,5 @@ def test_four_threads_execute_compact_and_read_at_once() -> None:
     for service in services:
         service.poll()
         service.audit()
-    assert len(services[0].catalog(services[0].view.latest).schemas) == 31
-    assert services[0].at(from_seconds(5000.0)).version == services[0].view.latest
+    assert len(services[0].catalog(services[0].history.latest).schemas) == 31
+    assert services[0].at(from_seconds(5000.0)).version == services[0].history.latest

@@ -19,11 +19,14 @@ from compactlib.catalog.model import Assignments, Factor, Floor, NodeId, NodeRep
 from compactlib.catalog.node import CatalogNode
 from compactlib.catalog.outbox import NodeOptions, Outbox
 from compactlib.catalog.partitions import HostedPartitions
+from compactlib.catalog.plan import CutReport
 from compactlib.catalog.round_report import Trigger
 from compactlib.catalog.round_state import Collection, Round
 from compactlib.catalog.timestamp import Timestamp
 from compactlib.catalog.update_log import UpdateLog
-from compactlib.catalog.verdict import Compact, Decision, DecisionInput
+from compactlib.catalog.verdict import Compact, Decision
+from compactlib.catalog.view import CatalogView
+from compactlib.outcome import Outcome
 from compactlib.testing.catalog_simulation import CatalogSimulation
 from compactlib.testing.catalog_world import TIME, Partition, SimulatedNode, SimulationFailure
 
@@ -93,12 +96,12 @@ class DecidesWithoutEverybody(CatalogSimulation):
     def decide(self, node: SimulatedNode, reports: tuple[NodeReport, ...], topology: Topology) -> Decision:
         world = self.world
         present = Topology(frozenset(report.node for report in reports), topology.epoch)
-        return decide(DecisionInput(reports=reports, history=world.view_of(node), now=node.now(),
-                                    low_watermark=node.watermark, topology=present,
-                                    assignments=Assignments({
-                                        zone: attrs.evolve(one, masks=dict.fromkeys(
-                                            (report.node.name for report in reports), one.assigned()))
-                                        for zone, one in world.assignments().zones.items()})))
+        return decide(CatalogView(reports=reports, history=world.view_of(node), now=node.now(),
+                                  low_watermark=node.watermark, topology=present,
+                                  assignments=Assignments({
+                                      zone: attrs.evolve(one, masks=dict.fromkeys(
+                                          (report.node.name for report in reports), one.assigned()))
+                                      for zone, one in world.assignments().zones.items()})))
 
     def report(self, node: SimulatedNode) -> NodeReport:
         found = super().report(node)
@@ -147,17 +150,17 @@ class BlindLog(UpdateLog):
         found, predicate = super()._earliest()
         return found and (0, *found[1:]), predicate
 
-    def _fenced(self, fence: Any) -> Any:
+    def _of_term(self, cut: Any) -> Any:
         return [], []
 
 
 class CutsBackwards(CatalogSimulation):
     """The snapshot is written without comparing: a late coordinator moves the earliest version back."""
 
-    def write(self, node: SimulatedNode, call: WriteSnapshot) -> bool:
-        careful, self.world.log = self.world.log, BlindLog(self.world.store, randomness=self.random)
+    def compact(self, node: SimulatedNode, call: WriteSnapshot) -> Outcome[CutReport]:
+        careful, self.world.log = self.world.log, BlindLog(self.world.store, rng=self.random)
         try:
-            return super().write(node, call)
+            return super().compact(node, call)
         finally:
             self.world.log = careful
 

@@ -11,7 +11,6 @@ import pytest
 from compactlib.catalog.catalog import Catalog
 from compactlib.catalog.commands import CreateSchema
 from compactlib.catalog.errors import RetriesExhausted
-from compactlib.catalog.log_model import Fence
 from compactlib.catalog.published import PublishedTimes
 from compactlib.catalog.service import CatalogService
 from compactlib.catalog.timestamp import HybridClock
@@ -21,7 +20,7 @@ from compactlib.kv import DamagedStore, SlowDown
 from compactlib.kv.postgres import PostgresStore
 from compactlib.kv.sqlite import SqliteStore
 from compactlib.outcome import Done, Failed, Skipped
-from tests.catalog.services import INITIAL, create_table, service_in
+from tests.catalog.services import INITIAL, create_table, cut, service_in
 from tests.kv.postgres_server import postgres
 
 
@@ -31,11 +30,11 @@ def test_a_catalog_in_sqlite_survives_being_closed(tmp_path: Path) -> None:
     for turn in range(4):
         store = SqliteStore(path)
         service = service_in(store, seed=turn, clock=ManualClock(1000.0 + turn))
-        assert list(service.view)[-len(known):] == known[-len(service.view):] or not known
+        assert list(service.history)[-len(known):] == known[-len(service.history):] or not known
         service.execute(INITIAL if not turn else [create_table(turn), CreateSchema(f"S{turn}")], wait=False)
-        outcome = service.compact(service.view.latest, Fence(term=turn + 1))
+        outcome = cut(service, service.history.latest, term=turn + 1)
         assert isinstance(outcome, Done if turn else Skipped)
-        known = list(service.view)
+        known = list(service.history)
         LowWatermark(store, "A", HybridClock(ManualClock(1000.0))).advance(100 + turn)
         times = PublishedTimes(store, "A")
         times.register(7, 0, incarnation=1, created_at=1)
@@ -44,8 +43,8 @@ def test_a_catalog_in_sqlite_survives_being_closed(tmp_path: Path) -> None:
         store.close()
     store = SqliteStore(path)
     again = service_in(store)
-    assert list(again.view) == known
-    assert (again.view.earliest, again.view.latest) == (4, 4)
+    assert list(again.history) == known
+    assert (again.history.earliest, again.history.latest) == (4, 4)
     assert LowWatermark(store, "A", HybridClock(ManualClock(1.0))).value.time == 103
     assert PublishedTimes(store, "A").register(7, 0, incarnation=1, created_at=1) == 53
     store.close()
@@ -63,11 +62,11 @@ def test_a_catalog_in_postgresql_is_shared_cut_and_recovered() -> None:
         for thread in threads:
             thread.join()
         first.poll()
-        assert isinstance(first.compact(8, Fence(term=3)), Done)
+        assert isinstance(cut(first, 8, term=3), Done)
         second.poll()
-        assert isinstance(second.compact(9, Fence(term=2)), Failed)
-        assert list(first.view) == list(second.view) == list(service_in(stores[0]).view)
-        assert (first.view.earliest, first.view.latest) == (8, 11)
+        assert isinstance(cut(second, 9, term=2), Failed)
+        assert list(first.history) == list(second.history) == list(service_in(stores[0]).history)
+        assert (first.history.earliest, first.history.latest) == (8, 11)
         first.audit()
         for store in stores:
             store.close()
@@ -87,11 +86,11 @@ def test_two_processes_worth_of_stores_share_one_file(tmp_path: Path) -> None:
     services[0].execute(INITIAL, wait=False)
     for number in range(10):
         services[number % 2].execute([CreateSchema(f"S{number}")], wait=False)
-    services[1].compact(6)
+    cut(services[1], 6)
     for service in services:
         service.poll()
-    assert list(services[0].view) == list(services[1].view)
-    assert (services[0].view.earliest, services[0].view.latest) == (6, 11)
+    assert list(services[0].history) == list(services[1].history)
+    assert (services[0].history.earliest, services[0].history.latest) == (6, 11)
     for store in stores:
         store.close()
 

@@ -11,6 +11,7 @@ from compactlib.catalog import keys, records
 from compactlib.catalog.catalog import PutObject
 from compactlib.catalog.descriptors import Schema
 from compactlib.catalog.errors import (
+    CatalogMoved,
     RecordDamaged,
     RecordMissing,
     RecordTooLarge,
@@ -18,11 +19,10 @@ from compactlib.catalog.errors import (
     RetriesExhausted,
     SnapshotAboveLatest,
     StaleTerm,
-    UnsafeCompaction,
 )
 from compactlib.catalog.history import HistoryView
-from compactlib.catalog.log_model import AlreadyCompacted, Appended, Fence, LogState, LostRace, SnapshotSaved
-from compactlib.catalog.reclaim import reclaim
+from compactlib.catalog.log_model import AlreadyCompacted, Appended, LogState, LostRace, SnapshotSaved
+from compactlib.catalog.reclaim import CatalogReclaim, reclaim
 from compactlib.catalog.recover import recover_history
 from compactlib.catalog.update_log import MAX_ATTEMPTS, UpdateLog
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput, Unsupported
@@ -40,8 +40,8 @@ def filled(latest: int, store: KVStore | None = None, **options: int) -> UpdateL
     return log
 
 
-def cut(log: UpdateLog, version: int, fence: Fence | None = None) -> SnapshotSaved | AlreadyCompacted:
-    return log.save_snapshot(recover_history(log).catalog(version), fence)
+def cut(log: UpdateLog, version: int, **held: Any) -> SnapshotSaved | AlreadyCompacted:
+    return log.save_snapshot(recover_history(log).catalog(version), **held)
 
 
 def names_in(log: UpdateLog, prefix: bytes = keys.UPDATES) -> list[int]:
@@ -172,11 +172,11 @@ def test_vector_11_a_store_that_always_conflicts_is_tried_ten_times() -> None:
 
 def test_weakness_14_a_coordinator_of_an_earlier_term_is_refused() -> None:
     log = filled(5)
-    assert isinstance(cut(log, 2, Fence(term=7)), SnapshotSaved)
+    assert isinstance(cut(log, 2, term=7), SnapshotSaved)
     with pytest.raises(StaleTerm) as caught:
-        cut(log, 4, Fence(term=6))
+        cut(log, 4, term=6)
     assert (caught.value.term, caught.value.current) == (6, 7)
-    assert isinstance(cut(log, 3, Fence(term=7)), SnapshotSaved)
+    assert isinstance(cut(log, 3, term=7), SnapshotSaved)
     assert isinstance(cut(log, 4), SnapshotSaved)
     assert versions(recover_history(log)) == [4, 5]
 
@@ -185,9 +185,9 @@ def test_weakness_14_a_later_term_that_writes_in_between_is_seen() -> None:
     store = MemoryStore()
     other = filled(5, store)
     view = recover_history(other)
-    late = UpdateLog(Meddler(store, 1, lambda: other.save_snapshot(view.catalog(2), Fence(term=8))))
+    late = UpdateLog(Meddler(store, 1, lambda: other.save_snapshot(view.catalog(2), term=8)))
     with pytest.raises(StaleTerm):
-        late.save_snapshot(view.catalog(4), Fence(term=7))
+        late.save_snapshot(view.catalog(4), term=7)
     assert log_state(other) == (2, 5)
 
 
@@ -202,11 +202,11 @@ def test_weakness_15_what_the_decision_was_based_on_is_checked_in_the_same_step(
     store.set(b"host", b"epoch", b"1")
     seen = store.get(b"host", b"epoch").predicate
     log = filled(5, store)
-    fence = Fence(conditions=(Condition(b"host", b"epoch", seen),))
-    assert isinstance(cut(log, 2, fence), SnapshotSaved)
+    held = (Condition(b"host", b"epoch", seen),)
+    assert isinstance(cut(log, 2, conditions=held), SnapshotSaved)
     store.set(b"host", b"epoch", b"2")
-    with pytest.raises(UnsafeCompaction, match="epoch"):
-        cut(log, 4, fence)
+    with pytest.raises(CatalogMoved, match="epoch"):
+        cut(log, 4, conditions=held)
     assert log_state(log) == (2, 5)
 
 
@@ -238,7 +238,7 @@ def test_a_compactor_that_was_not_told_finds_out_whether_it_cut(fault: KVFault) 
     view = recover_history(filled(5, store))
     first = [fault]
     faulty = FaultyStore(store, lambda one: first.pop() if one.name == "transact" and first else None)
-    saved = UpdateLog(faulty).save_snapshot(view.catalog(4), Fence(term=2))
+    saved = UpdateLog(faulty).save_snapshot(view.catalog(4), term=2)
     assert isinstance(saved, SnapshotSaved)
     faulty.settle()
     assert versions(recover_history(UpdateLog(store))) == [4, 5]
@@ -247,11 +247,11 @@ def test_a_compactor_that_was_not_told_finds_out_whether_it_cut(fault: KVFault) 
 def test_weakness_14_a_term_that_is_claimed_in_between_is_seen() -> None:
     store, elsewhere = MemoryStore(), MemoryStore()
     view = recover_history(filled(5, store))
-    cut(filled(5, elsewhere), 2, Fence(term=8))
+    cut(filled(5, elsewhere), 2, term=8)
     later = elsewhere.get(PARTITION, keys.TERM).value
     late = UpdateLog(Meddler(store, 1, lambda: store.set(PARTITION, keys.TERM, later)))
     with pytest.raises(StaleTerm):
-        late.save_snapshot(view.catalog(4), Fence(term=7))
+        late.save_snapshot(view.catalog(4), term=7)
 
 
 def test_a_snapshot_whose_pieces_are_gone_is_not_committed() -> None:
@@ -287,10 +287,10 @@ def test_weakness_18_a_large_snapshot_is_written_in_pieces() -> None:
     assert len(names_in(log, keys.CHUNKS)) >= 3
     assert list(recover_history(log)) == [catalog for catalog in whole if catalog.version >= 30]
     cut(log, 35)
-    assert reclaim(log) >= 3
+    assert reclaim(log).keys >= 3
     assert set(names_in(log, keys.CHUNKS)) == {35}
     assert list(recover_history(log)) == [catalog for catalog in whole if catalog.version >= 35]
-    assert reclaim(log) == 0
+    assert reclaim(log) == CatalogReclaim(0, 0)
 
 
 def test_weakness_18_a_record_above_the_limit_is_refused() -> None:
@@ -313,7 +313,7 @@ def test_what_one_step_cannot_delete_is_reclaimed_after_it() -> None:
     assert isinstance(saved, SnapshotSaved)
     assert saved.deleted < 10
     assert list(recover_history(log)) == [catalog for catalog in whole if catalog.version >= 30]
-    assert reclaim(log) == 29 - saved.deleted
+    assert reclaim(log).keys == 29 - saved.deleted
     assert names_in(log) == list(range(30, 41))
 
 
@@ -349,7 +349,7 @@ def all_keys(store: KVStore) -> list[bytes]:
 
 def a_store() -> MemoryStore:
     store = MemoryStore()
-    cut(filled(30, store, chunk_bytes=1024), 25, Fence(term=3))
+    cut(filled(30, store, chunk_bytes=1024), 25, term=3)
     return store
 
 
@@ -373,7 +373,7 @@ def read_everything(store: MemoryStore) -> None:
     log = UpdateLog(store)
     log.prepare()
     view = recover_history(log)
-    log.save_snapshot(view.catalog(view.latest), Fence(term=9))
+    log.save_snapshot(view.catalog(view.latest), term=9)
 
 
 def damaged(store: MemoryStore, key: bytes, record: bytes) -> CompactlibError:
@@ -476,7 +476,7 @@ def test_a_fault_at_any_step_loses_nothing_and_shortens_nothing(max_transact: in
         for version in (13, 14):
             if isinstance(log.append(update(version)), Appended):
                 store.acknowledge(version)
-        if isinstance(log.save_snapshot(whole.catalog(12), Fence(term=1)), SnapshotSaved):
+        if isinstance(log.save_snapshot(whole.catalog(12), term=1), SnapshotSaved):
             store.acknowledge(-12)
         reclaim(log)
 
