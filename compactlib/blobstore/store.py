@@ -39,6 +39,7 @@ from compactlib.blobstore.policy import Policy, StoreView, check_policy_type, ch
 from compactlib.blobstore.records import HEADER_BYTES, TRAILER_BYTES, check_record, content_range
 from compactlib.blobstore.replication import FoundEntries, ReplicationToken, entries_since
 from compactlib.blobstore.state import BlobState, blob_state
+from compactlib.blobstore.store_compactions import require_forecast
 from compactlib.blobstore.store_log import StoreLog
 from compactlib.blobstore.stream import read_stream
 from compactlib.blobstore.verify import verify
@@ -302,8 +303,7 @@ class BlobStore(StoreLog):
             Closed: the store is closed.
             Exception: what the policy raised.
         """
-        if policy is not None:
-            check_policy_type("policy", policy)
+        self._check_policy(policy)
         self.require_mine()
         if view is None:
             return self._compactions.plan(self._compactions.view(policy), policy)
@@ -341,8 +341,7 @@ class BlobStore(StoreLog):
             raise InvalidInput("compact() takes a plan or a policy, not both: a plan is what a policy has chosen")
         if not is_a(plan, CompactionPlan, type(None)):
             raise InvalidInput(f"the plan is {plan!r:.100}; give what plan() answers, or None")
-        if policy is not None:
-            check_policy_type("policy", policy)
+        self._check_policy(policy)
         return self._run(StoreTask(self, plan, policy), executor=executor, budget=budget, observer=observer,
                          fence=fence)
 
@@ -351,6 +350,11 @@ class BlobStore(StoreLog):
         """Finish the compaction in progress, and do no more; `Skipped` if there is none. As `compact` otherwise."""
         return self._run(StoreTask(self, only_resume=True), executor=executor, budget=budget, observer=observer,
                          fence=fence)
+
+    def _check_policy(self, policy: Policy | None) -> None:
+        if policy is not None:
+            check_policy_type("policy", policy)
+            require_forecast(self._config, policy)
 
     def _run(self, task: StoreTask, **arguments: Any) -> BlobCompactionOutcome:
         self.require_mine()

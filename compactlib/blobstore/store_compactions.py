@@ -40,6 +40,7 @@ from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.ownership import Ownership, Run
 
 if TYPE_CHECKING:
+    from compactlib.blobstore.config import BlobStoreConfig
     from compactlib.blobstore.swap import CompactableStore
 
 
@@ -116,8 +117,7 @@ class StoreCompactions:
     def view(self, policy: Policy | None = None, budget: Budget | None = None) -> StoreView:
         """The store as a policy, default its own, sees it now; see `Sensor.view`."""
         chosen = self.policy if policy is None else policy
-        return self.sensor.view(self._store.clock.now(), forecast=getattr(chosen, "needs_forecast", False) is True,
-                                budget=budget)
+        return self.sensor.view(self._store.clock.now(), forecast=needs_forecast(chosen), budget=budget)
 
     def plan(self, view: StoreView, policy: Policy | None = None) -> CompactionPlan:
         """What a policy, default the store's own, chooses of a view now. What it raises is raised.
@@ -298,6 +298,22 @@ class StoreCompactions:
             # A log that has come to its end may have its other name already, if only the sync after that was refused.
             if (log is None) != (stored is None) and (log is None or log.phase is not Phase.DONE):
                 raise AuditFailed(f"the compaction in memory is {log}, on the disk {stored}")
+
+
+def require_forecast(config: BlobStoreConfig, policy: Policy) -> None:
+    """Return if the statistics say what a policy has to know.
+
+    Raises:
+        InvalidInput: it looks ahead, and the configuration forbids the buckets that know what will die when.
+    """
+    if config.stats_bucket_count == 0 and needs_forecast(policy):
+        raise InvalidInput(f"the policy {policy.name} has to know what dies when, and stats_bucket_count is 0; leave "
+                           f"that out, or give the number of buckets to look ahead")
+
+
+def needs_forecast(policy: Policy) -> bool:
+    """Whether a policy has to be shown what dies when."""
+    return getattr(policy, "needs_forecast", False) is True
 
 
 def _size_of(path: str) -> int:

@@ -26,7 +26,7 @@ from compactlib.blobstore.recover import CompactionRecovery
 from compactlib.blobstore.segment import SegmentHeader, salt_of
 from compactlib.blobstore.status import StoreStatus
 from compactlib.blobstore.store_clock import StoreClock, last_known_time
-from compactlib.blobstore.store_compactions import StoreCompactions
+from compactlib.blobstore.store_compactions import StoreCompactions, require_forecast
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Closed, InvalidInput
 from compactlib.files import Files, LocalFiles, StrPath
@@ -57,6 +57,7 @@ class StoreLog:
         self._folder = _path(folder)
         self._name = name if name is not None else os.path.basename(self._folder)
         self._config = config if config is not None else BlobStoreConfig()
+        require_forecast(self._config, chosen)
         self._files: Files = files if files is not None else LocalFiles()
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._observer = telling(observer)

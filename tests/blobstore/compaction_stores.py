@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from compactlib.blobstore.compaction_report import BlobCompactionOutcome, BlobCompactionReport
-from compactlib.blobstore.compactor import BlobCompactor
+from compactlib.blobstore.compaction_work import Questions
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.model import Blob, GetOptions, RecordKind, milliseconds
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.operations import draft_of
 from compactlib.blobstore.plan import CompactionPlan, PlannedSegment
+from compactlib.blobstore.policies import CompactAll
+from compactlib.blobstore.policy import Policy
 from compactlib.blobstore.store import BlobStore
-from compactlib.blobstore.verify import StorePicture, compare, verify
+from compactlib.blobstore.verify import StorePicture, compare
 from compactlib.clock import ManualClock
 from compactlib.files import Files
 from compactlib.observe import Observer
@@ -32,15 +34,17 @@ def config(**changes: Any) -> BlobStoreConfig:
     """Forty segments of 2 KiB, a journal of one record."""
     settings: dict[str, Any] = {
         "capacity_bytes": 40 * 2048, "segment_bytes": 2048, "deleted_retention_seconds": RETENTION,
-        "journal_max_entries": 1, "index_max_entries": 7, "compaction_bytes_per_second": None,
+        "journal_max_entries": 1, "index_max_entries": 7, "pace": None,
         "ttl_update_buffer_seconds": 0.0, "durability": "interval"}
     return BlobStoreConfig(**{**settings, **changes})
 
 
 def open_store(folder: Path, clock: ManualClock, *, files: Files | None = None, observer: Observer | None = None,
-               **changes: Any) -> BlobStore:
-    """The store in this folder."""
-    return BlobStore(folder, config(**changes), clock=clock, files=files, observer=observer, name="store",
+               policy: Policy | None = None, questions: Questions | None = None, **changes: Any) -> BlobStore:
+    """The store in this folder; its policy takes everything that may be taken."""
+    chosen = CompactAll(min_used_fraction=0.0, skip_valid="all") if policy is None else policy
+    return BlobStore(folder, config(**changes), policy=chosen, questions=questions, clock=clock, files=files,
+                     observer=observer, name="store",
                      new_incarnation=lambda: b"an incarnation..")
 
 
@@ -51,7 +55,7 @@ def plan_of(store: BlobStore, names: Iterable[SegmentName] | None = None, *, ref
     victims = store.snapshot().eligible() if names is None else tuple(names)
     return CompactionPlan(store=store.name, victims=tuple(PlannedSegment(name, 0, 0) for name in victims),
                           reference_time=now - RETENTION if reference is None else reference, planned_at=now,
-                          policy=PolicyRecord("test", ()), benefit_segments=0, reason="the test says so")
+                          policy=PolicyRecord("test", ()), why="the test says so")
 
 
 def done(outcome: BlobCompactionOutcome) -> BlobCompactionReport:
@@ -62,7 +66,7 @@ def done(outcome: BlobCompactionOutcome) -> BlobCompactionReport:
 
 def compact_all(store: BlobStore) -> BlobCompactionReport:
     """Compact every eligible segment."""
-    return done(BlobCompactor(store).compact(plan_of(store)))
+    return done(store.compact(plan_of(store)))
 
 
 def fill(store: BlobStore, count: int, rng: random.Random, *, largest: int = 300, first: int = 0) -> None:
@@ -125,7 +129,7 @@ def check_against(store: BlobStore, before: StorePicture, *, now: float | None =
     at = store.clock.now() if now is None else now
     report = compare(before, StorePicture.of(store), at - RETENTION, at)
     assert not report.findings, str(report)
-    sound = verify(store)
+    sound = store.verify()
     assert not sound.findings, str(sound)
     store.audit()
 

@@ -23,8 +23,6 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from compactlib.blobstore.compactor import BlobCompactor
-from compactlib.blobstore.hard_delete import HardDeleter
 from compactlib.blobstore.model import RecordKind
 from compactlib.blobstore.store import BlobStore
 from compactlib.budget import Budget
@@ -56,19 +54,12 @@ class Story:
         self.crashes = 0
         self.rolls = 0
         self._store: BlobStore | None = None
-        self._compactor: BlobCompactor | None = None
 
     @property
     def store(self) -> BlobStore:
         if self._store is None:
             self._store = self._open(self.folder)
         return self._store
-
-    @property
-    def compactor(self) -> BlobCompactor:
-        if self._compactor is None:
-            self._compactor = BlobCompactor(self.store)
-        return self._compactor
 
     def _open(self, folder: Path, files: Files | None = None) -> BlobStore:
         settings = {"index_max_entries": 100, **self.settings}
@@ -92,7 +83,7 @@ class Story:
         """Close the store, if it is open."""
         if self._store is not None:
             self._store.close()
-        self._store = self._compactor = None
+        self._store = None
 
     def _command(self, words: list[str]) -> None:
         for count in (2, 1):
@@ -152,7 +143,7 @@ class Story:
         flip(self.folder / entry.segment.log_file, entry.end - 5)
 
     def do_hard_delete(self) -> None:
-        assert isinstance(HardDeleter(self.store, self.compactor).run(budget=Budget()), Done)
+        assert isinstance(self.store.hard_delete(budget=Budget()), Done)
 
     # -- compactions
 
@@ -161,13 +152,13 @@ class Story:
         if "stopping" in chosen:
             place = chosen.index("stopping")
             budget, chosen = Budget(total_bytes=int(chosen[place + 2])), chosen[:place]
-        self.outcome = self.compactor.compact(plan_of(self.store, names(*chosen) if chosen else None), budget=budget)
+        self.outcome = self.store.compact(plan_of(self.store, names(*chosen) if chosen else None), budget=budget)
 
     def do_resume(self) -> None:
-        self.outcome = self.compactor.resume(budget=Budget())
+        self.outcome = self.store.resume(budget=Budget())
 
     def do_drop(self) -> None:
-        self.outcome = self.compactor.drop()
+        self.outcome = self.store.drop_compaction()
 
     def do_crash_compact(self, *words: str) -> None:
         place = words.index("before")
@@ -176,7 +167,7 @@ class Story:
 
         def work(folder: Path, files: RecordingFiles) -> None:
             with self._open(folder / "store", files) as store:
-                BlobCompactor(store).compact(plan_of(store, chosen or None), budget=Budget())
+                store.compact(plan_of(store, chosen or None), budget=Budget())
 
         self.folder.parent.mkdir(exist_ok=True)
         recording = record(self.folder.parent, work)
@@ -210,7 +201,7 @@ class Story:
         assert found == list(segments), found
 
     def do_expect_phase(self, phase: str) -> None:
-        log = self.compactor.log
+        log = self.store.compaction
         found = "none" if log is None else log.phase.value
         assert found == phase, found
 

@@ -11,7 +11,6 @@ from typing import Any, cast
 import attrs
 
 from compactlib.blobstore.store import BlobStore
-from compactlib.blobstore.verify import verify
 from compactlib.clock import ManualClock
 from compactlib.testing.interleave_access import Access
 from compactlib.testing.interleave_stage import Stage
@@ -21,7 +20,7 @@ from tests.blobstore.compaction_stores import START, answers, delete_some, fill,
 COUNT = 24
 PATIENCE = 60.0
 SETTINGS: dict[str, Any] = {"swap_segments": 2, "compaction_buffer_bytes": 1, "deleted_retention_seconds": 10.0,
-                            "min_used_fraction": 0.0, "max_blob_bytes": 0, "stats_entries_per_second": None}
+                            "max_blob_bytes": 0, "stats_entries_per_second": None}
 
 
 class Held:
@@ -116,6 +115,6 @@ def check(store: BlobStore, before: list[Any]) -> None:
     for number, (then, now) in enumerate(zip(before, answers(store, len(before)), strict=True)):
         assert now == then or (now in ("Missing", "Expired") and (
             then in ("Deleted", "Expired") or COUNT <= number < COUNT + 6)), (number, then, now)
-    report = verify(store)
+    report = store.verify()
     assert report.is_sound, str(report)
     store.audit()

@@ -18,10 +18,8 @@ from pathlib import Path
 import attrs
 
 from compactlib.blobstore.compaction_work import Questions
-from compactlib.blobstore.compactor import BlobCompactor
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import BlobConflict, BlobMissing
-from compactlib.blobstore.hard_delete import HardDeleter
 from compactlib.blobstore.store import BlobStore
 from compactlib.budget import Budget
 from compactlib.outcome import Failed
@@ -33,7 +31,7 @@ MOST_AHEAD = {True: 400, False: 120}
 """How many records are written at most between the ends of two compactions, with purging and without: without, every
 deleted blob leaves a tombstone for ever."""
 CONFIG = BlobStoreConfig(capacity_bytes=400 * 4096, segment_bytes=4096, deleted_retention_seconds=0.0,
-                         journal_max_entries=1, index_max_entries=25, compaction_bytes_per_second=None,
+                         journal_max_entries=1, index_max_entries=25, pace=None,
                          ttl_update_buffer_seconds=0.0, durability="group", swap_segments=2)
 
 
@@ -81,19 +79,18 @@ def questions() -> Questions:
 def compact_for_ever(store: BlobStore, seed: int, lead: Lead) -> None:
     """One compaction after the other, of all segments or of some, and a hard delete now and then."""
     rng = random.Random(seed)
-    compactor = BlobCompactor(store, questions())
-    compactor.resume(budget=Budget())
-    deleter = HardDeleter(store, compactor)
+    store.questions = questions()
+    store.resume(budget=Budget())
     while True:
         eligible = store.snapshot().eligible()
         if eligible:
             chosen = eligible[::rng.choice((1, 1, 2, 3))]
             tell("compacting")
-            outcome = compactor.compact(plan_of(store, chosen, reference=store.clock.now()), budget=Budget())
+            outcome = store.compact(plan_of(store, chosen, reference=store.clock.now()), budget=Budget())
             tell(f"compacted {outcome}" if isinstance(outcome, Failed) else "compacted")
         lead.lose(0)
         if rng.random() < 0.3:
-            erased = deleter.run(budget=Budget())
+            erased = store.hard_delete(budget=Budget())
             tell(f"hard deleted {erased}" if isinstance(erased, Failed) else "hard deleted")
 
 

@@ -16,15 +16,13 @@ from pathlib import Path
 
 from compactlib.blobstore import (
     Blob,
-    BlobCompactor,
     BlobStore,
     BlobStoreConfig,
+    CompactAll,
     Deleted,
     Expired,
     GetOptions,
     ReplicationToken,
-    Sensor,
-    policy_named,
 )
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
@@ -32,7 +30,8 @@ from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.outcome import Done
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 14, segment_bytes=1 << 10, index_max_entries=3, journal_max_entries=0,
-                         deleted_retention_seconds=100.0, ttl_update_buffer_seconds=10.0, min_used_fraction=0.0)
+                         deleted_retention_seconds=100.0, ttl_update_buffer_seconds=10.0)
+POLICIES = {"compact_all": CompactAll(min_used_fraction=0.0)}
 
 
 class StoreStory:
@@ -141,11 +140,7 @@ class StoreStory:
         return "done"
 
     def _do_compact(self, policy: str) -> str:
-        now = self._clock.now()
-        plan = policy_named(policy, min_used_fraction=0.0).plan(Sensor(self._store).view(now), now)
-        if plan is None:
-            return "no plan"
-        outcome = BlobCompactor(self._store).compact(plan, budget=Budget())
+        outcome = self._store.compact(policy=POLICIES[policy], budget=Budget())
         return f"freed {outcome.stats.freed_segments}" if isinstance(outcome, Done) else type(outcome).__name__
 
     def _do_roll(self) -> str:

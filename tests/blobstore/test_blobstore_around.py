@@ -13,14 +13,11 @@ from typing import Any
 import pytest
 
 from compactlib.blobstore import (
-    BlobCompactor,
     BlobStore,
     BlobStoreConfig,
     CompactAll,
     CompactionHistory,
     NotAStore,
-    Sensor,
-    verify,
 )
 from compactlib.blobstore.config import Durability
 from compactlib.blobstore.model import Blob, Deleted
@@ -30,7 +27,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, Conflict, DiskFull, InvalidInput, StorageError
 from compactlib.files import Files, LocalFiles
 from compactlib.observe import Observer
-from compactlib.outcome import Done, Failed
+from compactlib.outcome import Failed
 from compactlib.testing.crash_recorder import RecordingFiles
 from compactlib.testing.faults import Crash, FailingFiles
 from compactlib.testing.forks import check_fork
@@ -43,8 +40,8 @@ SCRIPT = (("put", 600), ("put", 90), ("delete", 0), ("put", 500), ("put", 0), ("
 def opened(folder: Path, files: Files | None = None, durability: Durability = "each",
            clock: ManualClock | None = None) -> BlobStore:
     config = BlobStoreConfig(capacity_bytes=1 << 14, segment_bytes=1 << 10, durability=durability, index_max_entries=3,
-                             journal_max_entries=0, deleted_retention_seconds=0, min_used_fraction=0, max_blob_bytes=0,
-                             compaction_bytes_per_second=None)
+                             journal_max_entries=0, deleted_retention_seconds=0, max_blob_bytes=0,
+                             pace=None)
     return BlobStore(folder / "store", config, files=files, clock=clock or ManualClock(NOW),
                      new_incarnation=lambda: b"the incarnation.")
 
@@ -71,17 +68,14 @@ def life(name: str, durability: Durability, *, compacts: bool) -> Any:
 
 def compact(store: BlobStore, clock: ManualClock) -> None:
     """Go on with the compaction that is in progress, or begin one of everything."""
-    compactor = BlobCompactor(store)
-    if compactor.log is None:
+    if store.compaction is None:
         store.close_active_segment()
         clock.advance(1)
-        plan = CompactAll(min_used_fraction=0.0).plan(Sensor(store).view(clock.now()), clock.now())
-        outcome = None if plan is None else compactor.compact(plan, budget=Budget())
+        outcome = store.compact(policy=CompactAll(min_used_fraction=0.0), budget=Budget())
     else:
-        outcome = compactor.resume(budget=Budget())
+        outcome = store.resume(budget=Budget())
     if isinstance(outcome, Failed):
         raise outcome.error
-    assert outcome is None or isinstance(outcome, Done), outcome
 
 
 def check_acknowledged(folder: Path, acknowledged: Sequence[Any]) -> None:
@@ -163,9 +157,9 @@ def what_is_left(folder: Path, answers: dict[bytes, type]) -> None:
                 store.delete(key)
         store.put(b"one more", b"")
         compact(store, clock)
-        assert BlobCompactor(store).log is None
+        assert store.compaction is None
         assert not CompactionHistory.read(store.folder).damaged
-        assert verify(store).is_sound
+        assert store.verify().is_sound
 
 
 def test_a_store_opens_on_a_full_disk_wherever_it_was_killed(scratch: Path) -> None:
@@ -278,7 +272,7 @@ def test_what_strangers_leave_in_the_folder_stays_and_does_not_matter(kind: str,
                 store.put(b"%s %d" % (kind.encode(), 4 * round_number + number), b"3" * 600)
             store.delete(b"%s %d" % (kind.encode(), 4 * round_number))
             compact(store, clock)
-            assert verify(store).is_sound
+            assert store.verify().is_sound
     for name in STRANGERS:
         assert os.path.lexists(scratch / "store" / name), name
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from compactlib.blobstore.breather import NAP_SECONDS, WORK_SECONDS, Breather
-from compactlib.blobstore.sense import Sensor
 from compactlib.blobstore.store import BlobStore
 from compactlib.clock import ManualClock
 from tests.blobstore.compaction_stores import compact_all, config, garbage_store
@@ -52,7 +51,7 @@ def test_deciding_copying_and_counting_breathe_and_end_the_same(step: float, tmp
     clock = BusyClock(1_000_100.0, step)
     with BlobStore(tmp_path / "store", config(), clock=clock, name="store") as store:
         store.accept_clock()
-        view = Sensor(store).view(1_000_100.0)
+        view = store.view()
         counted = clock.naps
         report = compact_all(store)
         assert sum(segment.valid_bytes for segment in view.segments) > 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore import BlobCompactor, BlobStore, BlobStoreConfig, CompactAll, ContainerStates, Sensor
+from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll, ContainerStates
 from compactlib.blobstore.kept_statistics import BucketSettings, KeptStatistics
 from compactlib.blobstore.model import Blob, Deleted, Expired, GetOptions, IndexEntry, Missing, RecordKind
 from compactlib.blobstore.names import SegmentName
@@ -19,7 +19,7 @@ from compactlib.budget import Budget
 from compactlib.clock import Clock, ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.observe import Observer
-from compactlib.outcome import Done, Failed
+from compactlib.outcome import Failed
 from compactlib.runtime.steady_clock import DEFAULT_CONFIRM_SECONDS
 from compactlib.testing import Jump, JumpingClock, explore_clock_jumps
 
@@ -31,8 +31,8 @@ EVERYTHING = GetOptions(include_deleted=True, include_expired=True)
 
 def opened(folder: Path, clock: Clock, **changes: Any) -> BlobStore:
     config = BlobStoreConfig(**{
-        "capacity_bytes": 1 << 15, "segment_bytes": 1 << 11, "journal_max_entries": 0, "min_used_fraction": 0.0,
-        "deleted_retention_seconds": RETENTION, "max_blob_bytes": 0, "compaction_bytes_per_second": None,
+        "capacity_bytes": 1 << 15, "segment_bytes": 1 << 11, "journal_max_entries": 0,
+        "deleted_retention_seconds": RETENTION, "max_blob_bytes": 0, "pace": None,
         "ttl_update_buffer_seconds": 0.0, **changes})
     return BlobStore(folder / "store", config, clock=clock)
 
@@ -40,13 +40,9 @@ def opened(folder: Path, clock: Clock, **changes: Any) -> BlobStore:
 def compact(store: BlobStore) -> None:
     """As a manager does it: by the time of the store."""
     store.close_active_segment()
-    now = store.clock.now()
-    plan = CompactAll(min_used_fraction=0.0).plan(Sensor(store).view(now), now)
-    if plan is not None:
-        outcome = BlobCompactor(store).compact(plan, budget=Budget())
-        if isinstance(outcome, Failed):
-            raise outcome.error
-        assert isinstance(outcome, Done)
+    outcome = store.compact(policy=CompactAll(min_used_fraction=0.0), budget=Budget())
+    if isinstance(outcome, Failed):
+        raise outcome.error
 
 
 def seen(store: BlobStore) -> dict[str, str]:

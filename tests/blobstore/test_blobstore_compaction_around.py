@@ -12,15 +12,10 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore.compactor import BlobCompactor
 from compactlib.blobstore.config import BlobStoreConfig, Durability
-from compactlib.blobstore.hard_delete import HardDeleter
-from compactlib.blobstore.managed_store import ManagedBlobStore
 from compactlib.blobstore.model import Blob, Deleted, Missing
 from compactlib.blobstore.policies import CompactAll
-from compactlib.blobstore.sense import Sensor
 from compactlib.blobstore.store import BlobStore
-from compactlib.blobstore.verify import verify
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import Closed, CompactlibError
@@ -31,8 +26,8 @@ from tests.blobstore.compaction_stores import plan_of, strays
 
 NOW = 1_000_000.0
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 15, segment_bytes=1 << 10, index_max_entries=5, journal_max_entries=0,
-                         deleted_retention_seconds=0, min_used_fraction=0, max_blob_bytes=0, durability="interval",
-                         ttl_update_buffer_seconds=0.0, compaction_bytes_per_second=None,
+                         deleted_retention_seconds=0, max_blob_bytes=0, durability="interval",
+                         ttl_update_buffer_seconds=0.0, pace=None,
                          stats_entries_per_second=None, compaction_buffer_bytes=1, swap_segments=1)
 
 
@@ -64,13 +59,12 @@ def life(name: bytes) -> Any:
             for number, key in enumerate(keys):
                 files.acknowledge((key, "put" if number % 2 else "deleted"))
             clock.advance(1.0)
-            compactor = BlobCompactor(store)
-            if compactor.log is not None:
-                compactor.resume(budget=Budget())
+            if store.compaction is not None:
+                store.resume(budget=Budget())
             store.close_active_segment()
-            compactor.compact(plan(store), budget=Budget(total_bytes=700))
-            compactor.resume(budget=Budget())
-            outcome = HardDeleter(store, compactor).run(budget=Budget())
+            store.compact(plan(store), budget=Budget(total_bytes=700))
+            store.resume(budget=Budget())
+            outcome = store.hard_delete(budget=Budget())
             if isinstance(outcome, Done):
                 for key in keys[::2]:
                     files.acknowledge((key, "erased"))
@@ -79,9 +73,9 @@ def life(name: bytes) -> Any:
             store.close_active_segment()
             clock.advance(1.0)
             if store.snapshot().eligible():
-                stopped = compactor.compact(plan(store), budget=Budget(total_bytes=300))
+                stopped = store.compact(plan(store), budget=Budget(total_bytes=300))
                 if isinstance(stopped, Failed):
-                    compactor.drop()
+                    store.drop_compaction()
         files.acknowledge((b"closed", name))
     return live
 
@@ -98,18 +92,17 @@ def check_killed(folder: Path, acknowledged: Sequence[Any]) -> None:
     with opened(folder, clock=clock) as store:
         assert not store.recovery.damage, store.recovery.damage
         check_told(store, told)
-        compactor = BlobCompactor(store)
-        compactor.audit()
-        assert not isinstance(compactor.resume(budget=Budget()), Failed)
+        store.audit()
+        assert not isinstance(store.resume(budget=Budget()), Failed)
         store.put(b"after", secret(b"after"))
         store.close_active_segment()
-        assert isinstance(compactor.compact(plan(store), budget=Budget()), Done)
+        assert isinstance(store.compact(plan(store), budget=Budget()), Done)
         check_told(store, told)
     assert strays(folder / "store") == []
 
 
 def check_told(store: BlobStore, told: dict[bytes, str]) -> None:
-    found = verify(store)
+    found = store.verify()
     assert found.is_sound, str(found)
     store.audit()
     on_disk = b"".join(path.read_bytes() for path in sorted(Path(store.folder).glob("*.log")))
@@ -173,7 +166,6 @@ def live(world: World, config: BlobStoreConfig, rng: random.Random) -> None:
         for _ in range(rng.randrange(2, 8)):
             work = rng.choice(["put", "put", "delete", "compact", "resume", "drop", "erase", "check"])
             world.clock.advance(rng.choice([0.0, 1.0, 7.0]))
-            compactor = BlobCompactor(store)
             budget = Budget(total_bytes=rng.choice([1, 500, 1500, 1 << 30]))
             if work == "put":
                 for _ in range(rng.randrange(1, 6)):
@@ -186,19 +178,18 @@ def live(world: World, config: BlobStoreConfig, rng: random.Random) -> None:
                 store.delete(key)
                 del world.live[key]
                 world.dead.add(key)
-            elif work == "compact" and compactor.log is None and store.snapshot().eligible():
-                compactor.compact(attrs.evolve(plan_of(store), reference_time=(
+            elif work == "compact" and store.compaction is None and store.snapshot().eligible():
+                store.compact(attrs.evolve(plan_of(store), reference_time=(
                     store.clock.now() - config.deleted_retention_seconds)), budget=budget)
             elif work == "resume":
-                compactor.resume(budget=budget)
-            elif work == "drop" and (compactor.log is None or compactor.log.phase.value in ("prepare", "copy")):
-                compactor.drop()
+                store.resume(budget=budget)
+            elif work == "drop" and (store.compaction is None or store.compaction.phase.value in ("prepare", "copy")):
+                store.drop_compaction()
             elif work == "erase":
-                HardDeleter(store, compactor).run(budget=budget)
+                store.hard_delete(budget=budget)
             elif work == "check":
-                managed = ManagedBlobStore(store, policy=CompactAll(min_used_fraction=0.0))
-                if not isinstance(managed.resume(budget), Failed):
-                    managed.check(budget)
+                store.compact(policy=CompactAll(min_used_fraction=0.0), budget=budget)
+                store.reclaim(budget=budget)
 
 
 def audit(world: World, config: BlobStoreConfig) -> None:
@@ -211,7 +202,7 @@ def audit(world: World, config: BlobStoreConfig) -> None:
             assert answer.content == content
         for key in world.dead:
             assert isinstance(store.get(key), Deleted | Missing), key
-        report = verify(store)
+        report = store.verify()
         assert report.is_sound, str(report)
 
 
@@ -243,22 +234,21 @@ def test_a_fork_compacts_nothing_of_what_its_parent_has_open(work: str, scratch:
     count, parent = itertools.count(), os.getpid()
 
     def write(store: BlobStore) -> None:
-        compactor = BlobCompactor(store)
         if work == "compact":
-            compactor.compact(plan(store), budget=Budget(total_bytes=1))
-            compactor.drop()
+            store.compact(plan(store), budget=Budget(total_bytes=1))
+            store.drop_compaction()
         elif work == "resume":
-            compactor.resume(budget=Budget())
+            store.resume(budget=Budget())
         elif work == "drop":
-            compactor.drop()
+            store.drop_compaction()
         elif work == "erase":
-            outcome = HardDeleter(store, compactor).run(budget=Budget())
+            outcome = store.hard_delete(budget=Budget())
             if isinstance(outcome, Failed):
                 raise outcome.error
         elif work == "view":
-            Sensor(store).view(store.clock.now())
+            store.view()
         else:
-            ManagedBlobStore(store, policy=CompactAll(min_used_fraction=0.0)).check(Budget())
+            store.compact(policy=CompactAll(min_used_fraction=0.0))
         if os.getpid() != parent:
             return
         key = b"new %d" % next(count)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compactlib.blobstore.commit import remove_names
 from compactlib.blobstore.compaction_file import (
     LOG_NAME,
     CompactionFile,
@@ -20,7 +21,7 @@ from compactlib.blobstore.compaction_file import (
     damaged_history,
     done_name,
     next_number,
-    prune_history,
+    outdated_history,
     read_history,
     read_log,
     write_log,
@@ -219,15 +220,16 @@ def test_l4_l5_the_history_is_in_order_and_forgets_what_is_old(tmp_path: Path) -
         keep(tmp_path, finished(number, 10_000 * number))
     write_log(FILES, tmp_path, begun(number=11, started_ms=110_000))
     assert [log.number for log in read_history(tmp_path)] == list(range(1, 11))
-    removed = prune_history(FILES, tmp_path, 110_000 - 1 - 50_000)
-    assert len(removed) == 5
+    old = outdated_history(tmp_path, 110_000 - 1 - 50_000)
+    assert len(old) == 5
+    remove_names(FILES, tmp_path, old)
     assert [log.number for log in read_history(tmp_path)] == list(range(6, 11))
     assert read_log(tmp_path) is not None
 
 
 def test_the_newest_log_is_kept_whatever_its_age_since_it_holds_the_number(tmp_path: Path) -> None:
     keep(tmp_path, finished(3, 10))
-    assert prune_history(FILES, tmp_path, 1 << 60) == []
+    assert outdated_history(tmp_path, 1 << 60) == []
     assert next_number(tmp_path) == 4
 
 

@@ -14,7 +14,6 @@ from compactlib.blobstore.compact_many import compact_many
 from compactlib.blobstore.compaction_file import read_log
 from compactlib.blobstore.compaction_log import Phase
 from compactlib.blobstore.compaction_work import Questions
-from compactlib.blobstore.compactor import BlobCompactor
 from compactlib.blobstore.errors import (
     BlobConflict,
     BlobMissing,
@@ -25,7 +24,7 @@ from compactlib.blobstore.lifetimes import PurgeRules
 from compactlib.blobstore.statistics import log_statistics
 from compactlib.blobstore.store import BlobStore
 from compactlib.blobstore.validity import Verdict
-from compactlib.blobstore.verify import StorePicture, compare, verify
+from compactlib.blobstore.verify import StorePicture, compare
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
@@ -59,10 +58,10 @@ def test_r28_a_record_without_index_entry_is_not_copied(folder: Path, clock: Man
         write_index(store.files, str(folder), IndexSegment.of_entries(
             name, entries[1:], part.start, part.end, store.incarnation), store.incarnation)
         store.reload_index(name)
-        assert [finding.kind for finding in verify(store).findings] == ["orphan"]
+        assert [finding.kind for finding in store.verify().findings] == ["orphan"]
         report = compact_all(store)
         assert report.copied_records == sum(report.verdicts.values())
-        assert not verify(store).findings
+        assert not store.verify().findings
         assert answers(store, 1) == ["Missing"]
 
 
@@ -108,11 +107,11 @@ def test_a_tombstone_outlives_its_put_by_a_compaction_however_many_cycles(folder
         with garbage_store(place, ManualClock(START), purge_tombstones=True, swap_segments=swaps) as store:
             questions = Questions(seen_by_all_peers=lambda entry: True)
             fill(store, 10, random.Random(3), first=200)
-            compactor = BlobCompactor(store, questions)
-            first = done(compactor.compact(plan_of(store)))
+            store.questions = questions
+            first = done(store.compact(plan_of(store)))
             assert Verdict.PURGED not in first.verdicts
             fill(store, 10, random.Random(3), first=300)
-            second = done(compactor.compact(plan_of(store)))
+            second = done(store.compact(plan_of(store)))
             counts.add(second.verdicts[Verdict.PURGED])
             assert answers(store, 2)[1] == "Missing"
     assert counts == {40}
@@ -133,7 +132,7 @@ def test_every_executor_writes_the_same_bytes_for_many_stores(executor: Executor
     try:
         for store in stores[:2]:
             compact_all(store)
-        found = compact_many([(BlobCompactor(store), plan_of(store)) for store in stores[2:]], executor=executor)
+        found = compact_many([(store, plan_of(store)) for store in stores[2:]], executor=executor)
         assert all(isinstance(outcome, Done) for outcome in found.values())
     finally:
         for store in stores:
@@ -144,11 +143,10 @@ def test_every_executor_writes_the_same_bytes_for_many_stores(executor: Executor
 
 def test_one_store_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     stores = [garbage_store(tmp_path / f"s{number}", ManualClock(START), seed=number, count=30) for number in range(3)]
-    compactors = [BlobCompactor(store) for store in stores]
-    work = [(compactor, plan_of(compactor.store)) for compactor in compactors]  # type: ignore[arg-type]
+    work = [(store, plan_of(store)) for store in stores]
     put_twice(stores[1], b"b0")
     fill(stores[1], 10, random.Random(1), first=100)
-    found = compact_many([*work[:1], (compactors[1], plan_of(stores[1], names("0_0"))), *work[2:]])
+    found = compact_many([*work[:1], (stores[1], plan_of(stores[1], names("0_0"))), *work[2:]])
     kinds = [type(found[str(tmp_path / f"s{number}")]).__name__ for number in range(3)]
     assert kinds == ["Done", "Failed", "Done"]
     for store in stores:
@@ -157,7 +155,7 @@ def test_one_store_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
 
 def test_two_plans_for_one_store_at_once(folder: Path, clock: ManualClock) -> None:
     with garbage_store(folder, clock) as store, pytest.raises(InvalidInput, match="two plans"):
-        compact_many([(BlobCompactor(store), plan_of(store)), (BlobCompactor(store), None)])
+        compact_many([(store, plan_of(store)), (store, None)])
 
 
 # -------------------------------------------------------------------------------------------------- effects, history
@@ -182,11 +180,11 @@ def test_the_observer_hears_of_the_effects(folder: Path, clock: ManualClock) -> 
 def test_w12_w13_the_log_is_there_only_while_a_compaction_is(folder: Path, clock: ManualClock) -> None:
     with garbage_store(folder, clock) as store:
         assert read_log(folder) is None
-        BlobCompactor(store).compact(plan_of(store), budget=Budget(total_bytes=10))
+        store.compact(plan_of(store), budget=Budget(total_bytes=10))
         log = read_log(folder)
         assert log is not None
         assert log.phase is Phase.COPY
-        done(BlobCompactor(store).resume())
+        done(store.resume())
         assert read_log(folder) is None
 
 
@@ -206,7 +204,6 @@ def test_properties_of_random_lives(tmp_path_factory: pytest.TempPathFactory, op
     put = 0
     with open_store(folder, clock, swap_segments=swaps, purge_tombstones=purge, segment_bytes=1024,
                     capacity_bytes=1024 * 200) as store:
-        compactor = BlobCompactor(store)
         for word, number in operations:
             try:
                 if word == "put":
@@ -224,19 +221,19 @@ def test_properties_of_random_lives(tmp_path_factory: pytest.TempPathFactory, op
                 elif word == "wait":
                     clock.advance(number)
                 else:
-                    compact_and_check(store, compactor, every=1 if word == "compact" else 2, purge=purge)
+                    compact_and_check(store, every=1 if word == "compact" else 2, purge=purge)
             except (BlobConflict, BlobMissing):
                 # What the store refuses is another test's business.
                 continue
-        compact_and_check(store, compactor, every=1, purge=purge)
+        compact_and_check(store, every=1, purge=purge)
         plain = answers(store, put)
-        comes_to_rest(store, compactor)
+        comes_to_rest(store)
         assert answers(store, put) == plain
     with open_store(folder, clock) as store:
         assert answers(store, put) == plain
 
 
-def comes_to_rest(store: BlobStore, compactor: BlobCompactor) -> None:
+def comes_to_rest(store: BlobStore) -> None:
     """Property 6: what a run leaves, a few more with the same times leave as well."""
     seen: list[list[int]] = []
     for _ in range(4):
@@ -244,18 +241,18 @@ def comes_to_rest(store: BlobStore, compactor: BlobCompactor) -> None:
         seen.append([entry.sequence for info in snapshot.segments for entry in snapshot.entries_of(info.name)])
         if not snapshot.eligible() or (len(seen) > 1 and sorted(seen[-1]) == sorted(seen[-2])):
             return
-        done(compactor.compact(plan_of(store)))
+        done(store.compact(plan_of(store)))
     raise AssertionError(f"four compactions at one time each found something to do: {list(map(len, seen))}")
 
 
-def compact_and_check(store: BlobStore, compactor: BlobCompactor, *, every: int, purge: bool) -> None:
+def compact_and_check(store: BlobStore, *, every: int, purge: bool) -> None:
     """Compact every segment, or every second one, and look."""
     chosen = store.snapshot().eligible()[::every]
     if not chosen:
         return
     before, now = StorePicture.of(store), store.clock.now()
     statistics = log_statistics(store.snapshot(), now - RETENTION, now, PurgeRules(purge_tombstones=purge))
-    report = done(compactor.compact(plan_of(store, chosen)))
+    report = done(store.compact(plan_of(store, chosen)))
     # Property 5. Each segment's statistics keep a TTL update whose PUT lies in another one of the plan.
     valid = sum(statistics.valid_bytes[name] for name in chosen)
     orphans = report.verdicts[Verdict.ORPHANED]
@@ -263,9 +260,9 @@ def compact_and_check(store: BlobStore, compactor: BlobCompactor, *, every: int,
     after = StorePicture.of(store)
     found = compare(before, after, now - RETENTION, now, purge_tombstones=purge)
     assert not found.findings, str(found)
-    sound = verify(store)
+    sound = store.verify()
     assert not sound.findings, str(sound)
     assert len(report.targets) <= len(report.sources)
     assert len(after.segments) == len(before.segments) - report.freed_segments
     store.audit()
-    compactor.audit()
+    store.audit()

@@ -15,10 +15,8 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore.compactor import BlobCompactor
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.store import BlobStore
-from compactlib.blobstore.verify import verify
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, StorageError
 from compactlib.files import Files, LocalFiles
@@ -75,12 +73,12 @@ class Story:
         """What is crashed."""
         with self.open(folder / "store", files) as store:
             eligible = store.snapshot().eligible()
-            done(BlobCompactor(store).compact(plan_of(store, eligible[::2] if self.spread else eligible)))
+            done(store.compact(plan_of(store, eligible[::2] if self.spread else eligible)))
 
     def recover(self, folder: Path, files: Files) -> None:
         """What is crashed after that."""
         with self.open(folder / "store", files) as store:
-            BlobCompactor(store).resume()
+            store.resume()
 
     def records(self, store: BlobStore) -> list[tuple[object, ...]]:
         """Every record, wherever it lies."""
@@ -117,11 +115,10 @@ class Expected:
         with self.story.open(folder) as store:
             self.same_answers(store)
             assert not store.recovery.damage, store.recovery.damage
-            report = verify(store)
+            report = store.verify()
             assert report.is_sound, str(report)
-            compactor = BlobCompactor(store)
-            compactor.audit()
-            outcome = compactor.resume()
+            store.audit()
+            outcome = store.resume()
             assert not isinstance(outcome, Failed), outcome
             if self.story.records(store) != self.final:
                 # The crash came before the compaction was noted.
@@ -137,7 +134,7 @@ class Expected:
     def story_compacts(self, store: BlobStore) -> None:
         """The whole compaction, on an open store."""
         eligible = store.snapshot().eligible()
-        done(BlobCompactor(store).compact(plan_of(store, eligible[::2] if self.story.spread else eligible)))
+        done(store.compact(plan_of(store, eligible[::2] if self.story.spread else eligible)))
 
     def same_answers(self, store: BlobStore) -> None:
         found = answers(store, COUNT + 11)
@@ -182,10 +179,9 @@ def stubborn(story: Story) -> Callable[[Path, Files], None]:
     """Compact until it has worked, whatever the disk refuses on the way, in one process."""
     def work(folder: Path, files: Files) -> None:
         with opened(folder, files) as store:
-            compactor = BlobCompactor(store)
             for _ in range(6):
                 try:
-                    outcome = compactor.resume() if compactor.log else compactor.compact(plan_of(store))
+                    outcome = store.resume() if store.compaction else store.compact(plan_of(store))
                 except StorageError:
                     continue
                 if not isinstance(outcome, Failed):
@@ -256,10 +252,10 @@ def test_a_last_step_that_is_damaged_at_any_moment_loses_nothing(name: str, tmp_
         try:
             with expected.story.open(copy / "store") as store:
                 expected.same_answers(store)
-                assert verify(store).is_sound
+                assert store.verify().is_sound
                 damage = store.compaction_recovery.damage
                 undone += damage is not None and "has its name" in damage.found
-                assert not isinstance(BlobCompactor(store).resume(), Failed)
+                assert not isinstance(store.resume(), Failed)
                 expected.same_answers(store)
         except CorruptData:
             # The file is damaged as a whole, and two generations of a segment are there.
@@ -279,12 +275,11 @@ def test_a_compaction_log_that_has_lost_whole_cycles_is_dropped_and_nothing_is_l
     (tmp_path / "second" / "store" / "COMPACTION").write_bytes(whole)
     with expected.story.open(tmp_path / "second" / "store") as store:
         expected.same_answers(store)
-        compactor = BlobCompactor(store)
-        outcome = compactor.resume()
+        outcome = store.resume()
         assert isinstance(outcome, Failed)
         assert isinstance(outcome.error, PlanDoesNotFit)
         assert "drop" in str(outcome.error)
-        done(compactor.drop())
+        done(store.drop_compaction())
         expected.story_compacts(store)
         expected.same_answers(store)
 

@@ -11,9 +11,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from compactlib.blobstore.compactor import BlobCompactor
 from compactlib.blobstore.model import Blob, Deleted, Missing
-from compactlib.blobstore.verify import verify
 from compactlib.budget import Budget
 from compactlib.outcome import Failed
 from tests.blobstore.compaction_stores import plan_of, strays
@@ -51,17 +49,17 @@ class Promised:
     def judge(self, folder: Path, *, purge: bool, finish: bool) -> None:
         with open_killed(str(folder), purge=purge) as store:
             assert not store.recovery.damage, store.recovery.damage
-            report = verify(store)
+            report = store.verify()
             assert report.is_sound, str(report)
             if finish:
-                compactor = BlobCompactor(store, questions())
-                outcome = compactor.resume(budget=Budget())
+                store.questions = questions()
+                outcome = store.resume(budget=Budget())
                 assert not isinstance(outcome, Failed), outcome
                 chosen = store.snapshot().eligible()
                 if chosen:
-                    outcome = compactor.compact(plan_of(store, chosen, reference=store.clock.now()), budget=Budget())
+                    outcome = store.compact(plan_of(store, chosen, reference=store.clock.now()), budget=Budget())
                     assert not isinstance(outcome, Failed), outcome
-                compactor.audit()
+                store.audit()
                 assert strays(folder) == []
             for number in range(1, self.newest + 1):
                 answer = store.get(f"b{number}")

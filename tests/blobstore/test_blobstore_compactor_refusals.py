@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from collections.abc import Callable
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from compactlib.blobstore.compaction_log import Phase
-from compactlib.blobstore.compactor import BlobCompactor
 from compactlib.blobstore.errors import CompactionOutOfOrder
 from compactlib.blobstore.store import BlobStore
 from compactlib.blobstore.verify import StorePicture
@@ -19,7 +17,7 @@ from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, DiskFull, StorageError
 from compactlib.observe import RecordingObserver
-from compactlib.outcome import Done, Failed, Skipped
+from compactlib.outcome import Done, Failed
 from compactlib.testing import FailingFiles
 from tests.blobstore.compaction_stores import (
     answers,
@@ -83,7 +81,7 @@ def test_every_flipped_byte_of_a_segment_is_reported_or_dead(folder: Path, clock
             (folder / name).write_bytes(data)
         flip(folder / "0_0.log", offset)
         with open_store(folder, clock) as store:
-            outcome = BlobCompactor(store).compact(plan_of(store))
+            outcome = store.compact(plan_of(store))
             damaged = isinstance(outcome, Failed) or done(outcome).left_out or store.recovery.damage
             for number, answer in enumerate(plain):
                 try:
@@ -109,18 +107,20 @@ def test_a_disk_that_refuses_leaves_a_usable_store_and_the_attempt_goes_on(fail_
         before, plain = StorePicture.of(store), answers(store, 24)
     files = FailingFiles(fail_at=10_000)
     with open_store(folder, clock, files=files) as store:
-        compactor = BlobCompactor(store)
         files._fail_at = files.count + fail_at  # noqa: SLF001
         files._errno = error  # noqa: SLF001
-        try:
-            outcome = compactor.compact(plan_of(store))
-        except (DiskFull, OSError):
-            outcome = Skipped("it did not begin")
+        segments = segment_names(store)
+        outcome = store.compact(plan_of(store))
         assert answers(store, 24) == plain
-        if compactor.log is not None:
-            outcome = compactor.resume()
+        if isinstance(outcome, Failed):
+            assert isinstance(outcome.error, StorageError)
+            committed = store.compaction is not None and store.compaction.committed
+            assert outcome.changed == ("partly" if committed else outcome.changed)
+            assert outcome.changed in ("partly", "unknown") or segment_names(store) == segments
+        if store.compaction is not None:
+            outcome = store.resume()
         if not isinstance(outcome, Done):
-            outcome = compactor.compact(plan_of(store))
+            outcome = store.compact(plan_of(store))
         done(outcome)
         check_against(store, before)
     assert strays(folder) == []
@@ -131,33 +131,30 @@ def test_a_full_disk_while_copying_and_then_dropped(folder: Path, clock: ManualC
         before = StorePicture.of(store)
     files = FailingFiles(fail_at=10_000, sticky=True)
     with open_store(folder, clock, files=files) as store:
-        compactor = BlobCompactor(store)
         files._fail_at = files.count + 8  # noqa: SLF001
-        outcome = compactor.compact(plan_of(store))
+        outcome = store.compact(plan_of(store))
         assert isinstance(outcome, Failed)
         assert isinstance(outcome.error, DiskFull)
-        assert compactor.log is not None
-        assert compactor.log.phase is Phase.COPY
+        assert store.compaction is not None
+        assert store.compaction.phase is Phase.COPY
         check = answers(store, 60)
         files._fail_at = None  # noqa: SLF001
-        compactor.drop()
+        store.drop_compaction()
         assert answers(store, 60) == check
         check_against(store, before)
     assert strays(folder) == []
 
 
-def changes_of(folder: Path, clock: ManualClock, work: Callable[[BlobStore, BlobCompactor], object], *,
-               fail_at: int | None = None) -> tuple[int, BlobStore, BlobCompactor]:
+def changes_of(folder: Path, clock: ManualClock, work: Callable[[BlobStore], object], *,
+               fail_at: int | None = None) -> tuple[int, BlobStore]:
     """Open the store, and let the disk refuse one change of the work; how many changes it made."""
     files = FailingFiles()
     store = open_store(folder, clock, files=files)
-    compactor = BlobCompactor(store)
     before = files.count
     if fail_at is not None:
         files._fail_at, files._errno = before + fail_at, errno.EIO  # noqa: SLF001
-    with contextlib.suppress(StorageError):
-        work(store, compactor)
-    return files.count - before, store, compactor
+    work(store)
+    return files.count - before, store
 
 
 @pytest.mark.parametrize("last", range(12))
@@ -167,18 +164,18 @@ def test_the_end_of_a_compaction_is_refused_and_it_ends_when_it_is_resumed(last:
     for name in ("counted", "refused"):
         garbage_store(tmp_path / name, clock, count=24).close()
 
-    def compact(store: BlobStore, compactor: BlobCompactor) -> object:
-        return compactor.compact(plan_of(store))
+    def compact(store: BlobStore) -> object:
+        return store.compact(plan_of(store))
 
-    count, store, _ = changes_of(tmp_path / "counted", clock, compact)
+    count, store = changes_of(tmp_path / "counted", clock, compact)
     store.close()
-    _, store, compactor = changes_of(tmp_path / "refused", clock, compact, fail_at=count - last)
+    _, store = changes_of(tmp_path / "refused", clock, compact, fail_at=count - last)
     with store:
-        compactor.audit()
-        outcome = compactor.resume()
-        assert isinstance(outcome, Done) or compactor.log is None, outcome
-        compactor.audit()
-        done(compactor.compact(plan_of(store, store.snapshot().eligible()[:1])))
+        store.audit()
+        outcome = store.resume()
+        assert isinstance(outcome, Done) or store.compaction is None, outcome
+        store.audit()
+        done(store.compact(plan_of(store, store.snapshot().eligible()[:1])))
     assert strays(tmp_path / "refused") == []
     assert len([name for name in os.listdir(tmp_path / "refused") if name.endswith(".done")]) == 2
 
@@ -188,20 +185,20 @@ def test_a_drop_that_is_refused_can_be_asked_for_again(last: int, tmp_path: Path
     for name in ("counted", "refused"):
         garbage_store(tmp_path / name, clock, count=24).close()
 
-    def begin_and_drop(store: BlobStore, compactor: BlobCompactor) -> None:
-        assert isinstance(compactor.compact(plan_of(store), budget=Budget(total_bytes=1)), Failed)
-        compactor.drop()
+    def begin_and_drop(store: BlobStore) -> None:
+        assert isinstance(store.compact(plan_of(store), budget=Budget(total_bytes=1)), Failed)
+        store.drop_compaction()
 
-    count, store, _ = changes_of(tmp_path / "counted", clock, begin_and_drop)
+    count, store = changes_of(tmp_path / "counted", clock, begin_and_drop)
     store.close()
-    _, store, compactor = changes_of(tmp_path / "refused", clock, begin_and_drop, fail_at=count - last)
+    _, store = changes_of(tmp_path / "refused", clock, begin_and_drop, fail_at=count - last)
     with store:
-        compactor.audit()
-        if compactor.log is not None:
-            done(compactor.drop())
-        assert compactor.log is None
-        compactor.audit()
-        done(compactor.compact(plan_of(store)))
+        store.audit()
+        if store.compaction is not None:
+            done(store.drop_compaction())
+        assert store.compaction is None
+        store.audit()
+        done(store.compact(plan_of(store)))
     assert strays(tmp_path / "refused") == []
 
 
@@ -218,8 +215,11 @@ def test_a_commit_under_way_cannot_be_dropped(folder: Path, clock: ManualClock) 
             super().rename(source, target)  # type: ignore[arg-type]
 
     with open_store(folder, clock, files=RefusingRename()) as store:
-        compactor = BlobCompactor(store)
-        assert isinstance(compactor.compact(plan_of(store)), Failed)
-        with pytest.raises(CompactionOutOfOrder, match="cannot be dropped"):
-            compactor.drop()
-        done(compactor.resume())
+        outcome = store.compact(plan_of(store))
+        assert isinstance(outcome, Failed)
+        assert outcome.changed == "partly"
+        dropped = store.drop_compaction()
+        assert isinstance(dropped, Failed)
+        assert isinstance(dropped.error, CompactionOutOfOrder)
+        assert "cannot be dropped" in str(dropped.error)
+        done(store.resume())

@@ -12,12 +12,12 @@ import attrs
 import pytest
 
 from compactlib.blobstore.compaction_log import Phase
-from compactlib.blobstore.compactor import BlobCompactor
 from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.pace import Pace
 from compactlib.blobstore.statistics import log_statistics
 from compactlib.blobstore.store import BlobStore
 from compactlib.blobstore.validity import Verdict
-from compactlib.blobstore.verify import StorePicture, compare, verify
+from compactlib.blobstore.verify import StorePicture, compare
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.observe import Observer
@@ -45,18 +45,17 @@ from tests.blobstore.compaction_stores import (
 def test_it_is_cancelled_and_goes_on_without_copying_twice(folder: Path, clock: ManualClock) -> None:
     with garbage_store(folder, clock, compaction_buffer_bytes=1) as store:
         before, plain = StorePicture.of(store), answers(store, 60)
-        compactor = BlobCompactor(store)
         budget = Budget(total_bytes=1500)
-        outcome = compactor.compact(plan_of(store), budget=budget)
+        outcome = store.compact(plan_of(store), budget=budget)
         assert isinstance(outcome, Failed)
         assert answers(store, 60) == plain
         spent, stops = budget.spent_bytes, 1
         while isinstance(outcome, Failed):
             budget = Budget(total_bytes=1500)
-            outcome = compactor.resume(budget=budget)
+            outcome = store.resume(budget=budget)
             spent += budget.spent_bytes
             stops += 1
-            compactor.audit()
+            store.audit()
         report = done(outcome)
         assert stops > 3
         assert spent == report.copied_bytes
@@ -68,11 +67,11 @@ def test_it_goes_on_after_the_store_was_opened_anew(folder: Path, clock: ManualC
     with garbage_store(folder, clock, compaction_buffer_bytes=1) as store:
         before = StorePicture.of(store)
         budget = Budget(total_bytes=1500)
-        assert isinstance(BlobCompactor(store).compact(plan_of(store), budget=budget), Failed)
+        assert isinstance(store.compact(plan_of(store), budget=budget), Failed)
     with open_store(folder, clock) as store:
         assert store.compaction_recovery.log is not None
         second = Budget()
-        report = done(BlobCompactor(store).resume(budget=second))
+        report = done(store.resume(budget=second))
         assert report.resumed
         assert budget.spent_bytes + second.spent_bytes == report.copied_bytes
         check_against(store, before)
@@ -86,22 +85,21 @@ def test_what_was_copied_before_is_not_used_if_it_would_be_copied_otherwise_now(
         for number in range(40):
             store.put(f"b{number}", bytes(300), ttl_seconds=1000 if number % 3 else None)
         before, began = StorePicture.of(store), clock.now()
-        compactor = BlobCompactor(store)
-        assert isinstance(compactor.compact(plan_of(store), budget=Budget(total_bytes=4500)), Failed)
-        assert compactor.log is not None
-        assert len(compactor.log.cycles[-1].targets) == 2
+        assert isinstance(store.compact(plan_of(store), budget=Budget(total_bytes=4500)), Failed)
+        assert store.compaction is not None
+        assert len(store.compaction.cycles[-1].targets) == 2
         clock.advance(2000)
         if not reopened:
-            report = done(compactor.resume(budget=Budget()))
+            report = done(store.resume(budget=Budget()))
     if reopened:
         with open_store(folder, clock, swap_segments=9) as store:
             store.accept_clock()
-            report = done(BlobCompactor(store).resume(budget=Budget()))
+            report = done(store.resume(budget=Budget()))
     assert report.verdicts[Verdict.EXPIRED] > 20
     with open_store(folder, clock) as store:
         found = compare(before, StorePicture.of(store), began - RETENTION, clock.now())
         assert not found.findings, str(found)
-        assert not verify(store).findings
+        assert not store.verify().findings
         assert answers(store, 3) == [bytes(300), "Missing", "Missing"]
 
 
@@ -110,7 +108,7 @@ def test_the_stores_own_temporary_files_are_let_be_while_it_is_open(folder: Path
     with garbage_store(folder, clock) as store:
         mine = folder / "5_0.80.index.tmp"
         mine.write_bytes(b"half")
-        done(BlobCompactor(store).compact(plan_of(store, names("0_0", "1_0"))))
+        done(store.compact(plan_of(store, names("0_0", "1_0"))))
         assert mine.exists()
     with open_store(folder, clock):
         assert not mine.exists()
@@ -127,18 +125,17 @@ def test_an_attempt_elsewhere_that_removes_its_own_file_is_no_failure(folder: Pa
         pass
     with open_store(folder, clock, files=Racing()) as store:
         (folder / "0_1.log.abc.lent.temp").write_bytes(b"")
-        done(BlobCompactor(store).compact(plan_of(store)))
+        done(store.compact(plan_of(store)))
     assert strays(folder) == []
 
 
 def test_w9_an_attempt_that_failed_can_be_dropped(folder: Path, clock: ManualClock) -> None:
     with garbage_store(folder, clock) as store:
         before = StorePicture.of(store)
-        compactor = BlobCompactor(store)
-        assert isinstance(compactor.compact(plan_of(store), budget=Budget(total_bytes=3000)), Failed)
-        dropped = done(compactor.drop())
+        assert isinstance(store.compact(plan_of(store), budget=Budget(total_bytes=3000)), Failed)
+        dropped = done(store.drop_compaction())
         assert dropped.sources
-        assert compactor.log is None
+        assert store.compaction is None
         check_against(store, before)
         compact_all(store)
         check_against(store, before)
@@ -160,9 +157,8 @@ def test_what_a_drop_leaves_twice_counts_as_garbage_and_goes_with_the_next_compa
 
     with garbage_store(folder, clock) as store:
         before, plain = StorePicture.of(store), answers(store, 60)
-        compactor = BlobCompactor(store)
-        assert isinstance(compactor.compact(plan_of(store), budget=Budget(total_bytes=3000)), Failed)
-        dropped = done(compactor.drop())
+        assert isinstance(store.compact(plan_of(store), budget=Budget(total_bytes=3000)), Failed)
+        dropped = done(store.drop_compaction())
         ((double, size),) = held_twice(store).items()
         assert double not in dropped.sources
         assert 0 < size < store.segment_bytes
@@ -171,7 +167,7 @@ def test_what_a_drop_leaves_twice_counts_as_garbage_and_goes_with_the_next_compa
         alone = [store.snapshot().history(entry.id) for entry in store.snapshot().entries_of(double)]
         assert valid[double] <= sum(entry.size for history in alone for entry in history
                                     if entry.segment == double) - size
-        report = done(compactor.compact(plan_of(store, [double])))
+        report = done(store.compact(plan_of(store, [double])))
         assert report.verdicts[Verdict.DUPLICATE] > 0
         assert held_twice(store) == {}
         assert answers(store, 60) == plain
@@ -186,18 +182,17 @@ def test_it_waits_while_the_budget_is_paused_and_the_store_goes_on(folder: Path,
             begun.set()
 
     with garbage_store(folder, clock) as store:
-        compactor = BlobCompactor(store)
         budget = Budget(clock=clock)
         budget.pause()
         found: list[object] = []
         # The pause holds the executor back before its first task.
-        thread = threading.Thread(target=lambda: found.append(compactor.compact(plan_of(store), budget=budget)))
+        thread = threading.Thread(target=lambda: found.append(store.compact(plan_of(store), budget=budget)))
         thread.start()
-        while compactor.log is None or compactor.log.phase is not Phase.COPY:
+        while store.compaction is None or store.compaction.phase is not Phase.COPY:
             store.get("b0")
         store.put("meanwhile", b"x")
         plain = answers(store, 60)
-        assert isinstance(compactor.compact(plan_of(store)), Skipped)
+        assert isinstance(store.compact(plan_of(store)), Skipped)
         assert not begun.is_set()
         budget.resume()
         thread.join()
@@ -206,21 +201,19 @@ def test_it_waits_while_the_budget_is_paused_and_the_store_goes_on(folder: Path,
 
 
 def test_the_configured_rate_holds(folder: Path, clock: ManualClock) -> None:
-    rates = {"compaction_bytes_per_second": 500.0, "compaction_min_bytes_per_second": 500.0}
-    with garbage_store(folder, clock, **rates) as store:  # type: ignore[arg-type]
+    with garbage_store(folder, clock, pace=Pace(bytes_per_second=500.0, min_bytes_per_second=500.0)) as store:
         began = clock.monotonic()
         report = compact_all(store)
         assert clock.monotonic() - began >= 0.9 * report.copied_bytes / 500
 
 
 def test_the_rate_of_a_budget_that_is_given_counts_and_not_the_configured_one(folder: Path, clock: ManualClock) -> None:
-    rates = {"compaction_bytes_per_second": 500.0, "compaction_min_bytes_per_second": 50.0}
-    with garbage_store(folder, clock, **rates) as store:  # type: ignore[arg-type]
+    with garbage_store(folder, clock, pace=Pace(bytes_per_second=500.0, min_bytes_per_second=50.0)) as store:
         began = clock.monotonic()
-        done(BlobCompactor(store).compact(plan_of(store), budget=Budget(clock=clock)))
+        done(store.compact(plan_of(store), budget=Budget(clock=clock)))
         assert clock.monotonic() == began
         fill(store, 20, random.Random(3), first=100)
-        report = done(BlobCompactor(store).compact(plan_of(store), budget=Budget(bytes_per_second=5000.0, clock=clock)))
+        report = done(store.compact(plan_of(store), budget=Budget(bytes_per_second=5000.0, clock=clock)))
         seconds = clock.monotonic() - began
         assert 0.9 * report.copied_bytes / 5000 <= seconds <= 1.1 * report.copied_bytes / 5000 + 0.2
 
@@ -243,15 +236,14 @@ def test_writes_during_the_copying_are_not_lost(folder: Path, clock: ManualClock
                     store.undelete("b3")
                     store.ttl_update("dying")
 
-        compactor = BlobCompactor(store)
-        done(compactor.compact(plan_of(store), executor=Telling(Busy())))
+        done(store.compact(plan_of(store), executor=Telling(Busy())))
         assert Busy.told > 3
         assert answers(store, 1) == ["Deleted"]
         assert type(store.get("b3")).__name__ == "Blob"
         clock.advance(2000)
         assert type(store.get("dying")).__name__ == "Blob"
         assert all(type(store.get(f"new{number}")).__name__ == "Blob" for number in range(1, Busy.told + 1))
-        assert not verify(store).findings
+        assert not store.verify().findings
 
 
 @attrs.frozen
@@ -278,7 +270,7 @@ def test_a_blob_that_comes_back_while_it_is_dropped_is_kept(folder: Path, clock:
                     store.undelete("b1")
 
         content = store.get("b1", EVERYTHING)
-        done(BlobCompactor(store).compact(plan_of(store), executor=Telling(SettingBack())))
+        done(store.compact(plan_of(store), executor=Telling(SettingBack())))
         found = store.get("b1")
         assert type(found).__name__ == "Blob"
         assert found.content == content.content  # type: ignore[union-attr]

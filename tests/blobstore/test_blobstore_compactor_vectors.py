@@ -9,11 +9,10 @@ from pathlib import Path
 import attrs
 import pytest
 
-from compactlib.blobstore.compactor import BlobCompactor
 from compactlib.blobstore.errors import (
-    CompactionInProgress,
     PlanDoesNotFit,
 )
+from compactlib.blobstore.plan import CompactionPlan
 from compactlib.blobstore.store import BlobStore
 from compactlib.blobstore.verify import StorePicture
 from compactlib.budget import Budget
@@ -41,7 +40,7 @@ from tests.blobstore.compaction_stores import (
 def test_c1_live_data_stays_as_it_is_in_generation_1_at_the_same_positions(folder: Path, clock: ManualClock) -> None:
     with garbage_store(folder, clock, dead=lambda number: False) as store:
         before, plain = StorePicture.of(store), answers(store, 60)
-        report = done(BlobCompactor(store).compact(plan_of(store, names("0_0", "1_0"))))
+        report = done(store.compact(plan_of(store, names("0_0", "1_0"))))
         assert [str(name) for name in report.targets] == ["0_1", "1_1"]
         assert report.freed_segments == 0
         assert answers(store, 60) == plain
@@ -67,11 +66,20 @@ def test_c4_segments_without_a_valid_record_are_dropped_whole(folder: Path, cloc
 def test_c5_a_plan_that_does_not_fit(folder: Path, clock: ManualClock, wanted: tuple[str, ...], why: str) -> None:
     with garbage_store(folder, clock) as store:
         chosen = [store.snapshot().segments[-1].name if text == "last" else names(text)[0] for text in wanted]
-        compactor = BlobCompactor(store)
-        with pytest.raises(PlanDoesNotFit, match=why):
-            compactor.compact(plan_of(store, chosen))
-        assert compactor.log is None
+        refused(store, plan_of(store, chosen), why)
+        assert store.compaction is None
         assert strays(folder) == []
+
+
+def refused(store: BlobStore, plan: CompactionPlan, why: str) -> None:
+    """The plan is outdated, and nothing has changed."""
+    before = segment_names(store)
+    outcome = store.compact(plan)
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, PlanDoesNotFit)
+    assert why in str(outcome.error)
+    assert outcome.changed == "no"
+    assert segment_names(store) == before
 
 
 def test_c5_a_plan_out_of_order_cannot_be_made(folder: Path, clock: ManualClock) -> None:
@@ -82,41 +90,58 @@ def test_c5_a_plan_out_of_order_cannot_be_made(folder: Path, clock: ManualClock)
 def test_c5_a_plan_that_reaches_into_the_journal(folder: Path, clock: ManualClock) -> None:
     with garbage_store(folder, clock, journal_max_entries=20) as store:
         sealed = [info.name for info in store.snapshot().segments][:-1]
-        with pytest.raises(PlanDoesNotFit, match="the journal reaches it"):
-            BlobCompactor(store).compact(plan_of(store, sealed))
+        refused(store, plan_of(store, sealed), "the journal reaches it")
 
 
 def test_a_plan_that_was_carried_out_does_not_fit_again(folder: Path, clock: ManualClock) -> None:
     with garbage_store(folder, clock) as store:
-        compactor = BlobCompactor(store)
         plan = plan_of(store)
-        done(compactor.compact(plan))
-        with pytest.raises(PlanDoesNotFit):
-            compactor.compact(plan)
+        done(store.compact(plan))
+        refused(store, plan, "is not in the log")
 
 
 def test_a_plan_for_another_store(folder: Path, clock: ManualClock) -> None:
     with garbage_store(folder, clock) as store, pytest.raises(InvalidInput, match="is for store 'other'"):
-        BlobCompactor(store).compact(attrs.evolve(plan_of(store), store="other"))
+        store.compact(attrs.evolve(plan_of(store), store="other"))
 
 
 def test_a_plan_that_would_drop_what_can_still_be_undeleted(folder: Path, clock: ManualClock) -> None:
     with garbage_store(folder, clock) as store, pytest.raises(InvalidInput, match="can still be undone"):
-        BlobCompactor(store).compact(plan_of(store, reference=clock.now() - RETENTION + 0.001))
+        store.compact(plan_of(store, reference=clock.now() - RETENTION + 0.001))
 
 
-def test_c7_a_second_compaction_while_one_is_in_progress(folder: Path, clock: ManualClock) -> None:
+def test_a_plan_for_another_store_of_the_same_name(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock) as store, pytest.raises(InvalidInput, match="another one of this name"):
+        store.compact(attrs.evolve(plan_of(store), incarnation=b"another's ......"))
+
+
+def test_c7_a_second_compaction_while_one_is_in_progress_finishes_that_one_first(
+        folder: Path, clock: ManualClock) -> None:
     with garbage_store(folder, clock) as store:
-        compactor = BlobCompactor(store)
-        outcome = compactor.compact(plan_of(store), budget=Budget(total_bytes=100))
+        before, plan = StorePicture.of(store), plan_of(store, names("0_0", "1_0"))
+        outcome = store.compact(plan, budget=Budget(total_bytes=100))
         assert isinstance(outcome, Failed)
         assert isinstance(outcome.error, BudgetSpent)
-        with pytest.raises(CompactionInProgress, match="resume it or drop it") as caught:
-            compactor.compact(plan_of(store))
-        assert caught.value.phase == "copy"
-        done(compactor.resume())
-        assert isinstance(compactor.resume(), Skipped)
-        assert isinstance(compactor.drop(), Skipped)
+        assert (outcome.changed, store.status().compaction) == ("no", "copy")
+        report = done(store.compact())
+        assert report.finished is not None
+        assert report.finished.victims == plan.names
+        assert report.number == report.finished.number + report.finished.cycles
+        assert store.compaction is None
+        assert isinstance(store.resume(), Skipped)
+        assert isinstance(store.drop_compaction(), Skipped)
+        check_against(store, before)
+
+
+def test_a_plan_that_is_outdated_once_the_earlier_compaction_is_finished(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock) as store:
+        plan = plan_of(store)
+        assert isinstance(store.compact(plan, budget=Budget(total_bytes=100)), Failed)
+        outcome = store.compact(plan)
+        assert isinstance(outcome, Failed)
+        assert isinstance(outcome.error, PlanDoesNotFit)
+        assert outcome.changed == "partly"
+        assert store.compaction is None
 
 
 def test_c9_two_puts_of_one_blob_are_damage_and_their_segments_stay(folder: Path, clock: ManualClock) -> None:
@@ -134,7 +159,7 @@ def test_c9_two_puts_of_one_blob_are_damage_and_their_segments_stay(folder: Path
         assert report.freed_segments > 0
         assert len(segment_names(store)) == len(before) - report.freed_segments
         assert answers(store, 60)[1:] == plain[1:]
-        assert BlobCompactor(store).log is None
+        assert store.compaction is None
 
 
 def test_c9_where_nothing_else_is_to_be_compacted_it_fails_and_is_over(folder: Path, clock: ManualClock) -> None:
@@ -142,13 +167,12 @@ def test_c9_where_nothing_else_is_to_be_compacted_it_fails_and_is_over(folder: P
         put_twice(store, b"b0")
         fill(store, 10, random.Random(1), first=100)
         before = segment_names(store)
-        compactor = BlobCompactor(store)
-        outcome = compactor.compact(plan_of(store, names("0_0")))
+        outcome = store.compact(plan_of(store, names("0_0")))
         assert isinstance(outcome, Failed)
         assert isinstance(outcome.error, CorruptData)
         assert "one PUT of a blob" in str(outcome.error)
         assert segment_names(store) == before
-        assert compactor.log is None
+        assert store.compaction is None
         assert strays(folder) == []
 
 
@@ -172,7 +196,7 @@ def test_c11_c6_files_of_a_position_that_begins_alike_stay(folder: Path, clock: 
     with garbage_store(folder, clock, count=120) as store:
         kept = {name for name in os.listdir(folder) if name.startswith(("10_", "11_"))}
         assert len(kept) > 3
-        done(BlobCompactor(store).compact(plan_of(store, names("0_0", "1_0"))))
+        done(store.compact(plan_of(store, names("0_0", "1_0"))))
         assert kept <= set(os.listdir(folder))
 
 
@@ -201,7 +225,7 @@ def test_c14_of_three_sources_whose_records_fit_into_one_segment_two_are_freed(f
                                                                                clock: ManualClock) -> None:
     with garbage_store(folder, clock, dead=lambda number: number % 5 != 0, swap_segments=1) as store:
         free = store.status().free_segments
-        report = done(BlobCompactor(store).compact(plan_of(store, names("0_0", "1_0", "2_0"))))
+        report = done(store.compact(plan_of(store, names("0_0", "1_0", "2_0"))))
         assert (len(report.sources), len(report.targets), report.cycles) == (3, 1, 1)
         assert report.freed_segments == 2
         assert store.status().free_segments == free + 2

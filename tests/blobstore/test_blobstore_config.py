@@ -14,9 +14,8 @@ from compactlib.errors import InvalidInput
 
 @pytest.mark.parametrize("change", [
     {"durability": "sometimes"}, {"capacity_bytes": 10}, {"segment_bytes": 0}, {"capacity_bytes": 1 << 70},
-    {"min_used_fraction": 1.01}, {"min_used_fraction": -0.1}, {"index_max_entries": 0}, {"swap_segments": 0},
-    {"compaction_bytes_per_second": 0}, {"compaction_check_seconds": float("inf")}, {"sync_interval_seconds": -1},
-    {"deleted_retention_seconds": float("nan")}, {"min_reclaimed_segments": 0}, {"hard_delete_bytes_per_second": -5.0},
+    {"index_max_entries": 0}, {"swap_segments": 0}, {"pace": 5.0}, {"sync_interval_seconds": -1},
+    {"deleted_retention_seconds": float("nan")}, {"hard_delete_bytes_per_second": -5.0},
 ])
 def test_a_number_out_of_its_range_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):

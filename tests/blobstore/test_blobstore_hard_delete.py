@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore.compactor import BlobCompactor
+from compactlib.blobstore.compaction_report import HardDeleteReport
 from compactlib.blobstore.erasure import (
     STATE_NAME,
     Erasure,
@@ -20,18 +20,17 @@ from compactlib.blobstore.erasure import (
     encode_state,
     read_state,
 )
-from compactlib.blobstore.errors import CompactionInProgress, DeletedForGood
-from compactlib.blobstore.hard_delete import HardDeleter, HardDeleteReport
+from compactlib.blobstore.errors import DeletedForGood
+from compactlib.blobstore.hard_delete import HardDeleter
 from compactlib.blobstore.model import Blob, Deleted
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.store import BlobStore
-from compactlib.blobstore.verify import verify
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, Unsupported
 from compactlib.files import Files
 from compactlib.observe import RecordingObserver
-from compactlib.outcome import Done, Failed, Outcome
+from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.testing import RecordingFiles, explore, explore_recovery, record
 from compactlib.testing.faults import Crash, FailingFiles, Fault
 from tests.blobstore.compaction_stores import EVERYTHING, RETENTION, START, answers, done, fill, open_store, plan_of
@@ -57,7 +56,7 @@ def on_disk(folder: Path) -> int:
 
 
 def run(store: BlobStore, *, budget: Budget | None = None) -> Outcome[HardDeleteReport]:
-    return HardDeleter(store, BlobCompactor(store)).run(budget=Budget() if budget is None else budget)
+    return store.hard_delete(budget=Budget() if budget is None else budget)
 
 
 def report_of(outcome: Outcome[HardDeleteReport]) -> HardDeleteReport:
@@ -80,13 +79,13 @@ def test_the_contents_of_deleted_blobs_are_gone_and_all_else_stays(folder: Path,
         gone = store.get("b1", EVERYTHING)
         assert isinstance(gone, Deleted)
         assert gone.content_gone
-        assert not verify(store).findings
+        assert not store.verify().findings
         assert report_of(run(store)).records == 0
         store.audit()
     with open_store(folder, clock) as store:
         assert not store.recovery.damage
         assert answers(store, 30) == plain
-        assert not verify(store).findings
+        assert not store.verify().findings
 
 
 def test_a_delete_that_can_still_be_undone_is_let_be(folder: Path, clock: ManualClock) -> None:
@@ -129,7 +128,7 @@ def test_what_a_killed_hard_delete_had_begun_is_not_undeleted_under_a_longer_ret
                     found = store.get(f"b{number}")
                     assert isinstance(found, Blob)
                     assert found.content.startswith(SECRET), (at, number)
-            assert not verify(store).findings
+            assert not store.verify().findings
         if not died:
             break
     assert at > 10
@@ -152,7 +151,7 @@ def test_progress_lasts_over_restarts_and_compactions(compacted: bool, folder: P
     """Seed, effect 5: here a compaction does not reset it."""
     monkeypatch.setattr("compactlib.blobstore.hard_delete.MAX_BATCH_RECORDS", 4)
     with secrets_of(folder, clock) as store:
-        deleter = HardDeleter(store, BlobCompactor(store))
+        deleter = HardDeleter(store)
         outcome = deleter.run(budget=Budget(total_bytes=1500))
         assert isinstance(outcome, Failed)
         assert isinstance(outcome.error, BudgetSpent)
@@ -161,10 +160,10 @@ def test_progress_lasts_over_restarts_and_compactions(compacted: bool, folder: P
         assert reached > 0
         assert 0 < left < 15
         if compacted:
-            done(BlobCompactor(store).compact(plan_of(store)))
+            done(store.compact(plan_of(store)))
             left = on_disk(folder) - 15
     with open_store(folder, clock) as store:
-        deleter = HardDeleter(store, BlobCompactor(store))
+        deleter = HardDeleter(store)
         deleter.audit()
         assert deleter.sequence == reached
         assert report_of(deleter.run(budget=Budget())).records == left
@@ -175,19 +174,18 @@ def test_progress_lasts_over_restarts_and_compactions(compacted: bool, folder: P
 
 def test_it_gives_way_to_a_compaction_that_is_in_progress(folder: Path, clock: ManualClock) -> None:
     with secrets_of(folder, clock) as store:
-        compactor = BlobCompactor(store)
-        assert isinstance(compactor.compact(plan_of(store), budget=Budget(total_bytes=10)), Failed)
-        outcome = HardDeleter(store, compactor).run(budget=Budget())
-        assert isinstance(outcome, Failed)
-        assert isinstance(outcome.error, CompactionInProgress)
+        assert isinstance(store.compact(plan_of(store), budget=Budget(total_bytes=10)), Failed)
+        outcome = store.hard_delete(budget=Budget())
+        assert isinstance(outcome, Skipped)
+        assert "waits to be finished (copy)" in outcome.reason
         assert on_disk(folder) == 30
-        compactor.drop()
-        assert report_of(HardDeleter(store, compactor).run(budget=Budget())).records == 15
+        store.drop_compaction()
+        assert report_of(store.hard_delete(budget=Budget())).records == 15
 
 
 def test_two_of_them_take_turns(folder: Path, clock: ManualClock) -> None:
     with secrets_of(folder, clock) as store:
-        one, other = (HardDeleter(store, BlobCompactor(store)) for _ in range(2))
+        one, other = (HardDeleter(store) for _ in range(2))
         assert report_of(one.run(budget=Budget())).records == 15
         assert report_of(other.run(budget=Budget())).records == 0
         store.delete("b0")
@@ -197,7 +195,7 @@ def test_two_of_them_take_turns(folder: Path, clock: ManualClock) -> None:
         one.audit()
         assert report_of(one.run(budget=Budget())).records == 0
         assert one.sequence == other.sequence
-        assert not verify(store).findings
+        assert not store.verify().findings
 
 
 def test_a_budget_ends_it_between_batches(folder: Path, clock: ManualClock) -> None:
@@ -223,9 +221,9 @@ def test_erased_records_are_compacted_like_any(folder: Path, clock: ManualClock)
     with secrets_of(folder, clock) as store:
         report_of(run(store))
         plain = answers(store, 30)
-        done(BlobCompactor(store).compact(plan_of(store)))
+        done(store.compact(plan_of(store)))
         assert answers(store, 30) == plain
-        assert not verify(store).findings
+        assert not store.verify().findings
 
 
 def test_a_damaged_state_is_told_and_begins_anew(folder: Path, clock: ManualClock) -> None:
@@ -235,7 +233,7 @@ def test_a_damaged_state_is_told_and_begins_anew(folder: Path, clock: ManualCloc
     path.write_bytes(path.read_bytes()[:-1])
     observer = RecordingObserver()
     with open_store(folder, clock, observer=observer) as store:
-        deleter = HardDeleter(store, BlobCompactor(store))
+        deleter = HardDeleter(store)
         assert deleter.sequence == 0
         assert [name for name, _ in observer.events] == ["blobstore_hard_delete_reset"]
         assert report_of(deleter.run(budget=Budget())).records == 0
@@ -259,7 +257,7 @@ def check(folder: Path, _: Sequence[Any]) -> None:
         for number in range(1, 12, 2):
             assert isinstance(store.get(f"b{number}"), Deleted)
             store.get(f"b{number}", EVERYTHING)
-        report = verify(store)
+        report = store.verify()
         assert report.is_sound, str(report)
         report_of(run(store))
         assert on_disk(folder / "store") == 6

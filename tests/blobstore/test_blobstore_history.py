@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compactlib.blobstore.compaction_file import done_name
-from compactlib.blobstore.compactor import BlobCompactor
 from compactlib.blobstore.errors import HistoryLost
 from compactlib.blobstore.history import CompactionHistory
 from compactlib.blobstore.names import LogPosition
@@ -55,7 +54,7 @@ def test_whoever_goes_on_from_the_rebuilt_place_misses_nothing(tmp_path_factory:
         for turn in range(rounds):
             chosen = store.snapshot().eligible()[turn % 2::every]
             if chosen:
-                done(BlobCompactor(store).compact(plan_of(store, chosen)))
+                done(store.compact(plan_of(store, chosen)))
             delete_some(store, [number for number in range(0, 40, 3) if number % 9 == 3 * turn], clock)
             fill(store, 5, rng, first=1000 * (turn + 1))
         history = CompactionHistory.read(folder)
@@ -104,8 +103,7 @@ def test_what_is_not_known_any_more_says_so(tmp_path: Path) -> None:
 def test_the_compaction_in_progress_counts_with_its_ended_cycles(tmp_path: Path) -> None:
     with garbage_store(tmp_path / "store", ManualClock(START)) as store:
         before = placed(store)
-        compactor = BlobCompactor(store)
-        compactor.compact(plan_of(store), budget=Budget(total_bytes=3000))
+        store.compact(plan_of(store), budget=Budget(total_bytes=3000))
         history = CompactionHistory.read(tmp_path / "store")
         assert history.number >= 1
         left = {sequence for _, sequence in placed(store)}

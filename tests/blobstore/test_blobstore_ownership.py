@@ -15,25 +15,19 @@ import pytest
 
 from compactlib.blobstore.compact_many import compact_many
 from compactlib.blobstore.compaction_work import Questions
-from compactlib.blobstore.compactor import BlobCompactor
-from compactlib.blobstore.errors import PlanDoesNotFit
-from compactlib.blobstore.hard_delete import HardDeleter
-from compactlib.blobstore.managed_store import ManagedBlobStore
 from compactlib.blobstore.plan_history import read_history
 from compactlib.blobstore.policies import CompactAll
-from compactlib.blobstore.sense import Sensor
 from compactlib.blobstore.store import BlobStore
-from compactlib.blobstore.store_compactions import StoreBusy
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
-from compactlib.errors import BudgetSpent, Busy, Closed, DiskFull
+from compactlib.errors import BudgetSpent, Busy, Closed, DiskFull, Stale
 from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.rewrite import LocalExecutor, RewriteFailure, RewriteOutcome, RewriteTask
 from tests.blobstore.compaction_stores import START, done, open_store, plan_of, strays
 from tests.blobstore.held_compactions import PATIENCE, SETTINGS, Held, Working, build, check, open_held
 
-Beside = Callable[[BlobStore, BlobCompactor], Any]
+Beside = Callable[[BlobStore], Any]
 
 
 @pytest.fixture
@@ -51,35 +45,33 @@ def never(*_: object) -> Any:
     raise Trouble("this is broken")
 
 
-def compact(store: BlobStore, compactor: BlobCompactor) -> Any:
-    return compactor.compact(plan_of(store), budget=Budget())
+def compact(store: BlobStore) -> Any:
+    return store.compact(plan_of(store), budget=Budget())
 
 
-def compact_by_another(store: BlobStore, compactor: BlobCompactor) -> Any:
-    return BlobCompactor(store).compact(plan_of(store), budget=Budget())
+def compact_by_policy(store: BlobStore) -> Any:
+    return store.compact(policy=CompactAll(min_used_fraction=0.0), budget=Budget())
 
 
-def resume_by_another(store: BlobStore, compactor: BlobCompactor) -> Any:
-    return BlobCompactor(store).resume(budget=Budget())
+def resume(store: BlobStore) -> Any:
+    return store.resume(budget=Budget())
 
 
-def drop_by_another(store: BlobStore, compactor: BlobCompactor) -> Any:
-    return BlobCompactor(store).drop()
+def drop(store: BlobStore) -> Any:
+    return store.drop_compaction()
 
 
-def erase(store: BlobStore, compactor: BlobCompactor) -> Any:
-    return HardDeleter(store, BlobCompactor(store)).run(budget=Budget())
+def erase(store: BlobStore) -> Any:
+    return store.hard_delete(budget=Budget())
 
 
-def check_by_manager(store: BlobStore, compactor: BlobCompactor) -> Any:
-    managed = ManagedBlobStore(store, policy=CompactAll(min_used_fraction=0.0))
-    resumed = managed.resume(Budget())
-    return managed.check(Budget()) if isinstance(resumed, Skipped) else resumed
+def reclaim(store: BlobStore) -> Any:
+    return store.reclaim(budget=Budget())
 
 
 TURNED_AWAY: dict[str, Beside] = {
-    "compact, the same object": compact, "compact": compact_by_another, "resume": resume_by_another,
-    "drop": drop_by_another, "hard delete": erase, "manager": check_by_manager}
+    "compact": compact, "compact by policy": compact_by_policy, "resume": resume, "drop": drop, "hard delete": erase,
+    "reclaim": reclaim}
 
 
 def meet(folder: Path, at: int, first: Beside, second: Beside) -> tuple[Any, Any] | None:
@@ -90,23 +82,22 @@ def meet(folder: Path, at: int, first: Beside, second: Beside) -> tuple[Any, Any
     shutil.rmtree(folder, ignore_errors=True)
     before, held = build(folder), Held(at)
     with open_held(folder, held) as store:
-        compactor = BlobCompactor(store)
 
         def work() -> Any:
             held.counts_me()
-            return first(store, compactor)
+            return first(store)
 
         working = Working(work)
         try:
             if not held.is_reached(working.thread):
                 return None
-            answer = second(store, compactor)
+            answer = second(store)
         finally:
             held.release()
         ended = working.join()
         check(store, before)
-        BlobCompactor(store).resume(budget=Budget())
-        assert isinstance(compact_by_another(store, compactor), Done)
+        store.resume(budget=Budget())
+        assert isinstance(compact(store), Done)
         check(store, before)
     with open_held(folder) as store:
         assert not store.compaction_recovery
@@ -129,6 +120,7 @@ def test_who_comes_second_is_turned_away_at_any_step_of_a_compaction(name: str, 
     for ended, answer in each_step(scratch / "store", compact, TURNED_AWAY[name], stride=9):
         assert isinstance(ended, Done), ended
         assert isinstance(answer, Skipped), answer
+        assert answer.is_busy
         assert "busy" in answer.reason
 
 
@@ -140,22 +132,21 @@ def test_who_comes_second_is_turned_away_at_every_step_of_a_compaction(name: str
         assert isinstance(answer, Skipped), answer
 
 
-@pytest.mark.parametrize("name", ["compact", "resume", "drop", "hard delete"])
-def test_a_manager_and_others_may_meet_at_any_step(name: str, scratch: Path) -> None:
-    """It counts and decides first, so that others may come before it: then it plans again another time."""
-    with_manager(scratch, name, stride=9)
+@pytest.mark.parametrize("name", TURNED_AWAY)
+def test_who_comes_second_is_turned_away_while_a_policy_is_asked_and_its_plan_carried_out(
+        name: str, scratch: Path) -> None:
+    for ended, answer in each_step(scratch / "store", compact_by_policy, TURNED_AWAY[name], stride=9):
+        assert isinstance(ended, Done), ended
+        assert isinstance(answer, Skipped), answer
+        assert answer.is_busy
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", ["compact", "resume", "drop", "hard delete"])
-def test_a_manager_and_others_may_meet_at_every_step(name: str, scratch: Path) -> None:
-    with_manager(scratch, name, stride=1)
-
-
-def with_manager(scratch: Path, name: str, *, stride: int) -> None:
-    for ended, answer in each_step(scratch / "store", check_by_manager, TURNED_AWAY[name], stride=stride):
-        assert isinstance(ended, Done | StoreBusy | PlanDoesNotFit), ended
-        assert isinstance(answer, Done | Skipped), answer
+@pytest.mark.parametrize("name", TURNED_AWAY)
+def test_who_comes_second_is_turned_away_at_every_step_of_a_policys_plan(name: str, scratch: Path) -> None:
+    for ended, answer in each_step(scratch / "store", compact_by_policy, TURNED_AWAY[name]):
+        assert isinstance(ended, Done), ended
+        assert isinstance(answer, Skipped), answer
 
 
 def close_while_held(folder: Path, at: int, first: Beside) -> bool:
@@ -163,11 +154,10 @@ def close_while_held(folder: Path, at: int, first: Beside) -> bool:
     shutil.rmtree(folder, ignore_errors=True)
     before, held, clock = build(folder), Held(at), ManualClock(START + 20)
     store = open_held(folder, held, clock=clock)
-    compactor = BlobCompactor(store)
 
     def work() -> Any:
         held.counts_me()
-        return first(store, compactor)
+        return first(store)
 
     working = Working(work)
     is_held = held.is_reached(working.thread)
@@ -183,17 +173,18 @@ def close_while_held(folder: Path, at: int, first: Beside) -> bool:
     held.release()
     ended = working.join()
     assert closing.join() is None
-    assert isinstance(ended, Done | StoreBusy | Closed) or isinstance(ended.error, BudgetSpent | Closed), ended
+    assert (isinstance(ended, Done | Closed) or (isinstance(ended, Skipped) and ended.is_busy)
+            or isinstance(ended.error, BudgetSpent | Closed)), ended
     with open_held(folder, clock=clock) as again:
         check(again, before)
-        BlobCompactor(again).resume(budget=Budget())
-        done(compact_by_another(again, compactor))
+        again.resume(budget=Budget())
+        done(compact(again))
         check(again, before)
     assert strays(folder) == []
     return is_held
 
 
-@pytest.mark.parametrize("first", [compact, erase, check_by_manager])
+@pytest.mark.parametrize("first", [compact, erase, compact_by_policy])
 def test_closing_cancels_and_waits_at_any_step(first: Beside, scratch: Path) -> None:
     at = 1
     while close_while_held(scratch / "store", at, first):
@@ -202,7 +193,7 @@ def test_closing_cancels_and_waits_at_any_step(first: Beside, scratch: Path) -> 
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("first", [compact, erase, check_by_manager])
+@pytest.mark.parametrize("first", [compact, erase, compact_by_policy])
 def test_closing_cancels_and_waits_at_every_step(first: Beside, scratch: Path) -> None:
     at = 1
     while close_while_held(scratch / "store", at, first):
@@ -241,9 +232,8 @@ def test_a_copy_is_not_gone_on_with_while_another_thread_still_writes_it(reopene
         shutil.rmtree(folder, ignore_errors=True)
         before, held, clock = build(folder), Held(at), ManualClock(START + 20)
         store = open_held(folder, held, clock=clock)
-        compactor = BlobCompactor(store)
         executor = Abandoning(held)
-        outcome = compactor.compact(plan_of(store), executor=executor, budget=Budget())
+        outcome = store.compact(plan_of(store), executor=executor, budget=Budget())
         assert isinstance(outcome, Failed)
         assert "this is broken" in str(outcome.error)
         (thread,) = executor.threads
@@ -253,7 +243,7 @@ def test_a_copy_is_not_gone_on_with_while_another_thread_still_writes_it(reopene
         if reopened:
             store.close()
             store = open_held(folder, clock=clock)
-        done(BlobCompactor(store).resume(budget=Budget()))
+        done(store.resume(budget=Budget()))
         held.release()
         thread.join(PATIENCE)
         check(store, before)
@@ -291,7 +281,8 @@ def closing_inside(folder: Path, **arguments: Any) -> tuple[list[BaseException],
     with open_store(folder, ManualClock(START + 20), observer=Closing(), drop_dead_containers=True,
                     **SETTINGS) as store:
         stores.append(store)
-        outcome = BlobCompactor(store, questions).compact(plan_of(store), budget=Budget(), **arguments)
+        store.questions = questions
+        outcome = store.compact(plan_of(store), budget=Budget(), **arguments)
     return raised, outcome
 
 
@@ -322,15 +313,15 @@ def test_a_policy_and_a_question_cannot_close_either(folder: Path) -> None:
     raised: list[str] = []
 
     class Closing(CompactAll):
-        def plan(self, view: Any, now: float) -> Any:
+        def choose(self, view: Any, now: float) -> Any:
             try:
                 store.close()
             except Busy as error:
                 raised.append(str(error))
-            return super().plan(view, now)
+            return super().choose(view, now)
 
     with open_held(folder) as store:
-        assert isinstance(ManagedBlobStore(store, policy=Closing(min_used_fraction=0.0)).check(Budget()), Done)
+        assert isinstance(store.compact(policy=Closing(min_used_fraction=0.0)), Done)
     assert len(raised) == 1
     assert "own work" in raised[0]
 
@@ -338,17 +329,16 @@ def test_a_policy_and_a_question_cannot_close_either(folder: Path) -> None:
 def test_a_store_that_is_closed_is_not_compacted(folder: Path) -> None:
     build(folder)
     store = open_held(folder)
-    compactor, plan = BlobCompactor(store), plan_of(store)
-    assert isinstance(compactor.compact(plan, budget=Budget(total_bytes=10)), Failed)
+    plan = plan_of(store)
+    assert isinstance(store.compact(plan, budget=Budget(total_bytes=10)), Failed)
     store.close()
     store.close()
-    calls: list[Callable[[], object]] = [lambda: compactor.compact(plan), compactor.resume, compactor.drop]
+    calls: list[Callable[[], object]] = [
+        lambda: store.compact(plan), store.compact, store.resume, store.drop_compaction, store.reclaim,
+        store.hard_delete, store.view, store.plan, store.verify, store.status, store.audit]
     for call in calls:
         with pytest.raises(Closed):
             call()
-    outcome = HardDeleter(store, compactor).run()
-    assert isinstance(outcome, Failed)
-    assert isinstance(outcome.error, Closed)
 
 
 # ------------------------------------------------------------------------------------- whatever is raised by whoever
@@ -378,6 +368,24 @@ class Refusing:
         yield from never()
 
 
+@attrs.frozen
+class Fence:
+    """A fence whose guard is what a function makes."""
+
+    guard: Callable[[], Any]
+
+
+def refuse(error: BaseException) -> Any:
+    """A guard that raises when it is entered."""
+
+    @contextlib.contextmanager
+    def guard() -> Iterator[None]:
+        raise error
+        yield
+
+    return guard()
+
+
 class Shouting(Observer):
     """Raises whatever it is told."""
 
@@ -391,17 +399,21 @@ class Shouting(Observer):
 @pytest.mark.parametrize("arguments", [
     {"executor": Breaking(0, Trouble("broken"))}, {"executor": Breaking(1, Trouble("broken"))},
     {"executor": Refusing()}, {"executor": Breaking(1, KeyboardInterrupt())}, {"executor": Breaking(1, SystemExit())},
-    {"commit_guard": never}, {"commit_guard": lambda: None}],
-    ids=["raises", "raises later", "refuses and raises", "is interrupted", "exits", "guard raises", "guard is none"])
+    {"fence": Fence(never)}, {"fence": Fence(lambda: None)}, {"fence": Fence(partial(refuse, Stale("too late")))},
+    {"fence": Fence(partial(refuse, KeyboardInterrupt()))}],
+    ids=["raises", "raises later", "refuses and raises", "is interrupted", "exits", "fence raises", "fence is none",
+         "fence refuses", "fence is interrupted"])
 def test_whatever_is_raised_the_store_is_usable_and_the_next_goes_on(arguments: dict[str, Any], folder: Path) -> None:
     before = build(folder)
     with open_held(folder) as store:
-        with contextlib.suppress(KeyboardInterrupt, SystemExit):
-            assert isinstance(BlobCompactor(store).compact(plan_of(store), budget=Budget(), **arguments), Failed)
+        with contextlib.suppress(KeyboardInterrupt, SystemExit, Trouble, TypeError):
+            outcome = store.compact(plan_of(store), budget=Budget(), **arguments)
+            assert isinstance(outcome, Failed)
+            assert outcome.changed == "no"
         check(store, before)
-        done(BlobCompactor(store).resume(budget=Budget()))
+        done(store.resume(budget=Budget()))
         check(store, before)
-        done(compact_by_another(store, BlobCompactor(store)))
+        done(compact(store))
     assert strays(folder) == []
 
 
@@ -415,17 +427,17 @@ def test_a_question_that_raises_is_asked_again(error: BaseException, folder: Pat
         return False
 
     with open_store(folder, ManualClock(START + 20), drop_dead_containers=True, **SETTINGS) as store:
-        compactor = BlobCompactor(store, Questions(is_container_gone=asked))
+        store.questions = Questions(is_container_gone=asked)
         with contextlib.suppress(KeyboardInterrupt):
-            assert isinstance(compactor.compact(plan_of(store), budget=Budget()), Failed)
-        done(compactor.resume(budget=Budget()))
+            assert isinstance(store.compact(plan_of(store), budget=Budget()), Failed)
+        done(store.resume(budget=Budget()))
         check(store, before)
 
 
 def test_an_observer_that_raises_breaks_nobody(folder: Path) -> None:
     before = build(folder)
     with open_store(folder, ManualClock(START + 20), observer=Shouting(), **SETTINGS) as store:
-        done(compact_by_another(store, BlobCompactor(store)))
+        done(compact(store))
         check(store, before)
 
 
@@ -460,12 +472,12 @@ def test_closing_one_of_many_stores_ends_its_part_alone(scratch: Path) -> None:
     before = [build(scratch / str(number)) for number in range(3)]
     stores = [open_held(scratch / str(number), clock=clocks[number]) for number in range(3)]
     executor = ClosingOne(stores[1])
-    found = compact_many([(BlobCompactor(store), plan_of(store)) for store in stores], executor=executor,
+    found = compact_many([(store, plan_of(store)) for store in stores], executor=executor,
                          budget=Budget())
     assert [type(found[store.folder]).__name__ for store in stores] == ["Done", "Failed", "Done"]
     assert executor.rounds > 1
     stores[1] = open_held(scratch / "1", clock=clocks[1])
-    done(BlobCompactor(stores[1]).resume(budget=Budget()))
+    done(stores[1].resume(budget=Budget()))
     for store, answered in zip(stores, before, strict=True):
         check(store, answered)
         assert not store.compactions.ownership.is_running
@@ -475,7 +487,7 @@ def test_closing_one_of_many_stores_ends_its_part_alone(scratch: Path) -> None:
 class Meeting:
     """Compacts other stores while it is asked to copy."""
 
-    def __init__(self, *work: tuple[BlobCompactor, Any]) -> None:
+    def __init__(self, *work: tuple[BlobStore, Any]) -> None:
         self.work = work
         self.found: Any = None
 
@@ -489,8 +501,8 @@ class Meeting:
 def test_those_of_many_stores_that_are_busy_are_left_out_alone(scratch: Path) -> None:
     before = [build(scratch / str(number)) for number in range(3)]
     stores = [open_held(scratch / str(number)) for number in range(3)]
-    work = [(BlobCompactor(store), plan_of(store)) for store in stores]
-    executor = Meeting(*((BlobCompactor(store), plan_of(store)) for store in stores[1:]))
+    work = [(store, plan_of(store)) for store in stores]
+    executor = Meeting(*((store, plan_of(store)) for store in stores[1:]))
     found = compact_many(work[:2], executor=executor, budget=Budget())
     assert [type(found[store.folder]) for store in stores[:2]] == [Done, Done]
     assert isinstance(executor.found[stores[1].folder], Skipped)
@@ -516,10 +528,10 @@ def test_whatever_an_executor_does_with_many_stores_all_of_them_go_on(executor: 
     before = [build(scratch / str(number)) for number in range(3)]
     stores = [open_held(scratch / str(number)) for number in range(3)]
     with contextlib.suppress(KeyboardInterrupt):
-        found = compact_many([(BlobCompactor(store), plan_of(store)) for store in stores], executor=executor,
+        found = compact_many([(store, plan_of(store)) for store in stores], executor=executor,
                              budget=Budget())
         assert all(isinstance(outcome, Failed) for outcome in found.values()), found
-    resumed = compact_many([(BlobCompactor(store), None) for store in stores], budget=Budget())
+    resumed = compact_many([(store, None) for store in stores], budget=Budget())
     for store, answered in zip(stores, before, strict=True):
         assert isinstance(resumed[store.folder], Done)
         check(store, answered)
@@ -527,18 +539,63 @@ def test_whatever_an_executor_does_with_many_stores_all_of_them_go_on(executor: 
         assert strays(Path(store.folder)) == []
 
 
+@pytest.mark.parametrize("raised", ["a policy", "a fence"])
+def test_what_a_policy_or_a_fence_raises_comes_through_and_holds_nobody(raised: str, scratch: Path) -> None:
+    before = [build(scratch / str(number)) for number in range(3)]
+    stores = [open_held(scratch / str(number)) for number in range(3)]
+    if raised == "a fence":
+        with pytest.raises(Trouble):
+            compact_many([(store, plan_of(store)) for store in stores], fence=Fence(never), budget=Budget())
+    else:
+        for store in stores:
+            with pytest.raises(Trouble):
+                store.compact(policy=Broken())
+    found = compact_many([(store, None) for store in stores], budget=Budget())
+    for store, answered in zip(stores, before, strict=True):
+        assert isinstance(found[store.folder], Done)
+        check(store, answered)
+        store.close()
+        assert strays(Path(store.folder)) == []
+
+
+class Broken(CompactAll):
+    """A policy that raises what is none of the library's."""
+
+    def choose(self, view: Any, now: float) -> Any:
+        never()
+
+
+def test_an_error_of_the_library_that_one_stores_fence_raises_ends_its_part_alone(scratch: Path) -> None:
+    before = [build(scratch / str(number)) for number in range(2)]
+    stores = [open_held(scratch / str(number)) for number in range(2)]
+    entered = []
+
+    @contextlib.contextmanager
+    def once() -> Iterator[None]:
+        entered.append(1)
+        if len(entered) == 1:
+            raise Stale("another one has the token")
+        yield
+
+    found = compact_many([(store, plan_of(store)) for store in stores], fence=Fence(once), budget=Budget())
+    first = found[stores[0].folder]
+    assert isinstance(first, Failed)
+    assert (str(first.error), first.changed) == ("another one has the token", "no")
+    assert isinstance(found[stores[1].folder], Done)
+    for store, answered in zip(stores, before, strict=True):
+        check(store, answered)
+        store.close()
+
+
 # ------------------------------------------------------------------------------------------ other files of the store
 
 @pytest.mark.parametrize("at", range(1, 6))
-def test_two_sensors_of_one_store_do_not_disturb_each_other(at: int, folder: Path) -> None:
+def test_two_who_remember_a_plan_do_not_disturb_each_other(at: int, folder: Path) -> None:
     """Both keep the history of plans, through one temporary name."""
     before, held = build(folder), Held(at)
     with open_held(folder, held) as store:
-        plan = CompactAll(min_used_fraction=0.0).plan(Sensor(store).view(START + 20), START + 20)
-        assert plan is not None
-
         def remember(done_at: float) -> None:
-            Sensor(store).carried_out(plan, done_at)
+            store.compactions.sensor.carried_out("full", done_at)
 
         def first() -> None:
             held.counts_me()

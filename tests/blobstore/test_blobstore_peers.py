@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from compactlib.blobstore import (
-    BlobCompactor,
     BlobStore,
     ContainerStates,
     Missing,
@@ -94,10 +93,10 @@ def test_what_makes_no_sense() -> None:
         ContainerStates(-1)
 
 
-def compacted_twice(store: BlobStore, questions: Questions) -> None:
+def compacted_twice(store: BlobStore) -> None:
     for turn in range(2):
         fill(store, 20, random.Random(turn), first=1000 * (turn + 1))
-        done(BlobCompactor(store, questions).compact(plan_of(store)))
+        done(store.compact(plan_of(store)))
 
 
 def test_tombstones_go_when_the_last_peer_has_read_them(tmp_path: Path) -> None:
@@ -108,13 +107,13 @@ def test_tombstones_go_when_the_last_peer_has_read_them(tmp_path: Path) -> None:
         clock.advance(RETENTION + 1)
         peers = PeerTokens(store.incarnation, ["a", "b"], clock=clock)
         peers.heard("a", store.entries_since().token)
-        questions = Questions(seen_by_all_peers=peers.have_seen)
-        compacted_twice(store, questions)
+        store.questions = Questions(seen_by_all_peers=peers.have_seen)
+        compacted_twice(store)
         assert answers(store, 1) == ["Deleted"]
         peers.heard("b", store.entries_since().token)
         store.close_active_segment()
         fill(store, 1, random.Random(9), first=5000)
-        done(BlobCompactor(store, questions).compact(plan_of(store)))
+        done(store.compact(plan_of(store)))
         assert answers(store, 1) == ["Missing"]
 
 
@@ -126,6 +125,7 @@ def test_records_of_a_container_that_is_gone_go(tmp_path: Path) -> None:
         fill(store, 20, random.Random(0))
         states = ContainerStates(0, clock=clock)
         states.deactivate(1, 2)
-        done(BlobCompactor(store, Questions(is_container_gone=states.is_gone)).compact(plan_of(store)))
+        store.questions = Questions(is_container_gone=states.is_gone)
+        done(store.compact(plan_of(store)))
         assert store.get("theirs") == Missing(b"theirs")
         assert store.get("mine") != Missing(b"mine")

@@ -11,10 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.blobstore.compactor import BlobCompactor
 from compactlib.blobstore.model import Blob, Deleted
 from compactlib.blobstore.store import BlobStore
-from compactlib.blobstore.verify import verify
 from compactlib.clock import ManualClock
 from tests.blobstore.compaction_stores import START, delete_some, done, open_store, plan_of
 from tests.blobstore.open_files import open_files
@@ -79,7 +77,6 @@ def campaign(folder: Path, rounds: int, readers: int, *, seed: int = 1) -> int:
     with open_store(folder, clock, swap_segments=2, capacity_bytes=200 * 2048, max_open_segments=4) as store:
         for number in range(COUNT):
             store.put(f"b{number}", content_of(number))
-        compactor = BlobCompactor(store)
         before = len(open_files(folder))
         with Readers(store, readers) as reading:
             for turn in range(rounds):
@@ -89,11 +86,11 @@ def campaign(folder: Path, rounds: int, readers: int, *, seed: int = 1) -> int:
                 reading.gone |= set(doomed)
                 for number in range(8):
                     store.put(f"new{turn}.{number}", bytes(300), ttl_seconds=5)
-                done(compactor.compact(plan_of(store)))
+                done(store.compact(plan_of(store)))
                 # A whole pass of some reader belongs to each round, whatever the threads' luck.
                 assert reading.passes.acquire(timeout=100)
         assert not reading.errors, reading.errors[0]
-        assert not verify(store).findings
+        assert not store.verify().findings
         store.audit()
         assert len(open_files(folder)) <= before + 4
         names = {info.name.log_file for info in store.snapshot().segments}

@@ -232,13 +232,13 @@ def test_what_was_not_cached_before_is_not_cached_after(wanted: bool, tmp_path: 
 
 
 def test_s1_s2_the_rate_falls_with_the_latency() -> None:
-    pace = Pace(max_bytes_per_second=1000, min_bytes_per_second=500, threshold_seconds=0.020, divisor=1.5)
+    pace = Pace(bytes_per_second=1000, min_bytes_per_second=500, latency_threshold_seconds=0.020, divisor=1.5)
     assert [pace.rate(latency / 1000) for latency in (0, 19, 20)] == [1000, 1000, 1000]
     assert [int(pace.rate(latency / 1000)) for latency in (40, 100)] == [666, 566]
 
 
 def test_w11_large_rates_do_not_overflow() -> None:
-    pace = Pace(max_bytes_per_second=1e12, min_bytes_per_second=1, threshold_seconds=0.020)
+    pace = Pace(bytes_per_second=1e12, min_bytes_per_second=1, latency_threshold_seconds=0.020)
     assert pace.rate(0.040) == pytest.approx(5e11, rel=1e-3)
     assert pace.rate(1e9) >= 1
 
@@ -246,7 +246,7 @@ def test_w11_large_rates_do_not_overflow() -> None:
 def test_s3_s6_the_wait_makes_up_for_what_went_too_fast() -> None:
     """Decision: a budget's token bucket is the limit, and lets a tenth of a second's worth go at once; the pace makes
     each chunk last as long as it should."""
-    keeper = PaceKeeper(Pace(max_bytes_per_second=100, min_bytes_per_second=100))
+    keeper = PaceKeeper(Pace(bytes_per_second=100, min_bytes_per_second=100))
     assert keeper.wait_after(150, 0.0) == 1.5
     assert keeper.wait_after(50, 0.2) == pytest.approx(0.3)
     assert keeper.wait_after(50, 60) == 0
@@ -255,18 +255,25 @@ def test_s3_s6_the_wait_makes_up_for_what_went_too_fast() -> None:
 
 
 @pytest.mark.parametrize("values", [
-    {"max_bytes_per_second": 1, "min_bytes_per_second": 2}, {"max_bytes_per_second": 1, "min_bytes_per_second": 0},
-    {"max_bytes_per_second": 1, "min_bytes_per_second": 1, "divisor": 0},
+    {"bytes_per_second": 0}, {"min_bytes_per_second": 0}, {"divisor": 0}, {"latency_threshold_seconds": -1},
+    {"bytes_per_second": "fast"}, {"divisor": float("inf")}, {"only_if_slow": 1},
 ])
 def test_a_pace_that_is_none(values: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match="is no pace"):
+    with pytest.raises(InvalidInput, match="of a pace is"):
         Pace(**values)
+
+
+@pytest.mark.parametrize("values", [{"min_bytes_per_second": 2e6}, {"latency_threshold_seconds": 0}])
+def test_a_pace_that_never_falls(values: dict[str, Any]) -> None:
+    pace = Pace(bytes_per_second=1e6, **values)
+    assert not pace.may_fall
+    assert pace.rate(10.0) == pace.limit == 1e6
 
 
 def test_the_task_keeps_its_pace(tmp_path: Path) -> None:
     entries = source(tmp_path)
     clock = ManualClock()
-    pace = Pace(max_bytes_per_second=1000, min_bytes_per_second=500)
+    pace = Pace(bytes_per_second=1000, min_bytes_per_second=500)
     result = run(task_for(tmp_path, entries, pace=pace), clock=clock)
     assert result.seconds >= result.bytes_written / 1000 * 0.5
 

@@ -17,18 +17,14 @@ import pytest
 
 from compactlib.blobstore import (
     Blob,
-    BlobCompactor,
     BlobStore,
     BlobStoreConfig,
     CompactAll,
     Deleted,
     Expired,
-    HardDeleter,
     Missing,
     ReplicaEntry,
-    Sensor,
     StoreFull,
-    verify,
 )
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
@@ -50,10 +46,10 @@ def drawn_settings(seed: int, count: int) -> list[BlobStoreConfig]:
         max_open_segments=rng.choice([1, 256]), index_max_entries=rng.choice([1, 3, 10_000]),
         index_max_bytes=rng.choice([1, 300, 1 << 20]), journal_max_entries=rng.choice([0, 1, 10_000]),
         find_max_entries=rng.choice([1, 5_000]), ttl_update_buffer_seconds=rng.choice([0.0, 86_400.0]),
-        deleted_retention_seconds=rng.choice([0.0, 5.0, 1e6]), compaction_bytes_per_second=None,
+        deleted_retention_seconds=rng.choice([0.0, 5.0, 1e6]), pace=None,
         compaction_buffer_bytes=rng.choice([1, 1 << 20]), swap_segments=rng.choice([1, 2, 5]),
         purge_tombstones=rng.random() < 0.3, compaction_history_seconds=rng.choice([0.0, 1e6]),
-        max_blob_bytes=rng.choice([0, 500]), min_used_fraction=0.0) for _ in range(count)]
+        max_blob_bytes=rng.choice([0, 500])) for _ in range(count)]
 
 
 @attrs.define
@@ -127,24 +123,20 @@ def _changes(operation: str, state: str) -> Callable[[World, BlobStore, random.R
 
 
 def compact(world: World, store: BlobStore, rng: random.Random) -> None:
-    compactor = BlobCompactor(store)
     budget = Budget(total_bytes=rng.choice([None, 200, 2_000]))
-    if compactor.log is not None:
-        outcome = compactor.resume(budget=budget) if rng.random() < 0.8 else compactor.drop()
+    if store.compaction is not None:
+        outcome = store.resume(budget=budget) if rng.random() < 0.8 else store.drop_compaction()
     else:
         with contextlib.suppress(StoreFull):
             store.close_active_segment()
-        plan = CompactAll(min_used_fraction=0.0).plan(Sensor(store).view(store.clock.now()), store.clock.now())
-        if plan is None:
-            return
-        outcome = compactor.compact(plan, budget=budget)
+        outcome = store.compact(policy=CompactAll(min_used_fraction=0.0), budget=budget)
     if isinstance(outcome, Failed) and not isinstance(outcome.error, BudgetSpent):
         raise outcome.error
 
 
 def erase(world: World, store: BlobStore, rng: random.Random) -> None:
-    outcome = HardDeleter(store, BlobCompactor(store)).run(budget=Budget())
-    assert not isinstance(outcome, Failed) or BlobCompactor(store).log is not None, outcome
+    outcome = store.hard_delete(budget=Budget())
+    assert not isinstance(outcome, Failed) or store.compaction is not None, outcome
 
 
 STEPS = [put, put, put, put, _changes("delete", "deleted"), _changes("undelete", "live"),
@@ -156,7 +148,7 @@ def audit(world: World, config: BlobStoreConfig) -> None:
     with world.open(config) as store:
         assert not store.recovery.damage
         store.audit()
-        assert verify(store).is_sound
+        assert store.verify().is_sound
         for key, known in list(world.known.items()):
             found = store.get(key)
             kept = {state for state in known.states if _fits(world, known, state, found, config)}

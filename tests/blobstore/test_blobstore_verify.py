@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.blobstore.compactor import BlobCompactor
 from compactlib.blobstore.model import IndexEntry
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.verify import StorePicture, VerifyReport, compare, verify
@@ -24,7 +23,7 @@ def kinds(report: VerifyReport) -> list[str]:
 
 def test_a_sound_store(folder: Path, clock: ManualClock) -> None:
     with garbage_store(folder, clock) as store:
-        report = verify(store)
+        report = store.verify()
         assert (report.findings, report.is_sound) == ((), True)
         assert report.records == 100
         assert "0 findings in 100 records" in repr(report)
@@ -37,7 +36,7 @@ def test_a_flipped_byte_of_a_record_is_found_where_it_is(part: str, folder: Path
         place = {"header": entry.offset + 21, "id": entry.offset + 56, "content": entry.offset + 60,
                  "checksum": entry.end - 1}[part]
         flip(folder / "1_0.log", place)
-        report = verify(store)
+        report = store.verify()
         assert not report.is_sound
         assert {finding.place for finding in report.findings} == {str(entry.position)}
         assert "damage" in kinds(report)
@@ -48,7 +47,7 @@ def test_a_segment_that_is_cut_or_gone(folder: Path, clock: ManualClock) -> None
     with garbage_store(folder, clock) as store:
         os.truncate(folder / "1_0.log", 1000)
         (folder / "2_0.log").unlink()
-        report = verify(store)
+        report = store.verify()
         assert kinds(report) == ["damage", "missing"]
         assert not report.is_sound
 
@@ -57,7 +56,7 @@ def test_leftovers_are_told_and_harmless(folder: Path, clock: ManualClock) -> No
     with garbage_store(folder, clock) as store:
         (folder / "99_0.80.index").write_bytes(b"")
         (folder / "1_1.log.temp").write_bytes(b"")
-        report = verify(store)
+        report = store.verify()
         assert [finding.place for finding in report.findings] == ["1_1.log.temp", "99_0.80.index"]
         assert report.is_sound
 
@@ -69,8 +68,8 @@ def test_it_asks_the_budget(folder: Path, clock: ManualClock) -> None:
 
 def test_a_compaction_under_way_is_no_finding(folder: Path, clock: ManualClock) -> None:
     with garbage_store(folder, clock) as store:
-        BlobCompactor(store).compact(plan_of(store), budget=Budget(total_bytes=3000))
-        assert verify(store).findings == ()
+        store.compact(plan_of(store), budget=Budget(total_bytes=3000))
+        assert store.verify().findings == ()
 
 
 Records = tuple[tuple[IndexEntry, int], ...]
@@ -92,7 +91,7 @@ def test_what_a_compaction_must_not_do(kind: str, change: Callable[[Records], Re
     with garbage_store(folder, clock) as store:
         before = StorePicture.of(store)
         now = clock.now()
-        report = done(BlobCompactor(store).compact(plan_of(store, names("1_0", "2_0", "3_0"))))
+        report = done(store.compact(plan_of(store, names("1_0", "2_0", "3_0"))))
         after = StorePicture.of(store)
         assert compare(before, after, now - RETENTION, now).findings == ()
         broken = changed(after, report.targets[0], change)
@@ -102,7 +101,7 @@ def test_what_a_compaction_must_not_do(kind: str, change: Callable[[Records], Re
 def test_what_had_to_go_and_is_there(folder: Path, clock: ManualClock) -> None:
     with garbage_store(folder, clock) as store:
         before, now = StorePicture.of(store), clock.now()
-        report = done(BlobCompactor(store).compact(plan_of(store)))
+        report = done(store.compact(plan_of(store)))
         after = StorePicture.of(store)
         kept = {entry.sequence for records in after.segments.values() for entry, _ in records}
         dead = next(row for row in before.segments[names("1_0")[0]] if row[0].sequence not in kept)
@@ -117,7 +116,7 @@ def test_what_expired_while_it_was_copied_may_be_there_or_not(folder: Path, cloc
             store.put(f"b{number}", bytes(100), ttl_seconds=10 if number % 2 else None)
         before, began = StorePicture.of(store), clock.now()
         clock.advance(11)
-        done(BlobCompactor(store).compact(plan_of(store)))
+        done(store.compact(plan_of(store)))
         after = StorePicture.of(store)
         assert kinds(compare(before, after, began - RETENTION, began)) == ["gone"]
         assert kinds(compare(before, after, began - RETENTION, began, ended=clock.now())) == []
