@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from compactlib.runtime.daemon_threads import DaemonThreads
     from compactlib.runtime.later import LaterObserver
     from compactlib.runtime.look import look_until_seen
+    from compactlib.runtime.manager import CompactionManager, OnRequest, Periodic
     from compactlib.runtime.ownership import Ownership, Run
     from compactlib.runtime.service_face import ServiceFace
     from compactlib.runtime.steady_clock import SteadyClock
@@ -35,11 +36,14 @@ __all__ = [
     "AsyncWork",
     "Budget",
     "BudgetLimits",
+    "CompactionManager",
     "DaemonThreads",
     "Job",
     "KeptTask",
     "LaterObserver",
+    "OnRequest",
     "Ownership",
+    "Periodic",
     "Refused",
     "Removed",
     "Run",
@@ -67,6 +71,7 @@ load_lazily(__name__, {
     ".daemon_threads": ("DaemonThreads",),
     ".later": ("LaterObserver",),
     ".look": ("look_until_seen",),
+    ".manager": ("CompactionManager", "OnRequest", "Periodic"),
     ".ownership": ("Ownership", "Run"),
     ".service_face": ("ServiceFace",),
     ".steady_clock": ("SteadyClock",),

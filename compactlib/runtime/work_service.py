@@ -69,11 +69,20 @@ class Job:
         self.run: Run = run
         self.is_stopped = False
         self.next_in: float | None = None
+        self._lent: list[Budget] = [run.budget]
 
     @property
     def budget(self) -> Budget:
         """What the turn may use up; cancelled when it is to end."""
         return self.run.budget
+
+    def lend(self, budget: Budget) -> Budget:
+        """One that draws on a budget of the work's own, and is cancelled when the turn is to end."""
+        lent = budget.lend()
+        self._lent.append(lent)
+        if self.is_stopped:
+            lent.cancel()
+        return lent
 
     def due_in(self, seconds: float) -> None:
         """The next periodic turn of this work comes so long after this one's end, whatever its `every_seconds`."""
@@ -82,7 +91,8 @@ class Job:
     def stop(self) -> None:
         """Have the turn end soon, which is then no failure."""
         self.is_stopped = True
-        self.run.budget.cancel()
+        for budget in self._lent:
+            budget.cancel()
 
 
 Work: TypeAlias = Callable[[Job], Outcome[Any]]

@@ -1,0 +1,240 @@
+"""`CompactionManager`: looks after the compactions of many stores, one at a time on each disk, disks side by side.
+
+Whatever offers the contract's `Compaction` can be given to it: logs, blob stores, staging repositories, catalogs. What
+is asked for goes first, then what was interrupted or has failed, then what is due by time; see `Agenda`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import attrs
+
+from compactlib.budget import Budget
+from compactlib.clock import Clock
+from compactlib.errors import Closed, CompactlibError, InvalidInput, StorageError
+from compactlib.observe import Observer
+from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.runtime.agenda import Accepted, Refused, Removed
+from compactlib.runtime.service_face import ServiceFace
+from compactlib.runtime.work_report import WorkReport
+from compactlib.runtime.work_service import Job, WorkService
+
+if TYPE_CHECKING:
+    from compactlib.contract import CommitFence, Compaction, Policy
+    from compactlib.rewrite import Executor
+
+COMPACTION_FAILING = "compaction_failing"
+"""A compaction has failed: `work`, `lane`, `error`, `message`, `failures` in a row, `retry_in_seconds`."""
+COMPACTION_RECOVERED = "compaction_recovered"
+"""A store that was failing is well again: `work`, `lane`, `failures`."""
+
+
+@attrs.frozen
+class Periodic:
+    """Each store is compacted when the manager starts, and then from time to time.
+
+    Attributes:
+        every_seconds: from one time to the next, > 0.
+
+    Raises:
+        InvalidInput: it is not above 0.
+    """
+
+    every_seconds: float = 7 * 86_400.0
+
+    def __attrs_post_init__(self) -> None:
+        given: object = self.every_seconds
+        if isinstance(given, bool) or not isinstance(given, int | float) or not given > 0:
+            raise InvalidInput(f"every_seconds is {given!r}; give seconds, more than 0")
+
+
+@attrs.frozen
+class OnRequest:
+    """A store is compacted when `CompactionManager.request` asks for it, before all that is due by time."""
+
+
+Trigger: TypeAlias = Periodic | OnRequest
+
+
+class CompactionManager(ServiceFace):
+    """A `Service`. Threads may share it.
+
+    Interrupted compactions are resumed, and failed ones tried again, whatever the triggers are.
+
+    Args:
+        triggers: what brings a store its turn, at most one of each kind; by default both.
+        retry_seconds: wait after a first failure, and after somebody else was compacting the store, > 0; doubles.
+        max_retry_seconds: how far it grows.
+        clock: where time comes from; its `monotonic()` decides when something is due.
+        observer: told when a store begins to fail and when it is well again.
+
+    Raises:
+        InvalidInput: a trigger is none or is given twice, or a time is out of its range.
+    """
+
+    def __init__(self, triggers: Iterable[Trigger] = (Periodic(), OnRequest()), *, retry_seconds: float = 60.0,
+                 max_retry_seconds: float = 6 * 3_600.0, clock: Clock | None = None,
+                 observer: Observer | None = None) -> None:
+        self._triggers = _by_kind(triggers)
+        self._service = WorkService("the compaction manager", event=COMPACTION_FAILING, recovered=COMPACTION_RECOVERED,
+                                    retry_seconds=retry_seconds, max_retry_seconds=max_retry_seconds, clock=clock,
+                                    observer=observer)
+
+    def add(self, name: str, store: Compaction[Any, Any, Any, Any, Any], *, disk: str | None = None,
+            policy: Policy[Any, Any] | None = None, executor: Executor | None = None, fence: CommitFence | None = None,
+            new_budget: Callable[[], Budget] | None = None, enabled: bool = True, is_open: bool = True) -> None:
+        """Look after a store.
+
+        Args:
+            name: unique in the manager.
+            store: what is compacted. One that has a `resume` is resumed first, before any other store of its disk is
+                compacted.
+            disk: what to call its disk; default the device of its `folder`, if it has one.
+            policy: instead of the store's own.
+            executor: who copies; default the manager's thread.
+            fence: entered around each commit.
+            new_budget: what one compaction may use up; default the store's own `new_budget`, else no limit.
+            enabled: whether it may be compacted.
+            is_open: whether it is open.
+
+        Raises:
+            InvalidInput: there is one of this name, or the store offers no `compact` and `reclaim`.
+            StorageError: its disk cannot be found out.
+        """
+        for method in ("compact", "reclaim"):
+            if not callable(getattr(store, method, None)):
+                raise InvalidInput(f"{store!r:.100} has no {method}(); give what offers compactlib.contract.Compaction")
+        folder: str | None = getattr(store, "folder", None)
+        periodic = self._triggers.get(Periodic)
+        resume: Callable[..., Outcome[Any]] | None = getattr(store, "resume", None)
+        work = _Compacting(store, resume, policy, executor, fence, new_budget or getattr(store, "new_budget", None))
+        self._service.add(
+            name, work, lane=disk if disk is not None else "" if folder is None else disk_of(folder),
+            every_seconds=periodic.every_seconds if isinstance(periodic, Periodic) else None,
+            resumes=resume is not None, enabled=enabled, is_open=is_open)
+
+    def remove(self, name: str) -> Removed | Refused:
+        """Look after a store no more: only if it is disabled, or the manager is stopped, and nothing is done with it.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        return self._service.remove(name)
+
+    def enable(self, name: str) -> None:
+        """Let a store be compacted; its periodic turn is due at once.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        self._service.enable(name)
+
+    def disable(self, name: str) -> None:
+        """Do not compact a store any more. What is being done with it stops at the next record, and can be resumed.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        self._service.disable(name)
+
+    def set_open(self, name: str, is_open: bool) -> None:
+        """Tell that a store was opened or closed; that one was closed the manager finds out by itself as well.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        self._service.set_open(name, is_open)
+
+    def request(self, name: str) -> Accepted | Refused:
+        """Ask for a store to be compacted next; who asks while it is being compacted has what was asked for."""
+        if OnRequest not in self._triggers:
+            return Refused(name, "this manager takes no requests; give it the trigger OnRequest()")
+        return self._service.request(name, joins=True)
+
+    def report(self) -> WorkReport:
+        """The state of every store now."""
+        return self._service.report()
+
+    def wait_until_idle(self, seconds: float = 60.0) -> None:
+        """Return when nothing is being compacted and nothing is due; what waits to be tried again is not waited for.
+
+        Raises:
+            Busy: that has not come in `seconds`; or called from within its own work.
+            AuditFailed: a thread has ended, as after `SystemExit`.
+        """
+        self._service.wait_until_idle(seconds)
+
+    def __repr__(self) -> str:
+        return f"<CompactionManager: {self.report()._summary()}>"
+
+
+@attrs.frozen
+class _Compacting:
+    """Compacts one store, and frees what nobody can reach any more."""
+
+    store: Compaction[Any, Any, Any, Any, Any]
+    resume: Callable[..., Outcome[Any]] | None
+    policy: Policy[Any, Any] | None
+    executor: Executor | None
+    fence: CommitFence | None
+    new_budget: Callable[[], Budget] | None
+
+    def __call__(self, job: Job) -> Outcome[Any]:
+        budget = job.budget if self.new_budget is None else job.lend(self.new_budget())
+        try:
+            outcome = self._outcome(job, budget)
+        except Closed:
+            raise
+        except CompactlibError as error:
+            outcome = Failed(error)
+        if isinstance(outcome, Failed):
+            # One that was closed under its compaction is at rest, which `status` raises `Closed` for.
+            self.store.status()
+        return outcome
+
+    def _outcome(self, job: Job, budget: Budget) -> Outcome[Any]:
+        how: dict[str, Any] = {"executor": self.executor, "budget": budget, "fence": self.fence}
+        if job.turn.strength == 0 and self.resume is not None:
+            return self.resume(**how)
+        outcome = self.store.compact(policy=self.policy, **how)
+        if isinstance(outcome, Failed) or (isinstance(outcome, Skipped) and outcome.is_busy):
+            return outcome
+        reclaimed = self.store.reclaim(budget=budget)
+        match outcome, reclaimed:
+            case _, Failed():
+                return reclaimed
+            case Skipped(reason), Done(stats):
+                return Skipped(f"{reason}; reclaimed {stats!r}")
+        return outcome
+
+
+def disk_of(folder: str | os.PathLike[str]) -> str:
+    """A name of the device that holds `folder`: equal for two folders on one file system.
+
+    Partitions of one disk have different names; a host that knows better names its disks itself.
+
+    Raises:
+        StorageError: the folder cannot be looked at.
+    """
+    try:
+        device = os.stat(folder).st_dev
+    except OSError as error:
+        raise StorageError.from_os(error, "stat", folder) from error
+    return f"{os.major(device)}:{os.minor(device)}"
+
+
+def _by_kind(triggers: Iterable[Trigger]) -> dict[type[Trigger], Trigger]:
+    try:
+        listed: list[object] = list(triggers)
+    except TypeError as error:
+        raise InvalidInput(f"the triggers are {triggers!r}; give some of Periodic() and OnRequest()") from error
+    found: dict[type[Trigger], Trigger] = {}
+    for trigger in listed:
+        if not isinstance(trigger, Periodic | OnRequest):
+            raise InvalidInput(f"there is no trigger {trigger!r}; give some of Periodic() and OnRequest(), or none")
+        if found.setdefault(type(trigger), trigger) is not trigger:
+            raise InvalidInput(f"two triggers are {type(trigger).__name__}; give one of each kind")
+    return found
