@@ -54,7 +54,6 @@ if TYPE_CHECKING:
         StoreFull,
         TtlAlreadyUpdated,
         TtlUpdateTooLate,
-        UnknownTrigger,
         WritesStopped,
     )
     from compactlib.blobstore.history import CompactionHistory
@@ -62,11 +61,6 @@ if TYPE_CHECKING:
     from compactlib.blobstore.lifetimes import PurgeRules
     from compactlib.blobstore.load_log import RecoveryReport
     from compactlib.blobstore.log_state import LogSnapshot
-    from compactlib.blobstore.managed_store import ManagedBlobStore
-    from compactlib.blobstore.manager import CompactionManager, ManagedStore
-    from compactlib.blobstore.manager_model import Accepted, ManagerSettings, Refused, Removed, Run
-    from compactlib.blobstore.manager_report import ManagerReport, StoreReport
-    from compactlib.blobstore.manager_state import ManagerState
     from compactlib.blobstore.model import (
         Answer,
         Blob,
@@ -111,13 +105,11 @@ if TYPE_CHECKING:
     from compactlib.blobstore.status import StoreStatus
     from compactlib.blobstore.store import BlobStore
     from compactlib.blobstore.swap import SegmentInfo, Snapshot
-    from compactlib.blobstore.triggers import Trigger, parse_triggers
     from compactlib.blobstore.validity import Rules, Verdict, judge
     from compactlib.blobstore.verify import StorePicture, compare
     from compactlib.report import Finding, PolicyRecord, VerifyReport
 
 __all__ = [
-    "Accepted",
     "AlreadyUndeleted",
     "Answer",
     "Blob",
@@ -139,7 +131,6 @@ __all__ = [
     "CompactAll",
     "CompactionHistory",
     "CompactionLog",
-    "CompactionManager",
     "CompactionOutOfOrder",
     "CompactionPlan",
     "CompactionRecovery",
@@ -167,11 +158,6 @@ __all__ = [
     "LogPosition",
     "LogSnapshot",
     "LogStatistics",
-    "ManagedBlobStore",
-    "ManagedStore",
-    "ManagerReport",
-    "ManagerSettings",
-    "ManagerState",
     "Missing",
     "NotAStore",
     "NotDeleted",
@@ -189,12 +175,9 @@ __all__ = [
     "RecordFlag",
     "RecordKind",
     "RecoveryReport",
-    "Refused",
-    "Removed",
     "ReplicaEntry",
     "ReplicationToken",
     "Rules",
-    "Run",
     "SegmentInfo",
     "SegmentName",
     "SegmentRange",
@@ -203,13 +186,10 @@ __all__ = [
     "StatsBased",
     "StoreFull",
     "StorePicture",
-    "StoreReport",
     "StoreStatus",
     "StoreView",
-    "Trigger",
     "TtlAlreadyUpdated",
     "TtlUpdateTooLate",
-    "UnknownTrigger",
     "ValidRecords",
     "Verdict",
     "VerifyReport",
@@ -222,7 +202,6 @@ __all__ = [
     "forecast",
     "judge",
     "log_statistics",
-    "parse_triggers",
     "plan_for",
     "plan_for_choice",
 ]
@@ -238,17 +217,12 @@ load_lazily(__name__, {
     ".errors": ("AlreadyUndeleted", "BlobConflict", "BlobDeleted", "BlobExists", "BlobExpired", "BlobMissing",
                 "BlobTooLarge", "CompactionOutOfOrder", "DeletedForGood", "HistoryLost",
                 "NotAStore", "NotDeleted", "PlanDoesNotFit", "StoreFull", "TtlAlreadyUpdated", "TtlUpdateTooLate",
-                "UnknownTrigger", "WritesStopped"),
+                "WritesStopped"),
     ".history": ("CompactionHistory",),
     ".kept_statistics": ("BucketSettings", "KeptStatistics"),
     ".lifetimes": ("PurgeRules",),
     ".load_log": ("RecoveryReport",),
     ".log_state": ("LogSnapshot",),
-    ".managed_store": ("ManagedBlobStore",),
-    ".manager": ("CompactionManager", "ManagedStore"),
-    ".manager_model": ("Accepted", "ManagerSettings", "Refused", "Removed", "Run"),
-    ".manager_report": ("ManagerReport", "StoreReport"),
-    ".manager_state": ("ManagerState",),
     ".model": ("Answer", "Blob", "BlobId", "BlobInfo", "Deleted", "Expired", "GetOptions", "IndexEntry", "Missing",
                "RecordFlag", "RecordKind"),
     ".names": ("LogPosition", "SegmentName"),
@@ -267,7 +241,6 @@ load_lazily(__name__, {
     ".status": ("StoreStatus",),
     ".store": ("BlobStore",),
     ".swap": ("SegmentInfo", "Snapshot"),
-    ".triggers": ("Trigger", "parse_triggers"),
     ".validity": ("Rules", "Verdict", "judge"),
     ".verify": ("StorePicture", "compare"),
     "compactlib.report": ("Finding", "PolicyRecord", "VerifyReport"),

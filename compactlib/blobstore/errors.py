@@ -120,24 +120,6 @@ class CompactionOutOfOrder(Conflict):
         self.phase = phase
 
 
-class UnknownName(InvalidInput):
-    """Nothing of the library has this name; the leaves say what was looked for.
-
-    Attributes:
-        name: the name that was given.
-        known: the names there are, in one text.
-    """
-
-    def __init__(self, message: str, *, name: str, known: str) -> None:
-        super().__init__(message)
-        self.name = name
-        self.known = known
-
-
-class UnknownTrigger(UnknownName):
-    """No compaction trigger has this name. Take one of `known`."""
-
-
 class HistoryLost(Stale):
     """The compactions since then are not known any more (or their log is damaged). Begin from the log's start.
 

@@ -206,6 +206,8 @@ class _Compacting:
         match outcome, reclaimed:
             case _, Failed():
                 return reclaimed
+            case Skipped(), Skipped() if reclaimed.is_busy:
+                return reclaimed
             case Skipped(reason), Done(stats):
                 return Skipped(f"{reason}; reclaimed {stats!r}")
         return outcome
