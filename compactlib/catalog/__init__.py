@@ -14,7 +14,7 @@ anything, `compact` puts a snapshot in the place of what lies below, `reclaim` d
 >>> [service.execute([CreateSchema(f"S{number}")]).version for number in (2, 3)]
 [2, 3]
 >>> print(service.compact().reason)
-nobody knows what the cluster needs; give view() its topology and the reports of its nodes, or connect() a source
+0 nodes are known, so nobody knows what is needed; give view() the topology and the reports, or connect() a source
 >>> transactions = ActiveTransactions(lambda: service.history, service.clock)
 >>> needs = LocalNeeds(NodeId("A"), lambda: service.history, transactions=transactions)
 >>> plan = service.plan(view=service.view(reports=[needs.report()], topology=Topology.of("A"),

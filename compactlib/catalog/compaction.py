@@ -16,7 +16,7 @@ from compactlib.catalog.log_model import SnapshotSaved
 from compactlib.catalog.log_sizes import LogMeter
 from compactlib.catalog.model import Assignments, NodeReport, Topology
 from compactlib.catalog.pins import Pins
-from compactlib.catalog.plan import CatalogPlan, CutReport, plan_of
+from compactlib.catalog.plan import CatalogPlan, CutReport, chosen, may_cut, plan_of
 from compactlib.catalog.policy import CatalogPolicy, CutToBound
 from compactlib.catalog.reclaim import CatalogReclaim, reclaim
 from compactlib.catalog.safety import check_target
@@ -87,9 +87,10 @@ class CatalogCompaction:
         history = self._history()
         pinned = self.pins.need(history)
         return CatalogView(
-            reports=tuple(reports or ()), history=history, now=self._clock.expiry(), low_watermark=low_watermark,
-            assignments=assignments or Assignments(), topology=topology or Topology(frozenset()), term=term,
-            needs=() if pinned is None else (pinned,), conditions=tuple(held), sizes=self._meter.measure(budget))
+            reports=tuple(reports or ()), history=history, now=self._clock.expiry(moves_on=False),
+            low_watermark=low_watermark, assignments=assignments or Assignments(), term=term,
+            topology=topology or Topology(frozenset()), needs=() if pinned is None else (pinned,),
+            conditions=tuple(held), sizes=self._meter.measure(budget))
 
     def _of_term(self, term: int | None) -> list[Condition]:
         """Without a term of its own a plan holds as long as no coordinator's has moved."""
@@ -115,9 +116,14 @@ class CatalogCompaction:
                             fence: CommitFence | None) -> Done[CutReport] | Skipped | Failed:
         for left in reversed(range(_PLANNINGS)):
             try:
-                plan = plan_of(self.view(budget), policy, self._log)
-            except InvalidInput:
-                raise
+                view = self.view(budget)
+                is_open = may_cut(view)
+            except CompactlibError as error:
+                return Failed(error)
+            # What a policy raises is the caller's, whatever it is.
+            choice = chosen(view, policy) if is_open else None
+            try:
+                plan = plan_of(view, policy, choice, self._log)
             except CompactlibError as error:
                 return Failed(error)
             outcome = self._carry_out(plan, budget, told, fence)

@@ -156,6 +156,16 @@ class HistoryView:
         self.catalog(version)
         return HistoryView(self._catalogs[bisect_left(self._versions, version, 0, self._end):self._end])
 
+    def __eq__(self, other: object) -> bool:
+        """Whether both retain the same versions. O(n), unless they are one."""
+        if not isinstance(other, HistoryView):
+            return NotImplemented
+        return self is other or (len(self) == len(other) and all(
+            mine == its for mine, its in zip(self, other, strict=True)))
+
+    def __hash__(self) -> int:
+        return hash((self.earliest, self.latest, self._activations[self._end - 1]))
+
     def audit(self) -> None:
         """Check that versions and times ascend and agree with the catalogs.
 

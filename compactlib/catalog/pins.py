@@ -152,7 +152,7 @@ class Pins:
 
     def active(self) -> list[Pin]:
         """The pins that hold: not expired by more than the allowed clock skew, by a clock that did not just jump."""
-        now = self._clock.expiry()
+        now = self._clock.expiry(moves_on=False)
         return [pin for pin in self.all() if self._holds(pin, now)]
 
     def _holds(self, pin: Pin, now: Timestamp) -> bool:

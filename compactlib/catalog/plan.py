@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 
+from compactlib.catalog import keys
 from compactlib.catalog.decision import decide
 from compactlib.catalog.errors import UnsafeCompaction
 from compactlib.catalog.model import Assignments, NodeReport, Topology
@@ -18,7 +19,7 @@ from compactlib.errors import InvalidInput
 from compactlib.kv import Condition
 from compactlib.report import PolicyRecord, Printed
 
-UNKNOWN_CLUSTER = ("nobody knows what the cluster needs; give view() its topology and the reports of its nodes, or "
+UNKNOWN_CLUSTER = ("0 nodes are known, so nobody knows what is needed; give view() the topology and the reports, or "
                    "connect() a source")
 
 
@@ -37,7 +38,8 @@ class CatalogPlan(Printed):
         bytes_to_copy: keys and records that are put: the snapshot, its pieces, the log's marks.
         bytes_freed: by how much less the store holds afterwards; may be negative, as a snapshot is larger than the few
             updates that it replaces. What the store itself adds to a record is not counted.
-        is_exact: whether both hold to the byte as long as nothing else changes the log.
+        is_exact: whether both hold to the byte as long as nothing else changes the log; those of a snapshot that has to
+            be split are off by a few bytes.
         reports, topology, assignments, low_watermark: what the nodes said, checked once more before the cut.
         term, conditions: what must still hold in the step that cuts.
     """
@@ -89,13 +91,50 @@ class CatalogPlan(Printed):
         return f"history is cut to version {self.target} (of {self.earliest} to {self.latest}): {self.why}"
 
 
-def plan_of(view: CatalogView, policy: CatalogPolicy, log: UpdateLog) -> CatalogPlan:
-    """The plan that the policy makes of the view; the log says how a snapshot is stored, and is not read.
+def may_cut(view: CatalogView) -> bool:
+    """Whether a policy is to be asked: whether anything can be cut at all.
 
     Raises:
-        UnsafeCompaction: the policy chose a version that the decision does not allow.
-        InvalidInput: what the policy answered is no `Cut`, or names a version that is not retained.
         DuplicateReport, AssignmentsMissing: as `decide`.
+    """
+    return bool(view.topology.nodes) and isinstance(view.decision, Compact)
+
+
+def chosen(view: CatalogView, policy: CatalogPolicy) -> Cut:
+    """What the policy chooses.
+
+    Raises:
+        UnsafeCompaction: it chose a version that the decision does not allow.
+        InvalidInput: what it answered is no `Cut`, or names a version that is not retained.
+        BaseException: whatever the policy raises.
+    """
+    choice: object = policy.choose(view, to_seconds(view.now))
+    if not isinstance(choice, Cut):
+        raise InvalidInput(f"the policy {policy.name} chose {choice!r:.100}; a policy answers a Cut")
+    if choice.target is None:
+        return choice
+    if type(choice.target) is not int or not view.history.has(choice.target):
+        raise InvalidInput(f"the policy {policy.name} chose {choice.target!r:.100}; versions {view.history.earliest} "
+                           f"to {view.history.latest} are retained")
+    decision = view.decision
+    if not isinstance(decision, Compact) or choice.target > decision.target:
+        raise UnsafeCompaction(rule="a policy chooses at or below what the decision allows", target=choice.target,
+                               detail=f"the policy {policy.name} chose version {choice.target}; {decision.explain()}")
+    return choice
+
+
+def plan_of(view: CatalogView, policy: CatalogPolicy, choice: Cut | None, log: UpdateLog) -> CatalogPlan:
+    """The plan of what was chosen; the log says how a snapshot is stored, and is not read.
+
+    Args:
+        view: what is needed.
+        policy: who chose.
+        choice: what; `None` if nothing can be cut, whatever a policy says.
+        log: is to be cut.
+
+    Raises:
+        RecordTooLarge: the snapshot would be refused.
+        AssignmentsMissing: as `decide`.
     """
     history = view.history
     latest = history.catalog(history.latest)
@@ -111,19 +150,10 @@ def plan_of(view: CatalogView, policy: CatalogPolicy, log: UpdateLog) -> Catalog
     empty = attrs.evolve(empty, explanation=decision.why)
     if not isinstance(decision, Compact):
         return attrs.evolve(empty, why=decision.reason())
-    choice = policy.choose(view, to_seconds(view.now))
-    if not isinstance(choice, Cut):
-        raise InvalidInput(f"the policy {policy.name} chose {choice!r:.100}; a policy answers a Cut")
-    if choice.target is None:
-        return attrs.evolve(empty, why=choice.why)
-    if type(choice.target) is not int or not history.has(choice.target):
-        raise InvalidInput(f"the policy {policy.name} chose {choice.target!r:.100}; versions {history.earliest} to "
-                           f"{history.latest} are retained")
+    if choice is None or choice.target is None:
+        return attrs.evolve(empty, why="" if choice is None else choice.why)
     if view.sizes is not None and choice.target <= view.sizes.earliest:
         return attrs.evolve(empty, why=f"the log begins at version {view.sizes.earliest}, and nothing lies below")
-    if choice.target > decision.target:
-        raise UnsafeCompaction(rule="a policy chooses at or below what the decision allows", target=choice.target,
-                               detail=f"the policy {policy.name} chose version {choice.target}; {decision.explain()}")
     found = decision if choice.target == decision.target else decide(view, at_most=choice.target)
     # What forbids the policy's own choice may allow more than what it forbids above.
     known = {limit.factor for limit in decision.why.limits}
@@ -138,14 +168,15 @@ def plan_of(view: CatalogView, policy: CatalogPolicy, log: UpdateLog) -> Catalog
 
 
 def _forecast(view: CatalogView, target: int, log: UpdateLog) -> dict[str, Any]:
-    written = log.snapshot_bytes(view.history.catalog(target)) + len(b"earliest") + len(earliest_mark(target))
+    snapshot, is_exact = log.snapshot_bytes(view.history.catalog(target))
+    written = snapshot + len(keys.EARLIEST) + len(earliest_mark(target))
     if view.sizes is None:
         return {"bytes_to_copy": written, "bytes_freed": None, "is_exact": False}
     freed = view.sizes.up_to(target) + view.sizes.earliest_mark
     if view.term is not None and view.term != view.sizes.term:
-        mark = len(b"term") + len(term_mark(view.term))
-        written, freed = written + mark, freed + view.sizes.term_mark
-    return {"bytes_to_copy": written, "bytes_freed": freed - written, "is_exact": True}
+        written += len(keys.TERM) + len(term_mark(view.term))
+        freed += view.sizes.term_mark
+    return {"bytes_to_copy": written, "bytes_freed": freed - written, "is_exact": is_exact}
 
 
 @attrs.frozen(kw_only=True)

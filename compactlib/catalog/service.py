@@ -31,7 +31,7 @@ from compactlib.catalog.history import CatalogHistory, HistoryView
 from compactlib.catalog.log_model import Appended, LogState
 from compactlib.catalog.model import Assignments, NodeReport, Topology
 from compactlib.catalog.pins import Pins
-from compactlib.catalog.plan import CatalogPlan, CutReport, plan_of
+from compactlib.catalog.plan import CatalogPlan, CutReport, chosen, may_cut, plan_of
 from compactlib.catalog.policy import CatalogPolicy
 from compactlib.catalog.reclaim import CatalogReclaim
 from compactlib.catalog.records import Update
@@ -421,7 +421,8 @@ class CatalogService:
         self._compaction.require_open()
         _require_policy(policy)
         require_type("view", view, (CatalogView, NoneType), "a CatalogView, as view() gives it")
-        return plan_of(self.view() if view is None else view, policy or self._compaction.policy, self.log)
+        found, asked = self.view() if view is None else view, policy or self._compaction.policy
+        return plan_of(found, asked, chosen(found, asked) if may_cut(found) else None, self.log)
 
     def compact(self, plan: CatalogPlan | None = None, *, policy: CatalogPolicy | None = None,
                 executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,

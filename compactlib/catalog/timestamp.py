@@ -181,13 +181,18 @@ class HybridClock:
         """The time to look things up at; never refused, and while a jump is in doubt as if there had been none."""
         return max(int(self._steady.steady() * 1000) << LOGICAL_BITS, self._last, LOWEST)
 
-    def expiry(self) -> Timestamp:
+    def expiry(self, *, moves_on: bool = True) -> Timestamp:
         """The time up to which things may be taken as expired, and below which nothing new will be needed.
 
-        As `present`, but held after a step at opening until a later reading has confirmed it. `now` stays above it.
+        As `present`, but held after a step at opening until a later reading has confirmed it.
+
+        Args:
+            moves_on: whether `now` is to stay above it; otherwise it is never below it.
         """
         wall, limit = self._steady.steady(), self._steady.expiry()
         time = max(int(min(wall, limit) * 1000) << LOGICAL_BITS, LOWEST)
+        if not moves_on:
+            return time if limit < wall else max(time, self._last)
         with self._lock:
             if limit < wall:
                 self._last = max(self._last, time)

@@ -303,15 +303,18 @@ class UpdateLog(LogReader):
             self.store.set(self.partition, chunk, piece)
         return record, tuple(pieces), sum(len(chunk) + len(piece) for chunk, piece in pieces.items())
 
-    def snapshot_bytes(self, catalog: Catalog) -> int:
-        """How many bytes a snapshot of this version takes in the store, with its keys.
+    def snapshot_bytes(self, catalog: Catalog) -> tuple[int, bool]:
+        """How many bytes a snapshot of this version takes in the store, with its keys; and whether that is exact.
+
+        That of a split one is not: its record holds a checksum in decimal, of a token that is drawn when it is written.
 
         Raises:
             RecordTooLarge: as `save_snapshot`.
         """
         key, writer = keys.update_key(catalog.version), "0" * _TOKEN_CHARS
         record, pieces = self._framed(key, catalog.version, writer, encode_catalog(catalog, writer))
-        return len(key) + len(record) + sum(len(chunk) + len(piece) for chunk, piece in pieces.items())
+        size = len(key) + len(record) + sum(len(chunk) + len(piece) for chunk, piece in pieces.items())
+        return size, not pieces
 
     def _framed(self, key: bytes, version: int, writer: str, payload: bytes) -> tuple[bytes, Mapping[bytes, bytes]]:
         """A snapshot as it is stored: its record, and its pieces by key if it has to be split.

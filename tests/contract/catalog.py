@@ -1,0 +1,145 @@
+"""A catalog over a store in memory, whose cluster is one node that needs nothing below a few versions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from compactlib.catalog import (
+    Assignments,
+    CatalogService,
+    CreateSchema,
+    CutToBound,
+    Factor,
+    Floor,
+    HybridClock,
+    KeepSeconds,
+    KeepVersions,
+    NodeId,
+    NodeReport,
+    Topology,
+    UpdateLog,
+)
+from compactlib.catalog.timestamp import Timestamp
+from compactlib.catalog.update_log import DEFAULT_CHUNK_BYTES
+from compactlib.clock import ManualClock
+from compactlib.contract import Policy
+from compactlib.files import Files
+from compactlib.kv import Condition, Delete, MemoryStore, Put
+from compactlib.testing import CompactionFactory
+from tests.catalog.cases import given, history, report
+
+VERSIONS = 6
+PARTITION = b"catalog"
+
+
+class CountingStore(MemoryStore):
+    """A store that counts what is put."""
+
+    put_bytes = 0
+
+    def set(self, partition: bytes, key: bytes, value: Any) -> None:
+        super().set(partition, key, value)
+        self.put_bytes += len(key) + len(value)
+
+    def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
+                 deletes: Iterable[Delete] = ()) -> None:
+        written = tuple(puts)
+        super().transact(conditions, written, deletes)
+        self.put_bytes += sum(len(put.key) + len(memoryview(put.value)) for put in written)
+
+
+class OneNode:
+    """Needs the latest version, and knows nobody else."""
+
+    def __init__(self, service: CatalogService) -> None:
+        self.service = service
+
+    def conditions(self) -> Sequence[Condition]:
+        return ()
+
+    def topology(self) -> Topology:
+        return Topology.of("A")
+
+    def reports(self) -> Sequence[NodeReport]:
+        time = self.low_watermark()
+        return [NodeReport(node=NodeId("A"), floors=(Floor(Factor.ACTIVE_TRANSACTIONS, time),), transactions_from=time)]
+
+    def assignments(self) -> Assignments:
+        return Assignments()
+
+    def low_watermark(self) -> Timestamp:
+        view = self.service.history
+        return view.activation(view.latest)
+
+
+class Catalogs(CompactionFactory):
+    has_owner = False
+    uses_executor = False
+    chunk_bytes = DEFAULT_CHUNK_BYTES
+
+    def __init__(self) -> None:
+        self.stores: dict[Path, tuple[CountingStore, ManualClock]] = {}
+
+    def open(self, folder: Path, *, files: Files) -> CatalogService:
+        # No two catalogs have a history of the same times.
+        store, clock = self.stores.setdefault(folder, (CountingStore(), ManualClock(1000.0 + 7 * len(self.stores))))
+        service = CatalogService(UpdateLog(store, chunk_bytes=self.chunk_bytes), HybridClock(clock), delay_seconds=0)
+        service.connect(OneNode(service))
+        return service
+
+    def fill(self, store: CatalogService, number: int) -> Sequence[str]:
+        names = [f"a schema with a name of some length {number}-{each}" for each in range(VERSIONS)]
+        for name in names:
+            store.execute([CreateSchema(name, if_not_exists=True)], wait=False)
+        return names
+
+    def check(self, store: CatalogService, acknowledged: Sequence[Sequence[str]]) -> None:
+        latest = store.catalog(store.history.latest)
+        missing = [name for names in acknowledged for name in names if latest.find_schema(name) is None]
+        assert not missing, f"{missing} are gone"
+        report = store.verify()
+        assert report.is_sound, str(report)
+
+    def policy(self) -> Policy[Any, Any]:
+        return CutToBound()
+
+    def state(self, store: CatalogService) -> object:
+        store.poll()
+        return store.history.earliest
+
+    def contents(self, folder: Path, store: CatalogService) -> object:
+        return [(entry.key, entry.value) for entry in self.stores[folder][0].scan(PARTITION)]
+
+    def stored_bytes(self, folder: Path, store: CatalogService) -> int:
+        return sum(len(entry.key) + len(entry.value) for entry in self.stores[folder][0].scan(PARTITION))
+
+    def watch_copies(self, folder: Path, store: CatalogService) -> Callable[[], int]:
+        kept = self.stores[folder][0]
+        before = kept.put_bytes
+        return lambda: kept.put_bytes - before
+
+    def damage(self, folder: Path) -> bool:
+        store = self.stores[folder][0]
+        key = next(entry.key for entry in store.scan(PARTITION, prefix=b"update/"))
+        value = bytearray(store.get(PARTITION, key).value)
+        value[-9] ^= 4
+        store.set(PARTITION, key, bytes(value))
+        return True
+
+
+class SplitCatalogs(Catalogs):
+    """Their snapshots are written in several pieces."""
+
+    chunk_bytes = 1024
+
+
+COMPACTIONS = [Catalogs(), SplitCatalogs()]
+
+SITUATIONS = [(8, 0, 60, "ABC"), (8, 0, 60, "AB"), (8, 6, 60, "ABC"), (8, 0, 1, "ABC"), (0, 0, 1000, "ABC"),
+              (8, 2, 1000, "ABC")]
+VIEWS = [given(history(latest=latest, earliest=earliest), [report(name, needs) for name in names])
+         for latest, earliest, needs, names in SITUATIONS]
+POLICIES = [(policy, VIEWS) for policy in (CutToBound(), KeepVersions(), KeepVersions(margin=100), KeepSeconds(),
+                                           KeepSeconds(seconds=0.0))]
