@@ -262,12 +262,12 @@ class EdgePromises(CompactionPart):
                 before, when = opened.state(), f"a budget that is {what} at its step {number}"
                 call = partial(opened.compact, budget=clock.budget)
                 outcome = Call(call, f"a compaction with {when}").answer()
+                opened.check(when)
                 if not isinstance(outcome, Done):
                     truthful(opened, spent(outcome, when), before, when)
                 elif not opened.plan().is_empty:
                     raise Mismatch(f"{when}: {outcome!r}, and {opened.plan()!r} is left", "Failed(BudgetSpent)")
                 opened.idle(when)
-                opened.check(when)
                 opened.finish(when)
                 yield outcome
 

@@ -63,10 +63,10 @@ class RunPromises(CompactionPart):
             gate.open()
             outcomes = [first.answer(), second]
             if opened.factory.has_owner:
-                done(first.answer(), "the compaction that was first")
                 assert skipped(second, "a second compact() while one runs").is_busy, (
                     f"{second!r} is Skipped because somebody else is at it, and is_busy is false")
                 skipped(reclaimed, "reclaim() while a compaction runs")
+                done(first.answer(), "the compaction that was first")
             kinds = sorted(type(outcome).__name__ for outcome in outcomes)
             same((kinds, outcomes), (["Done", "Skipped"], outcomes))
             opened.finish("two compactions at once")

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
-
-import attrs
 
 from compactlib.budget import Budget
 from compactlib.clock import Clock, ManualClock
@@ -21,139 +18,12 @@ from compactlib.contract import CommitFence, Policy
 from compactlib.errors import AuditFailed, Closed, CompactlibError, CorruptData, InvalidInput, Stale
 from compactlib.files import Files, LocalFiles, sync_names, write_durably
 from compactlib.folder_lock import FolderLock
-from compactlib.observe import Observer, Progress
+from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.report import Finding, Printed, VerifyReport
-from compactlib.rewrite import (
-    Attempt,
-    Executor,
-    LocalExecutor,
-    RewriteFailure,
-    RewriteResult,
-    RewrittenFile,
-    foreign_error,
-)
+from compactlib.report import Finding, VerifyReport
+from compactlib.rewrite import Executor, LocalExecutor, RewriteFailure, RewriteResult, foreign_error
 from compactlib.runtime import Ownership, Run
-
-
-@attrs.frozen
-class LineFile:
-    """One file: its number, its bytes, and how many of them are garbage."""
-
-    number: int
-    size: int
-    garbage: int
-
-
-@attrs.frozen
-class LineView:
-    """What a policy sees."""
-
-    store: str
-    files: tuple[LineFile, ...]
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        return [attrs.asdict(file) for file in self.files]
-
-
-@attrs.frozen
-class LineChoice:
-    """The files to write anew."""
-
-    files: tuple[LineFile, ...]
-    why: str
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.files
-
-
-@attrs.frozen
-class MinGarbage:
-    """Takes the files with that much garbage."""
-
-    min_bytes: int = 1
-
-    @property
-    def name(self) -> str:
-        return "min-garbage"
-
-    def choose(self, view: LineView, now: float) -> LineChoice:
-        chosen = tuple(file for file in view.files if file.garbage >= self.min_bytes)
-        most = max((file.garbage for file in view.files), default=0)
-        return LineChoice(chosen, f"{len(chosen)} files have garbage" if chosen else
-                          f"the most garbage in a file is {most} bytes, below min_bytes={self.min_bytes}; lower it")
-
-
-@attrs.frozen(repr=False)
-class LinePlan(Printed):
-    """What a compaction would do."""
-
-    store: str
-    chosen: tuple[LineFile, ...]
-    why: str
-    bytes_available: int | None
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.chosen
-
-    @property
-    def bytes_to_copy(self) -> int:
-        return sum(file.size - file.garbage for file in self.chosen)
-
-    @property
-    def bytes_freed(self) -> int:
-        return sum(file.garbage for file in self.chosen)
-
-    @property
-    def is_exact(self) -> bool:
-        return True
-
-    @property
-    def bytes_needed(self) -> int:
-        return self.bytes_to_copy
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        return [attrs.asdict(file) for file in self.chosen]
-
-    def _summary(self) -> str:
-        return f"{len(self.chosen)} files, {self.bytes_to_copy} bytes to copy, {self.bytes_freed} freed: {self.why}"
-
-
-@attrs.frozen(repr=False)
-class LineStatus(Printed):
-    is_busy: bool
-    files: int
-    last_error: str = ""
-    failures: int = 0
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        return [attrs.asdict(self)]
-
-    def _summary(self) -> str:
-        return f"{self.files} files{', busy' * self.is_busy}"
-
-
-@attrs.frozen
-class Clean:
-    """Writes one file without its garbage, under a private name."""
-
-    name: str
-    path: str
-    files: Files
-
-    def run(self, attempt: Attempt) -> RewriteResult:
-        kept = b"".join(line for line in Path(self.path).read_bytes().splitlines(True) if not line.startswith(b"#"))
-        attempt.budget.spend(len(kept))
-        target = f"{self.path}.{attempt.id}.new"
-        with contextlib.closing(self.files.create(target)) as out:
-            out.write_at(0, [kept])
-            out.sync()
-        attempt.observer.progress(Progress(self.name, 1, 1, "files"))
-        done = RewrittenFile(target, len(kept), kept.count(b"\n"), zlib.crc32(kept))
-        return RewriteResult(task=self.name, attempt=attempt.id, files=(done,), bytes_read=0, bytes_written=len(kept),
-                             seconds=0.0)
+from tests.testing.toy_lines import Clean, LineChoice, LineFile, LinePlan, LineStatus, LineView, MinGarbage
 
 
 class LineStore:
@@ -166,16 +36,19 @@ class LineStore:
         self._policy: Policy[LineView, LineChoice] = policy or MinGarbage()
         self._clock: Clock = clock or ManualClock()
         self._owner = Ownership(f"the lines in {folder}")
-        self._lock = FolderLock(folder)
+        self._lock = self.locked()
         try:
             sync_names(self._files, folder)
         except BaseException:
             self._lock.release()
             raise
 
+    def locked(self) -> FolderLock:
+        return FolderLock(self._folder)
+
     def write(self, number: int, lines: Sequence[str]) -> None:
         """One file of lines; durable on return."""
-        self._require_open()
+        self.require_open()
         write_durably(self._files, self._path(number), [f"{line}\n".encode() for line in lines])
 
     def read(self, number: int) -> list[str]:
@@ -186,13 +59,13 @@ class LineStore:
         return [line for line in data.decode().splitlines() if not line.startswith("#")]
 
     def view(self, *, budget: Budget | None = None) -> LineView:
-        self._require_open()
-        self._checked(budget=budget)
+        self.require_open()
+        self.checked(budget=budget)
         return LineView(str(self._folder), tuple(self._line_file(path) for path in self._paths()))
 
     def plan(self, policy: Policy[LineView, LineChoice] | None = None, *, view: LineView | None = None) -> LinePlan:
-        self._require_open()
-        self._checked(policy=policy, view=view)
+        self.require_open()
+        self.checked(policy=policy, view=view)
         chosen = self.choice(policy or self._policy, self.view() if view is None else view)
         return LinePlan(str(self._folder), chosen.files, chosen.why, self.room())
 
@@ -208,17 +81,23 @@ class LineStore:
     def compact(self, plan: LinePlan | None = None, *, policy: Policy[LineView, LineChoice] | None = None,
                 executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
                 fence: CommitFence | None = None) -> Done[int] | Skipped | Failed:
-        self._require_open()
-        self._checked(plan=plan, policy=policy, executor=executor, budget=budget, observer=observer, fence=fence)
+        self.require_open()
+        self.checked(plan=plan, policy=policy, executor=executor, budget=budget, observer=observer, fence=fence)
         self.require_one_of(plan, policy)
-        with self._owner.begin(budget) as run:
+        self.require_mine(plan)
+        with self.begin(budget) as run:
             if run is None:
                 return self.busy()
             return self.carry_out(run, plan, policy, executor or LocalExecutor(), self.told(run, observer), fence)
 
+    def begin(self, budget: Budget | None) -> contextlib.AbstractContextManager[Run | None]:
+        return self._owner.begin(budget)
+
     def require_one_of(self, plan: LinePlan | None, policy: object) -> None:
         if plan is not None and policy is not None:
             raise InvalidInput("a plan and a policy were given; give one of them")
+
+    def require_mine(self, plan: LinePlan | None) -> None:
         if plan is not None and plan.store != str(self._folder):
             raise InvalidInput(f"this is a plan of {plan.store}; make one of {self._folder}")
 
@@ -266,14 +145,16 @@ class LineStore:
     def rewritten(self, plan: LinePlan, executor: Executor, budget: Budget,
                   observer: Observer) -> Iterator[RewriteResult | RewriteFailure]:
         """The outcome of each task, exactly once."""
-        tasks = {f"clean {file.number}": Clean(f"clean {file.number}", str(self._path(file.number)), self._files)
-                 for file in plan.chosen}
+        tasks = {task.name: task for task in map(self.task, plan.chosen)}
         for outcome in self.answers(executor, list(tasks.values()), budget, observer):
             if not isinstance(outcome, RewriteResult | RewriteFailure) or tasks.pop(outcome.task, None) is None:
                 raise InvalidInput(f"the executor answered {outcome!r}; one outcome a task is needed")
             yield outcome
         if tasks:
             raise InvalidInput(f"the executor has not answered for {sorted(tasks)}")
+
+    def task(self, file: LineFile) -> Clean:
+        return Clean(f"clean {file.number}", str(self._path(file.number)), self._files)
 
     def answers(self, executor: Executor, tasks: list[Clean], budget: Budget,
                 observer: Observer) -> Iterable[Any]:
@@ -305,21 +186,26 @@ class LineStore:
         return len(leftovers)
 
     def reclaim(self, *, budget: Budget | None = None) -> Done[int] | Skipped | Failed:
-        self._require_open()
-        self._checked(budget=budget)
-        with self._owner.begin(budget) as run:
+        self.require_open()
+        self.checked(budget=budget)
+        with self.begin(budget) as run:
             return self.busy() if run is None else Done(self.clean_up())
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
-        self._require_open()
-        findings, size = [], 0
+        self.require_open()
+        findings: list[Finding] = []
+        size = 0
         for path in self._paths():
             size += path.stat().st_size
-            try:
-                self.read(int(path.stem))
-            except CompactlibError as error:
-                findings.append(Finding("damage", str(path), "a line has changed", error))
+            findings += self.damage_in(path)
         return VerifyReport(tuple(findings), len(self._paths()), size)
+
+    def damage_in(self, path: Path) -> list[Finding]:
+        try:
+            self.read(int(path.stem))
+        except CompactlibError as error:
+            return [Finding("damage", str(path), "a line has changed", error)]
+        return []
 
     def status(self) -> LineStatus:
         return LineStatus(self.is_busy(), len(self._paths()))
@@ -335,12 +221,12 @@ class LineStore:
         self._owner.close()
         self._lock.release()
 
-    def _require_open(self) -> None:
+    def require_open(self) -> None:
         if self._owner.is_closed:
             raise Closed(f"{self._folder} was closed; open it again")
         self._lock.require_mine()
 
-    def _checked(self, **given: object) -> None:
+    def checked(self, **given: object) -> None:
         needed = {"plan": ("is_empty",), "policy": ("choose", "name"), "executor": ("run",), "budget": ("lend",),
                   "observer": ("event",), "fence": ("guard",), "view": ("files",)}
         for name, value in given.items():
