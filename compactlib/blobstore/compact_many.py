@@ -181,8 +181,13 @@ class _Active:
         if compactions.is_unsure:
             return "unknown"
         log = compactions.log
-        has_committed = log is not None and len(log.committed) > self.committed
-        return "partly" if has_committed or self.finished is not None else "no"
+        committed = 0 if log is None else len(log.committed) - self.committed
+        if log is not None and log.phase is Phase.COMMIT:
+            # It counts from the next opening on, at the latest; here it may not be in force yet.
+            committed -= 1
+            if committed <= 0 and self.finished is None:
+                return "unknown"
+        return "partly" if committed > 0 or self.finished is not None else "no"
 
 
 class _Rounds:
@@ -217,10 +222,10 @@ class _Rounds:
         stack.enter_context(run.inside())
         active = _Active(task, run, StoreEvents(store.name, self._told(store)), store.clock.monotonic())
         self.active.append(active)
-        if compactions.log is None:
+        active.committed = 0 if compactions.log is None else len(compactions.log.committed)
+        self._guarded(active, run.budget.check)
+        if active in self.active and compactions.log is None:
             self._next(active)
-        else:
-            active.committed = len(compactions.log.committed)
 
     def _told(self, store: CompactableStore) -> Observer:
         return store.observer if self.observer is None else Observers(store.observer, self.observer)
@@ -342,8 +347,10 @@ class _Rounds:
         """Commit the cycle, and end the compaction if it was the last one."""
         work = active.work
         # A resumed compaction may have had nothing left to do but to close its log.
-        if work.log.phase is not Phase.DONE and not self._commit(active, work):
-            return
+        if work.log.phase is not Phase.DONE:
+            may_commit = self._guarded(active, partial(work.may_commit, budget=active.run.budget))
+            if not may_commit or not self._commit(active, work):
+                return
         if work.log.phase is Phase.DONE:
             kind = active.plan.kind if active.plan is not None else "full" if work.log.is_full else "normal"
             is_carried_out = not work.log.dropped
@@ -359,7 +366,7 @@ class _Rounds:
         try:
             with contextlib.nullcontext() if self.fence is None else self.fence.guard():
                 try:
-                    work.finish_cycle(budget=active.run.budget)
+                    work.finish_cycle()
                 except Exception as error:
                     failed.append(error)
                     raise

@@ -168,29 +168,40 @@ class CompactionWork:
         else:
             self._note(outcome, budget)
 
-    def finish_cycle(self, *, budget: Budget | None = None) -> None:
-        """When all tasks have ended: commit and clean up.
-
-        Args:
-            budget: asked until the commit; from there on little is left to do.
+    def may_commit(self, *, budget: Budget | None = None) -> bool:
+        """When all tasks have ended: whether the cycle may be committed now, or has to be decided anew.
 
         A record that turned out to be damaged keeps its whole segment where it is; the cycle is decided anew without.
 
+        Args:
+            budget: asked while it is looked for blobs that have come back.
+
         Raises:
-            CompactlibError: what a task or a step failed with. Go on with `next_tasks`.
+            CompactlibError: what a task failed with. Go on with `next_tasks`.
         """
         failures, self._failures = self._failures, []
         self._store.require_mine()
+        if self.log.phase is not Phase.COPY:
+            return True
+        damaged = next((error for error in failures if isinstance(error, CorruptData)), None)
+        if damaged is not None:
+            self._leave_out(damaged)
+            return False
+        if failures:
+            raise failures[0]
+        self._require_all_copied()
+        if self._has_come_back(self._breather(budget)):
+            self._restart()
+            return False
+        return True
+
+    def finish_cycle(self) -> None:
+        """Commit, and clean up; asks no budget, since little is left to do.
+
+        Raises:
+            CompactlibError: what a step failed with. Go on with `next_tasks`.
+        """
         if self.log.phase is Phase.COPY:
-            damaged = next((error for error in failures if isinstance(error, CorruptData)), None)
-            if damaged is not None:
-                self._leave_out(damaged)
-                return
-            if failures:
-                raise failures[0]
-            if self._has_come_back(self._breather(budget)):
-                self._restart()
-                return
             self._start_commit()
         if self.log.phase is Phase.COMMIT:
             self._put_in_force()
@@ -321,6 +332,13 @@ class CompactionWork:
         self.events.damage_found(str(segment), error)
         self.log = base.leave_out(segment)
         self._write_log()
+
+    def _require_all_copied(self) -> None:
+        cycle = self.log.cycles[-1]
+        missing = [str(name) for name in cycle.planned[len(cycle.targets):]]
+        if missing:
+            raise Conflict(f"nobody said what became of copying segments {', '.join(missing)} of store "
+                           f"{self._store.name}: an executor answers for each task; the next compaction goes on")
 
     def _restart(self) -> None:
         self._restarts += 1

@@ -12,8 +12,6 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import attrs
-
 from compactlib.blobstore.commit import remove_names
 from compactlib.blobstore.compaction_file import (
     CompactionFile,
@@ -42,13 +40,6 @@ from compactlib.runtime.ownership import Ownership, Run
 if TYPE_CHECKING:
     from compactlib.blobstore.config import BlobStoreConfig
     from compactlib.blobstore.swap import CompactableStore
-
-
-@attrs.frozen
-class StoreBusy(Skipped):
-    """Nothing was done because another compaction or a hard delete of the store is running; ask again later."""
-
-    is_busy: bool = attrs.field(default=True, kw_only=True)
 
 
 class StoreCompactions:
@@ -145,11 +136,11 @@ class StoreCompactions:
         self._store.require_mine()
         return self.ownership.take(budget)
 
-    def busy(self) -> StoreBusy:
+    def busy(self) -> Skipped:
         """The answer to who comes second."""
         why = ("it is being closed" if self.ownership.is_ending
                else "another compaction or a hard delete of it is running")
-        return StoreBusy(f"store {self._store.name} is busy: {why}")
+        return Skipped(f"store {self._store.name} is busy: {why}", is_busy=True)
 
     def in_the_way(self) -> Skipped | None:
         """The answer to who would change segments in place while a compaction waits to be finished; else `None`."""
