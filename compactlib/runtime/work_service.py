@@ -69,6 +69,7 @@ class Job:
         self.run: Run = run
         self.is_stopped = False
         self.next_in: float | None = None
+        self.surprises: list[Exception] = []
         self._lent: list[Budget] = [run.budget]
 
     @property
@@ -87,6 +88,10 @@ class Job:
     def due_in(self, seconds: float) -> None:
         """The next periodic turn of this work comes so long after this one's end, whatever its `every_seconds`."""
         self.next_in = seconds
+
+    def note(self, error: Exception) -> None:
+        """Something that nobody expected, and that the work has dealt with: kept, logged and told when the turn ends."""
+        self.surprises.append(error)
 
     def stop(self) -> None:
         """Have the turn end soon, which is then no failure."""
@@ -109,7 +114,8 @@ class WorkService:
 
     Args:
         what: the service, as messages and threads name it, for example `"the worker of the log in /data/a"`.
-        event: told when work fails: `work`, `lane`, `error`, `message`, `failures` in a row, `retry_in_seconds`.
+        event: told when work fails: `work`, `lane`, `error`, `message`, `failures` in a row, `retry_in_seconds` (`None`
+            if it is not tried again).
         recovered: told when it is well again: `work`, `lane`, `failures`.
         retry_seconds: wait after a first failure, and after somebody else was at it, > 0; doubles.
         max_retry_seconds: how far it grows.
@@ -139,6 +145,8 @@ class WorkService:
         self._has_threads = False
         self._lanes: dict[str, Turns] = {}
         self._ending: list[Turns] = []
+        # Lanes whose thread ends, or has ended, by an exit that work has raised.
+        self._exits: set[str] = set()
         self._last_error: BaseException | None = None
         self._failures = 0
         self._turns_taken = 0
@@ -221,7 +229,7 @@ class WorkService:
             return answer
 
     def note(self, error: BaseException) -> None:
-        """Keep and log something that nobody expected, and that work has dealt with."""
+        """Keep and log something that nobody expected, outside of a turn; within one see `Job.note`."""
         with self._changed:
             self._last_error, self._failures = error, self._failures + 1
             count = self._failures
@@ -243,8 +251,9 @@ class WorkService:
             self._agenda.start(self._now())
             self._has_threads = True
             for lane, turns in list(self._lanes.items()):
-                if not turns.is_running:
+                if lane in self._exits or not turns.is_running:
                     del self._lanes[lane]
+            self._exits.clear()
             for lane in self._agenda.lanes:
                 self._wake(lane)
 
@@ -347,7 +356,7 @@ class WorkService:
         with self._changed:
             for lane in self._agenda.lanes if self._has_threads else ():
                 turns = self._lanes.get(lane)
-                if turns is None or not turns.is_running:
+                if turns is None or lane in self._exits or not turns.is_running:
                     raise AuditFailed(f"{self._what} has no thread {f'for {lane} ' if lane else ''}any more: "
                                       f"{self._last_error!r}; start it again")
 
@@ -397,7 +406,7 @@ class WorkService:
         with self._mark.inside():
             job = self._take(lane)
             if job is not None:
-                self._carry_out(job)
+                self._carry_out(job, lane)
                 return 0.0
             with self._changed:
                 now = self._now()
@@ -412,8 +421,13 @@ class WorkService:
             self._jobs[turn.name] = job = Job(turn, Run(self._budget))
             return job
 
-    def _carry_out(self, job: Job) -> Outcome[Any]:
-        """Do it, and note how it ended, whatever that is; what is no `Exception` is raised after that."""
+    def _carry_out(self, job: Job, lane: str | None = None) -> Outcome[Any]:
+        """Do it, and note how it ended, whatever that is; what is no `Exception` is raised after that.
+
+        Args:
+            job: what.
+            lane: that of the thread, if it is the service's own.
+        """
         work, retries = self._work[job.turn.name]
         is_closed = False
         try:
@@ -426,8 +440,12 @@ class WorkService:
                 self.note(error)
             retries = _always
             if not isinstance(error, Exception):
+                if lane is not None:
+                    self._exits.add(lane)
                 self._settle(job, "failed", outcome)
                 raise
+        for surprise in job.surprises:
+            self.note(surprise)
         self._settle(job, _ending(job, outcome, is_closed, retries), outcome, is_closed=is_closed)
         return outcome
 
@@ -445,10 +463,12 @@ class WorkService:
                 self._agenda.set_open(name, False, now)
             if job.next_in is not None:
                 self._agenda.set_due(name, now + job.next_in)
-            if ending == "failed" and isinstance(outcome, Failed):
-                told = self._event, {"work": name, "lane": lane, "error": type(outcome.error).__name__,
-                                     "message": str(outcome.error), "failures": item.failures,
-                                     "retry_in_seconds": item.retry_at - now}
+            met = outcome.error if ending == "failed" and isinstance(outcome, Failed) else \
+                job.surprises[-1] if job.surprises else None
+            if met is not None:
+                told = self._event, {"work": name, "lane": lane, "error": type(met).__name__, "message": str(met),
+                                     "failures": item.failures,
+                                     "retry_in_seconds": item.retry_at - now if item.failures else None}
             elif self._recovered and before and not item.failures:
                 told = self._recovered, {"work": name, "lane": lane, "failures": before}
             self._wake(lane)
