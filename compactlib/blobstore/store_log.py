@@ -20,7 +20,6 @@ from compactlib.blobstore.log_state import LogSnapshot
 from compactlib.blobstore.model import is_a, milliseconds
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.open_store import open_log
-from compactlib.blobstore.policies.stats_based import StatsBased
 from compactlib.blobstore.policy import Policy, check_policy_type
 from compactlib.blobstore.recover import CompactionRecovery
 from compactlib.blobstore.segment import SegmentHeader, salt_of
@@ -48,7 +47,7 @@ class StoreLog:
         if not is_a(folder, str, os.PathLike) or not is_a(config, BlobStoreConfig, type(None)):
             raise InvalidInput(f"a store is opened by a path and a BlobStoreConfig, not {type(folder).__name__} and "
                                f"{type(config).__name__}")
-        chosen: Policy = StatsBased() if policy is None else policy
+        chosen: Policy = _default_policy() if policy is None else policy
         asked = Questions() if questions is None else questions
         check_policy_type("policy", chosen)
         require_questions(asked)
@@ -291,6 +290,13 @@ class StoreLog:
 
     def _now_ms(self) -> int:
         return milliseconds(self._store_clock.steady())
+
+
+def _default_policy() -> Policy:
+    # Who has a policy of their own need not load the library's.
+    from compactlib.blobstore.policies.stats_based import StatsBased
+
+    return StatsBased()
 
 
 def _path(folder: StrPath) -> str:
