@@ -28,15 +28,14 @@ from typing import Any
 import attrs
 from measure import Figure, alternate, report
 
-from compactlib.blobstore.compactor import BlobCompactor
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.model import Blob, RecordKind
 from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.plan import plan_for
 from compactlib.blobstore.plan_history import PlanHistory
-from compactlib.blobstore.policies.choose import policy_named
+from compactlib.blobstore.policies import CompactAll, StatsBased
 from compactlib.blobstore.policy import SegmentView, StoreView
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
-from compactlib.blobstore.sense import Sensor
 from compactlib.blobstore.store import BlobStore
 from compactlib.budget import Budget
 from compactlib.files import copy_range
@@ -70,7 +69,7 @@ class Scale:
         return BlobStoreConfig(
             capacity_bytes=segments * self.segment_bytes, segment_bytes=self.segment_bytes, durability="interval",
             sync_interval_seconds=3600.0, deleted_retention_seconds=0.0, journal_max_entries=0,
-            compaction_bytes_per_second=None, min_used_fraction=0.0, stats_entries_per_second=None,
+            pace=None, stats_entries_per_second=None,
             swap_segments=4)
 
 
@@ -137,10 +136,7 @@ def fresh_copy(source: Path, work: Path) -> None:
 
 def compact(store: BlobStore, workers: int = 1) -> int:
     """One whole compaction with its decision; how many bytes it has copied. The copying is done by so many threads."""
-    now = time.time()
-    plan = policy_named("compact_all", min_used_fraction=0.0).plan(Sensor(store).view(now), now)
-    assert plan is not None
-    outcome = BlobCompactor(store).compact(plan, budget=Budget(), executor=LocalExecutor(workers))
+    outcome = store.compact(policy=CompactAll(min_used_fraction=0.0), budget=Budget(), executor=LocalExecutor(workers))
     assert isinstance(outcome, Done), outcome
     return outcome.stats.copied_bytes
 
@@ -369,11 +365,11 @@ def decision_seconds(segments: int) -> float:
         segments=tuple(SegmentView(name=SegmentName(number, 0), used_bytes=size - SEGMENT_HEADER_BYTES,
                                    valid_bytes=rng.randrange(size), eligible=number < segments - 1,
                                    last_modified=now - rng.random() * 1e6) for number in range(segments)))
-    policy = policy_named("stats_based")
+    policy = StatsBased()
     began = time.perf_counter()
-    plan = policy.plan(view, now)
+    plan = plan_for(view, policy, now)
     seconds = time.perf_counter() - began
-    assert plan is not None
+    assert not plan.is_empty
     return seconds
 
 

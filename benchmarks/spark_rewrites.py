@@ -22,8 +22,7 @@ from pyarrow import parquet
 from raftlog_compaction import PAYLOAD_BYTES, SEGMENT_ENTRIES, build_log, compact_copy, local, plain_copy
 from staging_merge import Bench, spread_changes
 
-from compactlib.blobstore import BlobCompactor, BlobStore, BlobStoreConfig, policy_named
-from compactlib.blobstore.sense import Sensor
+from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll
 from compactlib.budget import Budget
 from compactlib.clock import SystemClock
 from compactlib.kv import Put, SqliteStore
@@ -145,11 +144,9 @@ def blobstore_rewrite(spark: SparkSession, processes: Executor, scratch: Path, m
         shutil.copytree(source, work)
         os.sync()
         with BlobStore(work, config) as store:
-            now = store.clock.now()
-            plan = policy_named("compact_all", min_used_fraction=0.0).plan(Sensor(store).view(now), now)
-            assert plan is not None
+            plan = store.plan(CompactAll(min_used_fraction=0.0))
             began = time.perf_counter()
-            outcome = BlobCompactor(store).compact(plan, executor=executor, budget=Budget())
+            outcome = store.compact(plan, executor=executor, budget=Budget())
             seconds = time.perf_counter() - began
         assert isinstance(outcome, Done), outcome
         live = outcome.stats.copied_bytes
@@ -181,7 +178,7 @@ def blob_config(megabytes: int) -> BlobStoreConfig:
     return BlobStoreConfig(
         capacity_bytes=(4 * megabytes * MIB // segment + 8) * segment, segment_bytes=segment, durability="interval",
         sync_interval_seconds=3600.0, deleted_retention_seconds=0.0, journal_max_entries=0,
-        compaction_bytes_per_second=None, min_used_fraction=0.0, stats_entries_per_second=None, swap_segments=64)
+        pace=None, stats_entries_per_second=None, swap_segments=64)
 
 
 def build_blobs(folder: Path, megabytes: int, config: BlobStoreConfig) -> None:

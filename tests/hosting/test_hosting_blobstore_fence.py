@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import attrs
 
-from compactlib.blobstore import BlobCompactor, verify
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed
 from compactlib.rewrite import LocalExecutor, RewriteOutcome, RewriteTask
-from compactlib.scheduler import Admission, FencedOff, LockingFence, MemoryFence
+from compactlib.scheduler import FencedOff, LockingFence, MemoryFence, TokenFence
 from tests.blobstore.compaction_stores import START, answers, garbage_store, plan_of, segment_names
 
 
@@ -33,32 +31,26 @@ class Overtaken:
 
 def test_the_holder_of_the_job_commits(tmp_path: Path) -> None:
     fence = MemoryFence()
-
-    def guard() -> AbstractContextManager[Admission]:
-        return fence.guard("store", 7)
-
+    mine = TokenFence(fence, "store", 7)
     with garbage_store(tmp_path / "store", ManualClock(START)) as store:
         before = answers(store, 60)
-        assert isinstance(BlobCompactor(store).compact(plan_of(store), commit_guard=guard), Done)
+        assert isinstance(store.compact(plan_of(store), fence=mine), Done)
         assert answers(store, 60) == before
 
 
 def test_a_worker_that_lost_its_job_while_copying_commits_nothing(tmp_path: Path) -> None:
     fence = MemoryFence()
-
-    def guard() -> AbstractContextManager[Admission]:
-        return fence.guard("store", 7)
-
+    mine = TokenFence(fence, "store", 7)
     with garbage_store(tmp_path / "store", ManualClock(START)) as store:
-        compactor, before, segments = BlobCompactor(store), answers(store, 60), segment_names(store)
-        outcome = compactor.compact(plan_of(store), executor=Overtaken(fence, 8), commit_guard=guard)
+        before, segments = answers(store, 60), segment_names(store)
+        outcome = store.compact(plan_of(store), executor=Overtaken(fence, 8), fence=mine)
         assert isinstance(outcome, Failed)
         assert isinstance(outcome.error, FencedOff)
         assert (segment_names(store), answers(store, 60)) == (segments, before)
         # It cannot commit later either; who holds the job now may go on with what was copied.
-        late = compactor.resume(commit_guard=guard)
+        late = store.resume(fence=mine)
         assert isinstance(late, Failed)
         assert isinstance(late.error, FencedOff)
-        assert isinstance(compactor.resume(commit_guard=lambda: fence.guard("store", 8)), Done)
+        assert isinstance(store.resume(fence=TokenFence(fence, "store", 8)), Done)
         assert answers(store, 60) == before
-        verify(store)
+        assert store.verify().is_sound

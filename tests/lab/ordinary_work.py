@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-from compactlib.blobstore import BlobCompactor, BlobStore, BlobStoreConfig, Greedy, Sensor
+from compactlib.blobstore import BlobStore, BlobStoreConfig, Greedy
 from compactlib.catalog import CatalogService, CreateSchema, CreateZone, HybridClock, UpdateLog
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore, MeteredStore
@@ -37,7 +37,7 @@ from compactlib.scheduler import (
     SchedulerService,
     StatusUpdate,
 )
-from compactlib.staging import CommittedRanges, Compactor, StagingArea, StagingMetrics, TokenCleaner, collect_garbage
+from compactlib.staging import CommittedRanges, Repository, StagingMetrics, StagingOptions
 from compactlib.staging.policy import DeletesPolicy
 
 
@@ -64,9 +64,7 @@ def blobstore(folder: Path, observer: Observer) -> None:
             store.put(b"%08d" % number, bytes(500), ttl_seconds=1.0 if number % 3 else None)
         store.delete(b"%08d" % 0)
         clock.advance(60)
-        plan = Greedy(min_used_fraction=0.0).plan(Sensor(store).view(clock.now()), clock.now())
-        assert plan is not None
-        assert isinstance(BlobCompactor(store).compact(plan), Done)
+        assert isinstance(store.compact(policy=Greedy(min_used_fraction=0.0)), Done)
 
 
 def scheduler(folder: Path, observer: Observer) -> None:
@@ -87,17 +85,16 @@ def staging(folder: Path, observer: Observer) -> None:
     clock = ManualClock(1_700_000_000.0)
     store = MeteredStore(MemoryStore(), observer, name="branches", clock=clock)
     objects = MeteredObjects(MemoryObjects(clock=clock), observer, name="ranges", clock=clock)
-    area = StagingArea(store, CommittedRanges(objects), clock=clock, random=Random(1), observer=observer,
-                       events=StagingMetrics(observer, "main"))
+    area = Repository(store, CommittedRanges(objects), clock=clock, rng=Random(1), observer=observer,
+                      events=StagingMetrics(observer, "main"), options=StagingOptions(owns_ranges=True))
     main = area.create_branch("main")
     main.put_many({b"%03d" % number: b"v" for number in range(200)})
     main.commit("everything")
     main.delete_many([b"%03d" % number for number in range(150)])
     main.list(limit=1)
-    assert isinstance(Compactor(area.context).compact("main"), Done)
+    assert isinstance(area.compact(), Done)
     clock.advance(1e6)
-    TokenCleaner(area.context).run()
-    collect_garbage(area.context)
+    assert isinstance(area.reclaim(), Done)
 
 
 def catalog(folder: Path, observer: Observer) -> None:

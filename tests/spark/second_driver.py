@@ -15,7 +15,6 @@ from multiprocessing.connection import Client
 from pathlib import Path
 from typing import Any
 
-from compactlib.blobstore import BlobCompactor
 from compactlib.clock import ManualClock, SystemClock
 from compactlib.errors import Busy
 from compactlib.hosting import RaftlogExecute
@@ -30,6 +29,7 @@ from compactlib.scheduler import (
     PollRequest,
     PollResponse,
     RunningJob,
+    TokenFence,
     Worker,
     WorkerOptions,
 )
@@ -84,7 +84,7 @@ def execute(job: RunningJob, kind: str, folder: Path, fence: LockingFence) -> Co
     with opened_when_free(job, kind, folder) as store:
         if kind == "raftlog":
             return RaftlogExecute({job.plan.tenant: store}, fence)(job)
-        outcome = BlobCompactor(store).resume(commit_guard=lambda: fence.guard(job.plan.name, job.token))
+        outcome = store.resume(fence=TokenFence(fence, job.plan.name, job.token))
         assert isinstance(outcome, Done), outcome
         return one_block(job)
 

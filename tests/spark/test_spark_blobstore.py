@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from compactlib.blobstore import BlobCompactor, BlobStore, compact_many, verify
+from compactlib.blobstore import BlobStore, compact_many
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
@@ -32,7 +32,7 @@ def built(base: Path, count: int) -> list[BlobStore]:
 
 
 def compacted(stores: list[BlobStore], executor: Executor) -> None:
-    found = compact_many([(BlobCompactor(store), plan_of(store)) for store in stores], executor=executor,
+    found = compact_many([(store, plan_of(store)) for store in stores], executor=executor,
                          budget=Budget())
     assert all(isinstance(outcome, Done) for outcome in found.values()), found
 
@@ -50,7 +50,7 @@ def test_the_same_bytes_for_many_stores_in_one_job(spark: SparkSession, tmp_path
     for here, there, before in zip(ours, theirs, plain, strict=True):
         assert contents(here) == contents(there)
         assert answers(here, 30) == before
-        assert verify(here).findings == ()
+        assert here.verify().findings == ()
         assert strays(Path(here.folder)) == []
         here.close()
         there.close()
@@ -61,7 +61,7 @@ def test_a_damaged_store_does_not_stop_the_others(spark: SparkSession, tmp_path:
     damaged = stores[1].snapshot()
     entry = next(entry for entry in damaged.entries_of(damaged.segments[0].name) if entry.id == b"b0")
     flip(Path(stores[1].folder) / entry.segment.log_file, entry.end - 5)
-    found = compact_many([(BlobCompactor(store), plan_of(store)) for store in stores], executor=SparkExecutor(spark),
+    found = compact_many([(store, plan_of(store)) for store in stores], executor=SparkExecutor(spark),
                          budget=Budget())
     outcome = found[stores[1].folder]
     assert not isinstance(outcome, Failed), outcome
@@ -77,14 +77,13 @@ def test_what_spark_could_not_finish_is_finished_here(spark: SparkSession, tmp_p
     is used again."""
     (store,) = built(tmp_path / "spark", 1)
     plain = answers(store, 30)
-    outcome = BlobCompactor(store).compact(plan_of(store), executor=SparkExecutor(spark),
-                                           budget=Budget(total_bytes=100))
+    outcome = store.compact(plan_of(store), executor=SparkExecutor(spark), budget=Budget(total_bytes=100))
     assert isinstance(outcome, Failed)
     assert answers(store, 30) == plain
     folder = Path(store.folder)
     store.close()
     with open_store(folder, ManualClock(START + 50), swap_segments=8) as again:
-        assert isinstance(BlobCompactor(again).resume(budget=Budget()), Done)
+        assert isinstance(again.resume(budget=Budget()), Done)
         assert answers(again, 30) == plain
     assert strays(folder) == []
 
@@ -140,7 +139,7 @@ def test_any_stores_in_common_jobs_of_shared_tasks_come_out_the_same(
                                capacity_bytes=40 * segment)
             told(store, clock, steps)
             opened.append(store)
-        planned = [(BlobCompactor(store), plan_of(store)) for store in opened if store.snapshot().eligible()]
+        planned = [(store, plan_of(store)) for store in opened if store.snapshot().eligible()]
         done = compact_many(planned, executor=executor, budget=Budget())
         outcomes.append([outcome_of(done.get(store.folder)) for store in opened])
         found.append(opened)

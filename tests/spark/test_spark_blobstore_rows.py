@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from compactlib.blobstore import Blob, BlobStore, NotAStore, log_statistics
-from compactlib.blobstore.compactor import BlobCompactor
 from compactlib.blobstore.store_reader import kept_offsets, look_at_store
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, CorruptData, InvalidInput, Stale
@@ -177,7 +176,7 @@ class TestWhileTheStoreIsUsed:
         class Looking:
             """Looks at the store just before the sources go."""
 
-            def __call__(self) -> Any:
+            def guard(self) -> Any:
                 return self
 
             def __enter__(self) -> None:
@@ -186,11 +185,9 @@ class TestWhileTheStoreIsUsed:
             def __exit__(self, *error: object) -> None:
                 seen.append("looked")
 
-        from compactlib.blobstore import compact_many
         from tests.blobstore.compaction_stores import plan_of
 
-        compactor = BlobCompactor(store)
-        compact_many([(compactor, plan_of(store))], commit_guard=Looking())
+        store.compact(plan_of(store), fence=Looking())
         assert seen
 
     def test_two_generations_are_busy(self, store: BlobStore) -> None:

@@ -18,17 +18,16 @@ import attrs
 import pytest
 from pyspark.sql import SparkSession
 
-from compactlib.blobstore import BlobCompactor, BlobStore, compact_many
+from compactlib.blobstore import BlobStore
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import DiskFull
 from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed
-from compactlib.raftlog import GroupFailed, LogReader, SegmentLog
+from compactlib.raftlog import CompactionFailed, GroupFailed, LogReader, SegmentLog
 from compactlib.rewrite import Executor, RewriteOutcome, RewriteResult, RewriteTask
-from compactlib.scheduler import FencedOff, FileFence
+from compactlib.scheduler import FencedOff, FileFence, TokenFence
 from compactlib.spark import SparkExecutor
-from compactlib.spark.fenced import FencedExecutor
 from compactlib.spark.shared_executor import LanedTask
 from tests.blobstore.compaction_stores import START, answers, garbage_store, plan_of, strays
 from tests.spark.rewrite_tasks import FullDisk
@@ -81,9 +80,9 @@ class TestFencing:
         fence = FileFence(tmp_path / "fence")
         rewritten = Interrupted(SparkExecutor(spark), 1, lambda: start_second_driver(tmp_path / "fence", "log", 8))
         with SegmentLog(folder, LIMITS) as log:
-            outcome = log.compact(policy=log.policy, executor=FencedExecutor(rewritten, lambda: fence.guard("log", 7)))
-        assert isinstance(outcome, Done)
-        first, *others = outcome.stats.groups
+            outcome = log.compact(policy=log.policy, executor=rewritten, fence=TokenFence(fence, "log", 7))
+        assert isinstance(outcome, CompactionFailed)
+        first, *others = outcome.report.groups
         assert not isinstance(first, GroupFailed)
         assert others
         assert all(isinstance(group, GroupFailed) and isinstance(group.error, FencedOff) for group in others)
@@ -91,7 +90,7 @@ class TestFencing:
         assert [path.name for path in Path(folder).iterdir() if path.is_dir()] == []
         # The second driver goes on where the first had to stop.
         with SegmentLog(folder, LIMITS) as log:
-            again = log.compact(policy=log.policy, executor=FencedExecutor(SparkExecutor(spark), lambda: fence.guard("log", 8)))
+            again = log.compact(policy=log.policy, executor=SparkExecutor(spark), fence=TokenFence(fence, "log", 8))
         assert isinstance(again, Done)
         assert not again.stats.failed
         assert live(folder) == before
@@ -103,13 +102,11 @@ class TestFencing:
         with garbage_store(tmp_path / "store", ManualClock(START), count=30, swap_segments=8) as store:
             before, files = answers(store, 30), segments(store)
             late = Interrupted(SparkExecutor(spark), 0, lambda: start_second_driver(tmp_path / "fence", "store", 8))
-            found = compact_many([(BlobCompactor(store), plan_of(store))], executor=late, budget=Budget(),
-                                 commit_guard=lambda: fence.guard("store", 7))[store.folder]
+            found = store.compact(plan_of(store), executor=late, budget=Budget(), fence=TokenFence(fence, "store", 7))
             assert isinstance(found, Failed)
             assert isinstance(found.error, FencedOff)
             assert (answers(store, 30), segments(store)) == (before, files)
-            resumed = BlobCompactor(store).resume(executor=SparkExecutor(spark), budget=Budget(),
-                                                  commit_guard=lambda: fence.guard("store", 8))
+            resumed = store.resume(executor=SparkExecutor(spark), budget=Budget(), fence=TokenFence(fence, "store", 8))
             assert isinstance(resumed, Done)
             assert answers(store, 30) == before
             assert strays(Path(store.folder)) == []
@@ -153,11 +150,11 @@ class TestFullDisk:
 
         with SegmentLog(folder, LIMITS) as log:
             outcome = log.compact(policy=log.policy, executor=OneIsFull())
-            assert isinstance(outcome, Done)
-            (failed,) = outcome.stats.failed
+            assert isinstance(outcome, CompactionFailed)
+            (failed,) = outcome.report.failed
             assert isinstance(failed.error, DiskFull)
             assert failed.error.errno == errno.ENOSPC
-            assert len(outcome.stats.done) >= 1
+            assert len(outcome.report.done) >= 1
             assert [path.name for path in Path(folder).iterdir() if path.is_dir()] == []
             assert list(log.entries()) == before
             again = log.compact(policy=log.policy, executor=SparkExecutor(spark))

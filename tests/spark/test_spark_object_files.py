@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from compactlib.blobstore import BlobCompactor, verify
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
@@ -44,9 +43,9 @@ def test_a_blob_store_is_compacted_as_without(tmp_path: Path) -> None:
     with garbage_store(tmp_path / "store", ManualClock(START), count=30, swap_segments=8) as store:
         before = answers(store, 30)
         executor = through_objects(tmp_path / "objects", LocalExecutor())
-        assert isinstance(BlobCompactor(store).compact(plan_of(store), executor=executor, budget=Budget()), Done)
+        assert isinstance(store.compact(plan_of(store), executor=executor, budget=Budget()), Done)
         assert answers(store, 30) == before
-        assert verify(store).findings == ()
+        assert store.verify().findings == ()
     assert keys(tmp_path / "objects") == []
 
 

@@ -19,7 +19,6 @@ import attrs
 import pytest
 from pyspark.sql import SparkSession
 
-from compactlib.blobstore import BlobCompactor
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.hosting import LocalLog, RaftlogExecute, SchedulerHost, TheseSegments, segment_block_id
@@ -35,6 +34,7 @@ from compactlib.scheduler import (
     LevelConfig,
     RunningJob,
     SchedulerConfig,
+    TokenFence,
     Worker,
 )
 from compactlib.spark import SparkExecutor
@@ -209,8 +209,7 @@ def test_a_blob_store_goes_to_a_second_driver(spark: SparkSession, tmp_path: Pat
 
         def execute(job: RunningJob) -> CompactedBlocks:
             with open_store(folder, ManualClock(START + 11), swap_segments=8) as store:
-                outcome = BlobCompactor(store).compact(
-                    plan, executor=late, commit_guard=lambda: desk.fence.guard(job.plan.name, job.token))
+                outcome = store.compact(plan, executor=late, fence=TokenFence(desk.fence, job.plan.name, job.token))
                 assert answers(store, 30) == before
                 assert {path.stem.partition("_")[0] for path in folder.glob("*.log")} >= {
                     name.partition("_")[0] for name in sources}
