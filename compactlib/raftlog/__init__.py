@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from compactlib.raftlog.result import CompactionFailed, CompactionReport, GroupStats, ReclaimReport, report_of
     from compactlib.raftlog.rewrite import CompactSegments, SegmentSource
     from compactlib.raftlog.segment import SegmentReader
+    from compactlib.raftlog.segment_changes import SegmentChanges
     from compactlib.raftlog.segment_set import Lease, SegmentSet
     from compactlib.raftlog.snapshot_state import SnapshotState, read_snapshot_state, write_snapshot_state
     from compactlib.raftlog.snapshots import LiveSetLost, LiveTracker, SnapshotFolder, SnapshotManifest, StateMachine
@@ -81,7 +82,6 @@ if TYPE_CHECKING:
     from compactlib.raftlog.view import CompactionView, DamagedSegment
     from compactlib.raftlog.wal import Confirmed, Wal, WalOptions
     from compactlib.raftlog.worker import CompactionWorker
-    from compactlib.raftlog.worker_core import SegmentChanges
     from compactlib.raftlog.writer import SegmentWriter
 
 __all__ = [
@@ -204,6 +204,7 @@ load_lazily(__name__, {
     ".result": ("CompactionFailed", "CompactionReport", "GroupStats", "ReclaimReport", "report_of"),
     ".rewrite": ("CompactSegments", "SegmentSource"),
     ".segment": ("SegmentReader",),
+    ".segment_changes": ("SegmentChanges",),
     ".segment_set": ("Lease", "SegmentSet"),
     ".snapshot_state": ("SnapshotState", "read_snapshot_state", "write_snapshot_state"),
     ".snapshots": ("LiveSetLost", "LiveTracker", "SnapshotFolder", "SnapshotManifest", "StateMachine"),
@@ -214,6 +215,5 @@ load_lazily(__name__, {
     ".view": ("CompactionView", "DamagedSegment"),
     ".wal": ("Confirmed", "Wal", "WalOptions"),
     ".worker": ("CompactionWorker",),
-    ".worker_core": ("SegmentChanges",),
     ".writer": ("SegmentWriter",),
 })

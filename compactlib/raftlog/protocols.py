@@ -7,7 +7,7 @@ Replication of snapshots works against `ReplicatedLog`, which `RaftLog` satisfie
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
@@ -67,7 +67,13 @@ class SnapshotStore(Protocol):
 
 
 class LogWorker(Protocol):
-    """Who compacts a log, off the threads that append. The facade tells it what has changed, and never waits for it."""
+    """Who compacts a log, off the threads that append: the part of a `contract.Service` that the facade needs.
+
+    The facade starts it, tells it what has changed without ever waiting for it, and stops it before it closes.
+    """
+
+    def start(self) -> None:
+        """See `Service.start`."""
 
     def snapshot_recorded(self, row: LogState) -> None:
         """The row was replaced: a snapshot was taken or installed. Called with the log's lock held: must not block."""
@@ -75,8 +81,8 @@ class LogWorker(Protocol):
     def segments_flushed(self, last_index: int | None) -> None:
         """Entries came to segments. Called with the log's lock held: must not block."""
 
-    def close(self) -> None:
-        """Cancel what runs and wait for its end. Called once, without any lock held."""
+    def stop(self, *, wait_seconds: float = 30.0) -> Done[Any] | Failed:
+        """See `Service.stop`. Called without any lock held."""
 
 
 class PinnedEntries(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
@@ -76,8 +77,8 @@ class RaftLog(RaftAppender):
 
         Args:
             snapshots: where snapshots lie; without one the host keeps them, and `snapshot` only records the row.
-            worker: makes who compacts, and is told at once of the snapshot in force; without one `compact` runs when
-                the host calls it.
+            worker: makes who compacts, and is started, and told at once of the snapshot in force; without one `compact`
+                runs when the host calls it.
             on_confirmed: called with what became durable, in order and with no lock held, by a thread that syncs. What
                 it raises is kept for `status` and logged.
 
@@ -95,11 +96,12 @@ class RaftLog(RaftAppender):
             self._on_confirmed = on_confirmed
         if worker is not None:
             self._stop_worker()
-            self._worker = worker(self)
+            self._worker = made = worker(self)
+            made.start()
             row = self.state
             if row.snapshot_index >= 0:
                 # What an earlier life had left dead does not wait for this one's first snapshot.
-                self._tell_worker(lambda made: made.snapshot_recorded(row))
+                self._tell_worker(lambda who: who.snapshot_recorded(row))
 
     def _follow_snapshots(self, snapshots: SnapshotStore) -> SnapshotMeta | None:
         """Bring the row up to a snapshot store that is ahead of it; returns the snapshot that is in force there."""
@@ -362,12 +364,15 @@ class RaftLog(RaftAppender):
                                       f"index {self.last_index}")
 
     def _stop_worker(self) -> None:
-        worker, self._worker = self._worker, None
+        worker = self._worker
+        if getattr(worker, "is_mine", False):
+            # It goes on, and so does the log.
+            raise Busy(f"log {self._log_id!r} cannot let its worker go from within that one's work; do it elsewhere")
+        self._worker = None
         if worker is not None:
             try:
-                worker.close()
+                worker.stop(wait_seconds=math.inf)
             except Busy:
-                # Called from within its own work: it goes on, and so does the log.
                 self._worker = worker
                 raise
 

@@ -28,7 +28,7 @@ from compactlib.raftlog import (
 )
 from compactlib.raftlog.log_state import LogState
 from compactlib.raftlog.outbox import Outbox
-from compactlib.raftlog.worker_core import SegmentChanges
+from compactlib.raftlog.segment_changes import SegmentChanges
 from compactlib.rewrite import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from tests.raftlog.raft_host import indexes, rows
 from tests.raftlog.wrapped_files import UnsyncedFiles, WatchedFiles
@@ -160,8 +160,12 @@ class Broken:
         self.told += 1
         raise RuntimeError("a worker's bug")
 
-    def close(self) -> None:
+    def start(self) -> None:
         """Nothing."""
+
+    def stop(self, *, wait_seconds: float = 30.0) -> Done[str]:
+        """Nothing."""
+        return Done("nothing")
 
 
 def test_a_worker_of_the_hosts_that_raises_breaks_neither_snapshots_nor_flushes(tmp_path: Path) -> None:
@@ -307,16 +311,16 @@ def test_an_executor_that_raises_leaves_the_worker_at_work_and_no_lease_behind(t
     told = RecordingObserver()
     with no_thread_dies(), dying(tmp_path) as log, \
             CompactionWorker(log, executor=Fails(*[RuntimeError("py4j went away")] * 2), observer=told) as worker:
-        worker.request("major")
+        worker.request(log.policy)
         outcome = worker.wait_until_idle(30)
         assert isinstance(outcome, Failed)
         assert "py4j went away" in str(worker.last_error)
         assert worker.failures >= 1
         worker.audit()
         # It is tried again by itself, and by whoever asks.
-        worker.request("major")
+        worker.request(log.policy)
         worker.wait_until_idle(30)
-        worker.request("major")
+        worker.request(log.policy)
         outcome = worker.wait_until_idle(30)
         assert isinstance(outcome, Done | Skipped)
         names = {path.name for path in tmp_path.glob("*.segment") if not path.is_symlink()}
@@ -336,7 +340,7 @@ def test_what_an_executor_raised_is_tried_again_without_being_asked(tmp_path: Pa
     # The first time it drops what is dead and looks again at once, the second time there is nothing left but to wait.
     with dying(tmp_path) as log, CompactionWorker(log, executor=Fails(*[RuntimeError("twice")] * 2),
                                                   server=server) as worker:
-        worker.request("major")
+        worker.request(log.policy)
         assert merged.wait(30)
         assert worker.failures == 2
 
@@ -346,13 +350,14 @@ def test_what_an_executor_raised_is_tried_again_without_being_asked(tmp_path: Pa
 def test_an_exit_lets_go_what_the_worker_held_and_is_shown(kind: type[BaseException], tmp_path: Path) -> None:
     with dying(tmp_path) as log:
         worker = CompactionWorker(log, executor=Fails(kind()))
-        worker.request("major")
+        worker.start()
+        worker.request(log.policy)
         with pytest.raises(AuditFailed, match=kind.__name__):
             worker.wait_until_idle(30)
         with pytest.raises(AuditFailed, match=kind.__name__):
             worker.audit()
         assert isinstance(worker.last_error, kind)
-        worker.close()
+        assert isinstance(worker.stop(), Done)
         assert isinstance(log.compact(policy=log.policy), Done)
         names = {path.name for path in tmp_path.glob("*.segment") if not path.is_symlink()}
         assert len(names) == len(log.refs), "no lease keeps what was dropped"
@@ -372,7 +377,7 @@ def test_a_logs_status_shows_what_its_worker_met(tmp_path: Path) -> None:
         worker = CompactionWorker(log.segments, executor=Fails(*[RuntimeError("py4j went away")] * 100))
         log.attach(worker=lambda made: worker)
         log.snapshot(30, [2, 6])
-        worker.request("major")
+        worker.request(log.policy)
         worker.wait_until_idle(30)
         assert log.status().failures >= 1
         assert "py4j went away" in str(log.status().last_error)
@@ -421,7 +426,7 @@ def test_closing_from_inside_a_compaction_is_busy_on_any_thread(closer: str, by:
             worker = CompactionWorker(log.segments, executor=LocalExecutor(workers))
             log.attach(worker=lambda made: worker)
             log.snapshot(30, [2, 6])
-            worker.request("major")
+            worker.request(log.policy)
             worker.wait_until_idle(30)
         else:
             log.attach(worker=Quiet)

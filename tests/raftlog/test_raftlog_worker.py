@@ -18,173 +18,207 @@ from compactlib.errors import Busy, CompactlibError, InvalidInput, NotFound, Tas
 from compactlib.indexset import IndexSet
 from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import CompactionReport, SegmentLog, SegmentRef, merge_refs
-from compactlib.raftlog.log import CompactionKind
-from compactlib.raftlog.log_state import LogState
-from compactlib.raftlog.protocols import LogWorker
-from compactlib.raftlog.worker import CompactionWorker
-from compactlib.raftlog.worker_core import (
-    CancelCompaction,
-    MergedSegments,
-    RemoveFiles,
-    ReportChanges,
-    RunCompaction,
+from compactlib.raftlog import (
+    CompactionReport,
+    CostPolicy,
+    DropDead,
+    SeedPolicy,
     SegmentChanges,
-    WorkerCore,
-    WorkerOutcome,
+    SegmentLog,
+    SegmentRef,
+    merge_refs,
 )
+from compactlib.raftlog.log_state import LogState
+from compactlib.raftlog.policy import CompactionPolicy
+from compactlib.raftlog.protocols import LogWorker
+from compactlib.raftlog.result import report_of
+from compactlib.raftlog.segment_changes import MergedSegments
+from compactlib.raftlog.worker import CompactionWorker, WorkerOutcome
+from compactlib.report import PolicyRecord
 from compactlib.rewrite import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from tests.raftlog.compaction_logs import entries_of, entry_of, filled, flip_byte, options, payload_place
 from tests.raftlog.wrapped_files import UnsyncedFiles
 
-NOTHING: WorkerOutcome = Skipped("nothing to do")
+# -- what it does, and in which order
 
 
-def report(kind: str = "minor", dropped: tuple[int, ...] = ()) -> Done[CompactionReport]:
-    return Done(CompactionReport(kind=kind, why="", snapshot_index=1, dropped=dropped, dropped_bytes=0, groups=(),
-                                 left_out=(), purged_links=(), unreclaimed=None, seconds=0.0))
+class FakeLog:
+    """A log that notes what is done to it, and drops what it is told to."""
+
+    folder = "/log"
+    refs: tuple[SegmentRef, ...] = ()
+    policy = SeedPolicy()
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.drops: list[tuple[int, ...]] = []
+        self.meanwhile: Callable[[], object] | None = None
+
+    def lease(self) -> Any:
+        self.done.append("lease")
+        log = self
+
+        class Held:
+            def release(self) -> None:
+                log.done.append("release")
+
+        return Held()
+
+    def compact(self, *, policy: CompactionPolicy | None, **_: object) -> Any:
+        self.done.append(f"compact {'as the log says' if policy is None else policy.name}")
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        dropped = self.drops.pop(0) if self.drops else ()
+        if not dropped:
+            return Skipped("nothing to do")
+        return Done(CompactionReport(policy=PolicyRecord.of(policy or self.policy), why="", snapshot_index=1,
+                                     dropped=dropped, dropped_bytes=0, groups=(), left_out=(), purged_links=(),
+                                     unreclaimed=None, seconds=0.0))
+
+    def reclaim(self) -> Any:
+        self.done.append("reclaim")
+        return Skipped("nothing to do")
 
 
-# -- the core
+class Quiet:
+    """A worker over such a log, without a thread."""
+
+    def __init__(self) -> None:
+        self.log = FakeLog()
+        self.worker = CompactionWorker(self.log, server=self.told)  # type: ignore[arg-type]
+
+    def told(self, changes: SegmentChanges, outcome: object) -> None:
+        self.log.done.append(f"tell {changes.dropped}" if changes else "tell")
+
+    def run(self) -> list[str]:
+        """What is done when it is let go, without the steps of each compaction that found nothing."""
+        self.log.done.clear()
+        self.worker.run_pending()
+        self.worker.audit()
+        return self.log.done
+
+    def compactions(self) -> list[str]:
+        return [step.removeprefix("compact ") for step in self.run() if step.startswith("compact ")]
 
 
 def test_one_at_a_time_and_the_server_hears_before_a_file_goes() -> None:
-    core = WorkerCore()
-    assert core.request("minor") == [RunCompaction(1, "minor")]
-    assert core.request("minor") == []
-    changes = SegmentChanges(dropped=(1,))
-    assert core.ended(1, report(dropped=(1,)), changes) == [ReportChanges(1, changes, report(dropped=(1,)))]
-    assert core.reported(1) == [RemoveFiles(1), RunCompaction(2, "minor")]
-    assert not core.is_at_rest, "it runs, although nothing waits"
-    core.ended(2, NOTHING, SegmentChanges())
-    assert not core.is_at_rest, "the server has not heard of it"
-    assert core.reported(2) == [RemoveFiles(2)]
-    assert core.is_at_rest
+    quiet = Quiet()
+    quiet.log.drops = [(1,)]
+    quiet.worker.request(DropDead())
+    quiet.worker.request(DropDead())
+    assert quiet.run() == ["lease", "compact drop", "tell (1,)", "release", "reclaim"]
+    assert quiet.run() == []
 
 
 def test_vector_57_requests_during_one_are_coalesced_to_the_strongest_not_dropped() -> None:
     """Upstream drops a second major request while the first runs; here it runs afterwards."""
-    for kinds, expected in ((("major",), "major"), (("minor", "auto"), "auto"), (("major", "minor", "auto"), "major")):
-        core = WorkerCore()
-        core.request("major")
-        for kind in kinds:
-            assert core.request(kind) == []  # type: ignore[arg-type]
-        core.ended(1, NOTHING, SegmentChanges())
-        assert core.reported(1)[1:] == [RunCompaction(2, expected)]  # type: ignore[arg-type]
-        core.ended(2, NOTHING, SegmentChanges())
-        assert core.reported(2) == [RemoveFiles(2)]
+    seed, cost = SeedPolicy(), CostPolicy()
+    asked: list[tuple[tuple[CompactionPolicy | None, ...], str]] = [
+        ((seed,), "seed"), ((DropDead(),), "drop"), ((DropDead(), None), "as the log says"),
+        ((seed, DropDead(), None), "seed"), ((seed, cost, None), cost.name)]
+    for policies, expected in asked:
+        quiet = Quiet()
+        quiet.worker.request(seed)
+        quiet.log.meanwhile = lambda quiet=quiet, policies=policies: [
+            quiet.worker.request(policy) for policy in policies]
+        assert quiet.compactions() == ["seed", expected]
+        assert quiet.compactions() == []
 
 
 def test_a_snapshot_or_new_segments_during_a_run_lead_to_another() -> None:
-    core = WorkerCore()
-    assert core.segments_flushed() == []
-    assert core.snapshot_recorded(10) == [RunCompaction(1, "auto")]
-    assert core.segments_flushed() == []
-    assert core.wanted == "minor"
-    core.snapshot_recorded(20)
-    core.ended(1, NOTHING, SegmentChanges())
-    assert core.reported(1) == [RemoveFiles(1), RunCompaction(2, "auto")]
+    quiet = Quiet()
+    row = LogState(10, 1, IndexSet.from_sorted([]))
+    quiet.worker.segments_flushed(5)
+    assert quiet.compactions() == []
+    quiet.worker.snapshot_recorded(row)
+    quiet.log.meanwhile = lambda: quiet.worker.segments_flushed(9)
+    assert quiet.compactions() == ["as the log says", "drop"]
+    quiet.worker.segments_flushed(12)
+    quiet.log.meanwhile = lambda: quiet.worker.snapshot_recorded(row)
+    assert quiet.compactions() == ["drop", "as the log says"]
 
 
-def test_a_major_that_dropped_something_is_looked_at_again() -> None:
+def test_one_that_dropped_something_and_may_rewrite_is_looked_at_again() -> None:
     """What was dropped was held in place until the server knew, and kept its neighbours apart."""
-    core = WorkerCore()
-    core.request("major")
-    core.ended(1, report("major", (2,)), SegmentChanges(dropped=(2,)))
-    assert core.reported(1) == [RemoveFiles(1), RunCompaction(2, "major")]
-    core.ended(2, report("major"), SegmentChanges())
-    assert core.reported(2) == [RemoveFiles(2)]
+    quiet = Quiet()
+    quiet.log.drops = [(2,), ()]
+    quiet.worker.request(SeedPolicy())
+    assert quiet.run() == ["lease", "compact seed", "tell (2,)", "release", "reclaim",
+                           "lease", "compact seed", "tell", "release", "reclaim"]
 
 
-def test_wrong_answers_and_kinds_are_refused() -> None:
-    core = WorkerCore()
-    with pytest.raises(InvalidInput, match="found 'sideways'"):
-        core.request("sideways")  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="job 1 as if running; the worker is idle"):
-        core.ended(1, NOTHING, SegmentChanges())
-    core.request("minor")
-    with pytest.raises(InvalidInput, match="the worker is running with job 1"):
-        core.reported(1)
-    with pytest.raises(InvalidInput):
-        core.ended(2, NOTHING, SegmentChanges())
+def test_what_is_no_policy_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="policy"):
+        Quiet().worker.request("sideways")  # type: ignore[arg-type]
 
 
-class CoreMachine(RuleBasedStateMachine):
-    """The core against a plain model: what is owed, and what runs."""
+class WorkerMachine(RuleBasedStateMachine):
+    """The worker against a plain model: what is owed, and that nothing is done twice or forgotten."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.core = WorkerCore()
-        self.running: RunCompaction | None = None
-        self.reporting: int | None = None
+        self.quiet = Quiet()
         self.owed: set[str] = set()
-        self.runs = self.removals = 0
-        self.closed = False
+        self.has_snapshot = self.is_stopped = False
+        self.during: list[Callable[[], object]] = []
 
-    def carry(self, effects: Iterable[Any]) -> None:
-        for effect in effects:
-            match effect:
-                case RunCompaction():
-                    assert self.running is None
-                    assert self.reporting is None
-                    assert not self.closed
-                    assert effect.kind == max(self.owed, key=["minor", "auto", "major"].index)
-                    self.owed.clear()
-                    self.running = effect
-                    self.runs += 1
-                case ReportChanges(job):
-                    self.reporting = job
-                case RemoveFiles(job):
-                    assert job == self.runs
-                    self.removals += 1
-                case CancelCompaction():
-                    assert self.running is not None
+    def owe(self, what: str) -> None:
+        if not self.is_stopped:
+            self.owed.add(what)
 
-    @rule(kind=st.sampled_from(["minor", "auto", "major"]))
-    def request(self, kind: Any) -> None:
-        if not self.closed:
-            self.owed.add(kind)
-        self.carry(self.core.request(kind))
-
-    @rule(index=st.integers(0, 9))
-    def snapshot(self, index: int) -> None:
-        if not self.closed:
-            self.owed.add("auto")
-        self.carry(self.core.snapshot_recorded(index))
-
-    @precondition(lambda self: self.running)
-    @rule(outcome=st.sampled_from([NOTHING, Failed(NotFound("")), report(), report("major", (1,))]))
-    def end(self, outcome: WorkerOutcome) -> None:
-        assert self.running is not None
-        job, self.running = self.running.job, None
-        if isinstance(outcome, Done) and outcome.stats.kind == "major" and not self.closed:
-            self.owed.add("major")
-        self.carry(self.core.ended(job, outcome, SegmentChanges()))
-
-    @precondition(lambda self: self.reporting is not None)
-    @rule()
-    def server_knows(self) -> None:
-        job, self.reporting = self.reporting, None
-        assert job is not None
-        self.carry(self.core.reported(job))
+    @rule(kind=st.sampled_from(["drop", "rule", "seed"]), during=st.booleans())
+    def request(self, kind: str, during: bool) -> None:
+        policy = {"drop": DropDead(), "rule": None, "seed": SeedPolicy()}[kind]
+        if during:
+            self.during.append(lambda: self.quiet.worker.request(policy))
+        else:
+            self.owe(kind)
+            self.quiet.worker.request(policy)
 
     @rule()
-    def close(self) -> None:
-        self.closed = True
+    def flushed(self) -> None:
+        if self.has_snapshot:
+            self.owe("drop")
+        self.quiet.worker.segments_flushed(1)
+
+    @rule()
+    def snapshot(self) -> None:
+        self.has_snapshot = True
+        self.owe("rule")
+        self.quiet.worker.snapshot_recorded(LogState(1, 1, IndexSet.from_sorted([])))
+
+    @rule()
+    def stop(self) -> None:
+        self.is_stopped = True
         self.owed.clear()
-        self.carry(self.core.close())
+        assert isinstance(self.quiet.worker.stop(), Done)
+
+    @precondition(lambda self: not self.is_stopped)
+    @rule(dropped=st.booleans())
+    def run(self, dropped: bool) -> None:
+        self.quiet.log.drops = [(1,)] if dropped else []
+        during, self.during = self.during, []
+        asked_meanwhile = bool(during) and bool(self.owed)
+        self.quiet.log.meanwhile = lambda: [act() for act in during]
+        compactions = self.quiet.compactions()
+        names = {"drop": "drop", "rule": "as the log says", "seed": "seed"}
+        if not self.owed:
+            assert compactions == []
+            return
+        strongest = max(self.owed, key=["drop", "rule", "seed"].index)
+        assert compactions[0] == names[strongest]
+        again = dropped and strongest != "drop"
+        assert len(compactions) == 1 + (asked_meanwhile or again)
+        self.owed.clear()
 
     @invariant()
     def sound(self) -> None:
-        self.core.audit()
-        busy = self.running is not None or self.reporting is not None
-        assert self.core.stage == ("running" if self.running else "reporting" if busy else
-                                   "closed" if self.closed else "idle")
-        assert not (self.owed and not busy)
+        self.quiet.worker.audit()
 
 
-TestCore = CoreMachine.TestCase
-TestCore.settings = settings(max_examples=60, deadline=None)
+TestWorker = WorkerMachine.TestCase
+TestWorker.settings = settings(max_examples=60, deadline=None)
 
 
 # -- merging a result into a list that has moved on
@@ -327,7 +361,7 @@ def test_every_order_of_events_during_a_major(first: int, tmp_path: Path) -> Non
         run = OrderedRun(tmp_path / str(number), order)
         moments = Moments(run.act)
         with CompactionWorker(run.log, server=run.told, executor=moments) as worker:
-            worker.request("major")
+            worker.request(run.log.policy)
             worker.wait_until_idle()
             run.act("reported")
             worker.audit()
@@ -343,6 +377,7 @@ def test_it_is_a_log_worker_and_compacts_after_snapshots(tmp_path: Path) -> None
     filled(tmp_path, last=120, snapshot=0, live=[])
     with SegmentLog(tmp_path, options()) as log:
         worker: LogWorker = CompactionWorker(log)
+        worker.start()
         assert isinstance(worker, CompactionWorker)
         log.record_snapshot(96, [20])
         worker.snapshot_recorded(LogState(96, 1, IndexSet.from_sorted([20])))
@@ -354,9 +389,9 @@ def test_it_is_a_log_worker_and_compacts_after_snapshots(tmp_path: Path) -> None
         worker.segments_flushed(150)
         worker.wait_until_idle()
         assert [each.first for each in log.refs] == [129, 145]
-        worker.close()
-        worker.close()
-        worker.request("major")
+        assert isinstance(worker.stop(), Done)
+        assert isinstance(worker.stop(), Done)
+        worker.request(log.policy)
         assert worker.wait_until_idle() is worker.last_outcome
         worker.audit()
 
@@ -372,12 +407,12 @@ def test_files_go_only_when_the_server_knows(tmp_path: Path) -> None:
         assert answer.wait(30)
 
     with SegmentLog(tmp_path, options()) as log, CompactionWorker(log, server=server) as worker:
-        worker.request("minor")
+        worker.request(DropDead())
         assert told.wait(30)
         # The list has moved on, the files are there.
         assert [each.number for each in log.refs] == [2, 7, 8]
         assert all((tmp_path / f"{number:016d}.segment").exists() for number in range(1, 9))
-        with pytest.raises(Busy, match="the worker is reporting"):
+        with pytest.raises(Busy, match="compaction runs"):
             worker.wait_until_idle(0.0)
         answer.set()
         worker.wait_until_idle()
@@ -388,7 +423,7 @@ def test_a_major_also_merges_across_what_it_dropped(tmp_path: Path) -> None:
     """Under a lease 1 and 3 wait for the file of 2; the worker looks again once the server knows that 2 is gone."""
     expected = filled(tmp_path, last=49, snapshot=48, live=[1, 2, 40])
     with SegmentLog(tmp_path, options()) as log, CompactionWorker(log) as worker:
-        worker.request("major")
+        worker.request(log.policy)
         worker.wait_until_idle()
         assert [(each.number, each.last) for each in log.refs] == [(1, 40), (4, 49)]
         expected.check_live(log)
@@ -401,13 +436,13 @@ def test_5_2_item_14_a_failed_group_does_not_discard_the_others_and_is_tried_aga
     seen: list[SegmentChanges] = []
     with SegmentLog(tmp_path, options()) as log, \
             CompactionWorker(log, server=lambda changes, outcome: seen.append(changes)) as worker:
-        worker.request("major")
-        outcome = worker.wait_until_idle()
-        assert isinstance(outcome, Done)
-        assert [failed.members for failed in outcome.stats.failed] == [(1, 2, 3, 4)]
+        worker.request(log.policy)
+        report = report_of(worker.wait_until_idle())
+        assert report is not None
+        assert [failed.members for failed in report.failed] == [(1, 2, 3, 4)]
         assert [each.members for each in seen[0].merged] == [(5, 6)]
         flip_byte(path, place)
-        worker.request("major")
+        worker.request(log.policy)
         worker.wait_until_idle()
         assert [each.members for each in seen[-1].merged] == [(1, 2, 3, 4)]
         expected.check_live(log)
@@ -421,12 +456,12 @@ def test_a_server_that_fails_ends_neither_the_worker_nor_the_removal(tmp_path: P
         raise raised.pop(0)
 
     with SegmentLog(tmp_path, options()) as log, CompactionWorker(log, server=server) as worker:
-        worker.request("minor")
+        worker.request(DropDead())
         outcome = worker.wait_until_idle()
         assert isinstance(outcome, Failed)
         assert isinstance(outcome.error, TaskFailed)
         assert not (tmp_path / f"{1:016d}.segment").exists()
-        worker.request("minor")
+        worker.request(DropDead())
         outcome = worker.wait_until_idle()
         assert isinstance(outcome, Failed)
         assert isinstance(outcome.error, NotFound)
@@ -442,14 +477,15 @@ def test_closing_cancels_what_runs_and_a_closed_log_is_no_surprise(tmp_path: Pat
         entered.set()
         assert go_on.wait(30)
         try:
-            worker.close()
+            worker.stop()
         except Busy as error:
             refused.append(error)
 
     worker = CompactionWorker(log, executor=Moments(act))
-    worker.request("major")
+    worker.start()
+    worker.request(log.policy)
     assert entered.wait(30)
-    closer = threading.Thread(target=worker.close)
+    closer = threading.Thread(target=worker.stop)
     closer.start()
     go_on.set()
     closer.join(30)
@@ -458,17 +494,18 @@ def test_closing_cancels_what_runs_and_a_closed_log_is_no_surprise(tmp_path: Pat
     expected.check(log)
     log.close()
     late = CompactionWorker(log)
-    late.request("minor")
+    late.start()
+    late.request(DropDead())
     assert isinstance(late.wait_until_idle(), Failed)
-    late.close()
+    assert isinstance(late.stop(), Done)
 
 
 def test_many_threads_may_ask_at_once(tmp_path: Path) -> None:
     expected = filled(tmp_path, last=200, snapshot=150, live=[1, 20, 40, 60, 80, 100, 120, 140])
     with SegmentLog(tmp_path, options()) as log, CompactionWorker(log) as worker:
-        kinds: tuple[CompactionKind, ...] = ("minor", "auto", "major")
+        kinds: tuple[CompactionPolicy | None, ...] = (DropDead(), None, log.policy)
 
-        def ask(kind: CompactionKind) -> None:
+        def ask(kind: CompactionPolicy | None) -> None:
             for _ in range(50):
                 worker.request(kind)
 
