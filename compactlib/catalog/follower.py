@@ -6,22 +6,21 @@ nudges it, for instance on a notification that a host's store does have. One loo
 
 from __future__ import annotations
 
-import threading
-from typing import Self
-
 from compactlib.catalog.service import CatalogService
 from compactlib.catalog.timestamp import milliseconds
 from compactlib.clock import Clock
 from compactlib.errors import InvalidInput
 from compactlib.observe import Observer
-from compactlib.runtime import Turns
+from compactlib.outcome import Done, Skipped
+from compactlib.runtime import ServiceFace, WorkService
+from compactlib.runtime.work_service import Job
 
-_FOLLOW_FAILED = "catalog_follow_failed"
 _LONGEST_DELAY_SECONDS = 10.0
+_LOOK = "look"
 
 
-class LogFollower:
-    """Keeps a service's view up to date; use it in a `with`. `nudge` may be called from any thread.
+class LogFollower(ServiceFace):
+    """A `Service` that keeps a catalog up to date. `nudge` may be called from any thread.
 
     A look that fails, whatever it raises, is told to the observer (`catalog_follow_failed`), kept in `last_error`, and
     made again after a growing delay, at the latest after ten seconds: a store that is away for a while, and damage that
@@ -39,57 +38,22 @@ class LogFollower:
 
     def __init__(self, service: CatalogService, *, interval_seconds: float = 0.1,
                  observer: Observer | None = None, clock: Clock | None = None) -> None:
-        if not milliseconds(interval_seconds, name="interval_seconds") or interval_seconds > threading.TIMEOUT_MAX:
+        if not milliseconds(interval_seconds, name="interval_seconds"):
             raise InvalidInput(f"interval_seconds is {interval_seconds}; give more than 0")
-        self._service = service
-        self._interval = interval_seconds
-        self._turns = Turns(self._look, name="catalog-follower", event=_FOLLOW_FAILED, clock=clock,
-                            observer=observer, first_delay_seconds=min(interval_seconds, _LONGEST_DELAY_SECONDS),
-                            max_delay_seconds=_LONGEST_DELAY_SECONDS)
-
-    @property
-    def last_error(self) -> BaseException | None:
-        """What the last look that failed raised, if every look since then has failed as well; else `None`."""
-        return self._turns.last_error if self._turns.failures_in_a_row or not self._turns.is_running else None
-
-    def start(self) -> None:
-        """Begin to look; starting again does nothing.
-
-        Raises:
-            Closed: it was stopped.
-        """
-        self._turns.start()
+        self._catalog = service
+        self._service = WorkService("the follower of the catalog", event="catalog_follow_failed", clock=clock,
+                                    observer=observer, retry_seconds=min(interval_seconds, _LONGEST_DELAY_SECONDS),
+                                    max_retry_seconds=_LONGEST_DELAY_SECONDS)
+        self._service.add(_LOOK, self._look, every_seconds=interval_seconds)
 
     def nudge(self) -> None:
         """Look now."""
-        self._turns.wake()
+        self._service.request(_LOOK)
 
-    def stop(self) -> None:
-        """End after the look at hand; stopping again does nothing.
-
-        Raises:
-            Busy: called by a listener of the service, inside a look; it ends after that look.
-        """
-        self._turns.stop()
-
-    def audit(self) -> None:
-        """Check that it still looks, if it should.
-
-        Raises:
-            CompactlibError: its thread has ended although nobody stopped it.
-        """
-        self._turns.audit()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def _look(self) -> float:
-        self._service.poll()
-        return self._interval
+    def _look(self, job: Job) -> Done[int] | Skipped:
+        """Take in what is new; how many versions."""
+        found = self._catalog.poll()
+        return Done(found) if found else Skipped(f"version {self._catalog.history.latest} is the latest still")
 
     def __repr__(self) -> str:
-        return f"LogFollower({self._service!r}, {self._turns!r})"
+        return f"LogFollower({self._catalog!r}, {self._service!r})"

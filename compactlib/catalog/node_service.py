@@ -7,10 +7,13 @@ what comes of it. `docs/catalog-protocol.md` shows one at work.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import NoneType
+from typing import TypeAlias
 
+from compactlib.arguments import require_method, require_type
+from compactlib.catalog.arguments import printed, whole
 from compactlib.catalog.effects import (
     Broke,
     CancelCall,
@@ -50,22 +53,21 @@ from compactlib.catalog.outbox import NodeOptions
 from compactlib.catalog.round_report import RoundReport, Trigger
 from compactlib.catalog.transport import Transport
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import AuditFailed, Closed, CompactlibError, InvalidInput
+from compactlib.errors import AuditFailed, Closed, CompactlibError
 from compactlib.observe import Observer
-from compactlib.outcome import Skipped
-from compactlib.runtime import DaemonThreads, telling
-
-_LOGGER = logging.getLogger("compactlib.catalog")
+from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.runtime import AsyncServiceFace, AsyncWork, KeptTask
 
 
-class CompactionService:
-    """Runs one node. An `ElectionListener`; use it with `async with`, or call `start` and `stop`.
+class CompactionService(AsyncServiceFace):
+    """An `AsyncService` that runs one node, and an `ElectionListener`.
 
-    `elected`, `topology_is` and `watermark_moved` may be called from any thread; they return at once.
+    `elected`, `topology_is` and `watermark_moved` may be called from any thread; they return at once. A node lives
+    once: after `stop` a new service, with a new incarnation, takes its place.
 
     Args:
         me: this node, in this life.
-        host: the database around it; called from worker threads.
+        host: the database around it; called from worker threads, whose end `stop` waits for.
         transport: to the other nodes.
         options: the waits.
         clock: only its `monotonic()` is asked.
@@ -73,28 +75,26 @@ class CompactionService:
         host_threads: how many calls of the host may run at once; calls that hang take one each.
 
     Raises:
-        InvalidInput: there are no threads.
+        InvalidInput: there are no threads, or an argument is of another type.
     """
 
     def __init__(self, me: NodeId, host: CatalogHost, transport: Transport, *, options: NodeOptions | None = None,
                  clock: Clock | None = None, observer: Observer | None = None, host_threads: int = 8) -> None:
-        if host_threads < 1:
-            raise InvalidInput(f"host_threads is {host_threads}; give at least 1")
+        require_type("me", me, NodeId, "a NodeId")
+        require_method("host", host, "report", "zones", "publish", "confirm", "plan", "compact")
+        require_method("transport", transport, "start", "send", "close")
+        require_type("options", options, (NodeOptions, NoneType), "NodeOptions")
+        whole("host_threads", host_threads, lowest=1)
+        self._work = AsyncWork(f"node {me}", event="catalog_node_failed", threads=host_threads, observer=observer)
         self._node = CatalogNode(me, options)
         self._host = host
         self._transport = transport
         self._clock = clock or SystemClock()
-        self._observer = telling(observer)
-        self._workers = DaemonThreads(host_threads, f"catalog-{me.name}")
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._calls: dict[int, asyncio.Task[None]] = {}
-        self._waiting: list[tuple[int, asyncio.Future[RoundReport | Skipped]]] = []
+        self._calls: dict[int, KeptTask] = {}
+        self._waiting: list[tuple[int, asyncio.Future[RoundOutcome]]] = []
         self._last: RoundReport | None = None
-        self._last_error: BaseException | None = None
-        self._failures = 0
-        self._stopping: asyncio.Task[None] | None = None
-        self._stopped = False
+        self._has_lived = False
 
     @property
     def node(self) -> CatalogNode:
@@ -106,63 +106,22 @@ class CompactionService:
         """The report of the last round that this node coordinated."""
         return self._last
 
-    @property
-    def last_error(self) -> BaseException | None:
-        """What was raised last that nobody expected, by the node, the transport or the host; the service went on."""
-        return self._last_error
-
-    @property
-    def failures(self) -> int:
-        """How often that happened."""
-        return self._failures
-
-    async def start(self) -> None:
-        """Begin to take part; starting again does nothing.
-
-        Raises:
-            Closed: it was stopped.
-            StorageError: the transport cannot listen; start it again when it can.
-        """
-        if self._stopped:
+    async def _begin(self) -> None:
+        if self._has_lived:
             raise Closed(f"{self._node.me} was stopped; make a new service")
-        if self._loop is not None:
-            return
-        self._loop = asyncio.get_running_loop()
-        try:
-            await self._transport.start(self._arrived)
-        except BaseException:
-            self._loop = None
-            raise
+        await self._transport.start(self._arrived)
 
-    async def stop(self) -> None:
-        """Give up what runs, tell who waits for it, and stop. Stopping again waits until it has stopped.
-
-        Calls of the host that hang are not waited for; they run in daemon threads, which keep no process from ending.
-        """
-        if self._stopping is None:
-            self._stopping = asyncio.get_running_loop().create_task(self._stop())
-        await asyncio.shield(self._stopping)
-
-    async def _stop(self) -> None:
+    async def _end(self) -> None:
+        self._has_lived = True
         self._handle(Stop())
-        self._stopped = True
         for timer in self._timers.values():
             timer.cancel()
-        calls = list(self._calls.values())
-        for call in calls:
-            call.cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
-        try:
-            await self._transport.close()
-        finally:
-            self._workers.close()
+        await self._transport.close()
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
+    async def _pending(self) -> Sequence[Outcome[RoundReport]]:
+        """A round, if this node coordinates; it takes part from now on, if it was not started."""
+        await self._work.start(self._begin)
+        return (await self.compact_now(),)
 
     # ---- what the host tells
 
@@ -173,8 +132,8 @@ class CompactionService:
             InvalidInput: the term is below 1, or there is no name.
             Closed: the service is not running.
         """
-        if term < 1 or not coordinator:
-            raise InvalidInput(f"term {term}, coordinator {coordinator!r}: terms count from 1 and have a coordinator")
+        whole("the term", term, lowest=1)
+        printed("the coordinator's name", coordinator)
         self._hand_in(Elected(term, coordinator))
 
     def topology_is(self, topology: Topology) -> None:
@@ -183,6 +142,7 @@ class CompactionService:
         Raises:
             Closed: the service is not running.
         """
+        require_type("topology", topology, Topology, "a Topology")
         self._hand_in(TopologyIs(topology))
 
     def watermark_moved(self) -> None:
@@ -193,19 +153,20 @@ class CompactionService:
         """
         self._hand_in(Triggered(Trigger.WATERMARK_MOVED))
 
-    async def compact_now(self) -> RoundReport | Skipped:
-        """Start a round, or wait for the one after that which runs; its report. In the event loop's thread.
+    async def compact_now(self) -> RoundOutcome:
+        """Start a round, or wait for the one after that which runs. In the event loop's thread.
 
-        `Skipped` says that this node does not coordinate, or stopped to before the round ended.
+        `Done` has the report of a round that came to its end: its `compaction` says whether history was cut, and if not
+        what holds it. `Skipped`: this node does not coordinate, or stopped to before the round ended. `Failed`: one of
+        the round's processes did, whose report is `last_round`, or something was raised that nobody expected.
 
         Raises:
             Closed: the service is not running.
-            HostFailed: something was raised that nobody expected, see `last_error`; the node goes on.
         """
-        self._running_loop()
+        self._require_running()
         if not self._node.coordinating:
             return Skipped(f"{self._node.me.name} is not the coordinator; {self._node.coordinator or 'nobody'} is")
-        waiting: asyncio.Future[RoundReport | Skipped] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[RoundOutcome] = asyncio.get_running_loop().create_future()
         running = self._node.running
         self._waiting.append((0 if running is None else running.number + 1, waiting))
         self._handle(Triggered(Trigger.MANUAL))
@@ -213,28 +174,20 @@ class CompactionService:
 
     # ---- the loop
 
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None or self._stopped:
-            raise Closed(f"{self._node.me} is not running: {'it was stopped' if self._stopped else 'start it first'}")
-        return self._loop
+    def _require_running(self) -> None:
+        if not self._work.is_running:
+            raise Closed(f"{self._node.me} is not running: "
+                         f"{'it was stopped' if self._work.is_stopping else 'start it first'}")
 
     def _hand_in(self, event: Event) -> None:
-        loop = self._running_loop()
-        try:
-            here = asyncio.get_running_loop() is loop
-        except RuntimeError:
-            here = False
-        if here:
-            self._handle(event)
-        else:
-            loop.call_soon_threadsafe(self._handle, event)
+        self._require_running()
+        self._work.hand_in(partial(self._handle, event), type(event).__name__)
 
     def _arrived(self, sender: str, message: Message) -> None:
-        self._handle(Received(sender, message))
+        if self._work.is_running:
+            self._handle(Received(sender, message))
 
     def _handle(self, event: Event) -> None:
-        if self._stopped:
-            return
         if isinstance(event, TimerFired):
             self._timers.pop(event.name, None)
         try:
@@ -252,17 +205,12 @@ class CompactionService:
             self._resolve(Skipped(f"{self._node.me.name} stopped being the coordinator before the round ended"),
                           self._waiting[-1][0])
 
-    def _failed(self, error: BaseException, what: str) -> None:
+    def _failed(self, error: Exception, what: str) -> None:
         """Keep and tell what nobody expected, and go on; whoever waits for a round is not left waiting."""
-        self._last_error = error
-        self._failures += 1
-        _LOGGER.warning("%s: %s raised %r; the node goes on", self._node.me, what, error, exc_info=error)
-        self._observer.event("catalog_node_failed", {"what": what, "error": type(error).__name__,
-                                                     "message": str(error)})
-        waiting, self._waiting = self._waiting, []
-        for _, future in waiting:
-            if not future.done():
-                future.set_exception(HostFailed(call=what, kind=type(error).__name__, detail=str(error)))
+        self._work.note(error, what)
+        if self._waiting:
+            broke = HostFailed(call=what, kind=type(error).__name__, detail=str(error))
+            self._resolve(Failed(broke, changed="unknown"), self._waiting[-1][0])
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -281,30 +229,30 @@ class CompactionService:
             case Tell():
                 self._told(effect.report)
             case Note():
-                self._observer.event(effect.name, effect.fields)
+                self._work.observer.event(effect.name, effect.fields)
             case _:
-                self._start_call(effect)
+                self._calls[effect.ticket] = self._work.spawn(self._call(effect), type(effect).__name__)
 
     def _send(self, effect: Send) -> None:
-        if effect.to == self._node.me.name:
-            self._running_loop().call_soon(self._arrived, effect.to, effect.message)
-        else:
+        if effect.to != self._node.me.name:
             self._transport.send(effect.to, effect.message)
+        elif self._work.is_running:
+            self._work.later(0.0, partial(self._arrived, effect.to, effect.message), "Send")
 
     def _set_timer(self, effect: SetTimer) -> None:
         old = self._timers.pop(effect.name, None)
         if old is not None:
             old.cancel()
-        wait = max(0.0, effect.at - self._clock.monotonic())
-        self._timers[effect.name] = self._running_loop().call_later(wait, self._handle, TimerFired(effect.name))
+        self._timers[effect.name] = self._work.later(
+            effect.at - self._clock.monotonic(), partial(self._handle, TimerFired(effect.name)), effect.name)
 
     def _told(self, report: RoundReport) -> None:
         self._last = report
-        self._observer.event("catalog_round", {"report": report})
+        self._work.observer.event("catalog_round", {"report": report})
         if Trigger.MANUAL in report.triggers:
-            self._resolve(report, report.round.number)
+            self._resolve(_outcome_of(report), report.round.number)
 
-    def _resolve(self, answer: RoundReport | Skipped, number: int) -> None:
+    def _resolve(self, answer: RoundOutcome, number: int) -> None:
         """Answer those who wait for this round or an earlier one."""
         waiting, self._waiting = self._waiting, []
         for first, future in waiting:
@@ -315,12 +263,9 @@ class CompactionService:
 
     # ---- calls of the host
 
-    def _start_call(self, effect: HostCall) -> None:
-        self._calls[effect.ticket] = self._running_loop().create_task(self._call(effect))
-
     async def _call(self, effect: HostCall) -> None:
         try:
-            event = await asyncio.wrap_future(self._workers.future(self._calling(effect)))
+            event = await self._work.call(self._calling(effect))
         except CompactlibError as error:
             event = Broke(effect.ticket, error)
         except Exception as error:  # whatever a host may raise must not end the node
@@ -328,7 +273,6 @@ class CompactionService:
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # SystemExit, for example: the round ends, and then the loop
-            self._last_error = error
             self._ended(effect, self._broke(effect, error))
             raise
         self._ended(effect, event)
@@ -339,7 +283,8 @@ class CompactionService:
 
     def _ended(self, effect: HostCall, event: Event) -> None:
         self._calls.pop(effect.ticket, None)
-        self._handle(event)
+        if self._work.is_running:
+            self._handle(event)
 
     def _calling(self, effect: HostCall) -> Callable[[], Event]:
         host, ticket = self._host, effect.ticket
@@ -363,9 +308,21 @@ class CompactionService:
         Raises:
             AuditFailed: something does not hold that must; this is a bug.
         """
+        super().audit()
         self._node.audit()
         if self._waiting and not self._node.coordinating:
             raise AuditFailed(f"{len(self._waiting)} callers wait for a round of {self._node!r}")
 
     def __repr__(self) -> str:
         return f"CompactionService({self._node!r})"
+
+
+RoundOutcome: TypeAlias = Done[RoundReport] | Skipped | Failed
+"""What a round came to."""
+
+
+def _outcome_of(report: RoundReport) -> RoundOutcome:
+    if not report.errors:
+        return Done(report)
+    one_is_done = isinstance(report.compaction, Done) or isinstance(report.publication, Done)
+    return Failed(report.errors[0], changed="partly" if one_is_done else "no")

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import ssl
 from collections import deque
 from collections.abc import Mapping
+from functools import partial
 from typing import TypeAlias
 
 import attrs
@@ -27,9 +27,7 @@ from compactlib.catalog.model import NodeId
 from compactlib.catalog.transport import Receive
 from compactlib.errors import Closed, CompactlibError, InvalidInput, StorageError, Unsupported
 from compactlib.observe import Observer
-from compactlib.runtime import telling
-
-_LOGGER = logging.getLogger("compactlib.catalog")
+from compactlib.runtime import AsyncWork, KeptTask, telling
 
 Address: TypeAlias = tuple[str, int]
 """A host and a port; port 0 lets the system choose when listening."""
@@ -91,25 +89,23 @@ class TcpTransport:
         self._observer = telling(observer)
         self._server_tls = server_tls
         self._client_tls = client_tls
+        self._work = AsyncWork(f"the transport of {me}", event="catalog_connection_failed", threads=1,
+                               observer=observer)
         self._links: dict[str, _Link] = {}
         self._peers: dict[str, Address] = dict(peers or {})
         self._server: asyncio.Server | None = None
-        self._incoming: set[asyncio.Task[None]] = set()
-        self._receive: Receive | None = None
-        self._ending: set[asyncio.Task[None]] = set()
-        self._last_error: BaseException | None = None
-        self._failures = 0
+        self._incoming = 0
         self._closed = False
 
     @property
     def last_error(self) -> BaseException | None:
         """What ended a connection last that nobody expected; the others, and the next one to that node, go on."""
-        return self._last_error
+        return self._work.last_error
 
     @property
     def failures(self) -> int:
         """How often that happened."""
-        return self._failures
+        return self._work.failures
 
     @property
     def address(self) -> Address:
@@ -126,10 +122,7 @@ class TcpTransport:
     def set_peers(self, peers: Mapping[str, Address]) -> None:
         """Replace the addresses: links to nodes that are gone or have moved are closed."""
         for name in [name for name in self._links if self._peers.get(name) != peers.get(name)]:
-            link = self._links.pop(name)
-            link.close()
-            self._ending.add(link.task)
-            link.task.add_done_callback(self._ending.discard)
+            self._links.pop(name).task.cancel()
         self._peers = dict(peers)
 
     async def start(self, receive: Receive) -> None:
@@ -139,18 +132,21 @@ class TcpTransport:
             Closed: it was closed.
             StorageError: the address cannot be listened on.
         """
+        await self._work.start(partial(self._begin, receive))
+
+    async def _begin(self, receive: Receive) -> None:
         if self._closed:
             raise Closed("the transport was closed; make a new one")
-        self._receive = receive
         try:
-            self._server = await asyncio.start_server(self._accept, *self._listen, ssl=self._server_tls)
+            self._server = await asyncio.start_server(partial(self._accept, receive), *self._listen,
+                                                      ssl=self._server_tls)
         except OSError as error:
             raise StorageError.from_os(error, "listen on", "{}:{}".format(*self._listen)) from None
 
     def send(self, to: str, message: Message) -> None:
         """See `Transport.send`."""
         address = self._peers.get(to)
-        if self._closed or address is None:
+        if address is None or not self._work.is_running:
             self._lost(to, "no address is known" if address is None else "the transport is closed")
             return
         try:
@@ -166,36 +162,36 @@ class TcpTransport:
     async def close(self) -> None:
         """See `Transport.close`."""
         self._closed = True
-        if self._server is not None:
-            self._server.close()
-        for link in self._links.values():
-            link.close()
-        running = [*self._incoming, *self._ending, *(link.task for link in self._links.values())]
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-        self._links.clear()
+        await self._work.stop(self._end)
         if self._server is not None:
             await self._server.wait_closed()
 
+    async def _end(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        self._links.clear()
+
     # ---- incoming
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._incoming.add(task)
+    def _accept(self, receive: Receive, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self._work.is_running:
+            writer.close()
+        elif self._incoming >= self._options.max_connections:
+            self._observer.event("catalog_connection_ended", {"error": "too many connections"})
+            writer.close()
+        else:
+            self._incoming += 1
+            self._work.spawn(self._incoming_from(receive, reader, writer), "a connection from another node")
+
+    async def _incoming_from(self, receive: Receive, reader: asyncio.StreamReader,
+                             writer: asyncio.StreamWriter) -> None:
         try:
-            if len(self._incoming) > self._options.max_connections:
-                self._observer.event("catalog_connection_ended", {"error": "too many connections"})
-                return
-            await self._serve(reader, writer)
-        except asyncio.CancelledError:
-            pass  # the transport is closing
+            await self._serve(receive, reader, writer)
         finally:
-            self._incoming.discard(task)
+            self._incoming -= 1
             await _close(writer)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, receive: Receive, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         where = str(writer.get_extra_info("peername"))
         try:
             async with asyncio.timeout(self._options.hello_seconds):
@@ -205,15 +201,15 @@ class TcpTransport:
             if hello.cluster != self._hello.cluster:
                 raise WrongCluster(expected=f"cluster {self._hello.cluster!r}", found=f"cluster {hello.cluster!r}",
                                    address=where)
-            while await self._read_message(reader, hello.node.name):
+            while await self._read_message(receive, reader, hello.node.name):
                 pass
         except (CompactlibError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             self._observer.event("catalog_connection_ended", {"address": where, "error": _told(error)})
         except Exception as error:  # a bug, ours or of whoever receives: it ends this connection and nothing else
-            self._failed(error)
             self._observer.event("catalog_connection_ended", {"address": where, "error": _told(error)})
+            raise
 
-    async def _read_message(self, reader: asyncio.StreamReader, sender: str) -> bool:
+    async def _read_message(self, receive: Receive, reader: asyncio.StreamReader, sender: str) -> bool:
         """Take in one frame; whether there was one."""
         frame = await self._read_frame(reader, sender)
         if frame is None:
@@ -226,9 +222,8 @@ class TcpTransport:
             if refusal is not None:
                 self.send(sender, refusal)
             return True
-        assert self._receive is not None
         if not isinstance(message, Hello):
-            self._receive(sender, message)
+            receive(sender, message)
         return True
 
     async def _read_hello(self, reader: asyncio.StreamReader, where: str) -> Hello:
@@ -276,11 +271,6 @@ class TcpTransport:
                 raise
         return reader, writer
 
-    def _failed(self, error: BaseException) -> None:
-        self._last_error = error
-        self._failures += 1
-        _LOGGER.warning("a connection of %s raised %r; the transport goes on", self._hello.node, error, exc_info=error)
-
     def _lost(self, to: str, why: str, count: int = 1) -> None:
         self._observer.count("catalog_messages_lost", count, {"to": to})
         self._observer.event("catalog_message_lost", {"to": to, "reason": why})
@@ -295,7 +285,8 @@ class _Link:
         self._address = address
         self._queue: deque[bytes] = deque()
         self._filled = asyncio.Event()
-        self.task: asyncio.Task[None] = asyncio.get_running_loop().create_task(self._run())
+        self._pause = transport._options.min_pause_seconds
+        self.task: KeptTask = transport._work.spawn(self._run(), f"the link to {name}")
 
     def put(self, frame: bytes) -> None:
         """Queue a frame; the oldest is lost if there are too many."""
@@ -305,31 +296,32 @@ class _Link:
         self._queue.append(frame)
         self._filled.set()
 
-    def close(self) -> None:
-        """Stop sending."""
-        self.task.cancel()
-
     async def _run(self) -> None:
+        work, options = self._transport._work, self._transport._options
+        while work.is_running:
+            # What nobody expects ends one connection, and the next one is tried.
+            await work.retry(self._turn, f"the connection to {self._name}",
+                             first_pause_seconds=options.min_pause_seconds,
+                             longest_pause_seconds=options.max_pause_seconds)
+
+    async def _turn(self) -> None:
+        """One connection, from the first message to be sent to its end."""
         options = self._transport._options
-        pause = options.min_pause_seconds
-        while True:
-            await self._filled.wait()
+        await self._filled.wait()
+        try:
+            reader, writer = await self._transport.connect(self._name, self._address)
+            self._pause = options.min_pause_seconds
             try:
-                reader, writer = await self._transport.connect(self._name, self._address)
-                pause = options.min_pause_seconds
-                try:
-                    await self._write(reader, writer)
-                finally:
-                    await _close(writer)
-            except (CompactlibError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
-                self._drop(f"no connection: {_told(error)}")
-            except Exception as error:  # a bug: it ends this connection, and the next one is tried
-                self._transport._failed(error)
-                self._drop(f"the connection failed: {_told(error)}")
-            else:
-                continue
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, options.max_pause_seconds)
+                await self._write(reader, writer)
+            finally:
+                await _close(writer)
+        except (CompactlibError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+            self._drop(f"no connection: {_told(error)}")
+            await asyncio.sleep(self._pause)
+            self._pause = min(2 * self._pause, options.max_pause_seconds)
+        except Exception as error:
+            self._drop(f"the connection failed: {_told(error)}")
+            raise
 
     async def _write(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Send what is queued until the other side hangs up, which shows at once because it never sends anything."""

@@ -12,6 +12,7 @@ from compactlib.catalog.service import CatalogService
 from compactlib.errors import Busy, Closed, InvalidInput
 from compactlib.kv import MemoryStore
 from compactlib.observe import RecordingObserver
+from compactlib.outcome import Done, Failed, Skipped
 from compactlib.testing.kv_faults import FaultyStore, KVFault
 from tests.catalog.services import INITIAL, cut, service_in
 
@@ -25,8 +26,8 @@ def test_what_others_append_is_taken_in() -> None:
             follower.nudge()
             assert reader.wait_ready(number + 1, 30).version == number + 1
         cut(writer, 3)
-        assert "running" in repr(follower)
-    assert "stopped" in repr(follower)
+        follower.audit()
+    assert isinstance(follower.stop(), Done)
 
 
 def test_it_looks_by_itself_too() -> None:
@@ -74,8 +75,10 @@ def test_whatever_a_look_raises_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> N
         writer.execute(INITIAL, wait=False)
         assert reader.wait_ready(1, 30).version == 1
         follower.audit()
-    failed = [fields["error"] for name, fields in observer.events if name == "catalog_follow_failed"]
-    assert failed == ["RecursionError", "KeyError"]
+        assert isinstance(follower.last_error, KeyError)
+        assert follower.failures == 2
+    failed = [fields["message"] for name, fields in observer.events if name == "catalog_follow_failed"]
+    assert ["RecursionError" in failed[0], "KeyError" in failed[1], len(failed)] == [True, True, 2]
 
 
 def test_a_listener_may_stop_the_follower() -> None:
@@ -95,17 +98,37 @@ def test_a_listener_may_stop_the_follower() -> None:
         writer.execute(INITIAL, wait=False)
         assert reader.wait_ready(1, 30).version == 1
     assert len(told) == 1
-    assert "stopped" in repr(follower)
 
 
 def test_it_runs_once() -> None:
     follower = LogFollower(service_in())
-    assert "not started" in repr(follower)
     follower.start()
     follower.start()
-    follower.stop()
-    follower.stop()
+    assert [type(follower.stop()) for _ in range(2)] == [Done, Done]
     with pytest.raises(Closed):
-        follower.start()
-    with pytest.raises(InvalidInput):
-        LogFollower(service_in(), interval_seconds=0)
+        follower.run_pending()
+    for wrong in (0, -1, float("nan"), "often"):
+        with pytest.raises(InvalidInput):
+            LogFollower(service_in(), interval_seconds=wrong)  # type: ignore[arg-type]
+
+
+def test_without_a_thread_it_looks_when_it_is_asked_to() -> None:
+    store = MemoryStore()
+    writer, reader = service_in(store, seed=1), service_in(store, seed=2)
+    follower = LogFollower(reader, interval_seconds=3600)
+    writer.execute(INITIAL, wait=False)
+    assert follower.run_pending() == [Done(1)]
+    assert follower.run_pending() == []
+    follower.nudge()
+    [outcome] = follower.run_pending()
+    assert isinstance(outcome, Skipped)
+
+
+def test_a_service_that_is_closed_is_looked_at_no_more() -> None:
+    reader = service_in()
+    follower = LogFollower(reader, interval_seconds=3600)
+    reader.close()
+    [outcome] = follower.run_pending()
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, Closed)
+    assert follower.failures == 0

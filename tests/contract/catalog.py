@@ -2,33 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from compactlib.catalog import (
     Assignments,
+    CatalogPlan,
     CatalogService,
     CreateSchema,
+    CutReport,
     CutToBound,
     Factor,
     Floor,
     HybridClock,
     KeepSeconds,
     KeepVersions,
+    LogFollower,
     NodeId,
     NodeReport,
     Topology,
     UpdateLog,
+    ZoneResult,
 )
+from compactlib.catalog.messages import Message
+from compactlib.catalog.node_service import CompactionService
+from compactlib.catalog.outbox import NodeOptions
 from compactlib.catalog.timestamp import Timestamp
+from compactlib.catalog.transport import Receive
+from compactlib.catalog.transport_memory import MemoryHub, MemoryTransport
 from compactlib.catalog.update_log import DEFAULT_CHUNK_BYTES
 from compactlib.clock import ManualClock
 from compactlib.contract import Policy
+from compactlib.errors import Closed
 from compactlib.files import Files
-from compactlib.kv import Condition, Delete, MemoryStore, Put
-from compactlib.testing import CompactionFactory
+from compactlib.kv import Condition, Delete, MemoryStore, Put, Versioned
+from compactlib.observe import Observer
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.testing import (
+    AsyncServiceFactory,
+    AsyncServiceHooks,
+    CompactionFactory,
+    ServiceFactory,
+    ServiceHooks,
+)
 from tests.catalog.cases import given, history, report
+from tests.catalog.protocol import HOLD
+from tests.catalog.services import service_in
 
 VERSIONS = 6
 PARTITION = b"catalog"
@@ -136,6 +157,94 @@ class SplitCatalogs(Catalogs):
 
 
 COMPACTIONS = [Catalogs(), SplitCatalogs()]
+
+class TwoNodes(MemoryTransport):
+    """Elects its node the coordinator of two, of which the other one never answers."""
+
+    def __init__(self, hooks: AsyncServiceHooks) -> None:
+        super().__init__(MemoryHub(), "a")
+        self.hooks = hooks
+        self.service: CompactionService | None = None
+
+    async def start(self, receive: Receive) -> None:
+        await super().start(receive)
+        if self.service is not None:
+            self.service.topology_is(Topology.of("a", "b"))
+            self.service.elected(1, "a")
+
+    def send(self, to: str, message: Message) -> None:
+        self.hooks.decides()
+
+
+class Host:
+    """A host of whom nothing is cut."""
+
+    def report(self) -> NodeReport:
+        return report("a")
+
+    def zones(self, since: Timestamp) -> Mapping[int, int]:
+        return {}
+
+    def publish(self, zone: int, partitions: int, time: Timestamp) -> ZoneResult:
+        return ZoneResult(zone)
+
+    def confirm(self, topology: Topology) -> bool:
+        return True
+
+    def plan(self, reports: tuple[NodeReport, ...], topology: Topology, term: int) -> CatalogPlan:
+        return HOLD
+
+    def compact(self, plan: CatalogPlan) -> Done[CutReport] | Skipped | Failed:
+        return Skipped("nothing is cut")
+
+
+class Nodes(AsyncServiceFactory):
+    """Nodes of the coordinated round. What a host does it does in threads, which nobody can cancel."""
+
+    has_wait = False
+
+    async def make(self, folder: Path, hooks: AsyncServiceHooks, *, observer: Observer) -> CompactionService:
+        transport = TwoNodes(hooks)
+        options = NodeOptions(collect_seconds=0.05, retry_seconds=0.02, interval_seconds=0.05)
+        service = CompactionService(NodeId("a"), Host(), transport, options=options, observer=observer)
+        transport.service = service
+        return service
+
+    async def wake(self, service: CompactionService) -> None:
+        with contextlib.suppress(Closed):
+            service.watermark_moved()
+
+
+ASYNC_SERVICES = [Nodes()]
+
+
+class LookedAt(MemoryStore):
+    """A store that tells its hooks of each look at the log's end."""
+
+    hooks: ServiceHooks | None = None
+
+    def get(self, partition: bytes, key: bytes) -> Versioned:
+        if self.hooks is not None and key == b"earliest":
+            self.hooks.decides()
+        return super().get(partition, key)
+
+
+class Followers(ServiceFactory):
+    """Followers of a log to which nothing is appended."""
+
+    has_budget = False
+
+    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> LogFollower:
+        store = LookedAt()
+        follower = LogFollower(service_in(store), interval_seconds=0.05, observer=observer)
+        store.hooks = hooks
+        return follower
+
+    def wake(self, service: LogFollower) -> None:
+        service.nudge()
+
+
+SERVICES = [Followers()]
 
 SITUATIONS = [(8, 0, 60, "ABC"), (8, 0, 60, "AB"), (8, 6, 60, "ABC"), (8, 0, 1, "ABC"), (0, 0, 1000, "ABC"),
               (8, 2, 1000, "ABC")]
