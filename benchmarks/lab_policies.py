@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from random import Random
 from typing import Any
 
 import attrs
 
-from compactlib.blobstore import CompactionPolicy, policy_named
+from compactlib.blobstore import CostBenefit, DChoices, ExpiryForecast, Greedy, Policy, StatsBased
 from compactlib.lab import (
     BlobSettings,
     Bursts,
@@ -53,10 +52,8 @@ def _run(experiments: Iterable[Experiment], skip: float = 0.5) -> Comparison:
 def blob_policies() -> Table:
     """Each policy on each workload: a log of 400 segments of 32 records, three quarters full, second half."""
     trigger: dict[str, Any] = {"min_used_fraction": 0.0, "min_reclaimed_segments": 4}
-    policies: list[CompactionPolicy] = [
-        policy_named(name, **trigger) for name in ("greedy", "cost_benefit", "stats_based", "expiry_forecast")]
-    policies += [policy_named("d_choices", **trigger, random=Random(1)),
-                 OldestFirst(min_used_fraction=0.0, min_reclaimed_segments=4)]
+    policies: list[Policy] = [Greedy(**trigger), CostBenefit(**trigger), StatsBased(**trigger),
+                              ExpiryForecast(**trigger), DChoices(**trigger, seed=1), OldestFirst(**trigger)]
     shape: dict[str, Any] = {"keys": 9_600, "writes": 50_000}
     workloads: list[Workload] = [
         Uniform(**shape), HotCold(**shape), Zipf(**shape), Bursts(**shape, every=8_000, burst_keys=1_500),

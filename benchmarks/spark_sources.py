@@ -29,16 +29,16 @@ import attrs
 from measure import Figure, alternate, report
 from raftlog_compaction import build_log
 
-from compactlib.blobstore import BlobStore, BlobStoreConfig, RecordFlag, RecordKind
+from compactlib.blobstore import BlobReader, BlobStore, BlobStoreConfig, RecordFlag, RecordKind
 from compactlib.blobstore.records import check_record, check_whole, content_range
 from compactlib.blobstore.segment import SegmentFile
-from compactlib.blobstore.store_reader import kept_offsets, look_at_store
+from compactlib.blobstore.store_reader import kept_offsets
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.raftlog import LogReader, SegmentReader
 from compactlib.raftlog.names import segment_name
 from compactlib.spark import local_session, register
-from compactlib.staging import CommittedRanges, Record, StagingArea
+from compactlib.staging import CommittedRanges, Record, Repository
 from compactlib.staging.parquet import ParquetFormat
 
 if TYPE_CHECKING:
@@ -146,7 +146,8 @@ def blob_source(scratch: Path, megabytes: int, name: str, smallest: int, largest
 
     def loop() -> Counted:
         count = size = 0
-        look = look_at_store(folder)
+        with BlobReader(folder) as reader:
+            look = reader.look
         kept = kept_offsets(look.snapshot, now, now)
         for info in look.snapshot.segments:
             file = SegmentFile(folder / info.name.log_file)
@@ -166,7 +167,8 @@ def blob_source(scratch: Path, megabytes: int, name: str, smallest: int, largest
 
     def only_bytes() -> Counted:
         count = size = 0
-        look = look_at_store(folder)
+        with BlobReader(folder) as reader:
+            look = reader.look
         for info in look.snapshot.segments:
             file = SegmentFile(folder / info.name.log_file)
             for entry in look.snapshot.entries_of(info.name):
@@ -239,8 +241,8 @@ def branch_sources(scratch: Path, megabytes: int) -> Iterator[Source]:
                      value="value", loop=loop, only_bytes=None)
 
 
-def _area(store: SqliteStore, folder: Path) -> StagingArea:
-    return StagingArea(store, CommittedRanges(LocalObjects(folder), range_format=ParquetFormat(), cache_bytes=0))
+def _area(store: SqliteStore, folder: Path) -> Repository:
+    return Repository(store, CommittedRanges(LocalObjects(folder), range_format=ParquetFormat(), cache_bytes=0))
 
 
 def _key(number: int) -> bytes:

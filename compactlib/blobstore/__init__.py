@@ -26,6 +26,7 @@ from compactlib._lazy import load_lazily
 
 if TYPE_CHECKING:
     from compactlib.blobstore.best_range import SegmentRange, best_range
+    from compactlib.blobstore.blob_reader import BlobReader, ReaderStatus
     from compactlib.blobstore.buckets import BucketStatistics
     from compactlib.blobstore.compact_many import compact_many
     from compactlib.blobstore.compaction_log import CompactionLog, Phase
@@ -122,6 +123,7 @@ __all__ = [
     "BlobId",
     "BlobInfo",
     "BlobMissing",
+    "BlobReader",
     "BlobStore",
     "BlobStoreConfig",
     "BlobTooLarge",
@@ -172,6 +174,7 @@ __all__ = [
     "PurgeRules",
     "Questions",
     "ReclaimReport",
+    "ReaderStatus",
     "RecordFlag",
     "RecordKind",
     "RecoveryReport",
@@ -208,6 +211,7 @@ __all__ = [
 
 load_lazily(__name__, {
     ".best_range": ("SegmentRange", "best_range"),
+    ".blob_reader": ("BlobReader", "ReaderStatus"),
     ".buckets": ("BucketStatistics",),
     ".compact_many": ("compact_many",),
     ".compaction_log": ("CompactionLog", "Phase"),

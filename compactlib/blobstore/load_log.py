@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import attrs
@@ -82,6 +82,7 @@ class SegmentLoader:
         index_files: the offsets at which the folder's index files begin, by segment.
         repair: whether indexes that had to be made again are written to the disk.
         not_written: told of each that the disk did not take; it is made again at the next opening.
+        paths: files of segments that do not have their own name yet.
     """
 
     files: Files
@@ -91,6 +92,7 @@ class SegmentLoader:
     index_files: dict[SegmentName, list[int]]
     repair: bool = True
     not_written: Callable[[str, StorageError], None] = lambda place, error: None
+    paths: Mapping[SegmentName, str] = attrs.field(factory=dict)
 
     def load_sealed(self, name: SegmentName) -> LoadedSegment:
         """Open a segment that nothing is appended to any more.
@@ -153,7 +155,7 @@ class _Loading:
         self._useless: list[int] = []
         self.index: list[IndexSegment] = []
         self.cut_bytes = 0
-        path = os.path.join(loader.folder, name.log_file)
+        path = loader.paths.get(name) or os.path.join(loader.folder, name.log_file)
         expected = loader.descriptor.header(name)
         try:
             self.file = SegmentFile(path)

@@ -167,7 +167,7 @@ def _descriptor(folder: str, config: BlobStoreConfig, files: Files, clock: Clock
 def _load(folder: str, config: BlobStoreConfig, files: Files, clock: Clock, observer: LaterObserver,
           descriptor: Descriptor) -> tuple[LiveLog, RecoveryReport]:
     names, index_files = list_log(folder)
-    if names and _was_never_whole(folder, names[-1]):
+    if names and never_whole(folder, names[-1]):
         # The crash came while the segment was being created: no record was ever in it.
         files.unlink(os.path.join(folder, names.pop().log_file))
     def not_written(index: str, error: StorageError) -> None:
@@ -216,10 +216,14 @@ def _lost_segments(folder: str, removed: Iterable[str]) -> Iterator[CorruptData]
                           found="no such file")
 
 
-def _was_never_whole(folder: str, name: SegmentName) -> bool:
+def never_whole(folder: str, name: SegmentName) -> bool:
+    """Whether a segment's file ends before its header does: nothing was ever in it."""
     path = os.path.join(folder, name.log_file)
-    with open(path, "rb") as file:
-        data = file.read(SEGMENT_HEADER_BYTES + 1)
+    try:
+        with open(path, "rb") as file:
+            data = file.read(SEGMENT_HEADER_BYTES + 1)
+    except OSError as error:
+        raise StorageError.from_os(error, "read", path) from error
     if len(data) > SEGMENT_HEADER_BYTES:
         return False
     try:

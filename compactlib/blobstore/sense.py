@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping
+from typing import Protocol
 
 import attrs
 
 from compactlib.blobstore.breather import Breather
+from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.index_file import index_file_bytes
 from compactlib.blobstore.kept_statistics import BucketSettings, KeptStatistics
 from compactlib.blobstore.lifetimes import PurgeRules
@@ -150,7 +152,31 @@ class Sensor:
                 self._counting.release()
 
 
-def view_of(store: CompactableStore, snapshot: Snapshot, statistics: LogStatistics, history: PlanHistory,
+class Shown(Protocol):
+    """What a view tells of a store beside its log."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def incarnation(self) -> bytes:
+        """16 bytes that are its own."""
+
+    @property
+    def config(self) -> BlobStoreConfig:
+        """How it is kept."""
+
+    @property
+    def segment_bytes(self) -> int:
+        """Capacity of a segment."""
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Capacity of the log."""
+
+
+def view_of(store: Shown, snapshot: Snapshot, statistics: LogStatistics, history: PlanHistory,
             dying: Mapping[SegmentName, tuple[Dying, ...]] | None = None) -> StoreView:
     """The view that these statistics of `snapshot` give."""
     eligible = set(snapshot.eligible())
@@ -172,7 +198,7 @@ def view_of(store: CompactableStore, snapshot: Snapshot, statistics: LogStatisti
         segments=segments, history=history)
 
 
-def _reserve(store: CompactableStore, snapshot: Snapshot) -> int:
+def _reserve(store: Shown, snapshot: Snapshot) -> int:
     """What the benefit keeps free in each output: as configured, or the largest record there is if that is too much."""
     room = store.segment_bytes - SEGMENT_HEADER_BYTES
     configured = store.config.max_blob_bytes

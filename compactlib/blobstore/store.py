@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import attrs
 
+from compactlib.blobstore.answer import content_of, judged
 from compactlib.blobstore.compact_many import StoreTask, require_methods, run_many
 from compactlib.blobstore.compaction_log import CompactionLog
 from compactlib.blobstore.compaction_report import BlobCompactionOutcome, HardDeleteReport, ReclaimReport
@@ -36,7 +37,7 @@ from compactlib.blobstore.model import (
 from compactlib.blobstore.operations import draft_delete, draft_of, draft_put, draft_ttl_update, draft_undelete
 from compactlib.blobstore.plan import CompactionPlan
 from compactlib.blobstore.policy import Policy, StoreView, check_policy_type, check_view
-from compactlib.blobstore.records import HEADER_BYTES, TRAILER_BYTES, check_record, content_range
+from compactlib.blobstore.records import content_range
 from compactlib.blobstore.replication import FoundEntries, ReplicationToken, entries_since
 from compactlib.blobstore.state import BlobState, blob_state
 from compactlib.blobstore.store_compactions import require_forecast
@@ -450,24 +451,11 @@ class BlobStore(StoreLog):
 
     def _judged(self, key: bytes, state: BlobState | None,
                 options: GetOptions) -> IndexEntry | Missing | Deleted | Expired:
-        """The PUT to answer with, or why there is none."""
-        if not isinstance(options, GetOptions):
-            raise InvalidInput(f"the options of a get are GetOptions, not {type(options).__name__}")
-        if state is None or state.deciding is None:
-            return Missing(key)
-        put, deciding = state.put, state.deciding
-        gone = put is None or bool(put.flags & RecordFlag.ERASED)
-        if state.is_deleted and (gone or not options.include_deleted):
-            return Deleted(key, deciding.op_time_ms / 1000, deciding.life_version, gone)
-        if state.newest.expires_ms >= 0 and not options.include_expired:
-            is_expired = state.is_expired(self._now_ms())
+        found = judged(key, state, options, self._now_ms)
+        if state is not None and state.newest.expires_ms >= 0:
             # What the clock had to say.
             self._log.observer.deliver()
-        else:
-            is_expired = False
-        if is_expired:
-            return Expired(key, state.newest.expires_ms / 1000)
-        return Missing(key) if put is None or gone else put
+        return found
 
     def _same_put(self, known: IndexEntry, draft: IndexEntry, content: bytes) -> IndexEntry:
         """The PUT that is here, if it is the one that a peer brings once more."""
@@ -481,10 +469,4 @@ class BlobStore(StoreLog):
         return known
 
     def _read(self, entry: IndexEntry) -> bytes:
-        file = self._log.segments.get(entry.segment)
-        record = file.read(entry.offset, entry.size)
-        problem = check_record(entry, record, self._salt)
-        if problem is not None:
-            raise CorruptData(path=file.path, offset=entry.offset, index=entry.sequence, found=problem,
-                              expected=f"the record of blob {entry.id!r}, {entry.size} bytes")
-        return record[HEADER_BYTES + len(entry.id):-TRAILER_BYTES]
+        return content_of(self._log.segments.get(entry.segment), entry, self._salt)

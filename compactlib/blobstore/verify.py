@@ -72,7 +72,7 @@ def _verified(store: CompactableStore, budget: Budget) -> VerifyReport | None:
             continue
         if file.header.name != info.name:
             findings.append(Finding("name", str(info.name), f"its header names segment {file.header.name}"))
-        found, count = _verify_segment(snapshot, info.name, file, info.end)
+        found, count = verify_segment(snapshot, info.name, file, info.end)
         findings += found
         records += count
         read += info.end
@@ -80,7 +80,8 @@ def _verified(store: CompactableStore, budget: Budget) -> VerifyReport | None:
     return VerifyReport(tuple(findings), records, read)
 
 
-def _verify_segment(snapshot: Snapshot, name: SegmentName, file: SegmentFile, end: int) -> tuple[list[Finding], int]:
+def verify_segment(snapshot: Snapshot, name: SegmentName, file: SegmentFile, end: int) -> tuple[list[Finding], int]:
+    """Compare the records of a segment with its index; what was found, and how many entries the index has."""
     entries = {entry.offset: entry for entry in snapshot.entries_of(name)}
     count = len(entries)
     findings: list[Finding] = []

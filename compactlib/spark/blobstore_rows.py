@@ -7,7 +7,6 @@ the batch's buffers.
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,13 +15,14 @@ import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from compactlib.blobstore.blob_reader import BlobReader
 from compactlib.blobstore.descriptor import Descriptor
 from compactlib.blobstore.entry_columns import EntryColumns
 from compactlib.blobstore.model import RecordFlag, RecordKind
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.records import OVERHEAD_BYTES
-from compactlib.blobstore.segment import SegmentFile
-from compactlib.blobstore.store_reader import kept_offsets, look_at_segment, look_at_store
+from compactlib.blobstore.segment import SegmentFile, SegmentHeader
+from compactlib.blobstore.store_reader import kept_offsets, look_at_segment, segment_path
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import InvalidInput, NotFound, Stale
 from compactlib.spark.arrow_arrays import binaries, chosen, flags, numbers, schema_of
@@ -118,11 +118,12 @@ def plan_slices(options: BlobOptions, clock: Clock | None = None) -> list[BlobSl
     """The segments to read, oldest first. Reads the index of the whole store.
 
     Raises:
-        NotAStore, Busy, CorruptData, Unsupported, StorageError: as for `look_at_store`.
+        NotAStore, Busy, CorruptData, Unsupported, StorageError: as for `BlobReader`.
         InvalidInput: a segment was named that is not there.
     """
     now = (SystemClock() if clock is None else clock).now() if options.now is None else options.now
-    look = look_at_store(options.folder)
+    with BlobReader(options.folder) as reader:
+        look = reader.look
     if look.damage and not options.errors:
         raise look.damage[0]
     kept = kept_offsets(look.snapshot, now if options.reference_time is None else options.reference_time, now)
@@ -155,7 +156,7 @@ def read_slice(part: BlobSlice, options: BlobOptions) -> Iterator[pa.RecordBatch
     """
     try:
         loaded = look_at_segment(part.folder, part.name, part.descriptor)
-        file = SegmentFile(os.path.join(part.folder, part.name.log_file), loaded.header)
+        file = _file_of(part, loaded.header)
     except NotFound as error:
         raise Stale(f"segment {part.name} of {part.folder} was compacted away after this read was planned; load the "
                     "store again to see it as it is now") from error
@@ -165,6 +166,13 @@ def read_slice(part: BlobSlice, options: BlobOptions) -> Iterator[pa.RecordBatch
         stop = min(len(index), part.records - start)
         yield from rows.batches(index.columns, stop, start)
         start += stop
+
+
+def _file_of(part: BlobSlice, header: SegmentHeader) -> SegmentFile:
+    path = segment_path(part.folder, part.name)
+    if path is None:
+        raise NotFound(f"segment {part.name} of {part.folder} is gone")
+    return SegmentFile(path, header)
 
 
 @attrs.frozen(eq=False)

@@ -9,11 +9,20 @@ from typing import Any
 import pytest
 
 from compactlib.blobstore import Blob, BlobStore, NotAStore, log_statistics
-from compactlib.blobstore.store_reader import kept_offsets, look_at_store
+from compactlib.blobstore.store_reader import kept_offsets
 from compactlib.clock import ManualClock
-from compactlib.errors import Busy, CorruptData, InvalidInput, Stale
+from compactlib.errors import CorruptData, InvalidInput, Stale
 from compactlib.spark.blobstore_rows import BlobOptions, BlobSlice, _packed, _unpacked, plan_slices, read_slice
-from tests.blobstore.compaction_stores import EVERYTHING, START, compact_all, fill, flip, garbage_store, open_store
+from tests.blobstore.compaction_stores import (
+    EVERYTHING,
+    START,
+    compact_all,
+    fill,
+    flip,
+    garbage_store,
+    open_store,
+    plan_of,
+)
 
 
 def options(folder: Path, **given: str) -> BlobOptions:
@@ -169,33 +178,34 @@ class TestWhileTheStoreIsUsed:
         rows(options(folder))
         assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
-    def test_a_compaction_that_switches_is_busy(self, store: BlobStore, clock: ManualClock) -> None:
-        """Its log says so from the first step of the commit to the last of the clean-up."""
-        seen: list[str] = []
+    def test_a_compaction_that_switches_its_files_is_seen_through(self, store: BlobStore) -> None:
+        """Before its commit, which the fence is entered for, and after it every valid record is there."""
+        folder = Path(store.folder)
+        valid = [[row for row in rows(options(folder, now="0", reference_time="0")) if row["valid"]]]
 
         class Looking:
-            """Looks at the store just before the sources go."""
-
             def guard(self) -> Any:
                 return self
 
             def __enter__(self) -> None:
-                rows(options(Path(store.folder)))
+                self._look()
 
             def __exit__(self, *error: object) -> None:
-                seen.append("looked")
+                self._look()
 
-        from tests.blobstore.compaction_stores import plan_of
+            def _look(self) -> None:
+                valid.append([row for row in rows(options(folder, now="0", reference_time="0")) if row["valid"]])
 
         store.compact(plan_of(store), fence=Looking())
-        assert seen
+        assert len(valid) > 2
+        assert all({row["id"] for row in found} <= {row["id"] for row in valid[0]} for found in valid)
 
-    def test_two_generations_are_busy(self, store: BlobStore) -> None:
+    def test_two_generations_of_which_nothing_says_which_counts_are_damage(self, store: BlobStore) -> None:
         folder = Path(store.folder)
         name = store.snapshot().segments[0].name
         (folder / name.next_generation.log_file).write_bytes((folder / name.log_file).read_bytes())
-        with pytest.raises(Busy, match="switching"):
-            look_at_store(folder)
+        with pytest.raises(CorruptData, match="one generation of each position"):
+            plan_slices(options(folder))
 
 
 class TestBadInput:
