@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-PACKAGES = ("raftlog", "blobstore", "staging", "catalog", "scheduler", "hosting")
+PACKAGES = ("runtime", "raftlog", "raftlog_worker", "blobstore", "staging", "catalog", "scheduler", "hosting")
 
 
 def offered(what: str) -> Sequence[Any]:

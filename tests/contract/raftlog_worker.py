@@ -1,0 +1,57 @@
+"""The worker that compacts a Raft log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from compactlib.budget import Budget
+from compactlib.observe import Observer
+from compactlib.outcome import Skipped
+from compactlib.raftlog import CompactionWorker, LogOptions, SegmentChanges, SegmentLimits, SegmentLog
+from compactlib.rewrite import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
+from compactlib.testing import ServiceFactory, ServiceHooks
+
+
+class _Hooked:
+    """An executor that has a kit's hook in front of it."""
+
+    def __init__(self, hooks: ServiceHooks) -> None:
+        self._hooks = hooks
+
+    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None, observer: Observer | None = None
+            ) -> Iterator[RewriteResult | RewriteFailure]:
+        assert budget is not None
+        self._hooks.works(budget)
+        yield from LocalExecutor().run(tasks, budget=budget, observer=observer)
+
+
+class Workers(ServiceFactory):
+    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> CompactionWorker:
+        self.log = log = SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=4)))
+        log.extend((index, 1, b"x" * 100) for index in range(1, 40))
+        log.record_snapshot(30, live=[2, 6, 10, 14])
+
+        def server(changes: SegmentChanges, outcome: object) -> None:
+            hooks.decides()
+
+        worker = CompactionWorker(log, server=server, executor=_Hooked(hooks), observer=observer)
+        worker.request(log.policy)
+        return worker
+
+    def wake(self, service: Any) -> None:
+        service.request(self.log.policy)
+
+    def held(self, service: Any) -> Sequence[object]:
+        if self.log.status().is_busy:
+            return ["a compaction"]
+        # Nothing that was dropped waits for the end of a lease.
+        reclaimed = self.log.reclaim()
+        return [] if isinstance(reclaimed, Skipped) or not getattr(reclaimed.stats, "waiting", 0) else [reclaimed]
+
+    def release(self, service: Any) -> None:
+        self.log.close()
+
+
+SERVICES = (Workers(),)
