@@ -2,7 +2,6 @@
 
 from compactlib.hosting.command_log import CommandLog, StateMachine
 from compactlib.hosting.errors import LogBroken, NoAnswer, NotLeader, NotStarted, OutOfStep, PollAgain
-from compactlib.hosting.fenced_executor import FencedExecutor
 from compactlib.hosting.local_log import LocalLog
 from compactlib.hosting.raftlog_execute import RaftlogExecute, TheseSegments, segment_block_id, segment_of_block
 from compactlib.hosting.scheduler_host import SchedulerHost, SchedulerMachine
@@ -10,7 +9,6 @@ from compactlib.hosting.snapshots import Snapshot, SnapshotStore
 
 __all__ = [
     "CommandLog",
-    "FencedExecutor",
     "LocalLog",
     "LogBroken",
     "NoAnswer",

@@ -16,7 +16,7 @@ from itertools import groupby
 import attrs
 
 from compactlib.errors import InvalidInput, NotFound
-from compactlib.outcome import Failed
+from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import Choice, CompactionView, LeftOut, SegmentLog, report_of
 from compactlib.raftlog.policy import filled_groups, is_worthwhile
 from compactlib.rewrite import Executor
@@ -76,7 +76,7 @@ class TheseSegments:
                     groups.append(tuple(stats.number for stats in members))
                 else:
                     left_out.append(LeftOut(members[0].number, "nothing in it is dead, and no neighbour fits in"))
-        why = "they are the job's" if groups else f"no neighbour joins any of segments {self}, and nothing in them is dead"
+        why = "they are the job's" if groups else f"no neighbour joins segments {self}, and none has dead entries"
         return Choice(tuple(groups), tuple(left_out), why)
 
     def __str__(self) -> str:
@@ -122,9 +122,11 @@ class RaftlogExecute:
                                               if set(group.members) & set(policy.numbers)]
             if mine or report is None:
                 raise mine[0] if mine else outcome.error
-        if log.plan(policy).groups:
-            raise ReleaseJob(f"segments {policy} of log {plan.tenant!r} cannot be joined now: a "
-                             f"lease or another compaction is in the way; try again later")
+        # What the policy would still join although the plan was carried out is in somebody's way.
+        if policy.choose(log.view(), 0.0).groups:
+            raise ReleaseJob(f"segments {policy} of log {plan.tenant!r} cannot be joined now: "
+                             f"{outcome.reason if isinstance(outcome, Skipped) else log.plan(policy).why}; try again "
+                             f"later")
         # Those that are gone were dropped as dead, or are part of the one before them.
         left = [stats for stats in log.stats() if stats.number in policy.numbers]
         return CompactedBlocks(

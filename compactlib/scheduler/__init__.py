@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     )
     from compactlib.scheduler.output_id import output_block_id
     from compactlib.scheduler.poll import Assignment, PollRequest, PollResponse, StatusAnswer, StatusUpdate, Verdict
+    from compactlib.scheduler.running_job import Cleanup, Execute, RunningJob
     from compactlib.scheduler.service import SchedulerService
     from compactlib.scheduler.smallest_first import SmallestFirst
     from compactlib.scheduler.state import QuarantinedJob, SchedulerState
@@ -98,7 +99,7 @@ if TYPE_CHECKING:
         TombstoneLease,
         UpdatedJob,
     )
-    from compactlib.scheduler.worker import Cleanup, Execute, RunningJob, Worker, WorkerOptions
+    from compactlib.scheduler.worker import Polled, Worker, WorkerOptions
 
 __all__ = [
     "ANONYMOUS_TENANT",
@@ -150,6 +151,7 @@ __all__ = [
     "PlanUpdate",
     "PollRequest",
     "PollResponse",
+    "Polled",
     "QuarantinedJob",
     "RefusedOutputs",
     "ReleaseJob",
@@ -207,6 +209,7 @@ load_lazily(__name__, {
                "JobPhase", "JobPlan", "JobState", "JobStatus", "NoOutput", "ShardTombstone", "Tombstone"),
     ".output_id": ("output_block_id",),
     ".poll": ("Assignment", "PollRequest", "PollResponse", "StatusAnswer", "StatusUpdate", "Verdict"),
+    ".running_job": ("Cleanup", "Execute", "RunningJob"),
     ".service": ("SchedulerService",),
     ".smallest_first": ("SmallestFirst",),
     ".state": ("QuarantinedJob", "SchedulerState"),
@@ -218,5 +221,5 @@ load_lazily(__name__, {
                 "CompletedJob", "EvictedJob", "NewJob", "Operation", "PlanUpdate", "RefusedOutputs", "Requeue",
                 "Requeued", "Retain", "Retained", "ReturnedJob", "TermChanged", "Tick", "Ticked", "TombstoneLease",
                 "UpdatedJob"),
-    ".worker": ("Cleanup", "Execute", "RunningJob", "Worker", "WorkerOptions"),
+    ".worker": ("Polled", "Worker", "WorkerOptions"),
 })

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
@@ -21,6 +21,13 @@ from compactlib.scheduler.assignment import (
 _STRIDE = 1 << 20
 
 
+def _pairs(weights: Mapping[str, int] | Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
+    try:
+        return tuple(sorted(dict(weights).items()))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"weights is {weights!r:.100}; give a mapping of tenants to whole numbers") from error
+
+
 @attrs.frozen
 class FairTenants:
     """An `AssignmentPolicy`: as `ByPriority`, but inside a level tenants take weighted turns (stride scheduling).
@@ -30,7 +37,7 @@ class FairTenants:
     leader. O(log tenants) for each job that it chooses.
 
     Attributes:
-        weights: how many assignments a tenant gets in a round, >= 1.
+        weights: how many assignments a tenant gets in a round, >= 1; given as a mapping, kept as pairs by tenant.
         default_weight: for tenants not named.
         higher_level_share: see `ByPriority`.
 
@@ -38,16 +45,13 @@ class FairTenants:
         InvalidInput: a weight is below 1, or the share is none.
     """
 
-    weights: Mapping[str, int] = attrs.field(factory=dict)
+    weights: tuple[tuple[str, int], ...] = attrs.field(default=(), converter=_pairs)
     default_weight: int = 1
     higher_level_share: float = 0.0
 
     def __attrs_post_init__(self) -> None:
         check_share(self.higher_level_share)
-        weights: object = self.weights
-        if not isinstance(weights, Mapping):
-            raise InvalidInput(f"weights is {weights!r:.100}; give a mapping of tenants to whole numbers")
-        for tenant, weight in {**self.weights, "(default)": self.default_weight}.items():
+        for tenant, weight in (*self.weights, ("(default)", self.default_weight)):
             given: object = weight
             if not isinstance(given, int) or not 1 <= given <= _STRIDE:
                 raise InvalidInput(f"tenant {tenant!r} has weight {given!r:.100}; give 1 to {_STRIDE}")
@@ -62,6 +66,7 @@ class FairTenants:
         return choose_by_level(view, self._in_turns, "tenants in weighted turns", self.higher_level_share)
 
     def _in_turns(self, level: LevelView) -> Iterator[tuple[WaitingJob, Turn | None]]:
+        weights = dict(self.weights)
         lines = iter(level.tenants)
         ahead = next(lines, None)
         # Tenants that had a turn in this choice, by their new virtual time.
@@ -74,6 +79,6 @@ class FairTenants:
                 before, tenant, jobs = heapq.heappop(again)
             job = next(jobs, None)
             if job is not None:
-                after = before + _STRIDE // self.weights.get(tenant, self.default_weight)
+                after = before + _STRIDE // weights.get(tenant, self.default_weight)
                 yield job, (level.level, tenant, before, after)
                 heapq.heappush(again, (after, tenant, jobs))

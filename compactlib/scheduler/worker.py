@@ -1,6 +1,6 @@
 """A worker: polls the scheduler, runs its jobs in threads, renews their leases, and cleans up.
 
-The decisions are those of `WorkerCore`; here are the threads: one that polls, a pool for jobs, a pool for deletions.
+The decisions are those of `WorkerCore`, the threads those of `compactlib.runtime`; here the one is told to the other.
 """
 
 from __future__ import annotations
@@ -8,22 +8,26 @@ from __future__ import annotations
 import math
 import random
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
-from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Any
 
 import attrs
 
+from compactlib.arguments import require_method, require_type
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Busy, Closed, InvalidInput
+from compactlib.errors import AuditFailed, Busy, Closed, CompactlibError, InvalidInput, TaskFailed
 from compactlib.observe import Observer
-from compactlib.runtime import DaemonThreads, Run, Turns
+from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.runtime import DaemonThreads, Run, ServiceFace, WorkService
+from compactlib.runtime.work_service import Job, waiting_time
 from compactlib.scheduler.errors import FencedOff, JobLost, ReleaseJob
-from compactlib.scheduler.model import CompactedBlocks, JobPlan, Tombstone
-from compactlib.scheduler.output_id import output_block_id
+from compactlib.scheduler.model import CompactedBlocks, Tombstone
 from compactlib.scheduler.poll import PollResponse
+from compactlib.scheduler.running_job import Cleanup, Execute, RunningJob
 from compactlib.scheduler.transport import Transport
 from compactlib.scheduler.worker_core import (
     Clean,
@@ -42,7 +46,8 @@ from compactlib.scheduler.worker_core import (
 WORKER_FAILED = "scheduler_worker_failed"
 """Something unexpected in the polling thread, which goes on: `error`, `message`, `failures`, `retry_in_seconds`."""
 _LOOK_AGAIN_SECONDS = 0.1
-"""How long somebody waits at most before they look at the (injected) clock again."""
+"""How long somebody who waits for the end looks no further, at most."""
+_POLLS = "polls"
 _LEASE_PARTS = 3
 """A lease is renewed when a third of it is over, so that one lost poll does not cost it."""
 _BACKLOG = 64
@@ -87,84 +92,27 @@ class WorkerOptions:
                                f"{self.jitter}; give 0 < poll_seconds <= max_poll_seconds and a jitter from 0 to 1")
 
 
-class RunningJob:
-    """What an execute gets: the plan, and a look at whether the job is still the worker's. Any thread may use it.
+@attrs.frozen
+class Polled:
+    """What a poll came to.
 
     Attributes:
-        plan: the job.
-        budget: ask it before each chunk that is written; it is cancelled when the work has to stop.
+        started: jobs that the worker was given.
+        reported: jobs whose end the scheduler has taken note of.
+        deletions: tombstones that the worker was given.
     """
 
-    def __init__(self, start: Start, budget: Budget, clock: Clock) -> None:
-        self.plan: JobPlan = start.plan
-        self.budget: Budget = budget
-        self._clock = clock
-        self._token = start.token
-        self._deadline = start.deadline
-        self._stopped: Stop | None = None
-
-    @property
-    def token(self) -> int:
-        """The fencing token that the job was assigned with; give it to a `Fence`, first and around the commit.
-
-        It stays the same for as long as the job runs. A job that this worker loses and is given again is another run,
-        with a token of its own, so that a commit under this token rests on what was seen under this token.
-        """
-        return self._token
-
-    @property
-    def lease_seconds_left(self) -> float:
-        """How long the lease lasts by this worker's clock; negative if it may be over."""
-        return self._deadline - self._clock.monotonic()
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether the work has to end: the job was lost, or the worker shuts down."""
-        return self._stopped is not None
-
-    def output_id(self, tenant: str | None = None, number: int = 0) -> str:
-        """The id of a block to be written; see `output_block_id`. Stays the same while the job runs."""
-        return output_block_id(self.plan, self._token, tenant, number)
-
-    def check(self) -> None:
-        """Return if the work may go on; call it now and then.
-
-        Raises:
-            JobLost: the job was lost, or the worker shuts down. Let it through.
-        """
-        stopped = self._stopped
-        if stopped is not None:
-            raise JobLost(name=stopped.name, reason=stopped.reason)
-
-    def renew(self, renewed: Renewed) -> None:
-        """Called by the worker when the lease was renewed."""
-        self._deadline = renewed.deadline
-
-    def stop(self, stop: Stop) -> None:
-        """Called by the worker when the work has to end."""
-        self._stopped = stop
-        self.budget.cancel()
-
-    def __repr__(self) -> str:
-        return f"RunningJob({self.plan.name!r}, token {self.token}{', stopped' if self.is_stopped else ''})"
+    started: tuple[str, ...]
+    reported: tuple[str, ...]
+    deletions: int
 
 
-Execute: TypeAlias = Callable[[RunningJob], CompactedBlocks]
-"""Does a job: reads the sources of `job.plan`, writes the outputs under ids of `job.output_id`, says what they are.
+class Worker(ServiceFace):
+    """Runs jobs until it is stopped: a `contract.Service`. Use it in a `with`, or call `start` and `stop`.
 
-May run twice for one job, also at the same time. `JobLost` and `FencedOff` end a run that has lost its job, and
-`ReleaseJob` gives it back; any other error counts as a failure of the job.
-"""
-
-Cleanup: TypeAlias = Callable[[Tombstone], object]
-"""Deletes the objects of a tombstone, of which some may be gone already. Any error: they are not all deleted yet."""
-
-
-class Worker:
-    """Runs jobs until it is stopped. Use it in a `with`, or call `start` and `stop`; or `poll_once` in a loop of yours.
-
-    Its threads are daemons: a process that ends without `stop`, or with a job that does not listen, does not wait for
-    them; the scheduler finds out when the leases end.
+    One thread polls; each job that runs has a thread, and so has each deletion, begun when they are needed. They are
+    daemons: a process that ends without `stop`, or with a job that does not listen, does not wait for them; the
+    scheduler finds out when the leases end. A host without threads calls `run_pending` in a loop of its own.
 
     Args:
         transport: how polls reach the scheduler.
@@ -177,35 +125,49 @@ class Worker:
             the polling thread, which goes on). What it raises is kept and logged.
         budget: what all jobs together may write.
         rng: for the jitter.
+
+    Raises:
+        InvalidInput: an argument is of another type than it should be.
     """
 
     def __init__(self, transport: Transport, execute: Execute, *, cleanup: Cleanup | None = None,
                  options: WorkerOptions | None = None, clock: Clock | None = None, observer: Observer | None = None,
                  budget: Budget | None = None, rng: random.Random | None = None) -> None:
+        require_method("transport", transport, "poll")
+        require_method("execute", execute, "__call__")
+        if cleanup is not None:
+            require_method("cleanup", cleanup, "__call__")
         self._options = options = WorkerOptions() if options is None else options
+        require_type("options", options, WorkerOptions, "WorkerOptions, or None")
         self._transport = transport
         self._execute = execute
         self._cleanup = cleanup
         self._clock: Clock = SystemClock() if clock is None else clock
+        require_method("clock", self._clock, "now", "monotonic", "sleep")
         self._budget = Budget(clock=self._clock) if budget is None else budget
-        # What its jobs, its deletions and its observer do is its own doing, on whatever thread.
-        self._work = Run(self._budget)
-        self._observer = self._work.observer(observer)
+        require_type("budget", self._budget, Budget, "a Budget, or None")
+        # What its observer does is its own doing, on whatever thread.
+        self._mark = Run(self._budget)
+        self._observer = self._mark.observer(observer)
         self._rng = random.Random() if rng is None else rng
+        require_method("rng", self._rng, "random")
+        self._service = WorkService("the worker", event=WORKER_FAILED, clock=self._clock, budget=self._budget,
+                                    retry_seconds=min(0.1, options.poll_seconds),
+                                    max_retry_seconds=options.max_poll_seconds, observer=self._observer)
         self._core = WorkerCore(options.capacity, patience_seconds=options.patience_seconds,
                                 cleanup_capacity=0 if cleanup is None else _BACKLOG * options.cleanup_capacity)
         self._running: dict[int, RunningJob] = {}
-        self._job_threads = DaemonThreads(options.capacity, "compactlib-job")
-        self._cleanup_threads = DaemonThreads(options.cleanup_capacity, "compactlib-cleanup")
-        self._polls = Turns(self._turn, name="compactlib-worker", event=WORKER_FAILED, clock=self._clock,
-                            observer=self._observer, first_delay_seconds=min(0.1, options.poll_seconds),
-                            max_delay_seconds=options.max_poll_seconds)
+        self._job_threads, self._cleanup_threads = self._threads()
         # What the core knows changes under it, and whoever waits for that is woken.
         self._changed = threading.Condition()
         self._polling = threading.Lock()
         self._unanswered = 0
-        self._last_error: BaseException | None = None
-        self._closed = False
+        self._next_poll_at = 0.0
+        # What the polls of a thread's `run_pending` have brought.
+        self._by_hand = threading.local()
+        self._end_at: float | None = None
+        self._service.add(_POLLS, self._poll_turn, lane=_POLLS, every_seconds=options.poll_seconds,
+                          retries=lambda error: False)
 
     @property
     def jobs(self) -> tuple[str, ...]:
@@ -220,115 +182,176 @@ class Worker:
             return self._core.is_idle
 
     @property
-    def last_error(self) -> BaseException | None:
-        """What went wrong last: in the polling thread, in the transport, or in a cleanup. Jobs report their own."""
-        return self._last_error
+    def is_mine(self) -> bool:
+        """See `ServiceFace.is_mine`."""
+        return self._mark.is_mine or self._service.is_mine
 
-    def poll_once(self) -> bool:
-        """Poll, and act on the answer; whether there was one. An error of the transport is an event, not raised.
+    # ------------------------------------------------------------------------------------------ begin, and end
+
+    def _threads(self) -> tuple[DaemonThreads, DaemonThreads]:
+        options = self._options
+        return (DaemonThreads(options.capacity, "compactlib-job"),
+                DaemonThreads(options.cleanup_capacity, "compactlib-cleanup"))
+
+    def start(self) -> None:
+        """Poll from now on, in a thread of its own; starting again does nothing, and after `stop` it begins anew."""
+        with self._changed:
+            if self._service.is_stopped:
+                self._job_threads, self._cleanup_threads = self._threads()
+            self._end_at = None
+            self._core.take_again()
+        self._service.start()
+
+    def run_pending(self) -> Sequence[Outcome[Any]]:
+        """Poll, do in the caller's thread what that brings, and report it; the outcome of each, in order.
+
+        A lease is renewed by polls, and here by the job's own `RunningJob.check`: nobody else polls meanwhile.
 
         Raises:
-            Closed: the worker was closed.
+            Closed: it was stopped.
         """
-        if self._closed:
-            raise Closed("the worker was closed; make a new one")
-        with self._polling:
-            return self._poll()
+        calls = self._by_hand.calls = deque[Callable[..., Outcome[Any]]]()
+        self._by_hand.takes_jobs = True
+        try:
+            self._service.request(_POLLS)
+            outcomes = [*self._service.run_pending()]
+            while calls:
+                outcomes.append(calls.popleft()())
+                if not calls:
+                    self._by_hand.takes_jobs = False
+                    self._service.request(_POLLS)
+                    outcomes += self._service.run_pending()
+            return outcomes
+        finally:
+            for call in calls:
+                call(interrupted=True)
+            self._by_hand.__dict__.clear()
 
-    def _poll(self) -> bool:
+    def stop(self, *, wait_seconds: float = 30.0, grace_seconds: float = 0.0) -> Done[Any] | Failed:
+        """Take no more jobs, cancel those that run, give them back, report, and wait for the end of all that.
+
+        Leases are renewed to the end. A job that does not look at `check` or at its budget, a cleanup or a transport
+        that hangs goes on in its daemon thread, and keeps no process from ending; the scheduler finds out when the
+        leases end. Stopping again waits again.
+
+        Args:
+            wait_seconds: for the end.
+            grace_seconds: before that, how long jobs may come to an end of their own, and are not cancelled.
+
+        Returns:
+            `Done`; or `Failed(Busy)` if something still runs, or could not be reported, when the time is over.
+
+        Raises:
+            Busy: called from a job, a cleanup or the observer of this worker; it ends all the same.
+            InvalidInput: a time is negative, or no number.
+        """
+        grace, given = waiting_time(grace_seconds), waiting_time(wait_seconds)()
+        with self._changed:
+            self._core.drain()
+        if self.is_mine:
+            self._give_back()
+            self._end_at = self._clock.monotonic() + given
+            raise Busy("a worker cannot wait for its own end: it was stopped from within its own work, and takes no "
+                       "more jobs; stop it in another thread to wait")
+        if not self.is_idle:
+            self._go_on()
+            self._wait_until_idle(grace)
+        left = waiting_time(wait_seconds)
+        while True:
+            if not self.is_idle:
+                self._go_on()
+                self._give_back()
+                self._wait_until_idle(left)
+            outcome = self._service.stop(wait_seconds=left())
+            if self.is_idle:
+                self._job_threads.close()
+                self._cleanup_threads.close()
+                return outcome
+            # The answer to the very last poll has brought a job, perhaps, which is to be given back.
+            if left() == 0:
+                what = ", ".join(self.jobs) or "a deletion"
+                return Failed(Busy(f"the worker has not ended in {wait_seconds:g} seconds: {what} still runs, or could "
+                                   f"not be reported; the scheduler finds out when the leases end, or stop again to "
+                                   f"wait longer"))
+
+    def audit(self) -> None:
+        """See `Service.audit`; checks what it knows of its jobs, too."""
+        self._service.audit()
+        with self._changed:
+            self._core.audit()
+
+    def _go_on(self) -> None:
+        """Somebody has to report what is left: the polling thread, or a new one if it has ended or never was."""
+        self._service.start()
+        self._service.request(_POLLS)
+
+    def _give_back(self) -> None:
+        with self._changed:
+            stops = self._core.give_back("the worker shuts down")
+            self._carry_out(stops)
+        self._tell(stops)
+        self._service.request(_POLLS)
+
+    def _wait_until_idle(self, left: Callable[[], float]) -> None:
+        """Return when nothing is left to do or to say, or nobody could say it, or the time is over."""
+        with self._changed:
+            while not self._core.is_idle and left() > 0:
+                try:
+                    self._service.audit()
+                except AuditFailed:
+                    return
+                self._changed.wait(min(left(), _LOOK_AGAIN_SECONDS))
+
+    # ------------------------------------------------------------------------------------------------ polling
+
+    def _poll_turn(self, job: Job) -> Outcome[Polled]:
+        try:
+            return self._poll(takes_jobs=getattr(self._by_hand, "takes_jobs", True))
+        finally:
+            job.due_in(max(self._next_poll_at - self._clock.monotonic(), 0.0))
+            end_at = self._end_at
+            if end_at is not None and (self.is_idle or self._clock.monotonic() >= end_at):
+                # It was stopped from within its own work, and has come to its end.
+                with suppress(Busy):
+                    self._service.stop()
+
+    def _poll(self, *, takes_jobs: bool) -> Outcome[Polled]:
+        with self._polling:
+            try:
+                return self._ask(takes_jobs)
+            finally:
+                self._next_poll_at = self._clock.monotonic() + self._next_wait()
+
+    def _ask(self, takes_jobs: bool) -> Outcome[Polled]:
         with self._changed:
             now = self._clock.monotonic()
             effects: Sequence[Effect] = self._core.give_up_overdue(now)
             self._carry_out(effects)
-            request = self._core.poll(now)
+            request = self._core.poll(now, takes_jobs=takes_jobs)
         self._tell(effects)
         if request is None:
-            return True
+            return Skipped(f"there is nothing to say, and no room for a job: capacity={self._options.capacity}")
         try:
             response: object = self._transport.poll(request)
             if not isinstance(response, PollResponse):
                 raise InvalidInput(f"the transport answered a {type(response).__name__}; it must answer a PollResponse")
         except Exception as error:
             self._unanswered += 1
-            self._last_error = error
+            self._service.note(error)
             self._observer.event("scheduler_poll_failed", {"error": repr(error), "in_a_row": self._unanswered})
-            return False
+            return Failed(_named(_POLLS, error), changed="unknown")
         self._unanswered = 0
         with self._changed:
             effects = self._core.answered(request, response)
             self._carry_out(effects)
             self._changed.notify_all()
         self._tell(effects)
-        return True
-
-    def _turn(self) -> float:
-        """What the polling thread does each time; returns in how many seconds it is to do it again."""
-        try:
-            with self._polling:
-                self._poll()
-        except BaseException as error:
-            self._last_error = error
-            raise
-        return self._next_wait()
-
-    def start(self) -> None:
-        """Poll in a thread of its own from now on. Starting again does nothing.
-
-        Raises:
-            Closed: the worker was closed.
-        """
-        if self._closed:
-            raise Closed("the worker was closed; make a new one")
-        self._polls.start()
-
-    def stop(self, *, wait_seconds: float = 30.0, give_back: bool = False) -> bool:
-        """Take no more jobs; wait for those that run, then give back the rest, report, and close.
-
-        Leases are renewed to the end. Returns whether everything was reported; if not, the scheduler finds out when the
-        leases end. A job that does not look at `check` or at its budget, a cleanup or a transport that hangs, goes on
-        in its thread, for as long as the process lasts, and does not keep it from ending.
-
-        Args:
-            wait_seconds: for the jobs to end by themselves, and once more for those that were told to; a transport that
-                gives no answer is waited for no longer.
-            give_back: do not wait for the jobs to end by themselves.
-
-        Raises:
-            Busy: called from a job, a cleanup or the observer of this worker; nothing was done.
-        """
-        if self._work.is_mine or self._polls.is_mine:
-            raise Busy("a worker cannot be stopped from within its own work; stop it in another thread")
-        if self._closed:
-            return self.is_idle
-        with self._changed:
-            self._core.drain()
-        # Polls are the thread's, so that one that hangs holds nobody up. By hand, there is a thread from now on.
-        self._polls.start()
-        self._polls.wake()
-        if give_back or not self._wait_until_idle(wait_seconds):
-            with self._changed:
-                stops = self._core.give_back("the worker shuts down")
-                self._carry_out(stops)
-            self._tell(stops)
-            self._polls.wake()
-            self._wait_until_idle(wait_seconds)
-        self._closed = True
-        # One that is under way is given a moment to come to its end.
-        self._polls.stop(wait_seconds=_LOOK_AGAIN_SECONDS)
-        self._job_threads.close()
-        self._cleanup_threads.close()
-        return self.is_idle
-
-    def _wait_until_idle(self, seconds: float) -> bool:
-        """Wait until nothing is left to do or to say; `False` if this takes longer than allowed."""
-        deadline = self._clock.monotonic() + seconds
-        with self._changed:
-            while not self._core.is_idle:
-                left = deadline - self._clock.monotonic()
-                if left <= 0 or not self._polls.is_running:
-                    break
-                self._changed.wait(min(left, _LOOK_AGAIN_SECONDS))
-            return self._core.is_idle
+        polled = Polled(tuple(effect.plan.name for effect in effects if isinstance(effect, Start)),
+                        tuple(effect.name for effect in effects if isinstance(effect, Settled)),
+                        sum(isinstance(effect, Clean) for effect in effects))
+        if request.status_updates or polled.started or polled.deletions:
+            return Done(polled)
+        return Skipped(response.why or "the scheduler had nothing for this worker")
 
     def _next_wait(self) -> float:
         """Seconds until the next poll."""
@@ -344,12 +367,21 @@ class Worker:
                 pause = min(pause, max(left / _LEASE_PARTS, options.poll_seconds / 10))
         return pause
 
+    def _keep_leases(self) -> None:
+        """In a job that runs in somebody's `run_pending`: poll if it is time to."""
+        if self._clock.monotonic() >= self._next_poll_at:
+            try:
+                self._poll(takes_jobs=False)
+            except Exception as error:
+                self._service.note(error)
+
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         """Act on what the core decided; called under the lock."""
         for effect in effects:
             match effect:
                 case Start():
-                    self._running[effect.run] = job = RunningJob(effect, self._budget.lend(), self._clock)
+                    keep = self._keep_leases if hasattr(self._by_hand, "calls") else None
+                    self._running[effect.run] = job = RunningJob(effect, self._budget.lend(), self._clock, keep)
                     self._begin(effect.run, job)
                 case Renewed():
                     self._running[effect.run].renew(effect)
@@ -357,19 +389,26 @@ class Worker:
                     self._running[effect.run].stop(effect)
                 case Clean():
                     try:
-                        self._cleanup_threads.submit(partial(self._clean, effect.tombstone))
+                        self._submit(self._cleanup_threads, partial(self._clean, effect.tombstone))
                     except (RuntimeError, Closed) as error:
-                        self._last_error = error
+                        self._service.note(error)
                         self._core.cleaned(effect.tombstone.name, deleted=False)
 
     def _begin(self, run: int, job: RunningJob) -> None:
         try:
-            self._job_threads.submit(partial(self._run, run, job))
+            self._submit(self._job_threads, partial(self._run, run, job))
         except (RuntimeError, Closed) as error:
             # No thread can be started: somebody else should do it.
-            self._last_error = error
+            self._service.note(error)
             del self._running[run]
             self._core.ended(run, GivenBack(f"the worker has no thread for it: {error}"))
+
+    def _submit(self, threads: DaemonThreads, call: Callable[..., Outcome[Any]]) -> None:
+        calls = getattr(self._by_hand, "calls", None)
+        if calls is None:
+            threads.submit(call)
+        else:
+            calls.append(call)
 
     def _tell(self, effects: Sequence[Effect]) -> None:
         """Tell the observer what was decided."""
@@ -385,61 +424,74 @@ class Worker:
                     self._observer.event("scheduler_job_reported", {"job": effect.name, "status": effect.status.name,
                                                                     "verdict": verdict, "detail": effect.detail})
 
-    def _run(self, run: int, job: RunningJob) -> None:
-        """In a thread: do a job, whatever comes of it."""
-        outcome: RunOutcome
+    # ------------------------------------------------------------------------------------ jobs, and deletions
+
+    def _run(self, run: int, job: RunningJob, *, interrupted: bool = False) -> Outcome[Any]:
+        """Do a job, whatever comes of it."""
+        outcome: RunOutcome = GivenBack("whoever was to do it was interrupted")
         try:
-            with self._work.inside():
-                job.check()
-                results: object = self._execute(job)
-            outcome = (Finished(results) if isinstance(results, CompactedBlocks) else
-                       Crashed(f"the execute returned a {type(results).__name__}; it must return CompactedBlocks"))
+            if not interrupted:
+                with self._mark.inside():
+                    job.check()
+                    results: object = self._execute(job)
+                outcome = (Finished(results) if isinstance(results, CompactedBlocks) else Crashed(
+                    f"the execute returned a {type(results).__name__}; it must return CompactedBlocks"))
         except (ReleaseJob, JobLost, FencedOff) as released:
             # What a fence refuses went to somebody else, which is no failure of the job; if the scheduler does not
             # know of anybody else, somebody should try again.
             outcome = GivenBack(str(released))
         except BaseException as error:
-            # A job may also end in SystemExit or the like; the worker lives on.
             outcome = Crashed(f"{type(error).__name__}: {error}")
-        with self._changed:
-            del self._running[run]
-            self._core.ended(run, outcome)
-            self._changed.notify_all()
-        self._polls.wake()
+            self._let_through(error)
+        finally:
+            with self._changed:
+                del self._running[run]
+                self._core.ended(run, outcome)
+                self._changed.notify_all()
+            self._service.request(_POLLS)
+        return _told(job.plan.name, outcome)
 
-    def _clean(self, tombstone: Tombstone) -> None:
-        """In a thread: delete what a tombstone names."""
-        deleted = False
+    def _clean(self, tombstone: Tombstone, *, interrupted: bool = False) -> Outcome[Any]:
+        """Delete what a tombstone names."""
+        told: Outcome[Any] = Skipped("whoever was to delete it was interrupted")
         try:
-            if self._cleanup is not None:
-                with self._work.inside():
+            if self._cleanup is not None and not interrupted:
+                with self._mark.inside():
                     self._cleanup(tombstone)
-                deleted = True
+                told = Done(tombstone.name)
         except BaseException as error:
-            self._last_error = error
+            told = Failed(_named(tombstone.name, error), changed="unknown")
+            self._service.note(error)
             self._observer.event("scheduler_cleanup_failed", {"tombstone": tombstone.name, "error": repr(error)})
-        with self._changed:
-            self._core.cleaned(tombstone.name, deleted=deleted)
-            self._changed.notify_all()
+            self._let_through(error)
+        finally:
+            with self._changed:
+                self._core.cleaned(tombstone.name, deleted=isinstance(told, Done))
+                self._changed.notify_all()
+        return told
 
-    def audit(self) -> None:
-        """Check that the threads and the core agree.
-
-        Raises:
-            AuditFailed: they do not; the message has the numbers.
-            CompactlibError: the polling thread has ended although nobody stopped it.
-        """
-        self._polls.audit()
-        with self._changed:
-            self._core.audit()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.stop(give_back=kind is not None)
+    def _let_through(self, error: BaseException) -> None:
+        """In the caller's thread interrupts are the caller's; in a thread of its own the worker lives on."""
+        if not isinstance(error, Exception) and hasattr(self._by_hand, "calls"):
+            raise error
 
     def __repr__(self) -> str:
-        return f"Worker({self._core!r}{', closed' if self._closed else ''})"
+        return f"Worker({self._core!r}{', stopped' if self._service.is_stopped else ''})"
+
+
+def _named(task: str, error: BaseException) -> CompactlibError:
+    if isinstance(error, CompactlibError):
+        return error
+    kind = type(error).__name__
+    return TaskFailed(f"{task} ended in {kind}: {error}", task=task, kind=kind, detail=repr(error))
+
+
+def _told(job: str, outcome: RunOutcome) -> Outcome[Any]:
+    match outcome:
+        case Finished(compacted_blocks):
+            return Done(compacted_blocks)
+        case Crashed(reason):
+            return Failed(TaskFailed(f"job {job!r}: {reason}", task=job, kind=reason.partition(":")[0], detail=reason),
+                          changed="unknown")
+        case GivenBack(reason):
+            return Skipped(reason)

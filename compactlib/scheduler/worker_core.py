@@ -228,14 +228,15 @@ class WorkerCore:
         """When the first lease ends, on the worker's steady clock."""
         return min((held.deadline for held in self._jobs.values()), default=None)
 
-    def poll(self, now: float) -> PollRequest | None:
+    def poll(self, now: float, *, takes_jobs: bool = True) -> PollRequest | None:
         """What to send now; `None` if there is nothing to say and no room for a job. An earlier poll is given up.
 
         Args:
             now: seconds on the worker's steady clock.
+            takes_jobs: whether to ask for jobs.
         """
         updates = tuple(held.update() for held in self._jobs.values())
-        capacity = 0 if self._draining else self.free_slots
+        capacity = self.free_slots if takes_jobs and not self._draining else 0
         confirmed = tuple(self._deleted)[:MAX_CONFIRMED]
         self._asked_at = now
         # Equal requests are still different polls: the answer is told by the very object.
@@ -286,6 +287,10 @@ class WorkerCore:
     def drain(self) -> None:
         """Take no more jobs. What runs goes on, and is renewed and reported."""
         self._draining = True
+
+    def take_again(self) -> None:
+        """Take jobs again, after `drain`."""
+        self._draining = False
 
     def give_back(self, reason: str) -> tuple[Stop, ...]:
         """Take no more jobs, and stop those that run; they are given back, unless they end well all the same."""

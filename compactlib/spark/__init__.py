@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from compactlib.spark.block_folder import BlockFolder
     from compactlib.spark.blocks import MergeBlocks, MergeOptions
     from compactlib.spark.executor import DEFAULT_JOBS_AT_ONCE, DEFAULT_MAX_TASKS_PER_JOB, SparkExecutor
-    from compactlib.spark.fenced import FencedExecutor
     from compactlib.spark.library import ship_library, ship_wheel
     from compactlib.spark.many_stores import (
         DEFAULT_STORES_AT_ONCE,
@@ -50,7 +49,6 @@ __all__ = [
     "DEFAULT_STORES_AT_ONCE",
     "KNOWN_TASKS",
     "BlockFolder",
-    "FencedExecutor",
     "MappedItem",
     "MergeBlocks",
     "MergeOptions",
@@ -90,7 +88,6 @@ _MODULES = {
     "block_folder": ("BlockFolder",),
     "blocks": ("MergeBlocks", "MergeOptions"),
     "executor": ("DEFAULT_JOBS_AT_ONCE", "DEFAULT_MAX_TASKS_PER_JOB", "SparkExecutor"),
-    "fenced": ("FencedExecutor",),
     "library": ("ship_library", "ship_wheel"),
     "many_stores": ("DEFAULT_STORES_AT_ONCE", "MappedItem", "StoreJob", "StoreOutcome", "compact_stores", "map_items",
                     "outcome_table"),

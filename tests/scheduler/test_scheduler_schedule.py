@@ -390,7 +390,7 @@ def test_a_level_or_a_share_out_of_its_range_is_refused() -> None:
             LevelConfig(**fields)
     strange: list[Callable[[], object]] = [
         lambda: FairTenants({"a": 0}), lambda: FairTenants(default_weight=0), lambda: FairTenants(5),  # type: ignore[arg-type]
-        lambda: FairTenants({"a": "x"}), lambda: ByPriority(1.5), lambda: ByPriority("x"),  # type: ignore[arg-type,dict-item]
+        lambda: FairTenants({"a": "x"}), lambda: ByPriority(1.5), lambda: ByPriority("x"),  # type: ignore[arg-type]
         lambda: SmallestFirst(max_wait_seconds=0), lambda: SmallestFirst(window=0), lambda: SmallestFirst(window=1.5),  # type: ignore[arg-type]
         lambda: SmallestFirst(max_wait_seconds="x"), lambda: SmallestFirst(higher_level_share=-1)]  # type: ignore[arg-type]
     for make in strange:

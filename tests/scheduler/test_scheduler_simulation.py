@@ -21,12 +21,12 @@ from compactlib.scheduler.job_queue import JobQueue
 from compactlib.scheduler.metadata_index import MetadataIndex
 from compactlib.scheduler.model import BlockMeta, BlockTombstones, Command, JobPlan, JobStatus
 from compactlib.scheduler.poll import Assignment, PollRequest, PollResponse, StatusUpdate, Verdict
+from compactlib.scheduler.running_job import RunningJob
 from compactlib.scheduler.schedule import Schedule
 from compactlib.scheduler.service import SchedulerService
 from compactlib.scheduler.state import SchedulerState
 from compactlib.scheduler.tombstones import Tombstones
 from compactlib.scheduler.update import ApplyResult, Operation, PlanUpdate
-from compactlib.scheduler.worker import RunningJob
 from compactlib.scheduler.worker_core import Effect, Renewed, Stop, WorkerCore
 from compactlib.testing.scheduler_simulation import (
     Simulation,

@@ -132,7 +132,7 @@ def test_a_block_of_strange_things_is_none(field: str, strange: Any) -> None:
     lambda: SchedulerConfig(max_failures=None), lambda: SchedulerConfig(max_tombstones="many"),  # type: ignore[arg-type]
     lambda: SchedulerService(policy=5), lambda: ByPriority("x"),  # type: ignore[arg-type]
     lambda: LevelConfig(max_blocks=None), lambda: LevelConfig(max_blocks=1, max_age_seconds="x"),  # type: ignore[arg-type]
-    lambda: FairTenants(5), lambda: FairTenants({"A": "x"}), lambda: WorkerOptions(capacity="x"),  # type: ignore[arg-type,dict-item]
+    lambda: FairTenants(5), lambda: FairTenants({"A": "x"}), lambda: WorkerOptions(capacity="x"),  # type: ignore[arg-type]
     lambda: WorkerOptions(max_poll_seconds=float("inf")), lambda: WorkerOptions(patience_seconds=-1.0),
     lambda: TokenSealer({5: b"sixteen bytes or more"}), lambda: TokenSealer({"a": "sixteen bytes or more"}),  # type: ignore[dict-item]
     lambda: TokenSealer({"a": b"sixteen bytes or more"}).seal(5, 1),  # type: ignore[arg-type]

@@ -11,12 +11,15 @@ import pytest
 
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
-from compactlib.errors import BudgetSpent, Closed, InvalidInput
+from compactlib.errors import BudgetSpent, Busy, Closed, InvalidInput
 from compactlib.observe import Observer, RecordingObserver
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.runtime import Stopped
 from compactlib.scheduler.errors import FencedOff, JobLost, ReleaseJob
 from compactlib.scheduler.model import BlockTombstones, CompactedBlocks, JobPlan, JobStatus, NoOutput, Tombstone
 from compactlib.scheduler.poll import Assignment, PollRequest, PollResponse, StatusAnswer, Verdict
-from compactlib.scheduler.worker import Execute, RunningJob, Worker, WorkerOptions
+from compactlib.scheduler.running_job import Execute, RunningJob
+from compactlib.scheduler.worker import Polled, Worker, WorkerOptions
 
 PATIENCE = 60.0
 FENCED_OFF = FencedOff(resource="a", token=1, highest=7)
@@ -267,7 +270,7 @@ def test_vector_54_stopping_waits_for_jobs_and_deletions_and_reports_them() -> N
     assert began.wait(PATIENCE)
     assert deleting.wait(PATIENCE)
     polls = len(desk.polls)
-    stopping = threading.Thread(target=worker.stop, kwargs={"wait_seconds": PATIENCE})
+    stopping = threading.Thread(target=worker.stop, kwargs={"wait_seconds": PATIENCE, "grace_seconds": PATIENCE})
     stopping.start()
     # It goes on renewing, and asks for no more jobs.
     desk.wait_for(lambda: len(desk.polls) > polls + 3)
@@ -276,15 +279,29 @@ def test_vector_54_stopping_waits_for_jobs_and_deletions_and_reports_them() -> N
     assert desk.reports == {"a": (JobStatus.SUCCESS, "")}
     assert desk.deleted == {"t"}
     assert desk.polls[-1].job_capacity == 0
-    assert worker.stop()
+    assert isinstance(worker.stop(), Done)
     with pytest.raises(Closed):
-        worker.poll_once()
-    with pytest.raises(Closed):
+        worker.run_pending()
+    assert "stopped" in repr(worker)
+
+
+def test_what_was_stopped_can_be_started_again() -> None:
+    desk = Desk("a")
+    worker = Worker(desk, nothing, options=FAST)
+    for name in ("b", "c"):
         worker.start()
-    assert "closed" in repr(worker)
+        desk.wait_for(lambda: len(desk.reports) % 2 == 1)
+        assert isinstance(worker.stop(), Done)
+        with desk.changed:
+            desk.waiting.append(name)
+            desk.reports["between"] = JobStatus.SUCCESS, ""
+    worker.start()
+    desk.wait_for(lambda: set(desk.reports) >= {"a", "b", "c"})
+    assert isinstance(worker.stop(), Done)
 
 
-def test_stopping_at_once_gives_the_jobs_back() -> None:
+@pytest.mark.parametrize("end", ["the with", "stop"])
+def test_stopping_cancels_the_jobs_and_gives_them_back(end: str) -> None:
     desk, began = Desk("a"), threading.Event()
 
     def execute(job: RunningJob) -> CompactedBlocks:
@@ -293,13 +310,10 @@ def test_stopping_at_once_gives_the_jobs_back() -> None:
         job.budget.check()
         return nothing(job)
 
-    def fail() -> None:
-        with working(desk, execute):
-            assert began.wait(PATIENCE)
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
+    with working(desk, execute) as worker:
+        assert began.wait(PATIENCE)
+        if end == "stop":
+            assert isinstance(worker.stop(wait_seconds=PATIENCE), Done)
     status, reason = desk.reports["a"]
     assert status is JobStatus.RELEASED
     assert "cancelled" in reason
@@ -316,9 +330,15 @@ def test_a_job_that_does_not_listen_is_left_behind() -> None:
     worker = Worker(desk, execute, options=FAST)
     worker.start()
     assert began.wait(PATIENCE)
-    assert not worker.stop(wait_seconds=0)
+    for _ in range(2):
+        late = worker.stop(wait_seconds=0)
+        assert isinstance(late, Failed)
+        assert isinstance(late.error, Busy)
+        assert "a still runs, or could not be reported" in str(late.error)
     assert desk.reports == {}
     may_end.set()
+    assert isinstance(worker.stop(wait_seconds=PATIENCE), Done)
+    assert desk.reports == {"a": (JobStatus.SUCCESS, "")}
 
 
 def test_by_hand_and_on_a_clock_of_one_s_own() -> None:
@@ -331,11 +351,62 @@ def test_by_hand_and_on_a_clock_of_one_s_own() -> None:
         return nothing(job)
 
     worker = Worker(desk, execute, clock=clock, options=WorkerOptions(), rng=random.Random(1))
-    assert worker.poll_once()
-    assert ended.wait(PATIENCE)
+    got, done, reported = worker.run_pending()
+    assert ended.is_set()
     assert seen == [1, 12.0]
-    assert worker.stop()
+    assert (got, reported) == (Done(Polled(("a",), (), 0)), Done(Polled((), ("a",), 0)))
+    assert isinstance(done, Done)
     assert desk.reports == {"a": (JobStatus.SUCCESS, "")}
+    [nothing_new] = worker.run_pending()
+    assert nothing_new == Skipped("the scheduler had nothing for this worker")
+    assert worker.stop() == Done(Stopped(3, 0))
+    assert len(desk.polls) == 3
+
+
+def test_by_hand_a_job_renews_its_lease_when_it_checks_and_no_job_comes_before_the_next_call() -> None:
+    desk, clock = Desk("a", "b", lease_seconds=12), ManualClock(1000)
+    threads: list[threading.Thread] = []
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        threads.append(threading.current_thread())
+        for _ in range(10):
+            clock.advance(5)
+            job.check()
+            assert job.lease_seconds_left == 12
+        return nothing(job)
+
+    worker = Worker(desk, execute, clock=clock, options=WorkerOptions(jitter=0))
+    before = set(threading.enumerate())
+    worker.run_pending()
+    assert (desk.renewals, list(desk.reports), desk.waiting) == ({"a": 10}, ["a"], ["b"])
+    worker.run_pending()
+    assert desk.reports == dict.fromkeys("ab", (JobStatus.SUCCESS, ""))
+    assert set(threads) == {threading.current_thread()}
+    assert set(threading.enumerate()) == before
+    worker.audit()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit("out")])
+def test_by_hand_an_interrupt_is_the_caller_s_and_leaves_nothing_behind(error: BaseException) -> None:
+    desk = Desk("a", "b")
+    desk.cleanup = [tombstone("t")]
+    began: list[str] = []
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        began.append(job.plan.name)
+        if len(began) == 1:
+            raise error
+        return nothing(job)
+
+    worker = Worker(desk, execute, options=WorkerOptions(capacity=2), cleanup=lambda what: None)
+    with pytest.raises(type(error)):
+        worker.run_pending()
+    worker.audit()
+    worker.run_pending()
+    assert began == ["a"], "the other one was given back, not begun"
+    assert {name: status for name, (status, _) in desk.reports.items()} == {"a": JobStatus.FAILED,
+                                                                           "b": JobStatus.RELEASED}
+    assert isinstance(worker.stop(), Done)
 
 
 def test_what_has_ended_is_reported_at_once_and_then_there_are_pauses_again() -> None:
@@ -349,7 +420,7 @@ def test_what_has_ended_is_reported_at_once_and_then_there_are_pauses_again() ->
     polls = len(desk.polls)
     while len(desk.polls) == polls:
         clock.advance(1)
-    assert worker.stop()
+    assert isinstance(worker.stop(), Done)
 
 
 @pytest.mark.parametrize("wrong", [{"capacity": 0}, {"cleanup_capacity": 0}, {"poll_seconds": 0.0}, {"jitter": 2.0},

@@ -11,9 +11,11 @@ import pytest
 
 from compactlib.errors import Busy, CompactlibError, InvalidInput
 from compactlib.observe import Observer, RecordingObserver
+from compactlib.outcome import Done, Failed
 from compactlib.scheduler.model import CompactedBlocks, JobStatus, Tombstone
 from compactlib.scheduler.poll import PollRequest, PollResponse
-from compactlib.scheduler.worker import RunningJob, Worker, WorkerOptions
+from compactlib.scheduler.running_job import RunningJob
+from compactlib.scheduler.worker import Worker, WorkerOptions
 from tests.scheduler.test_scheduler_worker import FAST, PATIENCE, Desk, nothing, tombstone, working
 
 
@@ -60,11 +62,11 @@ print("over")
 """
 
 
-@pytest.mark.parametrize("end", ["print(worker.stop(wait_seconds=0.01))", ""])
+@pytest.mark.parametrize("end", ["print(type(worker.stop(wait_seconds=0.01)).__name__)", ""])
 def test_a_job_that_hangs_keeps_no_process_from_ending(end: str) -> None:
     ended = subprocess.run([sys.executable, "-c", PROGRAM.format(end=end)], check=True, capture_output=True, text=True,
                            timeout=PATIENCE)
-    assert ended.stdout.split() == (["False", "over"] if end else ["over"])
+    assert ended.stdout.split() == (["Failed", "over"] if end else ["over"])
 
 
 def test_stopping_keeps_its_deadline_although_the_transport_hangs() -> None:
@@ -88,9 +90,20 @@ def test_stopping_keeps_its_deadline_although_the_transport_hangs() -> None:
 
 def test_a_worker_used_by_hand_reports_when_it_is_stopped() -> None:
     desk = Desk("a")
-    worker = Worker(desk, nothing, options=WorkerOptions())
-    assert worker.poll_once()
-    assert worker.stop(wait_seconds=PATIENCE)
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        desk.broken = 1
+        return nothing(job)
+
+    worker = Worker(desk, execute, options=WorkerOptions())
+    desk.broken = 1
+    [failed] = worker.run_pending()
+    assert isinstance(failed, Failed)
+    assert isinstance(worker.last_error, ConnectionError)
+
+    assert [type(outcome) for outcome in worker.run_pending()] == [Done, Done, Failed]
+    assert (desk.reports, worker.failures) == ({}, 2)
+    assert isinstance(worker.stop(wait_seconds=PATIENCE), Done)
     assert desk.reports == {"a": (JobStatus.SUCCESS, "")}
 
 
@@ -104,6 +117,8 @@ def test_stopping_from_within_its_own_work_is_busy_on_whatever_thread() -> None:
             with pytest.raises(Busy, match="within its own work"):
                 workers[0].stop()
             refused.append(who)
+            # As if nobody had: the test goes on.
+            workers[0].start()
 
     def execute(job: RunningJob) -> CompactedBlocks:
         stop("job")
@@ -149,11 +164,11 @@ def test_what_nobody_expected_in_the_polling_thread_is_kept_and_told_and_the_wor
 
     worker = Worker(Broken(), nothing, options=FAST, observer=told)
     worker.start()
-    assert told.wait_for("scheduler_worker_failed")["error"] == "AttributeError"
+    assert told.wait_for("scheduler_worker_failed")["message"].startswith("the work polls ended in AttributeError")
     assert isinstance(worker.last_error, AttributeError)
     desk.wait_for(lambda: len(desk.polls) > 2)
     worker.audit()
-    assert worker.stop()
+    assert isinstance(worker.stop(), Done)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -165,13 +180,12 @@ def test_a_thread_that_was_told_to_exit_is_missed_by_the_audit() -> None:
     worker = Worker(Exiting(), nothing, options=FAST)
     worker.start()
     for thread in threading.enumerate():
-        if thread.name == "compactlib-worker":
+        if thread.name.startswith("the worker"):
             thread.join(PATIENCE)
     assert isinstance(worker.last_error, SystemExit)
-    with pytest.raises(CompactlibError, match="has ended: SystemExit"):
+    with pytest.raises(CompactlibError, match="no thread for polls any more: SystemExit"):
         worker.audit()
-    # Nobody would report, so nobody is waited for.
-    worker.stop(wait_seconds=PATIENCE)
+    assert isinstance(worker.stop(wait_seconds=PATIENCE), Done)
 
 
 def test_a_job_for_which_there_is_no_thread_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:

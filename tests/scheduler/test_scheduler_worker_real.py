@@ -11,6 +11,7 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore
+from compactlib.outcome import Done
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
@@ -35,8 +36,8 @@ from compactlib.scheduler import (
     WorkerOptions,
 )
 from compactlib.scheduler.model import BlockTombstones, Command, ShardTombstone, Tombstone
+from compactlib.scheduler.running_job import RunningJob
 from compactlib.scheduler.tombstones import Tombstones
-from compactlib.scheduler.worker import RunningJob
 
 PATIENCE = 60.0
 OPTIONS = WorkerOptions(capacity=2, poll_seconds=0.005, jitter=0.5)
@@ -69,6 +70,20 @@ class Desk:
         with self.changed:
             assert self.changed.wait_for(
                 lambda: len(self.blocks()) == blocks and tombstones in (None, len(state.tombstones)), PATIENCE)
+
+
+class Line:
+    """A transport that gives so many answers, and then is cut off until somebody mends it."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.answers = 1
+
+    def poll(self, request: PollRequest) -> PollResponse:
+        if not self.answers:
+            raise ConnectionError("cut off")
+        self.answers -= 1
+        return self.transport.poll(request)
 
 
 class Folder:
@@ -120,7 +135,7 @@ def work_until_done(desk: Desk, transport: Transport, folder: Folder, count: int
         worker.start()
     desk.wait_until(count // 4, tombstones=0)
     for worker in workers:
-        assert worker.stop(wait_seconds=PATIENCE)
+        assert isinstance(worker.stop(wait_seconds=PATIENCE, grace_seconds=PATIENCE), Done)
     desk.scheduler.audit()
 
 
@@ -255,8 +270,9 @@ def test_a_late_worker_cannot_publish_in_place_what_went_to_another(tmp_path: Pa
         fast_done.set()
         return CompactedBlocks(tenant="A", shard=1, source_blocks=job.plan.source_blocks, no_output=NoOutput.EMPTY)
 
-    one = Worker(desk, slow, options=OPTIONS)
-    assert one.poll_once()
+    line = Line(desk)
+    one = Worker(line, slow, options=OPTIONS)
+    one.start()
     assert slow_admitted.wait(PATIENCE)
     # Nobody renews the lease of the slow one; an operator's clock would say the same after a minute.
     (name,) = one.jobs
@@ -266,7 +282,8 @@ def test_a_late_worker_cannot_publish_in_place_what_went_to_another(tmp_path: Pa
         assert fast_done.wait(PATIENCE)
         slow_may_publish.set()
         desk.wait_until(0)
-    assert one.stop(wait_seconds=PATIENCE)
+    line.answers = 99
+    assert isinstance(one.stop(wait_seconds=PATIENCE), Done)
     assert published.read_text() == "fast"
     assert refused[0].token < refused[0].highest
 
@@ -295,19 +312,20 @@ def test_a_run_that_lost_its_job_never_goes_on_when_the_job_comes_back_in_the_sa
             manifest[0] = f"{seen}+{job.token}"
         return CompactedBlocks(tenant="A", shard=1, source_blocks=job.plan.source_blocks, no_output=NoOutput.EMPTY)
 
-    worker = Worker(Direct(), execute, options=WorkerOptions(capacity=2), clock=clock)
-    worker.poll_once()
+    line = Line(Direct())
+    worker = Worker(line, execute, options=WorkerOptions(capacity=2), clock=clock)
+    worker.start()
     assert began.acquire(timeout=PATIENCE)
     clock.advance(20)
     [other] = Direct().poll(PollRequest(job_capacity=1)).assignments
     fence.admit(other.name, other.token)
     with fence.guard(other.name, other.token):
         manifest[0] += "+other"
+    line.answers = 99
     clock.advance(20)
-    worker.poll_once()
     assert began.acquire(timeout=PATIENCE)
     may_go_on.set()
-    assert worker.stop(wait_seconds=PATIENCE)
+    assert isinstance(worker.stop(wait_seconds=PATIENCE, grace_seconds=PATIENCE), Done)
     assert sorted(tokens) == [(other.token - 1, True), (other.token + 1, False)]
     assert manifest == [f"v0+other+{other.token + 1}"]
     assert service.state.jobs.get(other.name) is None

@@ -25,6 +25,7 @@ from compactlib.files import LocalFiles
 from compactlib.hosting import LocalLog, SchedulerHost
 from compactlib.kv import MemoryStore
 from compactlib.kv.errors import OutcomeUnknown
+from compactlib.outcome import Done
 from compactlib.raftlog import LogOptions
 from compactlib.scheduler import (
     BlockMeta,
@@ -262,8 +263,8 @@ def test_from_scheduler_to_block(spark: SparkSession, tmp_path: Path) -> None:
         merge = MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=("at",), time_column="at"))
         worker = Worker(host, merge, clock=clock)
         for _ in range(4):
-            worker.poll_once()
-        assert worker.stop(wait_seconds=60.0)
+            worker.run_pending()
+        assert isinstance(worker.stop(wait_seconds=60.0), Done)
         blocks = host.look(lambda service: [] if service.state.index is None else list(service.state.index.blocks()))
         assert sum(block.level == 1 for block in blocks) >= 1
         assert sum(read_block(folder, block.id).num_rows for block in blocks) == 40

@@ -122,10 +122,9 @@ class Desk:
 
         told = RecordingObserver()
         worker = Worker(self.host, noted, clock=self.clock, observer=told)
-        while not worker.jobs:
-            worker.poll_once()
-        assert ended.wait(300)
-        assert worker.stop(wait_seconds=60.0)
+        while not ended.is_set():
+            worker.run_pending()
+        assert isinstance(worker.stop(wait_seconds=60.0), Done)
         # Either its report was refused, or it had heard before that the job is another's.
         assert [name for name, _ in told.events if name in ("scheduler_job_reported", "scheduler_job_stopped")]
         assert not any(fields.get("status") == "SUCCESS" for _, fields in told.events)
