@@ -20,7 +20,7 @@ from compactlib.lab.reports import ReplayReport
 from compactlib.lab.workloads import Workload
 from compactlib.observe import Observer, Progress
 from compactlib.raftlog.cadence import MajorCadence
-from compactlib.raftlog.model import INDEX_RECORD_BYTES, SegmentLimits, SegmentRef, SegmentStats
+from compactlib.raftlog.model import INDEX_RECORD_BYTES, SegmentLimits, SegmentRef, SegmentStats, segment_bytes
 from compactlib.raftlog.plan import CompactionPlan, PlannedGroup, plan_for
 from compactlib.raftlog.policies import DropDead
 from compactlib.raftlog.policy import CompactionPolicy
@@ -104,10 +104,13 @@ def replay_raftlog(workload: Workload, policy: CompactionPolicy, settings: RaftL
 class _Segment:
     """One segment: its entries as columns. 20 bytes an entry."""
 
-    __slots__ = ("data_bytes", "first", "indexes", "keys", "last", "live", "live_bytes", "moments", "number", "sizes")
+    __slots__ = ("data_bytes", "first", "indexes", "keys", "last", "live", "live_bytes", "moments", "number", "room",
+                 "sizes")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, room: int = 0) -> None:
         self.number = number
+        # Records that its file has room for, beyond those that it holds.
+        self.room = room
         self.indexes: array[int] = array("q")
         self.keys: array[int] = array("i")
         self.sizes: array[int] = array("q")
@@ -133,7 +136,14 @@ class _Segment:
     @property
     def stats(self) -> SegmentStats:
         return SegmentStats(ref=SegmentRef(self.number, self.first, self.last), entries=len(self.indexes),
-                            data_bytes=self.data_bytes, live_entries=self.live, live_bytes=self.live_bytes)
+                            data_bytes=self.data_bytes, live_entries=self.live, live_bytes=self.live_bytes,
+                            file_bytes=self.file_bytes)
+
+    @property
+    def file_bytes(self) -> int:
+        # Payloads lie behind the records that there is room for.
+        room = max(self.room, len(self.indexes)) if self.data_bytes else len(self.indexes)
+        return segment_bytes(room, self.data_bytes)
 
 
 class RaftLogReplay:
@@ -151,7 +161,7 @@ class RaftLogReplay:
         self.snapshot_index: int | None = None
         self._policy = copy.deepcopy(policy)
         self._settings = settings
-        self._segments: dict[int, _Segment] = {1: _Segment(1)}
+        self._segments: dict[int, _Segment] = {1: _Segment(1, settings.limits.max_entries)}
         self._newest = self._segments[1]
         self._index_of: dict[int, int] = {}
         self._segment_of: dict[int, int] = {}
@@ -199,7 +209,7 @@ class RaftLogReplay:
     def _append(self, owner: int, key: int, size: int) -> None:
         limits, newest = self._settings.limits, self._newest
         if len(newest.indexes) >= limits.max_entries or newest.data_bytes > limits.max_bytes:
-            newest = self._newest = _Segment(newest.number + 1)
+            newest = self._newest = _Segment(newest.number + 1, limits.max_entries)
             self._segments[newest.number] = newest
         self.last_index += 1
         newest.append(self.last_index, owner, size)

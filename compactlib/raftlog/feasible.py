@@ -33,8 +33,8 @@ def require_fitting(plan: CompactionPlan, view: CompactionView, hiding: Collecti
         if now is None:
             raise PlanOutdated(f"segment {segment.number} is not there any more, or cannot be compacted now")
         if now != segment:
-            raise PlanOutdated(f"segment {segment.number} holds {now.live_entries:,} live entries in "
-                               f"{now.file_bytes:,} bytes, planned were {segment.live_entries:,} in {segment.file_bytes:,}")
+            raise PlanOutdated(f"segment {segment.number} has {now.live_entries:,} live entries in {now.file_bytes:,} "
+                               f"bytes, planned were {segment.live_entries:,} in {segment.file_bytes:,}")
     if len({segment.number for segment in touched}) < len(touched) or any(drop.live_entries for drop in plan.drops):
         raise PlanOutdated("the plan takes a segment twice, or drops one that holds something alive")
     for number in sorted(hiding):

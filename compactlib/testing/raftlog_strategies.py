@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from compactlib.errors import InvalidInput, MissingDependency
@@ -95,15 +97,18 @@ def segment_sequences(draw: st.DrawFn, *, min_live: int = 0, max_segments: int =
     return tuple(segments)
 
 
-@st.composite
-def compaction_views(draw: st.DrawFn, *, min_live: int = 0, max_segments: int = 24) -> CompactionView:
-    """Whole logs: any number of segments, the snapshot anywhere or not taken yet.
+def view_of_candidates(segments: Sequence[SegmentStats], limits: SegmentLimits) -> CompactionView:
+    """A log in which a policy may choose from `segments`, each with something alive: a newest one follows them."""
+    number, last = (segments[-1].number, segments[-1].ref.last) if segments else (0, 0)
+    newest = SegmentStats(ref=SegmentRef(number + 1, last + 1, last + 1), entries=1, data_bytes=1, live_entries=1,
+                          live_bytes=1)
+    return CompactionView(segments=(*segments, newest), snapshot_index=last, limits=limits)
 
-    Args:
-        min_live: as for `segment_sequences`.
-        max_segments: the most segments.
-    """
-    segments = draw(segment_sequences(min_live=min_live, max_segments=max_segments))
+
+@st.composite
+def compaction_views(draw: st.DrawFn, *, max_segments: int = 24) -> CompactionView:
+    """Whole logs: any number of segments, the snapshot anywhere or not taken yet."""
+    segments = draw(segment_sequences(max_segments=max_segments))
     ends = [segment.ref.last for segment in segments]
     end = ends[-1] if ends else 0
     snapshot = draw(st.none() | st.just(end) | st.integers(0, end) | st.sampled_from([0, *ends]))
@@ -130,9 +135,9 @@ def check_policy(policy: CompactionPolicy, *, max_examples: int = 100, max_segme
     _check_identity(policy)
 
     @as_always(max_examples)
-    @given(compaction_views(min_live=1, max_segments=max_segments))
-    def choices_are_valid(view: CompactionView) -> None:
-        _check_one_choice(policy, view)
+    @given(segment_sequences(min_live=1, max_segments=max_segments), segment_limits())
+    def choices_are_valid(segments: tuple[SegmentStats, ...], limits: SegmentLimits) -> None:
+        _check_one_choice(policy, view_of_candidates(segments, limits))
 
     @as_always(max_examples)
     @given(compaction_views(max_segments=max_segments))

@@ -16,6 +16,7 @@ from compactlib.raftlog import (
     CostPolicy,
     DeadBytes,
     DeadRatio,
+    DropDead,
     Elapsed,
     EveryNMinors,
     LogOptions,
@@ -45,10 +46,10 @@ def test_a_plan_in_the_lab_is_the_logs_own(tmp_path: Path, policy: CompactionPol
                 log.extend([(replay.last_index, 1, bytes(16 if kind == DELETE else size))])
             log.record_snapshot(replay.last_index, live=replay.snapshot())
             replay.audit()
-            major = round_ % 2 == 1
-            mine = log.plan("major" if major else "minor", policy if major else None)
-            log.compact("major" if major else "minor", policy=policy if major else None)
-            theirs = replay.compact(major=major)
+            by = policy if round_ % 2 == 1 else DropDead()
+            mine = log.plan(by)
+            log.compact(mine)
+            theirs = replay.compact(by)
             assert (theirs.drops, theirs.groups) == (mine.drops, mine.groups)
             replay.audit()
             groups, drops = groups + len(mine.groups), drops + len(mine.drops)
@@ -78,12 +79,12 @@ def test_a_trigger_in_the_lab_is_the_logs_own(tmp_path: Path, trigger: Trigger) 
             outcome, mine = log.compact(), replay.compact_when_due()
             if isinstance(outcome, Done):
                 report = outcome.stats
-                assert (report.kind, report.dropped) == (mine.kind, tuple(drop.number for drop in mine.drops))
+                assert (report.policy, report.dropped) == (mine.policy, tuple(drop.number for drop in mine.drops))
             else:
                 assert mine.is_empty
                 assert isinstance(outcome, Skipped)
-                assert ("rewrite" in outcome.reason) == (mine.kind == "major")
-            majors += mine.kind == "major"
+                assert ("nothing is rewritten yet" in outcome.reason) == mine.drops_only
+            majors += not mine.drops_only
     assert 0 < majors < 12
 
 
@@ -125,6 +126,6 @@ def test_a_compaction_needs_a_snapshot() -> None:
     replay = RaftLogReplay(SeedPolicy(), RaftLogSettings())
     replay.feed(Operations(kinds=b"\0", keys=[1], sizes=[1], times_ms=[0]))
     with pytest.raises(CompactlibError, match="take one first"):
-        replay.compact(major=True)
+        replay.compact(SeedPolicy())
     with pytest.raises(InvalidInput, match="snapshot_every"):
         RaftLogSettings(snapshot_every=0)

@@ -8,10 +8,10 @@ One command a line; what follows `#` is for the reader. Numbers are written `1,2
 | `append 1..16 term 2 size 100` | entries with payloads that tell index and term, or of `size` zero bytes |
 | `sync`, `reopen`, `wait 61 seconds` | |
 | `snapshot 48 live 1,2,20` | `live none` for an empty live set |
-| `compact major by ra` | also `minor`, `auto`; by the policy `seed` (default), `ra` or `cost` |
-| `crash compact major after 11 operations` | the rest did not happen; all that did is on the disk |
-| `crash compact major before "unlink *" losing "rename *"` | at the first match; what was durable cannot be lost |
-| `crash compact major before last "unlink *" losing everything` | at the last match; all that can be lost |
+| `compact`, `compact by ra` | by the log's own rule, or by the policy `drop`, `seed`, `ra` or `cost` |
+| `crash compact by seed after 11 operations` | the rest did not happen; all that did is on the disk |
+| `crash compact by seed before "unlink *" losing "rename *"` | at the first match; what was durable cannot be lost |
+| `crash compact by seed before last "unlink *" losing everything` | at the last match; all that can be lost |
 | `unsynced 45 term 2` | an entry that the next `crash` appends first, and does not sync |
 | `take lease`, `release lease`, `take plan 1..20` | of the files, or of a read decided now |
 | `damage 21`, `repair 21` | one byte of the payload, in the segment file |
@@ -39,6 +39,7 @@ from compactlib.raftlog import (
     CompactionReport,
     CostPolicy,
     Dead,
+    DropDead,
     Entry,
     LogReader,
     Missing,
@@ -49,6 +50,7 @@ from compactlib.raftlog import (
     SegmentLog,
     SegmentReader,
     SegmentWriter,
+    report_of,
 )
 from compactlib.raftlog.names import segment_name, segment_number
 from compactlib.testing import RecordingFiles, record, replay
@@ -57,7 +59,7 @@ from compactlib.testing.crash_state import CrashState, Fate
 from tests.raftlog.compaction_logs import Expected, flip_byte, links, options, payload_of, payload_place, strays
 from tests.raftlog.wrapped_files import WatchedFiles
 
-POLICIES: dict[str, Callable[[], Any]] = {"seed": SeedPolicy, "ra": RaPolicy, "cost": CostPolicy}
+POLICIES: dict[str, Callable[[], Any]] = {"drop": DropDead, "seed": SeedPolicy, "ra": RaPolicy, "cost": CostPolicy}
 
 
 def numbers(text: str) -> list[int]:
@@ -158,8 +160,9 @@ class Story:
         self.log.record_snapshot(int(index), numbers(live))
         self.snapshot = int(index), numbers(live)
 
-    def do_compact(self, kind: Any, *by: str) -> None:
-        self.outcome = self.log.compact(kind, policy=POLICIES[by[1]]() if by else None)
+    def do_compact(self, *by: str) -> None:
+        assert not by or by[1] in POLICIES, by
+        self.outcome = self.log.compact(policy=POLICIES[by[1]]() if by else None)
 
     def do_reclaim(self) -> None:
         self.log.reclaim()
@@ -175,7 +178,7 @@ class Story:
 
     # -- what goes wrong
 
-    def do_crash(self, _: str, kind: Any, when: str, *rest: str) -> None:
+    def do_crash(self, _compact: str, _by: str, policy: str, when: str, *rest: str) -> None:
         assert self.log is not None
         self.close()
 
@@ -187,7 +190,7 @@ class Story:
                 opened = len(files.recording().operations)
                 for index, term in self.unsynced:
                     log.append(index, term, payload_of(index, term))
-                log.compact(kind)
+                log.compact(policy=POLICIES[policy]())
 
         recording = record(self.folder, compact)
         operations = [str(operation) for operation in recording.operations]
@@ -278,8 +281,9 @@ class Story:
 
     def do_expect_done(self, *words: str) -> None:
         """`dropped 2,3`, `merged 1,4` once for each group, `failed 5,6 DiskFull`, `kept 7`."""
-        assert isinstance(self.outcome, Done), self.outcome
-        report = self.outcome.stats
+        report = report_of(self.outcome)
+        assert report is not None, self.outcome
+        assert isinstance(self.outcome, Failed) == bool(report.failed)
         told: list[str] = []
         if report.dropped:
             told.append("dropped " + ",".join(map(str, report.dropped)))

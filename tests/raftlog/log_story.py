@@ -27,10 +27,12 @@ from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Failed
 from compactlib.raftlog import (
+    DropDead,
     Entry,
     LogOptions,
     LogStates,
     RaftLog,
+    SeedPolicy,
     SegmentLimits,
     SnapshotMeta,
     StoreOptions,
@@ -116,8 +118,8 @@ class LogStory:
     def do_reset(self, last: str) -> None:
         self.log.reset(int(last))
 
-    def do_compact(self, kind: str) -> None:
-        outcome = self.log.compact("major" if kind == "major" else "minor")
+    def do_compact(self, _: str, policy: str) -> None:
+        outcome = self.log.compact(policy=DropDead() if policy == "drop" else SeedPolicy())
         if isinstance(outcome, Failed):
             raise outcome.error
 

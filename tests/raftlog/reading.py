@@ -25,8 +25,8 @@ from compactlib.raftlog import (
     SegmentReader,
     SegmentWriter,
 )
-from tests.raftlog.compaction_logs import damaged
 from compactlib.raftlog.names import segment_name
+from tests.raftlog.compaction_logs import damaged
 
 Told: TypeAlias = Entry | Dead | Missing | str
 """An answer that can be compared: `"damaged"` stands for a `CorruptData` that names the index."""
@@ -152,7 +152,7 @@ class PlainLog:
         indexes = range(self.last + 3)
         assert log_answers(log, indexes) == {index: self.answer(index) for index in indexes}
         assert list(log.entries()) == list(self.entries.values())
-        assert log.verify().findings == ()
+        assert log.verify().is_sound
         log.audit()
 
 

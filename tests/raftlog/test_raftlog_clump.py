@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from compactlib.errors import InvalidInput
 from compactlib.indexset import IndexSet
-from compactlib.raftlog import SegmentLog, DropDead
+from compactlib.raftlog import DropDead, SegmentLog
 from compactlib.raftlog.clump import plan_clump
 from compactlib.raftlog.model import Entry
 from tests.raftlog.compaction_logs import options

@@ -114,7 +114,10 @@ def test_compactions_come_to_rest_and_a_second_one_changes_no_file(tmp_path: Pat
         stamps = {name: os.lstat(tmp_path / name).st_mtime_ns for name in before}
         outcome = log.compact(policy=log.policy)
         assert isinstance(outcome, Skipped)
-        assert outcome.reason == "nothing to rewrite or drop at snapshot 96"
+        assert outcome.reason == (
+            "none of the 1 segments up to snapshot 96 is wholly dead; of 1 that hold something alive no two neighbours "
+            "fit into one (max_entries=16, max_bytes=64000000), and at most 0% of one can go, not more than "
+            "reclaim_fraction=0.5; lower it, or wait")
         assert picture(tmp_path) == before
         assert {name: os.lstat(tmp_path / name).st_mtime_ns for name in before} == stamps
         expected.check(log)
@@ -172,7 +175,8 @@ def test_the_numbers_are_those_of_the_files(tmp_path: Path) -> None:
         assert report.left_out[0].reason == "the newest segment, still written to"
         assert first.seconds > 0
         assert report.seconds == first.seconds + second.seconds == clock.monotonic()
-        assert (report.kind, report.why, report.snapshot_index) == ("major", "asked for", 96)
+        assert (report.policy.name, report.why, report.snapshot_index) == (
+            "seed", "neighbours fit into one segment, or more than 50% of one can go", 96)
     assert observer.events == []
 
 
@@ -181,7 +185,8 @@ def test_reports_print_themselves(tmp_path: Path) -> None:
     with SegmentLog(tmp_path, options()) as log:
         report = done(log.compact(policy=log.policy))
     assert "\n" not in repr(report)
-    assert repr(report).startswith("<CompactionReport: major compaction at snapshot 64 (asked for): dropped 2, "
+    assert repr(report).startswith("<CompactionReport: seed(max_sources=8, reclaim_fraction=0.5) at snapshot 64 "
+                                   "(neighbours fit into one segment, or more than 50% of one can go): dropped 2, "
                                    "rewrote 2 segments into 1, kept 1; read ")
     rows = report.to_dicts()
     assert [(row["action"], row["members"]) for row in rows] == [
@@ -197,7 +202,7 @@ def test_counters_and_progress(tmp_path: Path) -> None:
     observer = RecordingObserver()
     with SegmentLog(tmp_path, options(policy=PAIRS, observer=observer)) as log:
         report = done(log.compact(policy=log.policy))
-    labels = (("kind", "major"),)
+    labels = (("policy", "seed"),)
     assert observer.counters == {
         ("raftlog_compactions", labels): 1, ("raftlog_freed_bytes", labels): report.bytes_freed,
         ("raftlog_read_bytes", labels): report.bytes_read, ("raftlog_written_bytes", labels): report.bytes_written,
@@ -250,7 +255,7 @@ def test_vector_57_a_second_request_while_one_runs_is_skipped_and_a_later_one_wo
 
 def test_every_second_minor_is_followed_by_a_major(tmp_path: Path) -> None:
     """Notes 1.7: with N = 2, requests 1 and 2 are minor, request 3 is major, and so on."""
-    kinds: list[str] = []
+    policies: list[str] = []
     with SegmentLog(tmp_path, options(trigger=EveryNMinors(2))) as log:
         for request in range(7):
             first = request * 32 + 1
@@ -258,10 +263,12 @@ def test_every_second_minor_is_followed_by_a_major(tmp_path: Path) -> None:
             # One segment dies whole each time, so that a minor has something to drop.
             log.record_snapshot(first + 31, [first + 31])
             report = done(log.compact())
-            kinds.append(report.kind)
-            assert report.why == ("2 minors since the last major, at least 2" if report.kind == "major"
-                                  else "after a snapshot")
-    assert kinds == ["minor", "minor", "major"] * 2 + ["minor"]
+            policies.append(report.policy.name)
+            wanted = ("2 minors since the last major, at least 2; neighbours" if request % 3 == 2 else
+                      f"whole segments hold nothing alive; nothing is rewritten yet: {request % 3} minors since the "
+                      f"last major, below EveryNMinors(n=2)")
+            assert report.why.startswith(wanted), report.why
+    assert policies == ["drop", "drop", "seed"] * 2 + ["drop"]
 
 
 def test_manual_never_asks_for_a_major(tmp_path: Path) -> None:
@@ -270,16 +277,17 @@ def test_manual_never_asks_for_a_major(tmp_path: Path) -> None:
         for _ in range(20):
             outcome = log.compact()
             assert isinstance(outcome, Skipped)
-            assert outcome.reason == "nothing to drop at snapshot 48"
-        assert done(log.compact(policy=log.policy)).kind == "major"
+            assert outcome.reason == ("none of the 3 segments up to snapshot 48 is wholly dead; nothing is rewritten "
+                                      "yet: the trigger Manual() never asks for it; give a policy, or another trigger")
+        assert done(log.compact(policy=log.policy)).groups
 
 
 def test_vector_59_a_major_with_nothing_alive_drops_everything_and_counts_as_a_minor(tmp_path: Path) -> None:
     vector_45(tmp_path)
-    with SegmentLog(tmp_path, options()) as log:
+    with SegmentLog(tmp_path, options(trigger=EveryNMinors(0))) as log:
         log.record_snapshot(48, [])
-        report = done(log.compact(policy=log.policy))
-        assert (report.kind, report.dropped, report.groups) == ("minor", (1, 2, 3), ())
+        report = done(log.compact())
+        assert (report.policy.name, report.dropped, report.groups) == ("drop", (1, 2, 3), ())
         assert log.refs == (SegmentRef(4, 49, 49),)
         assert log.read(40) == Dead(40, 48)
         assert log.read(49) == entry_of(49)
@@ -300,11 +308,11 @@ def test_a_clock_that_was_wrong_once_keeps_no_major_waiting(tmp_path: Path) -> N
         log.record_snapshot(48, [1, 20, 40])
         clock.advance(61.0)
         clock.set_now(1_000_000.0 + 86_400.0)
-        assert done(log.compact()).kind == "major"
+        assert done(log.compact()).policy.name == "seed"
         clock.set_now(1_000_061.0)
         log.record_snapshot(96, [1, 60, 90])
         clock.advance(59.0)
-        assert done(log.compact()).kind == "minor"
+        assert done(log.compact()).drops_only
         log.record_snapshot(160, [1, 60, 100, 120, 150])
         clock.advance(2.0)
-        assert done(log.compact()).kind == "major"
+        assert done(log.compact()).policy.name == "seed"

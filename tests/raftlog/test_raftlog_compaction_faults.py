@@ -11,7 +11,7 @@ import pytest
 from compactlib.errors import CompactlibError, DiskFull, StorageError
 from compactlib.files import Files
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import CompactionReport, SeedPolicy, SegmentLog, DropDead
+from compactlib.raftlog import CompactionFailed, CompactionReport, DropDead, SeedPolicy, SegmentLog, report_of
 from compactlib.raftlog.names import segment_name
 from compactlib.testing import FailingFiles
 from tests.raftlog.compaction_logs import (
@@ -47,12 +47,11 @@ def pairs(folder: Path) -> Expected:
 
 def errors_of(outcome: Done[CompactionReport] | Skipped | Failed) -> list[CompactlibError]:
     """Whatever the outcome says went wrong."""
-    if isinstance(outcome, Failed):
-        return [outcome.error]
-    if isinstance(outcome, Skipped):
-        return []
-    found: list[CompactlibError] = [failed.error for failed in outcome.stats.failed]
-    return found if outcome.stats.unreclaimed is None else [*found, outcome.stats.unreclaimed]
+    report = report_of(outcome)
+    if report is None:
+        return [outcome.error] if isinstance(outcome, Failed) else []
+    found: list[CompactlibError] = [failed.error for failed in report.failed]
+    return found if report.unreclaimed is None else [*found, report.unreclaimed]
 
 
 def compact_refused(folder: Path, build: Callable[[Path], Expected], fail_at: int, *, sticky: bool, number: int,
@@ -171,11 +170,12 @@ def test_groups_that_cannot_begin_do_not_hide_what_was_dropped(tmp_path: Path) -
     with SegmentLog(tmp_path, options(files, policy=PAIRS)) as log:
         healing.files = _NoSpaceForNames()
         outcome = log.compact(policy=log.policy)
-        assert isinstance(outcome, Done)
-        assert outcome.stats.dropped == (2, 6)
-        assert outcome.stats.dropped_bytes > 0
-        assert [failed.members for failed in outcome.stats.failed] == [(1, 3), (4, 5)]
-        assert all(isinstance(failed.error, DiskFull) for failed in outcome.stats.failed)
+        assert isinstance(outcome, CompactionFailed)
+        assert outcome.changed == "partly"
+        assert outcome.report.dropped == (2, 6)
+        assert outcome.report.dropped_bytes > 0
+        assert [failed.members for failed in outcome.report.failed] == [(1, 3), (4, 5)]
+        assert all(isinstance(failed.error, DiskFull) for failed in outcome.report.failed)
         expected.check(log)
 
 

@@ -10,8 +10,9 @@ from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, TaskFailed
 from compactlib.observe import Observer, Progress, RecordingObserver
-from compactlib.outcome import Done, Failed, Skipped
+from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import (
+    CompactionFailed,
     EveryNMinors,
     SeedPolicy,
     SegmentLimits,
@@ -42,15 +43,17 @@ PAIRS = SeedPolicy(max_sources=2)
 def test_a_budget_in_bytes_ends_groups_and_the_next_run_goes_on(tmp_path: Path) -> None:
     expected = filled(tmp_path, last=97, snapshot=96, live=[1, 2, 24, 49, 50, 70, 91], policy=PAIRS)
     with SegmentLog(tmp_path, options(policy=PAIRS)) as log:
-        groups = [group.numbers for group in log.plan().groups]
+        groups = [group.numbers for group in log.plan(log.policy).groups]
         assert len(groups) == 3
         first = sum(len(payload_of(index)) for index in (1, 2, 24))
         budget = Budget(total_bytes=first)
         outcome = log.compact(policy=log.policy, budget=budget)
-        assert isinstance(outcome, Done)
-        assert [group.members for group in outcome.stats.done] == groups[:1]
-        assert [group.members for group in outcome.stats.failed] == groups[1:]
-        for failed in outcome.stats.failed:
+        assert isinstance(outcome, CompactionFailed)
+        assert isinstance(outcome.error, BudgetSpent)
+        assert outcome.changed == "partly"
+        assert [group.members for group in outcome.report.done] == groups[:1]
+        assert [group.members for group in outcome.report.failed] == groups[1:]
+        for failed in outcome.report.failed:
             assert isinstance(failed.error, BudgetSpent)
             assert failed.error.reason == "bytes"
         assert budget.spent_bytes == first
@@ -66,16 +69,17 @@ def test_a_budget_in_bytes_ends_groups_and_the_next_run_goes_on(tmp_path: Path) 
 def test_a_major_that_was_cut_short_does_not_wait_for_its_turn_again(tmp_path: Path) -> None:
     filled(tmp_path, last=97, snapshot=96, live=[1, 2, 24, 49, 50, 70, 91], policy=PAIRS)
     with SegmentLog(tmp_path, options(policy=PAIRS, trigger=EveryNMinors(1))) as log:
-        assert done(log.compact()).kind == "minor"
+        assert done(log.compact()).drops_only
         for _ in range(2):
             cut_short = log.compact(budget=Budget(total_bytes=0))
             assert isinstance(cut_short, Failed)
             assert isinstance(cut_short.error, BudgetSpent)
-        assert done(log.compact()).kind == "major"
+        assert not done(log.compact()).drops_only
         # That one counted: now it is a minor's turn.
         second = log.compact()
         assert isinstance(second, Skipped)
-        assert second.reason.startswith("nothing to drop at")
+        assert second.reason.endswith("nothing is rewritten yet: 0 minors since the last major, below "
+                                      "EveryNMinors(n=1); lower it, or wait")
 
 
 def test_a_cancelled_run_keeps_what_was_committed(tmp_path: Path) -> None:
@@ -89,13 +93,16 @@ def test_a_cancelled_run_keeps_what_was_committed(tmp_path: Path) -> None:
 
     with SegmentLog(tmp_path, options(policy=PAIRS, observer=CancelsAfterOne())) as log:
         outcome = log.compact(policy=log.policy, budget=budget)
-        assert isinstance(outcome, Done)
-        assert [len(outcome.stats.done), len(outcome.stats.failed)] == [1, 2]
-        assert {failed.error.reason for failed in outcome.stats.failed if isinstance(failed.error, BudgetSpent)} == {
+        assert isinstance(outcome, CompactionFailed)
+        assert outcome.changed == "partly"
+        assert [len(outcome.report.done), len(outcome.report.failed)] == [1, 2]
+        assert {failed.error.reason for failed in outcome.report.failed if isinstance(failed.error, BudgetSpent)} == {
             "cancelled"}
         expected.check(log)
         again = log.compact(policy=log.policy, budget=budget)
         assert isinstance(again, Failed)
+        assert isinstance(again.error, BudgetSpent)
+        assert again.changed == "no"
         compact_to_rest(log)
         expected.check(log)
 
@@ -113,7 +120,8 @@ def test_a_deadline_ends_it_and_a_rate_makes_it_wait(tmp_path: Path) -> None:
         assert outcome.error.reason == "deadline"
         assert 1_000_002.0 <= clock.now() < 1_000_003.0
         before = clock.monotonic()
-        report = done(log.compact(policy=log.policy, budget=Budget(bytes_per_second=100_000.0, clock=clock), executor=executor))
+        report = done(log.compact(policy=log.policy, budget=Budget(bytes_per_second=100_000.0, clock=clock),
+                                  executor=executor))
         assert clock.monotonic() - before == report.seconds
         # 800,000 bytes at 100,000 a second, a tenth of a second's worth saved up.
         assert 7.8 <= report.seconds <= 8.0
@@ -129,13 +137,14 @@ def test_damage_to_a_live_entry_stops_its_own_group(tmp_path: Path) -> None:
     observer = RecordingObserver()
     with SegmentLog(tmp_path, options(policy=PAIRS, observer=observer)) as log:
         outcome = log.compact(policy=log.policy)
-        assert isinstance(outcome, Done)
-        (failed,) = outcome.stats.failed
+        assert isinstance(outcome, CompactionFailed)
+        assert outcome.changed == "partly"
+        (failed,) = outcome.report.failed
         assert failed.members == (1, 2)
         assert isinstance(failed.error, CorruptData)
         assert (failed.error.path, failed.error.offset, failed.error.index) == (str(tmp_path / TWO), place, 21)
-        assert [group.members for group in outcome.stats.done] == [(4, 5)]
-        assert outcome.stats.dropped == (3, 6)
+        assert [group.members for group in outcome.report.done] == [(4, 5)]
+        assert outcome.report.dropped == (3, 6)
         assert (tmp_path / ONE).read_bytes() == before[ONE]
         assert (tmp_path / TWO).read_bytes() == before[TWO]
         assert strays(tmp_path) == []

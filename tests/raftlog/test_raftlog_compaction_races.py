@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,16 +21,15 @@ from compactlib.observe import Observer, Progress
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
     Choice,
+    CompactionFailed,
+    CompactionView,
     Dead,
     LogReader,
     Missing,
     SeedPolicy,
-    SegmentLimits,
     SegmentLog,
-    SegmentStats,
 )
 from compactlib.raftlog.names import segment_name
-from compactlib.raftlog.policy import Setting
 from tests.raftlog.compaction_logs import (
     Expected,
     compact_to_rest,
@@ -69,12 +68,9 @@ class HookedPolicy:
 
     name: ClassVar[str] = "hooked"
 
-    def config(self) -> dict[str, Setting]:
-        return {}
-
-    def choose(self, segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
+    def choose(self, view: CompactionView, now: float) -> Choice:
         self.hook()
-        return SeedPolicy().choose(segments, limits)
+        return SeedPolicy().choose(view, now)
 
 
 def test_a_snapshot_recorded_while_segments_are_counted_does_not_lose_what_it_keeps(tmp_path: Path) -> None:
@@ -250,8 +246,8 @@ def test_closing_waits_for_a_compaction_and_ends_it(tmp_path: Path) -> None:
     closer.join()
     thread.join()
     (outcome,) = outcomes
-    assert isinstance(outcome, Done)
-    assert [len(outcome.stats.done), len(outcome.stats.failed)] == [1, 2]
+    assert isinstance(outcome, CompactionFailed)
+    assert [len(outcome.report.done), len(outcome.report.failed)] == [1, 2]
     assert strays(tmp_path) == []
     with SegmentLog(tmp_path, options()) as again:
         expected.check(again)

@@ -11,7 +11,7 @@ import errno
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import attrs
 import pytest
@@ -19,7 +19,7 @@ import pytest
 from compactlib.errors import StorageError
 from compactlib.files import Files
 from compactlib.outcome import Failed, Skipped
-from compactlib.raftlog import LogReader, SeedPolicy, SegmentLog
+from compactlib.raftlog import CompactionPolicy, DropDead, LogReader, SeedPolicy, SegmentLog
 from compactlib.testing import CrashReport, FailingFiles, Recording, RecordingFiles, explore, explore_recovery, record
 from compactlib.testing.crash_operations import Write
 from tests.raftlog.compaction_logs import (
@@ -49,18 +49,18 @@ class Story:
 
     Attributes:
         build: makes the log in an empty folder and says what must stay readable.
-        kind: which compaction.
+        by: whose compaction is crashed; default the log's policy.
         policy: of the log, also when it is opened after the crash.
     """
 
     build: Callable[[Path], Expected]
-    kind: Literal["minor", "major"] = "major"
+    by: CompactionPolicy | None = None
     policy: SeedPolicy = attrs.field(factory=SeedPolicy)
 
     def compact(self, folder: Path, files: Files) -> None:
         """What is crashed."""
         with SegmentLog(folder, options(files, policy=self.policy)) as log:
-            done(log.compact(self.kind))
+            done(log.compact(policy=self.by or log.policy))
 
     def recover(self, folder: Path, files: Files) -> None:
         """What is crashed after that: opening the log, and compacting again."""
@@ -97,7 +97,7 @@ STORIES = {
     "one segment": Story(one_sparse),
     "chained links": Story(chained),
     "overwritten tails": Story(overwritten),
-    "drops and dangling links": Story(dead_leader, kind="minor"),
+    "drops and dangling links": Story(dead_leader, by=DropDead()),
     "drops, links and a group": Story(dead_leader),
     "ra's format": Story(ra_log),
 }

@@ -22,7 +22,7 @@ from compactlib.raftlog import Dead, Entry, LogReader, SegmentLimits, SegmentLog
 from compactlib.raftlog.holes import BLOCK_BYTES, HoleReport, plan_holes
 from compactlib.raftlog.segment_index import SegmentIndex
 from compactlib.testing import FailingFiles, RecordingFiles, explore, record
-from tests.raftlog.compaction_logs import flip_byte, options, payload_place, damaged
+from tests.raftlog.compaction_logs import damaged, flip_byte, options, payload_place
 
 LARGE = SegmentLimits(max_entries=16, max_bytes=1 << 30)
 SIZE = 3 * BLOCK_BYTES

@@ -21,6 +21,7 @@ from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import (
     CompactionPolicy,
     Dead,
+    DropDead,
     Entry,
     Lease,
     LogOptions,
@@ -156,10 +157,14 @@ class LogMachine(RuleBasedStateMachine):
             with pytest.raises(Stale):
                 self.log.record_snapshot(self.model.snapshot - 1)
 
-    @rule(kind=st.sampled_from(["minor", "major", "major", "auto"]), policy=st.sampled_from(sorted(POLICIES)),
-          workers=st.sampled_from([1, 1, 1, 2]))
-    def compact(self, kind: Any, policy: str, workers: int) -> None:
-        outcome = self.log.compact(kind, policy=POLICIES[policy], executor=LocalExecutor(workers))
+    @rule(policy=st.sampled_from([*sorted(POLICIES), "drop", "rule"]), workers=st.sampled_from([1, 1, 1, 2]),
+          is_planned=st.booleans())
+    def compact(self, policy: str, workers: int, is_planned: bool) -> None:
+        chosen = DropDead() if policy == "drop" else POLICIES.get(policy)
+        plan = self.log.plan(chosen)
+        outcome = (self.log.compact(plan, executor=LocalExecutor(workers)) if is_planned else
+                   self.log.compact(policy=chosen, executor=LocalExecutor(workers)))
+        assert isinstance(outcome, Skipped) == plan.is_empty, (plan, outcome)
         if isinstance(outcome, Done):
             assert not outcome.stats.failed
         else:

@@ -14,8 +14,7 @@ from compactlib.budget import Budget
 from compactlib.errors import Busy, Closed, CompactlibError, TaskFailed
 from compactlib.observe import Observer, Progress
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import Choice, SegmentLimits, SegmentLog, SegmentStats
-from compactlib.raftlog.policy import Setting
+from compactlib.raftlog import Choice, CompactionFailed, CompactionView, SegmentLog
 from compactlib.rewrite import (
     Attempt,
     Executor,
@@ -46,11 +45,8 @@ class _EachAlone:
 
     name: ClassVar[str] = "each alone"
 
-    def config(self) -> dict[str, Setting]:
-        return {}
-
-    def choose(self, segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
-        return Choice(groups=tuple((segment.number,) for segment in segments), left_out=())
+    def choose(self, view: CompactionView, now: float) -> Choice:
+        return Choice(tuple((segment.number,) for segment in view.candidates), (), "each alone")
 
 
 def usable(log: SegmentLog, folder: Path) -> None:
@@ -153,12 +149,9 @@ class _PolicyThat:
 
     name: ClassVar[str] = "acts"
 
-    def config(self) -> dict[str, Setting]:
-        return {}
-
-    def choose(self, segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
+    def choose(self, view: CompactionView, now: float) -> Choice:
         self.act()
-        return _EachAlone().choose(segments, limits)
+        return _EachAlone().choose(view, now)
 
 
 def test_closing_from_a_policy_is_busy_and_propagates(tmp_path: Path) -> None:
@@ -250,13 +243,10 @@ def test_whatever_an_executor_does_the_rest_fails_by_name_and_the_log_goes_on(tm
                                                                              good: int) -> None:
     log = opened(tmp_path)
     outcome = log.compact(policy=_EachAlone(), executor=_ExecutorThat(good, BROKEN[how]))
-    if good:
-        assert isinstance(outcome, Done)
-        assert (len(outcome.stats.done), len(outcome.stats.failed)) == (1, 3)
-        error = outcome.stats.failed[0].error
-    else:
-        assert isinstance(outcome, Failed)
-        error = outcome.error
+    assert isinstance(outcome, CompactionFailed)
+    assert outcome.changed == ("partly" if good else "no")
+    assert (len(outcome.report.done), len(outcome.report.failed)) == (good, 4 - good)
+    error = outcome.error
     assert isinstance(error, CompactlibError)
     assert not how.startswith("raises") or "the cluster is gone" in str(error)
     assert how != "raises" or isinstance(error, TaskFailed)

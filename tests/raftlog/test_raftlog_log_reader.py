@@ -29,7 +29,7 @@ from compactlib.raftlog.commit import commit_group
 from compactlib.raftlog.folder import FolderContents, read_folder
 from compactlib.raftlog.names import compacting_name, segment_name
 from compactlib.rewrite import RewrittenFile
-from tests.raftlog.compaction_logs import flip_byte, payload_place, damaged
+from tests.raftlog.compaction_logs import damaged, flip_byte, payload_place
 from tests.raftlog.reading import PlainLog, log_answers, write_segment
 
 
@@ -68,7 +68,7 @@ def test_it_changes_nothing(tmp_path: Path) -> None:
         assert [entry.index for entry in reader.entries()] == [2, 17, 18]
         assert reader.plan(DropDead()).drops[0].number == 2
         assert reader.plan(RaPolicy()).groups
-        assert reader.verify().findings == ()
+        assert reader.verify().is_sound
     os.chmod(tmp_path, 0o755)
     assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
 
@@ -190,7 +190,7 @@ def test_a_snapshot_and_a_compaction_while_the_list_is_read(tmp_path: Path, monk
         monkeypatch.setattr("compactlib.raftlog.log_reader.read_folder", overtaken)
         with LogReader(tmp_path) as reader:
             assert calls == [0, 1]
-            assert reader.verify().findings == ()
+            assert reader.verify().is_sound
             assert reader.snapshot == log.snapshot
 
 
@@ -203,7 +203,7 @@ def test_verify_names_every_damaged_entry_and_segment(tmp_path: Path) -> None:
             flip_byte(tmp_path / segment_name(1), payload_place(tmp_path, 1, index))
         flip_byte(tmp_path / segment_name(2), 70)
         os.truncate(tmp_path / segment_name(3), 20)
-        found = reader.verify()
+        found = damaged(reader)
         assert [(Path(error.path).name, error.index) for error in found] == [
             (segment_name(1), 2), (segment_name(1), 3), (segment_name(2), None), (segment_name(3), None)]
         with pytest.raises(CorruptData):

@@ -148,7 +148,7 @@ def test_the_ends_of_index_and_term_are_kept(tmp_path: Path, index: int, term: i
                 log.record_snapshot(index, [index])
             compact_to_rest(log)
             log.punch_holes()
-            assert log.verify().findings == ()
+            assert log.verify().is_sound
             log.audit()
     with SegmentLog(tmp_path, small()) as log:
         if index < MAX_INDEX:
@@ -194,8 +194,9 @@ WRONG: dict[str, Callable[[SegmentLog], object]] = {
     "snapshot of nothing": lambda log: log.record_snapshot(70, None),  # type: ignore[arg-type]
     "snapshot above": lambda log: log.record_snapshot(MAX_INDEX + 1, []),
     "holes of text": lambda log: log.punch_holes(min_bytes="1"),  # type: ignore[arg-type]
-    "no such kind": lambda log: log.compact("huge"),  # type: ignore[arg-type]
-    "no such plan": lambda log: log.plan("huge"),
+    "no plan": lambda log: log.compact("major"),  # type: ignore[arg-type]
+    "no policy": lambda log: log.plan("huge"),  # type: ignore[arg-type]
+    "no view": lambda log: log.plan(view=log.stats()),  # type: ignore[arg-type]
     "a budget of text": lambda log: log.compact(policy=log.policy, budget="all"),  # type: ignore[arg-type]
     "an executor of text": lambda log: log.compact(policy=log.policy, executor="spark"),  # type: ignore[arg-type]
     "a policy of text": lambda log: log.compact(policy="seed"),  # type: ignore[arg-type]
@@ -217,7 +218,7 @@ def test_what_cannot_be_meant_is_invalid_input_and_changes_nothing(folder: Path,
 def go_through_again(folder: Path) -> None:
     with SegmentLog(folder, small()) as log:
         assert log.read(81) == Entry(81, 1, b"goes on")
-        assert log.verify().findings == ()
+        assert log.verify().is_sound
 
 
 NO_SETTINGS: list[tuple[Callable[..., object], dict[str, Any]]] = [
@@ -244,6 +245,6 @@ def test_payloads_of_no_bytes_and_of_a_hundred_million(tmp_path: Path) -> None:
     with SegmentLog(tmp_path, small()) as log:
         assert log.read(2) == Entry(2, 1, large)
         compact_to_rest(log)
-        assert log.verify().findings == ()
+        assert log.verify().is_sound
         assert [entry.index for entry in log.entries()] == [2, 3, 5]
         assert log.read(2) == Entry(2, 1, large)

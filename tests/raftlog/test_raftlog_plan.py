@@ -19,17 +19,17 @@ from compactlib.raftlog.names import compacting_members, compacting_name
 from compactlib.raftlog.plan import (
     MAX_GROUP_MEMBERS,
     CompactionPlan,
-    CompactionView,
     PlannedGroup,
-    plan_major,
-    plan_minor,
+    plan_for,
 )
-from compactlib.raftlog.policies import CostPolicy, RaPolicy, SeedPolicy
-from compactlib.raftlog.policy import Choice, CompactionPolicy, LeftOut, Setting
+from compactlib.raftlog.policies import CostPolicy, DropDead, RaPolicy, SeedPolicy
+from compactlib.raftlog.policy import Choice, CompactionPolicy, LeftOut
+from compactlib.raftlog.view import CompactionView
 from compactlib.testing.raftlog_strategies import compaction_views, segments_of
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios" / "raftlog"
-POLICIES: dict[str, Callable[..., CompactionPolicy]] = {"seed": SeedPolicy, "ra": RaPolicy, "cost": CostPolicy}
+POLICIES: dict[str, Callable[..., CompactionPolicy]] = {"drop": DropDead, "seed": SeedPolicy, "ra": RaPolicy,
+                                                   "cost": CostPolicy}
 SEGMENTS = re.compile(r"segments (\d+)(?:-(\d+))? \{(\d+),(\d+)\} +live (\d+) of (\d+), bytes (\d+) of (\d+)")
 
 
@@ -61,8 +61,7 @@ class Story:
         else:
             assert word in ("plan", "apply"), line
             view = CompactionView(segments=tuple(self.segments), snapshot_index=self.snapshot, limits=self.limits)
-            plan = (plan_minor(view) if rest[0] == "minor"
-                    else plan_major(view, POLICIES[rest[1]](**_settings(rest[2:]))))
+            plan = plan_for(view, POLICIES[rest[0]](**_settings(rest[1:])))
             self.planned = True
             if word == "apply":
                 self.segments = list(plan.forecast(view).segments)
@@ -79,8 +78,8 @@ def told(plan: CompactionPlan) -> list[str]:
             lines.append(f"keep {_span([number for row in rows for number in row['members']])}: {reason}")
             continue
         for row in rows:
-            copies = f", copies {row['copied_bytes']:,}" if action != "drop" else ""
-            lines.append(f"{action} {_span(row['members'])}: frees {row['freed_bytes']:,}{copies}")
+            copies = f", copies {row['bytes_to_copy']:,}" if action != "drop" else ""
+            lines.append(f"{action} {_span(row['members'])}: frees {row['bytes_freed']:,}{copies}")
     return lines
 
 
@@ -150,10 +149,7 @@ class Fixed:
 
     name: str = "fixed"
 
-    def config(self) -> dict[str, Setting]:
-        return {}
-
-    def choose(self, segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
+    def choose(self, view: CompactionView, now: float) -> Choice:
         return self.choice
 
 
@@ -162,64 +158,67 @@ class Recording(SeedPolicy):
 
     shown: list[int]
 
-    def choose(self, segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
-        object.__setattr__(self, "shown", [segment.number for segment in segments])
-        return super().choose(segments, limits)
+    def choose(self, view: CompactionView, now: float) -> Choice:
+        object.__setattr__(self, "shown", [segment.number for segment in view.candidates])
+        return super().choose(view, now)
 
 
 def test_an_empty_log_and_a_single_segment_leave_nothing_to_do() -> None:
     for view in (view_of(newest=False), view_of((16, 0, 160, 0), newest=False)):
-        assert plan_minor(view).is_empty
-        assert plan_major(view, SeedPolicy()).is_empty
-    assert [left.stats.number for left in plan_minor(view).left_out] == [1]
+        assert plan_for(view, DropDead()).is_empty
+        assert plan_for(view, SeedPolicy()).is_empty
+    assert [left.stats.number for left in plan_for(view, DropDead()).left_out] == [1]
 
 
 def test_the_policy_sees_only_compactable_segments_with_something_alive() -> None:
     segments = segments_of((10, 5, 100, 50), (10, 0, 100, 0), (10, 1, 100, 10), (10, 10, 100, 100), (10, 9, 100, 90))
     policy = Recording()
-    plan_major(CompactionView(segments=segments, snapshot_index=35, limits=SegmentLimits()), policy)
+    plan_for(CompactionView(segments=segments, snapshot_index=35, limits=SegmentLimits()), policy)
     assert policy.shown == [1, 3]
-    plan_major(CompactionView(segments=segments, snapshot_index=None, limits=SegmentLimits()), policy)
+    plan_for(CompactionView(segments=segments, snapshot_index=None, limits=SegmentLimits()), policy)
     assert policy.shown == []
 
 
 def test_totals_count_drops_and_groups() -> None:
-    plan = plan_major(view_of((100, 0, 1000, 0), (100, 10, 1000, 100), (100, 20, 1000, 200), (128, 128, 1280, 1280)),
+    plan = plan_for(view_of((100, 0, 1000, 0), (100, 10, 1000, 100), (100, 20, 1000, 200), (128, 128, 1280, 1280)),
                       SeedPolicy())
     assert [drop.number for drop in plan.drops] == [1]
     assert [group.numbers for group in plan.groups] == [(2, 3)]
     assert (plan.groups[0].entries, plan.groups[0].live_entries) == (200, 30)
-    assert (plan.groups[0].data_bytes, plan.groups[0].live_bytes, plan.groups[0].freed_bytes) == (2000, 300, 1700)
-    assert (plan.freed_bytes, plan.freed_entries) == (2700, 270)
-    assert (plan.bytes_to_copy, plan.entries_to_copy) == (300, 30)
+    assert (plan.groups[0].data_bytes, plan.groups[0].live_bytes) == (2000, 300)
+    # A head of 104 bytes a file, 40 bytes an index record.
+    assert (plan.groups[0].bytes_to_copy, plan.groups[0].bytes_freed) == (104 + 30 * 40 + 300, 104 + 170 * 40 + 1700)
+    assert (plan.bytes_freed, plan.freed_entries) == (2 * 104 + 270 * 40 + 2700, 270)
+    assert (plan.bytes_to_copy, plan.entries_to_copy) == (1604, 30)
     assert plan.segments_removed == 2
     assert not plan.is_empty
 
 
-def test_a_minor_plan_names_no_policy_and_moves_nothing() -> None:
-    plan = plan_minor(view_of((100, 0, 1000, 0), (100, 1, 1000, 10)))
-    assert (plan.kind, plan.policy, plan.groups) == ("minor", None, ())
+def test_dropping_what_is_dead_moves_nothing() -> None:
+    plan = plan_for(view_of((100, 0, 1000, 0), (100, 1, 1000, 10)), DropDead())
+    assert (plan.drops_only, str(plan.policy), plan.groups) == (True, "drop()", ())
+    assert not plan_for(view_of(), SeedPolicy()).drops_only
     assert [drop.number for drop in plan.drops] == [1]
     assert plan.bytes_to_copy == 0
 
 
 def test_the_policy_and_its_settings_are_recorded() -> None:
-    plan = plan_major(view_of(), CostPolicy(max_bytes_copied_per_byte_freed=0.5))
-    assert plan.policy is not None
-    assert dict(plan.policy.settings) == CostPolicy(max_bytes_copied_per_byte_freed=0.5).config()
-    assert str(plan_major(view_of(), SeedPolicy()).policy) == "seed(max_sources=8, reclaim_fraction=0.5)"
+    plan = plan_for(view_of(), CostPolicy(max_bytes_copied_per_byte_freed=0.5))
+    assert dict(plan.policy.settings) == attrs.asdict(CostPolicy(max_bytes_copied_per_byte_freed=0.5))
+    assert str(plan_for(view_of(), SeedPolicy()).policy) == "seed(max_sources=8, reclaim_fraction=0.5)"
 
 
 def test_a_plan_prints_itself_in_one_line_as_a_table_as_html_and_as_data() -> None:
-    plan = plan_major(view_of((100, 0, 1000, 0), (100, 10, 1000, 100), (100, 20, 1000, 200), (128, 128, 1280, 1280)),
+    plan = plan_for(view_of((100, 0, 1000, 0), (100, 10, 1000, 100), (100, 20, 1000, 200), (128, 128, 1280, 1280)),
                       SeedPolicy())
-    assert repr(plan) == ("<CompactionPlan: major compaction at snapshot 429 by seed(max_sources=8, "
-                          "reclaim_fraction=0.5): drop 1, rewrite 2 into 1, keep 2; frees 2,700 bytes, copies 300>")
+    assert repr(plan) == ("<CompactionPlan: seed(max_sources=8, reclaim_fraction=0.5) at snapshot 429: drop 1, rewrite "
+                          "2 into 1, keep 2; frees 13,708 bytes, copies 1,604: neighbours fit into one segment, or "
+                          "more than 50% of one can go>")
     rows = plan.to_dicts()
     assert [(row["action"], row["members"]) for row in rows] == [
         ("drop", [1]), ("merge", [2, 3]), ("keep", [4]), ("keep", [5])]
-    assert sum(row["freed_bytes"] for row in rows) == plan.freed_bytes
-    assert sum(row["copied_bytes"] for row in rows) == plan.bytes_to_copy
+    assert sum(row["bytes_freed"] for row in rows) == plan.bytes_freed
+    assert sum(row["bytes_to_copy"] for row in rows) == plan.bytes_to_copy
     text = str(plan).splitlines()
     assert len(text) == 3 + len(rows)
     assert text[4].split()[:2] == ["merge", "2-3"]
@@ -231,16 +230,16 @@ def test_a_plan_prints_itself_in_one_line_as_a_table_as_html_and_as_data() -> No
 
 def test_a_plan_is_a_value() -> None:
     view = view_of((100, 0, 1000, 0), (100, 10, 1000, 100), (100, 20, 1000, 200))
-    plan = plan_major(view, SeedPolicy())
-    assert plan == plan_major(view, SeedPolicy())
-    assert hash(plan) == hash(plan_major(view, SeedPolicy()))
+    plan = plan_for(view, SeedPolicy())
+    assert plan == plan_for(view, SeedPolicy())
+    assert hash(plan) == hash(plan_for(view, SeedPolicy()))
     assert pickle.loads(pickle.dumps(plan)) == plan
     assert pickle.loads(pickle.dumps(view)) == view
 
 
 @pytest.mark.parametrize(("count", "parts"), [(14, [14]), (15, [7, 8]), (28, [14, 14]), (40, [13, 13, 14])])
 def test_a_long_group_becomes_adjacent_parts_of_nearly_equal_size(count: int, parts: list[int]) -> None:
-    plan = plan_major(view_of(*[(1, 1, 10, 10)] * count), SeedPolicy(max_sources=100))
+    plan = plan_for(view_of(*[(1, 1, 10, 10)] * count), SeedPolicy(max_sources=100))
     assert [len(group.members) for group in plan.groups] == parts
     assert [number for group in plan.groups for number in group.numbers] == list(range(1, count + 1))
 
@@ -254,7 +253,7 @@ def test_the_name_of_an_output_has_room_for_the_most_members_and_not_for_one_mor
 
 
 def test_a_wholly_live_segment_is_not_rewritten_alone_whatever_the_policy_says() -> None:
-    plan = plan_major(view_of((10, 10, 100, 100)), Fixed(Choice(((1,),), ())))
+    plan = plan_for(view_of((10, 10, 100, 100)), Fixed(Choice(((1,),), (), "told")))
     assert plan.is_empty
     assert plan.left_out[0].reason == "all of it is live: the policy 'fixed' would rewrite it for nothing"
 
@@ -263,32 +262,32 @@ A, B, C = (LeftOut(number, "so it was told") for number in (1, 2, 3))
 
 
 @pytest.mark.parametrize(("choice", "segment", "what"), [
-    (Choice((), (A, B)), 3, "neither in a group nor left out"),
-    (Choice(((1, 2),), (B, C)), 2, "named twice"),
-    (Choice(((1, 1),), (B, C)), 1, "named twice"),
-    (Choice(((4,),), (A, B, C)), 4, "not among those shown"),
-    (Choice(((2, 1),), (C,)), 1, "must ascend"),
-    (Choice(((2,), (1,)), (C,)), 1, "must ascend"),
-    (Choice(((1, 3),), (B,)), 3, "not adjacent"),
-    (Choice(((1, 2, 3),), ()), 1, "150 live entries"),
-    (Choice(((1, 2),), (C,)), 1, "1400 live bytes"),
+    (Choice((), (A, B), "told"), 3, "neither in a group nor left out"),
+    (Choice(((1, 2),), (B, C), "told"), 2, "named twice"),
+    (Choice(((1, 1),), (B, C), "told"), 1, "named twice"),
+    (Choice(((4,),), (A, B, C), "told"), 4, "not among those shown"),
+    (Choice(((2, 1),), (C,), "told"), 1, "must ascend"),
+    (Choice(((2,), (1,)), (C,), "told"), 1, "must ascend"),
+    (Choice(((1, 3),), (B,), "told"), 3, "not adjacent"),
+    (Choice(((1, 2, 3),), (), "told"), 1, "150 live entries"),
+    (Choice(((1, 2),), (C,), "told"), 1, "1400 live bytes"),
 ])
 def test_a_bad_choice_is_refused_with_the_policy_and_the_segment(choice: Choice, segment: int, what: str) -> None:
     view = view_of((100, 50, 1000, 700), (100, 50, 1000, 700), (100, 50, 1000, 100),
                    limits=SegmentLimits(max_entries=128, max_bytes=1000))
     with pytest.raises(InvalidInput, match=rf"'fixed' made a bad choice: segment {segment} .*{what}"):
-        plan_major(view, Fixed(choice))
+        plan_for(view, Fixed(choice))
 
 
 def test_a_group_without_members_is_refused() -> None:
     with pytest.raises(InvalidInput, match="'fixed' made a bad choice: a group has no members"):
-        plan_major(view_of((10, 1, 100, 10)), Fixed(Choice(((),), (A,))))
+        plan_for(view_of((10, 1, 100, 10)), Fixed(Choice(((),), (A,), "told")))
 
 
 def test_an_exact_fit_and_an_oversize_single_are_accepted() -> None:
     limits = SegmentLimits(max_entries=100, max_bytes=1400)
     view = view_of((100, 50, 1000, 700), (100, 50, 1000, 700), (300, 150, 9000, 2000), limits=limits)
-    plan = plan_major(view, Fixed(Choice(((1, 2), (3,)), ())))
+    plan = plan_for(view, Fixed(Choice(((1, 2), (3,)), (), "told")))
     assert [group.numbers for group in plan.groups] == [(1, 2), (3,)]
 
 
@@ -314,7 +313,7 @@ def test_a_view_that_cannot_be_is_refused_with_the_segment(segments: tuple[Segme
 
 def test_a_forecast_puts_each_output_in_the_place_of_its_oldest_member() -> None:
     view = view_of((100, 0, 1000, 0), (100, 10, 1000, 100), (100, 20, 1000, 200), (128, 128, 1280, 1280))
-    after = plan_major(view, SeedPolicy()).forecast(view)
+    after = plan_for(view, SeedPolicy()).forecast(view)
     assert [each.ref for each in after.segments] == [
         SegmentRef(2, 101, 300), SegmentRef(4, 301, 428), SegmentRef(5, 429, 429)]
     assert (after.segments[0].entries, after.segments[0].live_entries) == (30, 30)
@@ -324,7 +323,7 @@ def test_a_forecast_puts_each_output_in_the_place_of_its_oldest_member() -> None
 
 def test_a_forecast_refuses_a_view_that_has_moved_on() -> None:
     view = view_of((100, 10, 1000, 100), (100, 20, 1000, 200))
-    plan = plan_major(view, SeedPolicy())
+    plan = plan_for(view, SeedPolicy())
     with pytest.raises(InvalidInput, match="segment 1, which the view does not hold as planned"):
         plan.forecast(plan.forecast(view))
 
@@ -332,27 +331,27 @@ def test_a_forecast_refuses_a_view_that_has_moved_on() -> None:
 @settings(max_examples=150)
 @given(compaction_views())
 def test_each_segment_has_exactly_one_place_in_a_plan(view: CompactionView) -> None:
-    for plan in (plan_minor(view), *(plan_major(view, make()) for make in POLICIES.values())):
+    for plan in [plan_for(view, make()) for make in POLICIES.values()]:
         named = [number for row in plan.to_dicts() for number in row["members"]]
         assert sorted(named) == [each.number for each in view.segments]
         assert len(plan.to_dicts()) == len(plan.drops) + len(plan.groups) + len(plan.left_out)
         touched = {*plan.drops, *(member for group in plan.groups for member in group.members)}
         assert touched <= set(view.compactable)
         assert all(len(group.members) <= MAX_GROUP_MEMBERS for group in plan.groups)
-        assert {drop.number for drop in plan.drops} == {drop.number for drop in plan_minor(view).drops}
+        assert {drop.number for drop in plan.drops} == {drop.number for drop in plan_for(view, DropDead()).drops}
         assert all(left.reason for left in plan.left_out)
 
 
 @settings(max_examples=150)
 @given(compaction_views())
 def test_a_forecast_keeps_what_is_alive_and_loses_what_the_plan_frees(view: CompactionView) -> None:
-    for plan in (plan_minor(view), *(plan_major(view, make()) for make in POLICIES.values())):
+    for plan in [plan_for(view, make()) for make in POLICIES.values()]:
         after = plan.forecast(view)
         assert len(after.segments) == len(view.segments) - plan.segments_removed
         assert sum(each.live_bytes for each in after.segments) == sum(each.live_bytes for each in view.segments)
         assert sum(each.live_entries for each in after.segments) == sum(each.live_entries for each in view.segments)
-        assert sum(each.data_bytes for each in after.segments) \
-            == sum(each.data_bytes for each in view.segments) - plan.freed_bytes
+        assert sum(each.file_bytes for each in after.segments) \
+            == sum(each.file_bytes for each in view.segments) - plan.bytes_freed
         assert sum(each.entries for each in after.segments) \
             == sum(each.entries for each in view.segments) - plan.freed_entries
-        assert plan_minor(after).is_empty
+        assert plan_for(after, DropDead()).is_empty

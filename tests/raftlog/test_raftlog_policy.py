@@ -15,23 +15,30 @@ from hypothesis import strategies as st
 
 from compactlib.errors import InvalidInput
 from compactlib.raftlog import native
-from compactlib.raftlog.model import DEFAULT_MAX_BYTES, SegmentLimits, SegmentStats
-from compactlib.raftlog.plan import CompactionView, plan_major
-from compactlib.raftlog.policies import CostPolicy, RaPolicy, SeedPolicy
+from compactlib.raftlog.model import DEFAULT_MAX_BYTES, INDEX_RECORD_BYTES, SegmentLimits, SegmentStats
+from compactlib.raftlog.plan import plan_for
+from compactlib.raftlog.policies import CostPolicy, DropDead, RaPolicy, SeedPolicy
 from compactlib.raftlog.policy import (
-    INDEX_RECORD_BYTES,
+    Choice,
     CompactionPolicy,
     filled_groups,
     is_worthwhile,
     stored_dead_bytes,
     stored_live_bytes,
 )
-from compactlib.testing.raftlog_strategies import check_policy, rounds_to_rest, segment_sequences, segments_of
+from compactlib.testing.raftlog_strategies import (
+    check_policy,
+    rounds_to_rest,
+    segment_sequences,
+    segments_of,
+    view_of_candidates,
+)
 
 CAP_128 = SegmentLimits(max_entries=128)
 CAP_4096 = SegmentLimits(max_entries=4096)
 
 POLICIES: list[CompactionPolicy] = [
+    DropDead(),
     SeedPolicy(),
     SeedPolicy(max_sources=2, reclaim_fraction=0.0),
     SeedPolicy(max_sources=20, reclaim_fraction=1.0),
@@ -45,7 +52,14 @@ POLICIES: list[CompactionPolicy] = [
 
 def grouped(policy: CompactionPolicy, counts: Sequence[tuple[int, int, int, int]], limits: SegmentLimits = CAP_128,
             ) -> list[tuple[int, ...]]:
-    return list(policy.choose(segments_of(*counts), limits).groups)
+    return list(chosen_by(policy, segments_of(*counts), limits).groups)
+
+
+def chosen_by(policy: CompactionPolicy, segments: Sequence[SegmentStats], limits: SegmentLimits = CAP_128) -> Choice:
+    """What a policy chooses if these are the candidates."""
+    view = view_of_candidates(segments, limits)
+    assert view.candidates == tuple(segments)
+    return policy.choose(view, 0.0)
 
 
 def of_26(*counts: tuple[int, int]) -> list[tuple[int, int, int, int]]:
@@ -62,13 +76,15 @@ def test_the_policy_keeps_its_contract(policy: CompactionPolicy) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_nothing_is_chosen_from_nothing(policy: CompactionPolicy) -> None:
-    assert policy.choose((), CAP_128).groups == ()
-    assert policy.choose((), CAP_128).left_out == ()
+    choice = chosen_by(policy, ())
+    assert choice.is_empty
+    assert choice.left_out == ()
+    assert choice.why
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_the_settings_make_the_same_policy_again(policy: CompactionPolicy) -> None:
-    settings_of = policy.config()
+    settings_of = attrs.asdict(policy)  # type: ignore[arg-type]
     assert type(policy)(**json.loads(json.dumps(settings_of))) == policy
     assert pickle.loads(pickle.dumps(policy)) == policy
 
@@ -151,7 +167,7 @@ def test_seed_is_not_moved_by_the_count_alone() -> None:
 
 
 def test_seed_says_why_it_leaves_a_segment_out() -> None:
-    choice = SeedPolicy().choose(segments_of(*of_26((128, 100), (128, 128))), CAP_128)
+    choice = chosen_by(SeedPolicy(), segments_of(*of_26((128, 100), (128, 128))))
     assert [left.reason for left in choice.left_out] == [
         "no neighbour joins it, and 1,848 of 8,448 stored bytes can go, not more than 50%",
         "no neighbour joins it, and all of it is live",
@@ -162,7 +178,7 @@ def test_seed_says_why_it_leaves_a_segment_out() -> None:
 @settings(max_examples=100)
 def test_seed_comes_to_rest_in_as_many_runs_as_the_source_limit_needs(
         segments: tuple[SegmentStats, ...], max_sources: int) -> None:
-    view = CompactionView(segments=(*segments, _newest_after(segments)), snapshot_index=_end(segments), limits=CAP_128)
+    view = view_of_candidates(segments, CAP_128)
     rounds = rounds_to_rest(SeedPolicy(max_sources=max_sources), view)
     assert rounds <= max(1, ceil(log(max(len(segments), 1)) / log(max_sources) - 1e-9))
 
@@ -172,22 +188,10 @@ def test_seed_comes_to_rest_in_as_many_runs_as_the_source_limit_needs(
 def test_a_second_run_does_nothing_when_no_group_was_cut_by_the_source_limit(
         segments: tuple[SegmentStats, ...]) -> None:
     for policy in (SeedPolicy(max_sources=14), RaPolicy(max_sources=14)):
-        view = CompactionView(segments=(*segments, _newest_after(segments)), snapshot_index=_end(segments),
-                              limits=CAP_128)
-        plan = plan_major(view, policy)
+        view = view_of_candidates(segments, CAP_128)
+        plan = plan_for(view, policy)
         if isinstance(policy, RaPolicy) or all(len(group.members) < 14 for group in plan.groups):
-            assert plan_major(plan.forecast(view), policy).is_empty
-
-
-def _end(segments: Sequence[SegmentStats]) -> int:
-    return segments[-1].ref.last if segments else 0
-
-
-def _newest_after(segments: Sequence[SegmentStats]) -> SegmentStats:
-    (one,) = segments_of((1, 1, 1, 1))
-    last = _end(segments)
-    number = segments[-1].number + 1 if segments else 1
-    return attrs.evolve(one, ref=attrs.evolve(one.ref, number=number, first=last + 1, last=last + 1))
+            assert plan_for(plan.forecast(view), policy).is_empty
 
 
 # RaPolicy: tuples are (entries, live entries, bytes, live bytes), as in the notes
@@ -266,7 +270,7 @@ def test_ra_does_what_the_rule_of_the_notes_says_step_by_step(segments: tuple[Se
         expected.append(group)
         group, room_entries, room_bytes = [], 128, 5_000
     expected.append(group)
-    choice = RaPolicy().choose(segments, SegmentLimits(max_entries=128, max_bytes=5_000))
+    choice = chosen_by(RaPolicy(), segments, SegmentLimits(max_entries=128, max_bytes=5_000))
     assert [list(numbers) for numbers in choice.groups] == [numbers for numbers in expected if numbers]
 
 
@@ -305,7 +309,7 @@ def test_cost_spends_what_a_run_may_copy_on_the_cheapest_groups() -> None:
     assert grouped(attrs.evolve(full, max_bytes_copied=66 * 40), counts) == [(3,), (5,)]
     assert grouped(attrs.evolve(full, max_bytes_copied=66 * 39), counts) == [(3,)]
     assert grouped(attrs.evolve(full, max_bytes_copied=66 * 9), counts) == []
-    left = attrs.evolve(full, max_bytes_copied=66 * 39).choose(segments_of(*counts), CAP_128).left_out
+    left = chosen_by(attrs.evolve(full, max_bytes_copied=66 * 39), segments_of(*counts)).left_out
     assert [each.reason for each in left if each.number in (1, 5)] == [
         "its group of 1 copies 3,960 bytes; this run has 1,914 left to copy",
         "its group of 1 copies 1,980 bytes; this run has 1,914 left to copy",
@@ -336,6 +340,6 @@ def test_cost_finds_the_cut_of_most_worth_among_all(segments: tuple[SegmentStats
     policy = CostPolicy(max_bytes_copied_per_byte_freed=limit, segment_overhead_bytes=overhead,
                         max_sources=max_sources)
     by_number = {each.number: each for each in segments}
-    chosen = [[by_number[number] for number in group] for group in policy.choose(segments, CAP_128).groups]
+    chosen = [[by_number[number] for number in group] for group in chosen_by(policy, segments).groups]
     assert all(allowed(group) for group in chosen)
     assert sum(map(worth, chosen)) == pytest.approx(best)

@@ -27,7 +27,7 @@ from compactlib.raftlog.names import segment_name
 from compactlib.raftlog.read_plan import ReadPart, plan_parts
 from compactlib.raftlog.refs import find_ref
 from compactlib.testing.index_strategies import segment_refs
-from tests.raftlog.compaction_logs import flip_byte, payload_place, damaged
+from tests.raftlog.compaction_logs import damaged, flip_byte, payload_place
 from tests.raftlog.reading import told
 
 

@@ -11,8 +11,8 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.errors import StorageError
 from compactlib.files import LocalFiles
-from compactlib.outcome import Done, Skipped
-from compactlib.raftlog import Dead, SegmentLog, DropDead
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.raftlog import Dead, DropDead, SegmentLog
 from compactlib.raftlog.names import segment_name
 from compactlib.raftlog.reclaim import purge_links, remove_segments
 from compactlib.testing import FailingFiles
@@ -63,16 +63,27 @@ def test_links_go_when_they_are_old_or_dangle_and_nobody_holds_them(tmp_path: Pa
     assert names(tmp_path) == {ONE}
 
 
+def reclaimed(log: SegmentLog) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The segments and the old names that go when the log is asked to reclaim."""
+    outcome = log.reclaim()
+    assert not isinstance(outcome, Failed), outcome
+    return (outcome.stats.segments, outcome.stats.links) if isinstance(outcome, Done) else ((), ())
+
+
 def test_old_names_stay_for_a_minute_and_go_with_the_next_call(tmp_path: Path) -> None:
     expected = vector_45(tmp_path)
     clock = now_clock()
     with SegmentLog(tmp_path, options(clock=clock)) as log:
         done(log.compact(policy=log.policy))
         clock.advance(59.0)
-        assert log.reclaim() == ()
+        assert reclaimed(log) == ((), ())
+        waits = log.reclaim()
+        assert isinstance(waits, Skipped)
+        assert waits.reason.startswith("2 old names of merged segments are kept for keep_links_seconds=60")
         assert links(tmp_path) == {2: ONE, 3: ONE}
         clock.advance(2.0)
-        assert log.reclaim() == (2, 3)
+        assert reclaimed(log) == ((), (2, 3))
+        assert log.reclaim() == Skipped("nothing waits to be removed")
         assert names(tmp_path) == {ONE, segment_name(4)}
         expected.check(log)
 
@@ -85,12 +96,12 @@ def test_old_names_stay_as_long_as_a_lease_that_may_need_them(tmp_path: Path) ->
         done(log.compact(policy=log.policy))
         later = log.lease()
         clock.advance(3600.0)
-        assert log.reclaim() == ()
+        assert reclaimed(log) == ((), ())
         assert isinstance(log.compact(policy=log.policy), Skipped)
         assert links(tmp_path) == {2: ONE, 3: ONE}
         lease.release()
         # The one taken after the compaction needs none of the old names.
-        assert log.reclaim() == (2, 3)
+        assert reclaimed(log) == ((), (2, 3))
         later.release()
         expected.check(log)
 
@@ -102,7 +113,7 @@ def test_links_of_an_earlier_process_are_held_by_nobody(tmp_path: Path) -> None:
     clock = now_clock()
     with SegmentLog(tmp_path, options(clock=clock)) as log, log.lease():
         clock.advance(61.0)
-        assert log.reclaim() == (2, 3)
+        assert reclaimed(log) == ((), (2, 3))
 
 
 def test_opening_purges_what_is_old_and_what_dangles(tmp_path: Path) -> None:
@@ -156,11 +167,14 @@ def test_dropped_segments_stay_as_long_as_a_lease_and_go_after_it(tmp_path: Path
         assert report.dropped == (1, 2)
         assert [ref.number for ref in log.refs] == [3, 4]
         assert {ONE, TWO} <= names(tmp_path)
-        assert log.reclaim() == ()
+        assert log.reclaim() == Skipped("2 dropped segments wait for the end of a lease; release it")
         assert {ONE, TWO} <= names(tmp_path)
         lease.release()
         lease.release()
-        log.reclaim()
+        sizes = sum(os.lstat(tmp_path / name).st_size for name in (ONE, TWO))
+        outcome = log.reclaim()
+        assert isinstance(outcome, Done)
+        assert (outcome.stats.segments, outcome.stats.bytes_freed) == ((1, 2), sizes)
         assert names(tmp_path) == {THREE, segment_name(4)}
 
 
@@ -257,8 +271,9 @@ def test_what_the_disk_does_not_let_go_is_told_and_tried_again(tmp_path: Path) -
         assert isinstance(outcome.stats.unreclaimed, StorageError)
         assert "files left to be removed" in repr(outcome.stats)
         assert names(tmp_path) == {TWO, THREE, segment_name(4)}
-        with pytest.raises(StorageError):
-            log.reclaim()
+        refused = log.reclaim()
+        assert isinstance(refused, Failed)
+        assert isinstance(refused.error, StorageError)
         watched.look = lambda operation, path: None
         log.reclaim()
         assert names(tmp_path) == {THREE, segment_name(4)}

@@ -14,8 +14,9 @@ import pytest
 
 from compactlib.errors import CorruptData, DiskFull, LiveIndexMissing, NotALog, StorageError
 from compactlib.files import LocalFiles
-from compactlib.outcome import Done, Failed
+from compactlib.outcome import Failed
 from compactlib.raftlog import (
+    CompactionFailed,
     LogReader,
     SegmentLog,
     SegmentReader,
@@ -329,9 +330,9 @@ def test_vector_54_a_live_index_that_is_in_no_file_is_an_error_and_nothing_chang
     with SegmentLog(tmp_path, options()) as log:
         # The other segment goes on; the one with the gap, and the neighbour it would be merged with, stay as they are.
         first, second = log.compact(policy=log.policy), log.compact(policy=log.policy)
-        assert isinstance(first, Done)
-        assert [group.members for group in first.stats.done] == [(1,)]
-        (failed,) = first.stats.failed
+        assert isinstance(first, CompactionFailed)
+        assert [group.members for group in first.report.done] == [(1,)]
+        (failed,) = first.report.failed
         assert failed.members == (2, 3)
         assert isinstance(second, Failed)
         for error in (failed.error, second.error):

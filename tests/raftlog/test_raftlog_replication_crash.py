@@ -166,7 +166,7 @@ def test_a_crash_at_any_step_leaves_the_old_state_or_the_new_one(limit: int, tmp
         follower.log.sync()
         files.acknowledge("appended")
         follower.log.flush()
-        follower.compact(policy=follower.policy)
+        follower.compact()
 
     def check(folder: Path, promised: Sequence[Any]) -> None:
         for _ in range(2):

@@ -12,7 +12,7 @@ import attrs
 
 from compactlib.budget import Budget
 from compactlib.outcome import Done
-from compactlib.raftlog import LogOptions, LogReader, SeedPolicy, SegmentLimits, SegmentLog, plan_major
+from compactlib.raftlog import LogOptions, LogReader, SeedPolicy, SegmentLimits, SegmentLog, plan_for
 from compactlib.rewrite import Executor
 from compactlib.spark.many_stores import StoreJob
 from compactlib.spark.plan_log import PlanLog
@@ -63,7 +63,7 @@ def planned_bytes(folder: str) -> int:
     with LogReader(folder) as log:
         # A reader does not know the limits that the log is written with.
         view = attrs.evolve(log.view(), limits=SegmentLimits(max_entries=10))
-        return sum(group.live_bytes for group in plan_major(view, SeedPolicy()).groups)
+        return plan_for(view, SeedPolicy()).bytes_to_copy
 
 
 def job(folder: str, weight: float = 0.0) -> StoreJob:

@@ -18,7 +18,7 @@ from compactlib.budget import Budget
 from compactlib.errors import CorruptData, InvalidInput, NotALog, NotFound
 from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import SegmentLog
+from compactlib.raftlog import DropDead, SegmentLog
 from compactlib.rewrite import Executor, LocalExecutor, RewriteOutcome, RewriteTask
 from compactlib.spark import (
     PlanLog,
@@ -85,18 +85,18 @@ class TestPlanLog:
             compact_log(folder, LocalExecutor(), Budget())
             again = PLAN_LOG(folder)
             assert isinstance(again, Skipped)
-            assert "drop 0, rewrite 0 into 0" in again.reason
+            assert "nothing to do" in again.reason
 
-    def test_a_minor_plan_copies_nothing(self, tmp_path: Path) -> None:
+    def test_dropping_what_is_dead_copies_nothing(self, tmp_path: Path) -> None:
         (folder,) = build_logs(tmp_path / "logs", 1)
-        minor = PlanLog(limits=LIMITS.limits, kind="minor")
-        assert isinstance(minor(folder), Skipped)
+        drops = PlanLog(limits=LIMITS.limits, policy=DropDead())
+        assert isinstance(drops(folder), Skipped)
         with SegmentLog(folder, LIMITS) as log:
             assert log.last_index is not None
             log.record_snapshot(log.last_index - 1, live=[])
-        assert minor(folder).reason.startswith("minor compaction")
-        assert isinstance(minor(folder), StoreWork)
-        assert minor(folder) == StoreWork(0.0, minor(folder).reason)
+        assert drops(folder).reason.startswith("drop() at snapshot")
+        assert isinstance(drops(folder), StoreWork)
+        assert drops(folder) == StoreWork(0.0, drops(folder).reason)
 
     def test_what_a_crash_has_left_is_work(self, tmp_path: Path) -> None:
         (folder,) = build_logs(tmp_path / "logs", 1)
@@ -112,8 +112,6 @@ class TestPlanLog:
     def test_what_is_no_log(self, tmp_path: Path) -> None:
         with pytest.raises(NotALog):
             PLAN_LOG(str(tmp_path))
-        with pytest.raises(InvalidInput, match="'minor' or 'major'"):
-            PlanLog(kind="middle")  # type: ignore[arg-type]
 
 
 FEW_FILES = """
@@ -124,7 +122,7 @@ from compactlib.spark.many_stores import compact_stores
 from tests.spark.store_jobs import job
 resource.setrlimit(resource.RLIMIT_NOFILE, (80, 80))
 for each in compact_stores(map(job, sys.argv[1:]), LocalExecutor(2), stores_at_once=40):
-    if isinstance(each.outcome, Done) and not each.outcome.stats.failed:
+    if isinstance(each.outcome, Done):
         print(each.name)
 """
 
@@ -179,7 +177,7 @@ def many(spark: SparkSession, base: Path, count: int) -> None:
     counting = Counting(SparkExecutor(spark, jobs_at_once=1, tasks_per_partition=None))
     outcomes = list(compact_stores(plan.jobs(compact_log), counting))  # type: ignore[arg-type]
     assert len(outcomes) == count
-    assert all(isinstance(each.outcome, Done) and not each.outcome.stats.failed for each in outcomes)
+    assert all(isinstance(each.outcome, Done) for each in outcomes)
     assert len(counting.batches) < count / 4
     for template in templates:
         compact_log(template, LocalExecutor(), Budget())

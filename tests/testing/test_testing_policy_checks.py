@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 import pytest
 
-from compactlib.raftlog import Choice, CompactionPolicy, CostPolicy, LeftOut, RaPolicy, SeedPolicy
-from compactlib.raftlog.model import SegmentLimits, SegmentStats
-from compactlib.raftlog.policy import Setting
+from compactlib.raftlog import Choice, CompactionPolicy, CompactionView, CostPolicy, LeftOut, RaPolicy, SeedPolicy
 from compactlib.scheduler import LevelConfig, SchedulerConfig
 from compactlib.testing import scheduler_simulation
 from compactlib.testing.policy_checks import check_blob_policy, check_raftlog_policy, check_scheduler_config
@@ -33,16 +29,14 @@ class Planted:
     def name(self) -> str:
         return self.fault
 
-    def config(self) -> dict[str, Setting]:
-        return {}
-
-    def choose(self, segments: Sequence[SegmentStats], limits: SegmentLimits) -> Choice:
-        numbers = tuple(segment.number for segment in segments)
+    def choose(self, view: CompactionView, now: float) -> Choice:
+        numbers = tuple(segment.number for segment in view.candidates)
         if self.fault == "names twice":
-            return Choice(tuple((number,) for number in numbers), tuple(LeftOut(number, "again") for number in numbers))
+            again = tuple(LeftOut(number, "again") for number in numbers)
+            return Choice(tuple((number,) for number in numbers), again, "planted")
         if self.fault == "forgets":
-            return Choice((), ())
-        return Choice((numbers,) if numbers else (), ())
+            return Choice((), (), "planted")
+        return Choice((numbers,) if numbers else (), (), "planted")
 
 
 @pytest.mark.parametrize(("fault", "lesson"), [
