@@ -8,7 +8,7 @@ from typing import Any
 
 from compactlib.budget import Budget
 from compactlib.observe import Observer
-from compactlib.outcome import Skipped
+from compactlib.outcome import Done
 from compactlib.raftlog import CompactionWorker, LogOptions, SegmentChanges, SegmentLimits, SegmentLog
 from compactlib.rewrite import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.testing import ServiceFactory, ServiceHooks
@@ -48,7 +48,7 @@ class Workers(ServiceFactory):
             return ["a compaction"]
         # Nothing that was dropped waits for the end of a lease.
         reclaimed = self.log.reclaim()
-        return [] if isinstance(reclaimed, Skipped) or not getattr(reclaimed.stats, "waiting", 0) else [reclaimed]
+        return [reclaimed] if isinstance(reclaimed, Done) and reclaimed.stats.waiting else []
 
     def release(self, service: Any) -> None:
         self.log.close()
