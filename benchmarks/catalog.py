@@ -31,10 +31,10 @@ from measure import Figure, alternate, report
 from compactlib.catalog import (
     ActiveTransactions,
     Assignments,
+    CatalogView,
     Column,
     ColumnType,
     Compact,
-    DecisionInput,
     Factor,
     Floor,
     HistoryView,
@@ -53,10 +53,10 @@ from compactlib.catalog import (
     Zone,
     ZoneAssignments,
     decide,
-    reclaim,
     recover_history,
 )
 from compactlib.catalog.catalog import EMPTY, Catalog, Change
+from compactlib.catalog.reclaim import reclaim
 from compactlib.clock import SystemClock
 from compactlib.kv.sqlite import SqliteStore
 
@@ -90,7 +90,7 @@ def table_changes(table_id: int, zone: int) -> list[Change]:
                                              columns=("ID",), status=IndexStatus.AVAILABLE))]
 
 
-def decision_input(nodes: int, tables: int, zones: int = 10) -> tuple[DecisionInput, int]:
+def decision_input(nodes: int, tables: int, zones: int = 10) -> tuple[CatalogView, int]:
     """A cluster in which every node hosts everything, and the bytes of one node's bitmaps."""
     names = [f"node-{number:05}" for number in range(nodes)]
     changes: list[Change] = [PutObject(Schema(1, "PUBLIC"))]
@@ -107,8 +107,8 @@ def decision_input(nodes: int, tables: int, zones: int = 10) -> tuple[DecisionIn
     reports = tuple(NodeReport(node=NodeId(name), floors=(Floor(Factor.RAFT_RECOVERY, rng.randrange(60, 90)),),
                                hosted=HostedPartitions.from_bytes(wire), transactions_from=100) for name in names)
     assignments = {10 + zone: ZoneAssignments.everywhere(names, PARTITIONS) for zone in range(zones)}
-    return DecisionInput(reports=reports, history=HistoryView(catalogs), now=1000, low_watermark=100,
-                         assignments=Assignments(assignments), topology=Topology.of(*names)), len(wire)
+    return CatalogView(reports=reports, history=HistoryView(catalogs), now=1000, low_watermark=100,
+                       assignments=Assignments(assignments), topology=Topology.of(*names)), len(wire)
 
 
 def decisions(quick: bool, runs: int) -> Iterator[Figure]:
@@ -118,7 +118,7 @@ def decisions(quick: bool, runs: int) -> Iterator[Figure]:
     print(f"decision: {size} nodes x {size} tables x {PARTITIONS} partitions; {wire_bytes} bytes of bitmaps a node, "
           f"{wire_bytes * size:,} in all")
 
-    def once(asked: DecisionInput) -> float:
+    def once(asked: CatalogView) -> float:
         def work() -> None:
             answer = decide(asked)
             assert isinstance(answer, Compact), answer

@@ -88,11 +88,11 @@ class Node:
         self.store = store
         self.names = sorted(ports)
         self.service = open_service(store)
-        self.transactions = ActiveTransactions(lambda: self.service.view, self.service.clock)
+        self.transactions = ActiveTransactions(lambda: self.service.history, self.service.clock)
         self.watermark = LowWatermark(store, name, self.service.clock, data_availability_seconds=0.2)
         self.published = PublishedTimes(store, name)
         self.tables = self._register()
-        needs = LocalNeeds(self.me, lambda: self.service.view, transactions=self.transactions,
+        needs = LocalNeeds(self.me, lambda: self.service.history, transactions=self.transactions,
                            partitions=self.published, sources=[self.watermark])
         host = LocalHost(self.service, needs, watermark=self.watermark, membership=self.topology,
                          assignments=self.assignments, publish=self.publish, guards=self.guards)
@@ -103,7 +103,7 @@ class Node:
         self.renamed = 0
 
     def _register(self) -> list[int]:
-        first = next(catalog for catalog in self.service.view if catalog.tables)
+        first = next(catalog for catalog in self.service.history if catalog.tables)
         tables = sorted(first.tables)
         for table in tables:
             for partition in range(PARTITIONS):
@@ -122,7 +122,7 @@ class Node:
 
     def assignments(self) -> Assignments:
         """Everybody hosts everything."""
-        latest = self.service.view.catalog(self.service.view.latest)
+        latest = self.service.history.catalog(self.service.history.latest)
         return Assignments({zone: ZoneAssignments.everywhere(self.names, PARTITIONS) for zone in sorted(latest.zones)})
 
     def guards(self) -> list[Condition]:
@@ -151,7 +151,7 @@ class Node:
         """Rename this node's own table, under a transaction that uses the version before."""
         transaction = self.transactions.begin()
         self.renamed += 1
-        latest = self.service.view.catalog(self.service.view.latest)
+        latest = self.service.history.catalog(self.service.history.latest)
         own = next(table.name for table in latest.tables.values() if table.name.startswith(f"T_{self.me.name}_"))
         with contextlib.suppress(CompactlibError):  # another node was faster ten times, or SQLite was busy
             new = f"T_{self.me.name}_{self.me.incarnation}_{self.renamed}"

@@ -6,7 +6,16 @@ from pathlib import Path
 from random import Random
 
 from compactlib.blobstore import BlobStore, BlobStoreConfig, Greedy
-from compactlib.catalog import CatalogService, CreateSchema, CreateZone, HybridClock, UpdateLog
+from compactlib.catalog import (
+    CatalogService,
+    CreateSchema,
+    CreateZone,
+    HybridClock,
+    NodeId,
+    NodeReport,
+    Topology,
+    UpdateLog,
+)
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore, MeteredStore
 from compactlib.lab import (
@@ -102,7 +111,11 @@ def catalog(folder: Path, observer: Observer) -> None:
     service.execute([CreateSchema("PUBLIC"), CreateZone("Z", partitions=4)])
     for number in range(3):
         service.execute([CreateSchema(f"S{number}")])
-    service.compact(2)
+    time = service.catalog(2).activation
+    view = service.view(reports=[NodeReport(node=NodeId("A"), transactions_from=time)], topology=Topology.of("A"),
+                        low_watermark=time)
+    assert isinstance(service.compact(service.plan(view=view)), Done)
+    service.close()
 
 
 def lab(folder: Path, observer: Observer) -> None:
