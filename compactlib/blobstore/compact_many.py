@@ -21,6 +21,7 @@ from compactlib.blobstore.compaction_log import Phase
 from compactlib.blobstore.compaction_report import BlobCompactionOutcome, BlobCompactionReport
 from compactlib.blobstore.compaction_work import CompactionWork
 from compactlib.blobstore.events import StoreEvents
+from compactlib.blobstore.model import require_methods
 from compactlib.blobstore.plan import CompactionPlan
 from compactlib.blobstore.policy import PlanKind, Policy, StoreView
 from compactlib.blobstore.rewrite import CopyRecords
@@ -119,17 +120,6 @@ def run_many(tasks: Sequence[StoreTask], *, executor: Executor | None = None, bu
         while rounds.active:
             rounds.run_one()
     return rounds.outcomes
-
-
-def require_methods(**arguments: tuple[object, str]) -> None:
-    """Return if each argument has its method, or is `None`.
-
-    Raises:
-        InvalidInput: one has not.
-    """
-    for name, (value, method) in arguments.items():
-        if value is not None and not callable(getattr(value, method, None)):
-            raise InvalidInput(f"the {name} is {value!r:.100}; give an object with the method {method}(), or None")
 
 
 @attrs.define(eq=False)

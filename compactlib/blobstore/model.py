@@ -49,6 +49,17 @@ def is_a(value: object, *types: type) -> bool:
     return isinstance(value, types)
 
 
+def require_methods(**arguments: tuple[object, str]) -> None:
+    """Return if each argument has its method, or is `None`.
+
+    Raises:
+        InvalidInput: one has not.
+    """
+    for name, (value, method) in arguments.items():
+        if value is not None and not callable(getattr(value, method, None)):
+            raise InvalidInput(f"the {name} is {value!r:.100}; give an object with the method {method}(), or None")
+
+
 def milliseconds(seconds: float) -> int:
     """A time or a span in whole milliseconds, the nearest one.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import attrs
 
 from compactlib.blobstore.answer import content_of, judged
-from compactlib.blobstore.compact_many import StoreTask, require_methods, run_many
+from compactlib.blobstore.compact_many import StoreTask, run_many
 from compactlib.blobstore.compaction_log import CompactionLog
 from compactlib.blobstore.compaction_report import BlobCompactionOutcome, HardDeleteReport, ReclaimReport
 from compactlib.blobstore.compaction_work import Questions, require_questions
@@ -33,6 +33,7 @@ from compactlib.blobstore.model import (
     id_bytes,
     is_a,
     milliseconds,
+    require_methods,
 )
 from compactlib.blobstore.operations import draft_delete, draft_of, draft_put, draft_ttl_update, draft_undelete
 from compactlib.blobstore.plan import CompactionPlan

@@ -17,7 +17,7 @@ from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.live_log import LiveLog
 from compactlib.blobstore.load_log import RecoveryReport
 from compactlib.blobstore.log_state import LogSnapshot
-from compactlib.blobstore.model import is_a, milliseconds
+from compactlib.blobstore.model import is_a, milliseconds, require_methods
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.open_store import open_log
 from compactlib.blobstore.policy import Policy, check_policy_type
@@ -57,6 +57,8 @@ class StoreLog:
         self._name = name if name is not None else os.path.basename(self._folder)
         self._config = config if config is not None else BlobStoreConfig()
         require_forecast(self._config, chosen)
+        require_methods(files=(files, "sync_folder"), clock=(clock, "monotonic"), observer=(observer, "event"),
+                        new_incarnation=(new_incarnation, "__call__"))
         self._files: Files = files if files is not None else LocalFiles()
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._observer = telling(observer)
@@ -177,7 +179,7 @@ class StoreLog:
 
     def segment_header(self, name: SegmentName) -> SegmentHeader:
         """The header of a segment of this store with that name, for one that a compaction builds."""
-        return self._descriptor.header(name)
+        return self._descriptor.header(_named(name))
 
     def snapshot(self) -> LogSnapshot:
         """A frozen look at log and index. O(1), takes the lock for a moment."""
@@ -190,15 +192,17 @@ class StoreLog:
             PlanDoesNotFit: the segments do not fit the log as it is.
             CorruptData: a segment to add is not readable; nothing was switched.
         """
+        gone, new = _all_named(remove), _all_named(add)
         log = self._opened()
         self._lock_file.require_mine()
-        loaded = log.load(add)
+        loaded = log.load(new)
         with log.lock:
-            log.swap(remove, loaded)
+            log.swap(gone, loaded)
 
     def drain(self, removed: Iterable[SegmentName], timeout_seconds: float) -> bool:
         """Wait until no reader holds a file of the removed segments; whether that was so in time."""
-        return self._opened().segments.drain(removed, timeout_seconds, self._clock)
+        milliseconds(timeout_seconds)
+        return self._opened().segments.drain(_all_named(removed), timeout_seconds, self._clock)
 
     def reload_index(self, segment: SegmentName) -> None:
         """Load the index files of a sealed segment again, after a hard delete has changed them.
@@ -208,7 +212,7 @@ class StoreLog:
         """
         log = self._opened()
         self._lock_file.require_mine()
-        (loaded,) = log.load([segment])
+        (loaded,) = log.load([_named(segment)])
         with log.lock:
             log.reload(segment, loaded)
 
@@ -304,6 +308,18 @@ def _path(folder: StrPath) -> str:
     if "\0" in path:
         raise InvalidInput(f"the folder is {path!r:.200}; a path has no zero byte")
     return path
+
+
+def _named(name: SegmentName) -> SegmentName:
+    if not is_a(name, SegmentName):
+        raise InvalidInput(f"{name!r:.100} is no name of a segment; give a SegmentName")
+    return name
+
+
+def _all_named(names: Iterable[SegmentName]) -> list[SegmentName]:
+    if not is_a(names, Iterable):
+        raise InvalidInput(f"{names!r:.100} are no names of segments; give SegmentNames")
+    return [_named(name) for name in names]
 
 
 class _Writing:

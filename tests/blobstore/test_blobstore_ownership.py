@@ -375,15 +375,17 @@ class Fence:
     guard: Callable[[], Any]
 
 
-def refuse(error: BaseException) -> Any:
+@attrs.frozen
+class Refusal:
     """A guard that raises when it is entered."""
 
-    @contextlib.contextmanager
-    def guard() -> Iterator[None]:
-        raise error
-        yield
+    error: BaseException
 
-    return guard()
+    def __enter__(self) -> None:
+        raise self.error
+
+    def __exit__(self, *error: object) -> None:
+        raise AssertionError("it was never entered")
 
 
 class Shouting(Observer):
@@ -399,8 +401,8 @@ class Shouting(Observer):
 @pytest.mark.parametrize("arguments", [
     {"executor": Breaking(0, Trouble("broken"))}, {"executor": Breaking(1, Trouble("broken"))},
     {"executor": Refusing()}, {"executor": Breaking(1, KeyboardInterrupt())}, {"executor": Breaking(1, SystemExit())},
-    {"fence": Fence(never)}, {"fence": Fence(lambda: None)}, {"fence": Fence(partial(refuse, Stale("too late")))},
-    {"fence": Fence(partial(refuse, KeyboardInterrupt()))}],
+    {"fence": Fence(never)}, {"fence": Fence(lambda: None)}, {"fence": Fence(lambda: Refusal(Stale("too late")))},
+    {"fence": Fence(lambda: Refusal(KeyboardInterrupt()))}],
     ids=["raises", "raises later", "refuses and raises", "is interrupted", "exits", "fence raises", "fence is none",
          "fence refuses", "fence is interrupted"])
 def test_whatever_is_raised_the_store_is_usable_and_the_next_goes_on(arguments: dict[str, Any], folder: Path) -> None:

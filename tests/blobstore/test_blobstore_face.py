@@ -1,0 +1,296 @@
+"""The store as the contract sees it: wrong types, plans that change nothing, room, reclaiming, what it says."""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from compactlib.blobstore import BlobStore, CompactAll, Greedy, RecordKind, SegmentName, StoreFull, compact_many
+from compactlib.budget import Budget
+from compactlib.clock import ManualClock
+from compactlib.errors import CompactlibError, InvalidInput, TaskFailed
+from compactlib.files import LocalFiles, StrPath
+from compactlib.observe import Observer, RecordingObserver
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.testing.compaction_factory import folder_contents
+from tests.blobstore.compaction_stores import RETENTION, answers, done, fill, garbage_store, open_store, strays
+
+# ---------------------------------------------------------------------------------------------------------- wrong types
+
+GOOD: dict[str, Any] = {
+    "blob_id": "b0", "content": b"", "kind": RecordKind.PUT, "op_time": 1.0, "name": SegmentName(0, 0), "remove": [],
+    "add": [], "removed": [], "timeout_seconds": 0.0, "segment": SegmentName(0, 0), "folder": "given"}
+BAD: tuple[Any, ...] = (3, -1.5, "text", b"bytes", [1], {"a": 1}, object(), BlobStore, Greedy)
+METHODS = sorted(name for name, value in vars(BlobStore).items() | vars(BlobStore.__base__).items()
+                 if inspect.isfunction(value) and not name.startswith("_"))
+
+
+def calls(method: str) -> Iterator[tuple[str, Callable[[BlobStore, Any], object]]]:
+    """One call for each argument, which is the bad one in it."""
+    parameters = list(inspect.signature(getattr(BlobStore, method)).parameters.values())[1:]
+    for bad in parameters:
+        needed = {each.name: GOOD[each.name] for each in parameters if each.default is inspect.Parameter.empty}
+
+        def call(store: BlobStore, value: Any, name: str = bad.name, rest: dict[str, Any] = needed) -> object:
+            return getattr(store, method)(**{**rest, name: value})
+
+        yield bad.name, call
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_refuses_what_is_of_another_type_by_name(method: str, scratch: Path) -> None:
+    with garbage_store(scratch / "store", ManualClock(), count=12) as store:
+        before = answers(store, 12)
+        for name, call in calls(method):
+            for bad in BAD:
+                try:
+                    call(store, bad)
+                except CompactlibError:
+                    continue
+                except Exception as error:
+                    raise AssertionError(f"{method}({name}={bad!r}) ended in {error!r}") from error
+        if not method.startswith(("delete", "undelete", "close")):
+            assert [each for each in answers(store, 12) if each in before] == answers(store, 12)
+        if method != "close":
+            store.audit()
+
+
+@pytest.mark.parametrize("name", [name for name in inspect.signature(BlobStore).parameters if name != "folder"])
+def test_nor_is_a_store_opened_with_it(name: str, scratch: Path) -> None:
+    for number, bad in enumerate(BAD):
+        if isinstance(bad, str) and name == "name":
+            continue
+        if callable(bad) and name == "new_incarnation":
+            continue
+        with pytest.raises(InvalidInput):
+            BlobStore(scratch / str(number), **{name: bad}).close()
+        assert not (scratch / str(number)).exists()
+
+
+@pytest.mark.parametrize("bad", [3, "text", [3], [(3, None)], [("store", None, None)], [None]])
+def test_many_stores_of_another_type(bad: Any) -> None:
+    with pytest.raises(InvalidInput):
+        compact_many(bad)
+
+
+# ------------------------------------------------------------------------------------------------ views, plans, choices
+
+
+def test_looking_and_planning_change_nothing_on_the_disk(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock) as store:
+        store.flush()
+        before = folder_contents(folder)
+        view = store.view()
+        assert store.view() == view
+        plan = store.plan()
+        assert store.plan(view=view) == plan
+        assert not plan.is_empty
+        assert store.plan(Greedy(min_used_fraction=1.0)).is_empty
+        assert folder_contents(folder) == before
+
+
+def test_a_view_of_another_store_is_no_view_of_this_one(tmp_path: Path) -> None:
+    with (garbage_store(tmp_path / "a", ManualClock()) as one,
+          BlobStore(tmp_path / "store", attrs.evolve(one.config), clock=ManualClock()) as other,
+          pytest.raises(InvalidInput, match="is of store")):
+        other.plan(view=one.view())
+
+
+def test_a_plan_and_a_policy_together(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock) as store, pytest.raises(InvalidInput, match="not both"):
+        store.compact(store.plan(), policy=CompactAll())
+
+
+def test_an_empty_plan_is_skipped_with_its_reason_which_names_the_setting(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock) as store:
+        lazy = Greedy(min_used_fraction=1.0)
+        plan = store.plan(lazy)
+        assert "min_used_fraction=1.0" in plan.why
+        assert store.compact(plan) == Skipped(plan.why) == store.compact(policy=lazy)
+
+
+# ----------------------------------------------------------------------------------------------------- room on the disk
+
+
+class Room(LocalFiles):
+    """A disk with so much room left."""
+
+    def __init__(self, room: int | None) -> None:
+        self.room = room
+
+    def available_bytes(self, path: StrPath) -> int | None:
+        return self.room
+
+
+@pytest.mark.parametrize("swaps", [1, 100])
+def test_a_compaction_without_room_is_skipped_before_it_begins(swaps: int, folder: Path, clock: ManualClock) -> None:
+    files = Room(None)
+    with garbage_store(folder, clock, files=files, swap_segments=swaps) as store:
+        before = folder_contents(folder)
+        plan = store.plan()
+        assert plan.bytes_available is None
+        assert plan.bytes_needed > 0
+        files.room = plan.bytes_needed - 1
+        outcome = store.compact(plan)
+        assert isinstance(outcome, Skipped)
+        assert f"{plan.bytes_needed:,} bytes" in outcome.reason
+        assert f"{files.room:,} are available" in outcome.reason
+        assert not outcome.is_busy
+        assert isinstance(store.compact(), Skipped)
+        assert folder_contents(folder) == before
+        files.room = plan.bytes_needed
+        assert store.plan().bytes_available == files.room
+        done(store.compact(plan))
+
+
+@pytest.mark.parametrize("swaps", [1, 2, 100])
+def test_no_compaction_takes_more_room_than_its_plan_says(swaps: int, folder: Path, clock: ManualClock) -> None:
+    def data_bytes() -> int:
+        return sum(path.stat().st_size for path in folder.iterdir() if ".log" in path.name or ".index" in path.name)
+
+    class Watching(Observer):
+        def progress(self, progress: object) -> None:
+            seen.append(data_bytes())
+
+        def event(self, name: str, fields: object) -> None:
+            seen.append(data_bytes())
+
+    with garbage_store(folder, clock, swap_segments=swaps) as store:
+        seen = [before := data_bytes()]
+        plan = store.plan()
+        done(store.compact(plan, observer=Watching()))
+        assert max(seen) - before <= plan.bytes_needed
+        assert before - data_bytes() == plan.bytes_freed or not plan.is_exact
+
+
+# --------------------------------------------------------------------------------------------- reclaiming, hard deletes
+
+
+def test_what_attempts_have_left_is_reclaimed_and_nothing_else(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock) as store:
+        outcome = store.reclaim()
+        assert isinstance(outcome, Skipped)
+        assert "compaction_history_seconds=1814400.0" in outcome.reason
+        (folder / "0_7.log.abc.lent.temp").write_bytes(b"half")
+        (folder / "9_9.80.index").write_bytes(b"no segment has it")
+        before = answers(store, 60)
+        outcome = store.reclaim()
+        assert isinstance(outcome, Done)
+        assert sorted(outcome.stats.removed) == ["0_7.log.abc.lent.temp", "9_9.80.index"]
+        assert outcome.stats.freed_bytes == len(b"half") + len(b"no segment has it")
+        assert outcome.stats.erased is None
+        assert strays(folder) == []
+        assert answers(store, 60) == before
+        assert isinstance(store.reclaim(), Skipped)
+
+
+def test_what_an_interrupted_compaction_needs_is_left_to_it(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock, compaction_buffer_bytes=1, swap_segments=9) as store:
+        budget = Budget(total_bytes=2500)
+        assert isinstance(store.compact(budget=budget), Failed)
+        assert isinstance(store.reclaim(), Skipped)
+        again = Budget()
+        report = done(store.compact(budget=again))
+        assert report.number == 1
+        assert budget.spent_bytes + again.spent_bytes == report.copied_bytes
+
+
+def test_old_logs_of_compactions_are_reclaimed_but_for_the_newest(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock, compaction_history_seconds=100.0) as store:
+        for number in range(3):
+            done(store.compact())
+            fill(store, 12, random.Random(number), first=100 * (number + 1))
+            for each in range(100 * (number + 1), 100 * (number + 1) + 9):
+                store.delete(f"b{each}")
+            clock.advance(RETENTION + 1)
+        assert len(list(folder.glob("compaction-*.done"))) == 3
+        clock.advance(200.0)
+        store.accept_clock()
+        outcome = store.reclaim()
+        assert isinstance(outcome, Done)
+        assert len(outcome.stats.removed) == 2
+        assert len(list(folder.glob("compaction-*.done"))) == 1
+
+
+@pytest.mark.parametrize("configured", [False, True])
+def test_the_hard_delete_is_a_part_of_reclaiming_where_it_is_configured(configured: bool, folder: Path,
+                                                                        clock: ManualClock) -> None:
+    with garbage_store(folder, clock, hard_delete=configured, hard_delete_bytes_per_second=None) as store:
+        outcome = store.reclaim()
+        if not configured:
+            assert isinstance(outcome, Skipped)
+            erased = store.hard_delete()
+            assert isinstance(erased, Done)
+            assert erased.stats.records > 10
+        else:
+            assert isinstance(outcome, Done)
+            assert outcome.stats.erased is not None
+            assert outcome.stats.erased.records > 10
+            assert "no delete came into effect" in store.reclaim().reason  # type: ignore[union-attr]
+        assert store.verify().is_sound
+
+
+def test_a_reclaim_whose_budget_is_spent_has_done_nothing(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock, hard_delete=True) as store:
+        budget = Budget()
+        budget.cancel()
+        before = folder_contents(folder)
+        outcome = store.reclaim(budget=budget)
+        assert isinstance(outcome, Failed)
+        assert outcome.changed == "no"
+        assert folder_contents(folder) == before
+
+
+# ---------------------------------------------------------------------------------------------------- what a store says
+
+
+class Breaking:
+    """An executor that raises what is none of the library's."""
+
+    def run(self, tasks: object, **_: object) -> Any:
+        raise ValueError("broken")
+
+
+def test_the_status_says_what_nobody_expected_and_what_waits(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock) as store:
+        status = store.status()
+        assert (status.is_busy, status.last_error, status.failures, status.compaction) == (False, "", 0, None)
+        outcome = store.compact(executor=Breaking())
+        assert isinstance(outcome, Failed)
+        assert isinstance(outcome.error, TaskFailed)
+        status = store.status()
+        assert (status.is_busy, status.failures, status.compaction) == (False, 1, "copy")
+        assert status.last_error.startswith("TaskFailed: ")
+        assert "ValueError: broken" in status.last_error
+        done(store.compact())
+        assert store.status().compaction is None
+        assert status.to_dicts()[0]["failures"] == 1
+        assert "blob store store" in repr(status)
+
+
+def test_the_observer_of_a_call_is_told_besides_the_stores_own(folder: Path, clock: ManualClock) -> None:
+    own, given = RecordingObserver(), RecordingObserver()
+    garbage_store(folder, clock).close()
+    with open_store(folder, clock, observer=own) as store:
+        done(store.compact(observer=given))
+        done_events = ("blobstore_compaction_done", "blobstore_positions_moved")
+        for told in (own, given):
+            assert {name for name, _ in told.events} >= set(done_events)
+            assert told.progresses
+        assert isinstance(store.compact(observer=given), Skipped)
+
+
+def test_a_log_without_a_free_segment_is_told_from_a_full_disk(scratch: Path) -> None:
+    with open_store(scratch / "store", ManualClock(), capacity_bytes=2 * 2048) as store:
+        with pytest.raises(StoreFull, match="all 4,096 bytes of the log's capacity") as full:
+            fill(store, 100, random.Random(1))
+        assert os.strerror(errno.ENOSPC) not in str(full.value)
+        assert "compact the store, or create a larger one" in str(full.value)
