@@ -29,7 +29,7 @@ from compactlib.kv import MemoryStore, Put, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.outcome import Done
 from compactlib.process_executor import ProcessExecutor
-from compactlib.staging import Branch, CommittedRanges, Compactor, Record, StagingArea
+from compactlib.staging import AlwaysPolicy, Branch, CommittedRanges, Record, Repository
 from compactlib.staging.committed import Committed
 from compactlib.staging.names import repository_partition, token_partition
 from compactlib.staging.staged import Staged, encode_staged
@@ -69,7 +69,7 @@ def tombstone_figures(folder: Path, quick: bool) -> list[Figure]:
     """The first page of a listing, behind so many tombstones and without them; and the peers' first row."""
     count = 50_000 if quick else 1_000_000
     store = SqliteStore(folder / "tombstones.sqlite", synchronous="normal")
-    area = StagingArea(store, CommittedRanges(MemoryObjects()))
+    area = Repository(store, CommittedRanges(MemoryObjects()))
     deleted, never = area.create_branch("deleted"), area.create_branch("never")
     for branch, names in ((deleted, [key(number) for number in range(count)]), (never, [])):
         stage(store, branch, ((name, Staged(Record.of(b"1"))) for name in [*names, LIVE]))
@@ -81,7 +81,7 @@ def tombstone_figures(folder: Path, quick: bool) -> list[Figure]:
         assert [listed.key for listed in branch.entries(page_limit=100)] == [LIVE]
 
     before = seconds_of(lambda: first_page(deleted))
-    assert isinstance(Compactor(area.context).compact("deleted"), Done)
+    assert isinstance(area.compact(branch=deleted), Done)
     after, without = alternate(7, lambda: seconds_of(lambda: first_page(deleted), 100),
                                lambda: seconds_of(lambda: first_page(never), 100))
     milliseconds = tuple(1e3 * seconds for seconds in after)
@@ -170,7 +170,7 @@ class CountedStore(MemoryStore):
         return super().get(partition, key)
 
 
-def seal(area: StagingArea, name: str, times: int) -> None:
+def seal(area: Repository, name: str, times: int) -> None:
     """Seal the staging token so often, as commits do that die half-way."""
     context = area.context
     for _ in range(times):
@@ -181,13 +181,13 @@ def get_figures(quick: bool) -> list[Figure]:
     """A point get after compaction beside one on a clean branch; and misses with sealed tokens in the way."""
     count, times = (2_000, 300) if quick else (20_000, 2_000)
     store = CountedStore()
-    area = StagingArea(store, CommittedRanges(MemoryObjects()))
+    area = Repository(store, CommittedRanges(MemoryObjects()))
     clean, compacted = area.create_branch("clean"), area.create_branch("compacted")
     for branch in (clean, compacted):
         stage(store, branch, ((key(number), Staged(Record.of(b"1"))) for number in range(count)))
         branch.commit("keys")
     stage(store, compacted, ((key(number), Staged(Record.of(b"2"))) for number in range(0, count, 3)))
-    assert isinstance(Compactor(area.context).compact("compacted"), Done)
+    assert isinstance(area.compact(branch=compacted), Done)
     store.partitions = {token_partition(token) for token in compacted.record().tokens}
     store.token_reads = 0
     assert compacted.get(key(3)).data == b"2"
@@ -234,14 +234,15 @@ def write_figures(folder: Path, quick: bool) -> list[Figure]:
     """The slowest write in a hundred, while another process rewrites, and while none does."""
     count, writes, runs = (30_000, 500, 3) if quick else (200_000, 2_000, 5)
     store = SqliteStore(folder / "writes.sqlite")
-    area = StagingArea(store, CommittedRanges(LocalObjects(folder / "objects")))
+    area = Repository(store, CommittedRanges(LocalObjects(folder / "objects")), stores=Stores(str(folder)),
+                      policy=AlwaysPolicy(window_seconds=0))
     branch = area.create_branch("main")
     stage(store, branch, ((key(number), Staged(Record.of(b"1"))) for number in range(count)))
     branch.commit("keys")
     numbers = itertools.count()
 
     def p99(until: Callable[[], bool]) -> float:
-        times = []
+        times: list[float] = []
         while len(times) < writes or not until():
             name = b"w/%09d" % next(numbers)
             began = time.perf_counter()
@@ -250,13 +251,11 @@ def write_figures(folder: Path, quick: bool) -> list[Figure]:
         return 1e3 * statistics.quantiles(times, n=100)[98]
 
     with ProcessExecutor(1) as executor:
-        compactor = Compactor(area.context, executor=executor, stores=Stores(str(folder)), window_seconds=0)
-
         def while_compacting() -> float:
             version = next(numbers)
             stage(store, branch, ((key(number), Staged(Record.of(b"%d" % version))) for number in range(0, count, 2)))
             outcomes: list[object] = []
-            running = threading.Thread(target=lambda: outcomes.append(compactor.compact("main")))
+            running = threading.Thread(target=lambda: outcomes.append(area.compact(executor=executor)))
             running.start()
             slowest = p99(lambda: not running.is_alive())
             running.join()

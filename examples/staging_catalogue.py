@@ -24,18 +24,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import attrs
 
 from compactlib.clock import Clock, SystemClock
 from compactlib.kv import SqliteStore
 from compactlib.objects import Digest, LocalObjects, ObjectExists
+from compactlib.outcome import Outcome
 from compactlib.report import Table
 from compactlib.staging import (
+    AlwaysPolicy,
     AnyOf,
     Branch,
     CommitId,
@@ -45,17 +47,14 @@ from compactlib.staging import (
     CompactionPlan,
     CompactionSensor,
     CompactionWorker,
-    Compactor,
     DeletesPolicy,
     ListingCostPolicy,
     MoveOutcome,
     Record,
+    Repository,
     SealedTokensPolicy,
-    StagingArea,
-    TokenCleaner,
+    StagingOptions,
 )
-from compactlib.staging.garbage import collect_garbage
-from compactlib.staging.worker import WorkDone
 
 REPOSITORY = "catalogue"
 
@@ -131,11 +130,11 @@ class CatalogueBranch:
 
     def plan(self) -> CompactionPlan:
         """What a compaction would do and gain; changes nothing."""
-        return self._catalogue.compactor.plan(self._branch.name)
+        return self._catalogue.repository.plan(branch=self._branch)
 
     def compact(self) -> CompactionOutcome:
         """Compact now, whatever the window says."""
-        return self._catalogue.compactor.compact(self._branch.name, force=True)
+        return self._catalogue.repository.compact(branch=self._branch, policy=AlwaysPolicy(window_seconds=0))
 
     def __repr__(self) -> str:
         return f"<branch {self._branch.name!r}>"
@@ -152,20 +151,18 @@ class Catalogue:
         self._ranges = LocalObjects(folder / "ranges")
         self._data = LocalObjects(folder / "data")
         self.sensor = CompactionSensor(AnyOf((DeletesPolicy(50), SealedTokensPolicy(8), ListingCostPolicy(1000))))
-        self.area = StagingArea(self._store, CommittedRanges(self._ranges), repository=REPOSITORY, clock=self.clock,
-                                events=self.sensor.events(REPOSITORY))
-        self.compactor = Compactor(self.area.context, sensor=self.sensor)
-        self.worker = CompactionWorker(self.sensor, [self.compactor], clock=self.clock,
-                                       cleaners=[TokenCleaner(self.area.context)])
+        self.repository = Repository(self._store, CommittedRanges(self._ranges), name=REPOSITORY, clock=self.clock,
+                                     options=StagingOptions(owns_ranges=True), events=self.sensor.events(REPOSITORY))
+        self.worker = CompactionWorker(self.sensor, [self.repository], clock=self.clock)
 
     def branch(self, name: str, source: str | None = None) -> CatalogueBranch:
         """A branch; made (from `source`, or empty) if there is none of this name."""
-        if name not in {branch.name for branch in self.area.branches()}:
-            self.area.create_branch(name, source)
-        return CatalogueBranch(self, self.area.branch(name))
+        if name not in {branch.name for branch in self.repository.branches()}:
+            self.repository.create_branch(name, source)
+        return CatalogueBranch(self, self.repository.branch(name))
 
-    def compact_what_is_worth_it(self) -> list[WorkDone]:
-        """Let the worker do what waits; `catalogue.worker.start()` has it done in the background."""
+    def compact_what_is_worth_it(self) -> Sequence[Outcome[Any]]:
+        """Let the worker compact and reclaim what is due; `catalogue.worker.start()` has it done in the background."""
         return self.worker.run_pending()
 
     def keep(self, content: bytes) -> str:
@@ -185,13 +182,13 @@ class Catalogue:
         """The digests that a branch or a commit of one needs. Compacted changes count: they are on their branch."""
         found: set[str] = set()
         commits: set[CommitId] = set()
-        for branch in self.area.branches():
+        for branch in self.repository.branches():
             found.update(FileEntry.of_record(listed.key, listed.record).digest
                          for listed in branch.entries() if listed.record is not None)
             commits.update(commit_id for commit_id, _ in branch.log())
         for commit_id in commits:
             found.update(FileEntry.of_record(key, record).digest
-                         for key, record in self.area.at(commit_id).records())
+                         for key, record in self.repository.at(commit_id).records())
         return found
 
     def unneeded_contents(self) -> Iterator[str]:
@@ -201,7 +198,8 @@ class Catalogue:
 
     def close(self) -> None:
         """Let go of everything."""
-        self.worker.close()
+        self.worker.stop()
+        self.repository.close()
         for store in (self._store, self._ranges, self._data):
             store.close()
 
@@ -226,7 +224,7 @@ def main() -> None:
         trunk.rm(*(f"raw/{number:04}.csv" for number in range(59)))
         print(trunk.plan())
         for done in catalogue.compact_what_is_worth_it():
-            print(done.trigger.why, "->", type(done.outcome).__name__)
+            print(done)
         print(trunk.ls("raw/"))
         clean = catalogue.branch("clean", "main")
         clean.put("notes.txt", b"cleaned up\n")
@@ -235,7 +233,7 @@ def main() -> None:
         print(trunk.merge("clean"))
         print(trunk.ls())
         print(trunk.log())
-        print("garbage:", collect_garbage(catalogue.area.context))
+        print("reclaimed:", catalogue.repository.reclaim())
 
 
 if __name__ == "__main__":

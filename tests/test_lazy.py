@@ -83,7 +83,7 @@ UNUSED = {
     "from compactlib.kv import MemoryStore": {"sqlite3", "compactlib.kv.postgres", "compactlib.kv.dynamodb"},
     "from compactlib.blobstore import BlobStore": {"compactlib.blobstore.manager", "compactlib.blobstore.policies"},
     "from compactlib.scheduler import SchedulerService": {"compactlib.scheduler.worker", "compactlib.kv.store"},
-    "from compactlib.staging import StagingArea": {"compactlib.staging.compactor"},
+    "from compactlib.staging import Repository": {"compactlib.staging.worker", "compactlib.staging.sensor"},
     "from compactlib.catalog import CatalogService": {"compactlib.catalog.node_service", "ssl"},
 }
 HEAVY = {"asyncio", "concurrent", "email", "html", "http", "importlib.metadata", "multiprocessing", "sqlite3", "ssl",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 from sortedcontainers import SortedSet
 
+from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.lab.sensor_report import SensorMeasures
 from compactlib.staging.names import StagingToken
@@ -30,7 +31,8 @@ class SensorBranch:
 
     def __init__(self, policy: SensePolicy, settings: SensorSettings) -> None:
         self.now_ms: int = 0
-        self.sensor: CompactionSensor = CompactionSensor(policy)
+        self._clock = ManualClock()
+        self.sensor: CompactionSensor = CompactionSensor(policy, clock=self._clock)
         self._events = self.sensor.events(_REPOSITORY)
         self._settings = settings
         self._record = BranchRecord(staging_token=StagingToken("token-0"))
@@ -94,6 +96,7 @@ class SensorBranch:
         self._stage(key, None)
         self._counts["deletes"] += 1
         self._peak_tombstones = max(self._peak_tombstones, len(self._tombstones))
+        self._clock.set_now(self.now_ms / 1000)
         self._events.tombstones_written(_BRANCH, self._record, 1)
 
     def _stage(self, key: int, size: int | None) -> None:
@@ -125,6 +128,7 @@ class SensorBranch:
         self._counts["listed_keys"] += len(page)
         self._counts["passed_tombstones"] += passed
         if passed:
+            self._clock.set_now(self.now_ms / 1000)
             self._events.tombstones_listed(_BRANCH, self._record, passed)
 
     # --------------------------------------------------------------------------------------------------- compactions
@@ -172,7 +176,7 @@ class SensorBranch:
         self._compactions += 1
         token = StagingToken(f"token-{self._compactions}")
         self._record = attrs.evolve(self._record, version=self._record.version + 1, staging_token=token)
-        self.sensor.compacted(_REPOSITORY, _BRANCH, self._record)
+        self._events.compacted(_BRANCH, self._record)
 
     def _dead_with(self, key: int) -> int:
         """Bytes of a key that a compaction gives back: what the base has, and a tombstone."""

@@ -28,8 +28,8 @@ class SensorSettings:
         base_bytes: size of each of those, at least 1.
         tombstone_bytes: what a tombstone takes, at least 0.
         range_keys: keys (neighbouring numbers) in a range of the base, at least 1.
-        window_seconds: at most one compaction starts within it, and a trigger in between is lost, as with a real
-            `Compactor` (whose default is 300); 0: no limit.
+        window_seconds: at most one compaction starts within it, and a trigger in between is lost, as with the real
+            policies of a repository (whose default is 300); 0: no limit.
         intervals: into about how many parts the report is cut, if the length of the workload is known, at least 1.
         capacity_bytes: of the store, for `peak_fill`; nothing is refused above it. 0: unknown.
 

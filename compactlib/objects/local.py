@@ -330,6 +330,11 @@ class LocalObjects:
         if self._closed:
             raise Closed(f"{self!r} was closed; open it again")
 
+    def available_bytes(self) -> int | None:
+        """See `ObjectStore.available_bytes`: that of the disk."""
+        self._require_open()
+        return self._files.available_bytes(self._folder)
+
     def audit(self) -> None:
         """See `ObjectStore.audit`. Looks at every file; those of writers at work, in `.incoming`, do not count."""
         audit_listing(repr(self), self.list())

@@ -85,6 +85,11 @@ class MemoryObjects:
         if self._closed:
             raise Closed("this store in memory was closed; what it held is gone")
 
+    def available_bytes(self) -> int | None:
+        """See `ObjectStore.available_bytes`: nobody can say."""
+        self._require_open()
+        return None
+
     def audit(self) -> None:
         """See `ObjectStore.audit`. Lists everything."""
         audit_listing(repr(self), self.list())

@@ -99,6 +99,10 @@ class MeteredObjects:
         with self._meter.request("delete"):
             self._store.delete(key)
 
+    def available_bytes(self) -> int | None:
+        """See `ObjectStore.available_bytes`; no request that is told."""
+        return self._store.available_bytes()
+
     def audit(self) -> None:
         """See `ObjectStore.audit`."""
         self._store.audit()

@@ -195,6 +195,11 @@ class RemoteObjects:
         if self._closed:
             raise Closed(f"{self!r} was closed; open it again")
 
+    def available_bytes(self) -> int | None:
+        """See `ObjectStore.available_bytes`: nobody can say."""
+        self._require_open()
+        return None
+
     def audit(self) -> None:
         """See `ObjectStore.audit`. Lists everything."""
         audit_listing(repr(self), self.list())

@@ -95,6 +95,9 @@ class ObjectStore(Protocol):
     def delete(self, key: str) -> None:
         """Remove an object; no error if there is none."""
 
+    def available_bytes(self) -> int | None:
+        """How much room there is for more objects now; `None` where nobody can say, as in a remote store."""
+
     def audit(self) -> None:
         """Check the store's own invariants: `audit.audit_listing` does what any store can. May list everything.
 

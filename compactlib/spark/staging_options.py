@@ -15,12 +15,12 @@ from compactlib.kv import KVStore, MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.spark.neighbours import DEFAULT_PARTITION_BYTES
 from compactlib.spark.source_options import folder_of, given_options, one_of, partition_bytes_of
-from compactlib.staging import CommittedRanges, MetaRangeId, StagingArea
+from compactlib.staging import CommittedRanges, MetaRangeId, Repository
 from compactlib.staging.listing import upper_bound
 from compactlib.staging.names import branch_key, repository_partition
 from compactlib.staging.rows import check_id
 
-AreaOpener: TypeAlias = Callable[[str], AbstractContextManager[StagingArea]]
+AreaOpener: TypeAlias = Callable[[str], AbstractContextManager[Repository]]
 """What the option `area` names: is given what `load` was given, `""` if nothing, and opens the area where it is called;
 the end of the `with` statement closes it. Decorate it with `contextlib.contextmanager`."""
 
@@ -131,7 +131,7 @@ class StagingSourceOptions:
         value = (("value", "binary"),) if self.payload else ()
         return (("key", "binary"), ("identity", "binary"), ("length", "bigint"), ("state", "string"), *deleted, *value)
 
-    def open(self) -> AbstractContextManager[StagingArea]:
+    def open(self) -> AbstractContextManager[Repository]:
         """The area, in this process, for a `with` statement.
 
         Raises:
@@ -143,7 +143,7 @@ class StagingSourceOptions:
 
 
 @contextmanager
-def _local_area(options: StagingSourceOptions) -> Iterator[StagingArea]:
+def _local_area(options: StagingSourceOptions) -> Iterator[Repository]:
     from compactlib.staging.parquet import ParquetFormat
 
     if not os.path.isdir(options.path):
@@ -153,7 +153,7 @@ def _local_area(options: StagingSourceOptions) -> Iterator[StagingArea]:
     committed = CommittedRanges(LocalObjects(options.path), range_format=ParquetFormat(), cache_bytes=0)
     store: KVStore = MemoryStore() if options.kv is None else SqliteStore(options.kv, create=False)
     with closing(store):
-        yield StagingArea(store, committed, repository=options.repository)
+        yield Repository(store, committed, name=options.repository)
 
 
 def _imported(name: str) -> AreaOpener:

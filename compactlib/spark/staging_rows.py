@@ -28,7 +28,7 @@ from compactlib.staging import (
     RangeEntry,
     RangeNotFound,
     Record,
-    StagingArea,
+    Repository,
 )
 from compactlib.staging.committed import Committed
 from compactlib.staging.layers import MergedTokens
@@ -94,12 +94,12 @@ class BranchPart:
         return sum(each.size_bytes for each in self.ranges)
 
 
-def plan_parts(area: StagingArea, options: StagingSourceOptions) -> list[BranchPart]:
+def plan_parts(area: Repository, options: StagingSourceOptions) -> list[BranchPart]:
     """The parts to read, ascending by key. Reads the branch's record, a commit and a metarange, and no range.
 
     Raises:
         BranchNotFound, CommitNotFound, MetaRangeNotFound: there is no such thing.
-        CorruptData, Unsupported: as for `StagingArea`; and what its stores raise.
+        CorruptData, Unsupported: as for `Repository`; and what its stores raise.
     """
     record: BranchRecord | None = None
     base: MetaRangeId | None
@@ -128,12 +128,12 @@ def plan_parts(area: StagingArea, options: StagingSourceOptions) -> list[BranchP
             for group, first, behind in zip(groups, [keys.first, *ends], [*ends, keys.behind], strict=True)]
 
 
-def read_part(area: StagingArea, part: BranchPart, options: StagingSourceOptions) -> Iterator[pa.RecordBatch]:
+def read_part(area: Repository, part: BranchPart, options: StagingSourceOptions) -> Iterator[pa.RecordBatch]:
     """The records of a part, ascending by key.
 
     Raises:
         Stale: the branch was committed to, reset or compacted since the part was planned.
-        CorruptData, Unsupported: as for `StagingArea`; and what its stores raise.
+        CorruptData, Unsupported: as for `Repository`; and what its stores raise.
     """
     reader = _PartReader(area, part, options)
     try:
@@ -144,7 +144,7 @@ def read_part(area: StagingArea, part: BranchPart, options: StagingSourceOptions
     _require_same_layers(area, part, options)
 
 
-def _require_same_layers(area: StagingArea, part: BranchPart, options: StagingSourceOptions) -> None:
+def _require_same_layers(area: Repository, part: BranchPart, options: StagingSourceOptions) -> None:
     """Pass a part whose layers the branch still names: then none of them was cleaned up while it was read."""
     if part.record is None or options.branch is None:
         return
@@ -168,7 +168,7 @@ def read_slice(part: BranchPart, options: StagingSourceOptions) -> Iterator[pa.R
 class _PartReader:
     """Lays what is staged over one part's ranges."""
 
-    def __init__(self, area: StagingArea, part: BranchPart, options: StagingSourceOptions) -> None:
+    def __init__(self, area: Repository, part: BranchPart, options: StagingSourceOptions) -> None:
         self._committed: Committed = area.context.committed
         self._part = part
         self._options = options
@@ -227,7 +227,7 @@ class _PartReader:
 class _StagedKeys:
     """The newest staged entries of a part's keys, in order, some at a time."""
 
-    def __init__(self, area: StagingArea, part: BranchPart) -> None:
+    def __init__(self, area: Repository, part: BranchPart) -> None:
         self._behind = part.keys.behind
         self._entries = iter(()) if part.record is None else _newest(area, part.record, part.keys.first)
         self._next: _StagedKey | None = next(self._entries, None)
@@ -248,7 +248,7 @@ class _StagedKeys:
         return (last is not None and key > last) or (self._behind is not None and key >= self._behind)
 
 
-def _newest(area: StagingArea, record: BranchRecord, start: bytes) -> Iterator[_StagedKey]:
+def _newest(area: Repository, record: BranchRecord, start: bytes) -> Iterator[_StagedKey]:
     """The newest staged entry of every key from `start` on, and which kind of token it is in."""
     tokens = area.context.tokens
     staging = ((key, STAGED, each.record) for key, each in tokens.scan(record.staging_token, start))

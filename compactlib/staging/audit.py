@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from compactlib.errors import AuditFailed
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import BranchNotFound, CommitNotFound, MetaRangeNotFound
@@ -10,11 +12,20 @@ from compactlib.staging.record import BranchRecord
 
 
 def audit(context: StagingContext) -> None:
-    """Check every branch record and commit; see `StagingArea.audit`. Branches that move meanwhile are looked at again.
+    """Check every branch record and commit; see `Repository.audit`.
 
     Raises:
-        AuditFailed: a branch names a commit, metarange or token that is not there, a token that was dropped or that
-            another branch names; or a commit's generation is not one more than its parents'.
+        AuditFailed: the first of the `contradictions`.
+    """
+    for place, what in contradictions(context):
+        raise AuditFailed(f"{place}: {what}")
+
+
+def contradictions(context: StagingContext) -> Iterator[tuple[str, str]]:
+    """Where a record says what is not so, and what. Branches that move meanwhile are looked at again.
+
+    A branch names a commit, metarange or token that is not there, a token that was dropped or that another branch
+    names; or a commit's generation is not one more than its parents'.
     """
     owners: dict[StagingToken, str] = {}
     for found in context.branches.list():
@@ -25,21 +36,23 @@ def audit(context: StagingContext) -> None:
                 break
             now = _present(context, found.branch)
             if now == record:
-                raise AuditFailed(f"branch {found.branch!r}: {problem}")
+                yield f"branch {found.branch!r}", problem
+                break
             if now is None:
                 break
             record = now
         for token in record.tokens:
             if token in owners:
-                raise AuditFailed(f"token {token} is named by {owners[token]!r} and by {found.branch!r}")
+                yield f"token {token}", f"named by {owners[token]!r} and by {found.branch!r}"
             owners[token] = found.branch
     for commit_id, commit in context.commits.list():
         try:
             highest = max((context.commits.get(parent).generation for parent in commit.parents), default=0)
         except CommitNotFound as error:
-            raise AuditFailed(f"commit {commit_id} has a parent that does not exist: {error}") from error
+            yield f"commit {commit_id}", f"a parent does not exist: {error}"
+            continue
         if commit.generation != highest + 1:
-            raise AuditFailed(f"commit {commit_id} has generation {commit.generation}, its highest parent {highest}")
+            yield f"commit {commit_id}", f"generation {commit.generation}, its highest parent {highest}"
 
 
 def _problem(context: StagingContext, branch: str, record: BranchRecord) -> str | None:

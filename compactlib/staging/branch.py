@@ -26,7 +26,7 @@ from compactlib.staging.status import BranchStatus
 
 
 class Branch:
-    """One branch of a `StagingArea`. Holds nothing: threads may share it, and it need not exist yet, or any more.
+    """One branch of a `Repository`. Holds nothing: threads may share it, and it need not exist yet, or any more.
 
     Every method may raise `BranchNotFound`, what the key-value store and the object store raise, `CorruptData` for
     what is damaged and `Unsupported` for what a newer release wrote. An error while reading is never an answer.
@@ -50,6 +50,11 @@ class Branch:
     def name(self) -> str:
         """The branch's name."""
         return self._name
+
+    @property
+    def repository(self) -> str:
+        """The name of its repository."""
+        return self._context.repository
 
     # --- reads
 

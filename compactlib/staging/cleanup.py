@@ -20,6 +20,7 @@ Everything may be run twice, at once, by several processes, and may end half-way
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from itertools import islice
 from typing import Any
@@ -27,7 +28,7 @@ from typing import Any
 import attrs
 
 from compactlib.budget import Budget
-from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput
+from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.report import Table
 from compactlib.staging.context import StagingContext
@@ -55,7 +56,6 @@ class CleanupStats:
         young: marks that wait for their grace period to end.
         refused: marked tokens that a branch record names: left alone, and the marks taken back.
         orphans_found: tokens that the sweep marked.
-        stopped: whether the budget ended the pass; the next one goes on where it stopped.
     """
 
     tokens_removed: int = 0
@@ -63,12 +63,15 @@ class CleanupStats:
     young: int = 0
     refused: int = 0
     orphans_found: int = 0
-    stopped: bool = False
 
     @property
     def changes(self) -> int:
         """How much was done; 0 if there was nothing to do."""
         return self.tokens_removed + self.entries_removed + self.orphans_found
+
+    def plus(self, other: CleanupStats) -> CleanupStats:
+        """The sums of both."""
+        return CleanupStats(**{name: value + getattr(other, name) for name, value in attrs.asdict(self).items()})
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row: every number."""
@@ -107,21 +110,23 @@ class TokenCleaner:
             budget: asked before every 1,000 entries.
 
         Returns:
-            `Failed` with the store's error; what was done before it stays done, and the next pass goes on.
+            `Failed` with the store's or the budget's error; what was done before it stays done, and the next pass goes
+            on where this one stopped.
         """
-        stats = CleanupStats()
+        counts: Counter[str] = Counter()
+        failed: CompactlibError | None = None
         try:
             marks = iter(self._context.tokens.dropped())
             while batch := list(islice(marks, _BATCH)):
-                stats = self._clean_all(batch, stats, budget)
-        except BudgetSpent:
-            stats = attrs.evolve(stats, stopped=True)
+                self._clean_all(batch, counts, Budget() if budget is None else budget)
         except CompactlibError as error:
-            self._report(stats)
-            return Failed(error)
+            failed = error
+        stats = CleanupStats(**counts)
         self._report(stats)
-        return Done(stats) if stats.changes or stats.refused or stats.stopped else Skipped(
-            f"no dropped token is older than {self._grace_seconds} seconds; {stats.young} wait")
+        if failed is not None:
+            return Failed(failed, "partly" if stats.changes or stats.refused else "no")
+        return Done(stats) if stats.changes or stats.refused else Skipped(
+            f"{stats.young} dropped tokens wait until they are older than grace_seconds={self._grace_seconds}")
 
     def sweep(self, *, budget: Budget | None = None) -> Outcome[CleanupStats]:
         """Mark the tokens that no branch record names and nobody marked.
@@ -131,16 +136,20 @@ class TokenCleaner:
         Args:
             budget: asked before each mark.
         """
+        counts: Counter[str] = Counter()
+        failed: CompactlibError | None = None
         try:
-            count = self._sweep(Budget() if budget is None else budget)
+            self._sweep(counts, Budget() if budget is None else budget)
         except CompactlibError as error:
-            return Failed(error)
-        stats = CleanupStats(orphans_found=count)
+            failed = error
+        stats = CleanupStats(**counts)
         self._report(stats)
-        return Done(stats) if count else Skipped("every token older than "
-                                                 f"{self._orphan_seconds} seconds is named or marked")
+        if failed is not None:
+            return Failed(failed, "partly" if stats.changes else "no")
+        return Done(stats) if stats.changes else Skipped(
+            f"every token older than orphan_seconds={self._orphan_seconds} is named or marked")
 
-    def _sweep(self, budget: Budget) -> int:
+    def _sweep(self, counts: Counter[str], budget: Budget) -> None:
         tokens, now = self._context.tokens, self._context.clock.now()
         # In this order: a token that a record names now was in the register before, and may be dropped meanwhile.
         registered = list(tokens.registered())
@@ -157,7 +166,7 @@ class TokenCleaner:
         for mark in orphans:
             budget.check()
             tokens.mark_dropped([mark.token], mark.branch)
-        return len(orphans)
+            counts["orphans_found"] += 1
 
     def _enter_named(self, named: Mapping[StagingToken, str], registered: Sequence[TokenMark]) -> None:
         """Enter tokens that are named and not in the register: those of a branch whose making stood still for long."""
@@ -172,16 +181,15 @@ class TokenCleaner:
                     "seconds_ahead": mark.at - now})
                 self._context.tokens.date_anew(mark, is_dropped=is_dropped)
 
-    def _clean_all(self, marks: Sequence[TokenMark], stats: CleanupStats, budget: Budget | None) -> CleanupStats:
+    def _clean_all(self, marks: Sequence[TokenMark], counts: Counter[str], budget: Budget) -> None:
         now = self._context.clock.now()
         old = [mark for mark in marks if _is_older(mark, now, self._grace_seconds)]
-        stats = attrs.evolve(stats, young=stats.young + len(marks) - len(old))
+        counts["young"] += len(marks) - len(old)
         # Looked at after the marks: a token that is marked now comes back into no record.
         named = self._named_tokens() if old else {}
         self._date_anew(marks, now, is_dropped=True)
         for mark in old:
-            stats = self._clean(mark, named, stats, budget)
-        return stats
+            self._clean(mark, named, counts, budget)
 
     def _named_tokens(self, fenced: Set[str] = frozenset()) -> dict[StagingToken, str]:
         """The tokens that records name, and their branches; the records of some are written anew first."""
@@ -189,22 +197,21 @@ class TokenCleaner:
         found = (branches.fence(each) if each.branch in fenced else each for each in branches.list())
         return {token: each.branch for each in found if each is not None for token in each.record.tokens}
 
-    def _clean(self, mark: TokenMark, named: Mapping[StagingToken, str], stats: CleanupStats,
-               budget: Budget | None) -> CleanupStats:
+    def _clean(self, mark: TokenMark, named: Mapping[StagingToken, str], counts: Counter[str], budget: Budget) -> None:
         tokens = self._context.tokens
         if mark.token in named:
             self._context.observer.event("staging_marked_token_in_use", {
                 "repository": self._context.repository, "branch": mark.branch, "token": mark.token})
             tokens.unmark_dropped(mark)
-            return attrs.evolve(stats, refused=stats.refused + 1)
+            counts["refused"] += 1
+            return
         removed = _BATCH
         while removed == _BATCH:
-            if budget is not None:
-                budget.check()
+            budget.check()
             removed = tokens.remove_prefix(mark.token, b"", limit=_BATCH)
-            stats = attrs.evolve(stats, entries_removed=stats.entries_removed + removed)
+            counts["entries_removed"] += removed
         tokens.forget(mark.token)
-        return attrs.evolve(stats, tokens_removed=stats.tokens_removed + 1)
+        counts["tokens_removed"] += 1
 
     def _report(self, stats: CleanupStats) -> None:
         observer, labels = self._context.observer, {"repository": self._context.repository}

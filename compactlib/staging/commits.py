@@ -160,7 +160,7 @@ class CommitStore:
             data = self._store.get(self._partition, key).value
         except KeyNotFound:
             raise CommitNotFound(commit_id=commit_id) from None
-        return self._remember(commit_id, self._checked(commit_id, data, key))
+        return self._remember(commit_id, self.checked(commit_id, data, key))
 
     def metarange_of(self, commit_id: CommitId | None) -> MetaRangeId | None:
         """The records of a commit; `None` for no commit at all."""
@@ -171,7 +171,7 @@ class CommitStore:
         with self._store.scan(self._partition, prefix=COMMITS) as entries:
             for entry in entries:
                 commit_id = CommitId(entry.key[len(COMMITS):].decode("ascii", "replace"))
-                yield commit_id, self._checked(commit_id, entry.value, entry.key)
+                yield commit_id, self.checked(commit_id, entry.value, entry.key)
 
     def history(self, commit_id: CommitId | None) -> Iterator[tuple[CommitId, Commit]]:
         """A commit and all its ancestors, each once, children before parents."""
@@ -222,7 +222,12 @@ class CommitStore:
                 sides[parent] = sides.get(parent, 0) | sides[current]
         return None
 
-    def _checked(self, commit_id: CommitId, data: bytes, key: bytes) -> Commit:
+    def checked(self, commit_id: CommitId, data: bytes, key: bytes) -> Commit:
+        """The commit of a stored form, if it is the one of this id.
+
+        Raises:
+            CorruptData, Unsupported: it is not, or cannot be read.
+        """
         place = f"key {key!r} of partition {self._partition!r}"
         commit = decode_commit(data, place)
         digest = hashlib.sha256(data).hexdigest()

@@ -13,6 +13,7 @@ from typing import Literal, Protocol, Self, TypeAlias
 
 from compactlib.budget import Budget
 from compactlib.observe import Observer
+from compactlib.report import VerifyReport
 from compactlib.staging.model import (
     Applied,
     Changes,
@@ -106,13 +107,28 @@ class Committed(Protocol):
             BeingCollected: it is being collected at this moment.
         """
 
+    def available_bytes(self) -> int | None:
+        """How much room there is for more ranges now; `None` where nobody can say."""
+
     def list_ranges(self) -> Iterator[StoredFile]:
         """Every range file of the store, reachable or not."""
 
     def list_metaranges(self) -> Iterator[StoredFile]:
         """Every metarange file of the store, reachable or not."""
 
-    def collect(self, live: Callable[[], LiveMetaRanges], *, grace_seconds: float) -> Collected:
+    def verify(self, live: LiveMetaRanges, *, budget: Budget | None = None) -> VerifyReport:
+        """Read all ranges of these metaranges, check them more deeply than a read does, and list what is wrong.
+
+        Args:
+            live: which metaranges; one of the history that is not there is an `orphan`, which is harmless.
+            budget: asked before each file.
+
+        Raises:
+            BudgetSpent: the budget ran out.
+        """
+
+    def collect(self, live: Callable[[], LiveMetaRanges], *, grace_seconds: float,
+                budget: Budget | None = None) -> Collected:
         """Delete the files that no live metarange needs and that are older than the grace period. See `Collected`.
 
         Args:
@@ -120,4 +136,8 @@ class Committed(Protocol):
                 is called a second time before anything is deleted, because branches may move between looking and
                 deleting; that call should also keep those from writing who have read a branch before.
             grace_seconds: files younger than this stay; must exceed the longest operation and the longest scan.
+            budget: asked before each metarange is read, and before each file is deleted.
+
+        Raises:
+            BudgetSpent: the budget ran out; what was deleted before it was garbage.
         """

@@ -10,6 +10,7 @@ from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.objects import ObjectStore
 from compactlib.observe import Observer
+from compactlib.report import VerifyReport
 from compactlib.staging.apply import Apply
 from compactlib.staging.committed import MergeStrategy
 from compactlib.staging.metarange import MetaRange
@@ -30,7 +31,7 @@ from compactlib.staging.range_cursor import RangeLookup, RangeScan
 from compactlib.staging.range_diff import RangeDiff
 from compactlib.staging.range_files import METARANGES, RANGES, RangeFiles
 from compactlib.staging.range_merge import merge_metaranges
-from compactlib.staging.range_verify import Verified, verify_metarange
+from compactlib.staging.range_verify import RangeVerifier
 from compactlib.staging.rows import RangeFormat
 from compactlib.staging.split import SplitRule
 
@@ -112,6 +113,10 @@ class CommittedRanges:
         """See `Committed.claim`. Three requests, whatever its size."""
         self._files.claim(metarange_id)
 
+    def available_bytes(self) -> int | None:
+        """See `Committed.available_bytes`."""
+        return self._files.objects.available_bytes()
+
     def list_ranges(self) -> Iterator[StoredFile]:
         """See `Committed.list_ranges`."""
         return self._files.list(RANGES)
@@ -120,17 +125,20 @@ class CommittedRanges:
         """See `Committed.list_metaranges`."""
         return self._files.list(METARANGES)
 
-    def collect(self, live: Callable[[], LiveMetaRanges], *, grace_seconds: float) -> Collected:
+    def collect(self, live: Callable[[], LiveMetaRanges], *, grace_seconds: float,
+                budget: Budget | None = None) -> Collected:
         """See `Committed.collect`; the protocol against racing writers is in `range_collect`."""
-        return RangeCollector(self._files, self._clock, live, grace_seconds).run()
+        return RangeCollector(self._files, self._clock, live, grace_seconds, budget).run()
 
-    def verify(self, metarange_id: MetaRangeId | None) -> Verified:
-        """Read all of a metarange, and check it more deeply than a read does: see `range_verify`. O(records).
-
-        Raises:
-            DamagedRange, RangeNotFound: something is not as it should be.
-        """
-        return verify_metarange(self._files, self._metarange(metarange_id))
+    def verify(self, live: LiveMetaRanges, *, budget: Budget | None = None) -> VerifyReport:
+        """See `Committed.verify`. O(records of all ranges)."""
+        verifier = RangeVerifier(self._files, Budget() if budget is None else budget)
+        for metarange_id in sorted(live.needed):
+            verifier.verify(metarange_id)
+        for metarange_id in sorted(live.history):
+            verifier.verify(metarange_id, is_history=True)
+        return VerifyReport(findings=tuple(verifier.findings), records=verifier.records,
+                            bytes_read=verifier.bytes_read)
 
     def cache_stats(self) -> CacheStats:
         """How well the cache did."""

@@ -1,7 +1,4 @@
-"""What a compaction of one branch ended in: `Done[CompactionStats]`, one of three ways of being `Skipped`, or `Failed`.
-
-Sources: `notes/staging.md` 1.14 and 1.17.
-"""
+"""What a compaction of a branch ended in: `Done[CompactionStats]`, `Skipped`, `LostRace` (also a skip), `Failed`."""
 
 from __future__ import annotations
 
@@ -41,61 +38,34 @@ class CompactionStats:
 
 
 @attrs.frozen
-class Throttled(Skipped):
-    """Another compaction of the branch started within the window.
-
-    Attributes:
-        started_at: when, in seconds since the epoch.
-        window_ends_at: when the next one may start.
-    """
-
-    started_at: float
-    window_ends_at: float
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One row: `outcome: throttled`, the reason, and the times."""
-        return [{"outcome": "throttled", "reason": self.reason, "started_at": self.started_at,
-                 "window_ends_at": self.window_ends_at}]
-
-
-@attrs.frozen
-class NothingToDo(Skipped):
-    """The branch holds nothing that a compaction would change. Its record was not touched."""
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One row: `outcome: nothing_to_do` and the reason."""
-        return [{"outcome": "nothing_to_do", "reason": self.reason}]
-
-
-@attrs.frozen
 class LostRace(Skipped):
     """Somebody else changed the branch, and the compaction gave way. Nothing is lost; the next run starts over.
 
     Attributes:
         step: `"seal"` or `"swap"`, the compare-and-set that was lost.
+        is_busy: true: somebody else is at it.
     """
 
     step: str
+    is_busy: bool = attrs.field(default=True, kw_only=True)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row: `outcome: lost_race`, the reason and the step."""
         return [{"outcome": "lost_race", "reason": self.reason, "step": self.step}]
 
 
-CompactionOutcome: TypeAlias = Done[CompactionStats] | Throttled | NothingToDo | LostRace | Failed
-"""What `Compactor.compact` gives; `match` on the class."""
+CompactionOutcome: TypeAlias = Done[CompactionStats] | Skipped | Failed
+"""What `Repository.compact` gives; a lost race is a `LostRace`."""
 
 
 def outcome_name(outcome: CompactionOutcome) -> str:
-    """`compacted`, `throttled`, `nothing_to_do`, `lost_race` or `error`: the label in metrics."""
+    """`compacted`, `skipped`, `lost_race` or `error`: the label in metrics."""
     match outcome:
         case Done():
             return "compacted"
-        case Throttled():
-            return "throttled"
-        case NothingToDo():
-            return "nothing_to_do"
         case LostRace():
             return "lost_race"
+        case Skipped():
+            return "skipped"
         case _:
             return "error"

@@ -1,4 +1,4 @@
-"""`Compactor`: replaces the tokens of a branch by a metarange that says the same, with two compare-and-sets.
+"""`compact_branch`: replaces the tokens of a branch by a metarange that says the same, with two compare-and-sets.
 
 1. *Seal.* The staging token becomes the newest sealed one, a fresh token takes the writes, the start time is noted.
 2. *Rewrite.* All sealed tokens are applied to the base: the compacted metarange if there is one, else HEAD's.
@@ -12,45 +12,30 @@ newer one. A crash after step 1 costs one sealed token more, after step 2 a meta
 that the sweep finds. The compaction gives way to everybody: a commit, a reset, a move of HEAD or another compaction in
 between makes it lose; it makes nobody else do more than try once more.
 
-Comparing the sealed tokens alone in step 3 is not enough, although the seed asks for no more: a hard reset may move
-HEAD and leave them as they were (`notes/staging.md` 1.14 [R], check 13).
+Comparing the sealed tokens alone in step 3 is not enough, although the published design asks for no more: a hard reset
+may move HEAD and leave them as they were.
 """
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+import contextlib
 
 import attrs
 
 from compactlib.budget import Budget
+from compactlib.contract import CommitFence
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import OutcomeUnknown, PredicateFailed
-from compactlib.observe import Observer, telling
+from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed
-from compactlib.rewrite import Executor, LocalExecutor, RewriteResult
+from compactlib.rewrite import Executor, LocalExecutor, RewriteResult, foreign_error
 from compactlib.staging.branch_store import BranchUpdate, FoundBranch
-from compactlib.staging.compaction_outcome import (
-    CompactionOutcome,
-    CompactionStats,
-    LostRace,
-    NothingToDo,
-    Throttled,
-)
+from compactlib.staging.compaction_outcome import CompactionOutcome, CompactionStats, LostRace
 from compactlib.staging.compaction_task import CompactedTokens, CompactTokens, OpenStores, RewriteStores
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import BeingCollected, BranchNotFound, MetaRangeNotFound, RangeNotFound
-from compactlib.staging.metrics import report_compaction
 from compactlib.staging.model import Applied, MetaRangeId
-from compactlib.staging.names import branch_key
-from compactlib.staging.plan import CompactionPlan, look, plan_compaction
 from compactlib.staging.record import MAX_SEALED_TOKENS, BranchRecord
-from compactlib.staging.sensor import CompactionSensor
-
-OnNewSealed: TypeAlias = Literal["abort", "keep"]
-"""What a compaction does about tokens that were sealed while it ran: give up, or leave them in front of its result."""
-
-DEFAULT_WINDOW_SECONDS = 300.0
-"""At most one compaction per branch starts within this time."""
 
 
 class _Lost(Exception):
@@ -70,131 +55,46 @@ class _GivesWay(Exception):
 
 
 class Compactor:
-    """Compacts branches of one repository. Threads and processes may run any number of them at once.
+    """Compacts branches of one repository, each from the record that it was found with. Holds no state.
 
     Args:
         context: the repository's stores.
-        executor: runs the rewrite.
-        stores: how the rewrite comes by its stores; for executors that run it in another process.
-        window_seconds: at most one compaction per branch starts within it; 0: no limit. A start time that lies further
-            in the future than this is a clock gone wrong, and is ignored.
-        on_new_sealed: `"abort"`: give way to whoever sealed a token meanwhile, most likely a commit, which does what a
-            compaction does. `"keep"`: leave the new tokens in front of the result.
-        sensor: is told of what was compacted.
-
-    Raises:
-        InvalidInput: `window_seconds` is negative, or `on_new_sealed` is something else.
+        stores: how the rewrite comes by its stores, for executors that run it in another process.
     """
 
-    def __init__(self, context: StagingContext, *, executor: Executor | None = None,
-                 stores: RewriteStores | None = None, window_seconds: float = DEFAULT_WINDOW_SECONDS,
-                 on_new_sealed: OnNewSealed = "abort", sensor: CompactionSensor | None = None) -> None:
-        if not window_seconds >= 0:
-            raise InvalidInput(f"window_seconds is {window_seconds}; give 0 or more")
-        if on_new_sealed not in ("abort", "keep"):
-            raise InvalidInput(f"on_new_sealed is {on_new_sealed!r}; give 'abort' or 'keep'")
+    def __init__(self, context: StagingContext, stores: RewriteStores | None = None) -> None:
         self._context = context
-        self._executor: Executor = LocalExecutor(clock=context.clock) if executor is None else executor
         self._stores: RewriteStores = OpenStores(context.tokens, context.committed) if stores is None else stores
-        self._window_seconds = window_seconds
-        self._on_new_sealed = on_new_sealed
-        self._sensor = sensor
 
-    @property
-    def repository(self) -> str:
-        """Whose branches it compacts."""
-        return self._context.repository
-
-    @property
-    def observer(self) -> Observer:
-        """Who is told of its compactions, unless another one is given."""
-        return self._context.observer
-
-    def compact(self, branch: str, *, force: bool = False, budget: Budget | None = None,
-                observer: Observer | None = None) -> CompactionOutcome:
+    def run(self, found: FoundBranch, *, budget: Budget, observer: Observer, executor: Executor | None = None,
+            fence: CommitFence | None = None) -> CompactionOutcome:
         """Compact a branch; O(staged entries + ranges they touch). Two writes of the record, one of the register.
 
         Args:
-            branch: which branch.
-            force: whatever the window says.
+            found: the branch, as it was found.
             budget: what the rewrite may use up.
-            observer: is told of this one instead of the repository's.
+            observer: is told of the rewrite.
+            executor: who carries the rewrite out; default this thread.
+            fence: entered around the swap.
 
         Returns:
             What happened, with the numbers; `Failed` with the store's or the rewrite's error, after which everything
-            reads as before.
-
-        Raises:
-            BranchNotFound: there is no such branch.
-            InvalidInput: it is no name of a branch.
+            reads as before: at most a token was sealed.
         """
-        branch_key(branch)
-        told = self._context.observer if observer is None else telling(observer)
-        clock = self._context.clock
-        began = clock.monotonic()
+        began = self._context.clock.monotonic()
         try:
-            found = self._context.branches.read(branch)
-            refusal = self._refusal(found, force=force)
-            outcome = self._run(found, budget, began, told) if refusal is None else refusal
-        except BranchNotFound:
-            raise
+            sealed = self._seal(found)
         except CompactlibError as error:
-            outcome = Failed(error)
-        report_compaction(told, self.repository, branch, outcome, clock.monotonic() - began)
-        return outcome
-
-    def plan(self, branch: str) -> CompactionPlan:
-        """What a compaction would do and gain. Reads the staged entries up to `max_scanned`; writes nothing.
-
-        Raises:
-            BranchNotFound: there is no such branch.
-        """
-        found = self._context.branches.read(branch)
-        return plan_compaction(look(self._context, branch, found.record, self._window_end(found.record)))
-
-    def survey(self) -> int:
-        """Tell the sensor what is staged on each branch, as a process should when it starts; gives how many branches.
-
-        A plan for each branch: reads its staged entries, up to `max_scanned`.
-
-        Raises:
-            InvalidInput: the compactor was made without a sensor.
-        """
-        if self._sensor is None:
-            raise InvalidInput("this compactor has no sensor to tell; give it one")
-        count = 0
-        for found in self._context.branches.list():
-            count += 1
-            seen = look(self._context, found.branch, found.record, None)
-            self._sensor.seed(self.repository, found.branch, found.record, tombstones=seen.tombstones)
-        return count
-
-    def _run(self, found: FoundBranch, budget: Budget | None, began: float, told: Observer) -> CompactionOutcome:
-        sealed = self._seal(found)
+            return Failed(error, "unknown" if isinstance(error, OutcomeUnknown) else "no")
         if sealed is None:
             return LostRace("somebody else changed the branch before its token was sealed", "seal")
+        runs: Executor = LocalExecutor(clock=self._context.clock) if executor is None else executor
         try:
-            return self._compact_sealed(found.branch, sealed, budget, began, told)
+            return self._compact_sealed(found.branch, sealed, runs, budget, observer, fence, began)
         except BranchNotFound:
             return LostRace("the branch was deleted meanwhile", "swap")
-
-    def _refusal(self, found: FoundBranch, *, force: bool) -> CompactionOutcome | None:
-        record = found.record
-        window_end = None if force else self._window_end(record)
-        if window_end is not None:
-            assert record.compaction_started_at is not None, "a window has a beginning"
-            return Throttled(f"a compaction started at {record.compaction_started_at:.3f}; the next one may start at "
-                             f"{window_end:.3f}", record.compaction_started_at, window_end)
-        if not record.sealed_tokens and self._context.tokens.is_empty(record.staging_token):
-            return NothingToDo("nothing is staged")
-        return None
-
-    def _window_end(self, record: BranchRecord) -> float | None:
-        """When the next compaction may start, if that is not now."""
-        started, now, window = record.compaction_started_at, self._context.clock.now(), self._window_seconds
-        if started is None or not started - window <= now < started + window:
-            return None
-        return started + window
+        except CompactlibError as error:
+            return Failed(error, "unknown" if isinstance(error, OutcomeUnknown) else "partly")
 
     def _seal(self, found: FoundBranch) -> BranchRecord | None:
         """Step 1; the record with what is to be compacted in its sealed tokens. `None`: somebody else was faster."""
@@ -221,43 +121,33 @@ class Compactor:
                 return seen.record
             raise
 
-    def _compact_sealed(self, branch: str, sealed: BranchRecord, budget: Budget | None, began: float,
-                        told: Observer) -> CompactionOutcome:
-        head = self._context.commits.metarange_of(sealed.commit_id)
+    def _compact_sealed(self, branch: str, sealed: BranchRecord, executor: Executor, budget: Budget, observer: Observer,
+                        fence: CommitFence | None, began: float) -> CompactionOutcome:
+        context = self._context
+        head = context.commits.metarange_of(sealed.commit_id)
         base = head if sealed.compacted_metarange_id is None else sealed.compacted_metarange_id
+        task = CompactTokens(f"compact {context.repository}/{branch}", self._stores, base, sealed.sealed_tokens)
         try:
-            applied = self._rewrite(branch, sealed, base, budget, told)
+            applied = _rewritten(task, executor, budget, observer)
         except (MetaRangeNotFound, RangeNotFound):
             # Collected because the branch has let go of it? Then somebody else has won.
-            if self._context.branches.read(branch).record.seals_since(sealed, len(sealed.sealed_tokens)) is None:
+            if context.branches.read(branch).record.seals_since(sealed, len(sealed.sealed_tokens)) is None:
                 return LostRace("the branch left the base of the compaction meanwhile", "swap")
             raise
         result = None if self._equals_head(applied, head) else applied.metarange_id
         try:
-            update = self._swap(branch, sealed, result)
+            with contextlib.nullcontext() if fence is None else fence.guard():
+                update = self._swap(branch, sealed, result)
         except _GivesWay as gives_way:
             raise gives_way.error from None
         except _Lost:
             return LostRace("a commit, reset, move of HEAD or other compaction changed the branch meanwhile", "swap")
-        self._context.drop_tokens(branch, update.before, update.after)
-        if self._sensor is not None:
-            self._sensor.compacted(self.repository, branch, update.after)
+        context.drop_tokens(branch, update.before, update.after)
+        context.events.compacted(branch, update.after)
         return Done(CompactionStats(
             branch=branch, metarange_id=result, sealed_before=len(sealed.sealed_tokens),
             sealed_after=len(update.after.sealed_tokens), applied=applied,
-            seconds=self._context.clock.monotonic() - began))
-
-    def _rewrite(self, branch: str, sealed: BranchRecord, base: MetaRangeId | None, budget: Budget | None,
-                 told: Observer) -> Applied:
-        """Step 2."""
-        task = CompactTokens(f"compact {self.repository}/{branch}", self._stores, base, sealed.sealed_tokens)
-        for outcome in self._executor.run([task], budget=budget, observer=told):
-            if isinstance(outcome, CompactedTokens):
-                return outcome.applied
-            if isinstance(outcome, RewriteResult):
-                raise InvalidInput(f"the executor gave {outcome!r} for a compaction; expected CompactedTokens")
-            raise outcome.error
-        raise InvalidInput(f"the executor {self._executor!r} gave no outcome for its task")
+            seconds=context.clock.monotonic() - began))
 
     def _equals_head(self, applied: Applied, head: MetaRangeId | None) -> bool:
         if applied.metarange_id == head:
@@ -270,7 +160,7 @@ class Compactor:
 
         def swapped(record: BranchRecord) -> BranchRecord:
             newer = record.seals_since(sealed, count)
-            if newer is None or (newer and self._on_new_sealed == "abort"):
+            if newer is None or (newer and self._context.options.on_new_sealed == "abort"):
                 raise _Lost
             if result is not None:
                 # The record was read after the files were made: they may have been collected before.
@@ -281,3 +171,19 @@ class Compactor:
             return attrs.evolve(record.without_sealed(count), compacted_metarange_id=result)
 
         return self._context.branches.update(branch, swapped, operation="compact")
+
+
+def _rewritten(task: CompactTokens, executor: Executor, budget: Budget, observer: Observer) -> Applied:
+    """Step 2."""
+    try:
+        for outcome in executor.run([task], budget=budget, observer=observer):
+            if isinstance(outcome, CompactedTokens):
+                return outcome.applied
+            if isinstance(outcome, RewriteResult):
+                raise InvalidInput(f"the executor gave {outcome!r} for a compaction; expected CompactedTokens")
+            raise outcome.error
+    except CompactlibError:
+        raise
+    except Exception as error:  # whatever a host's executor raises
+        raise foreign_error(task.name, error) from error
+    raise InvalidInput(f"the executor {executor!r} gave no outcome for its task")

@@ -149,7 +149,7 @@ class _ConditionalWrite:
             BranchView.of(self._context, self._branch, now.record).find(self._key)
             return now
 
-        return look_until_seen(look, unknown, clock=self._context.clock, rng=self._context.random)
+        return look_until_seen(look, unknown, clock=self._context.clock, rng=self._context.rng)
 
     def _try(self, found: FoundBranch, attempts: Attempts) -> FoundBranch | None:
         """`None` if it is done, else the branch as it has become."""

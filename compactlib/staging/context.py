@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import random as random_module
 from collections.abc import Iterable
+from random import Random
 
 import attrs
 
@@ -34,7 +34,7 @@ class StagingContext:
         tokens: staged entries.
         options: limits and numbers of tries.
         clock: time.
-        random: randomness; must not repeat in any process.
+        rng: randomness; must not repeat in any process.
         events: is told what happens.
         observer: is told what an operator may want to know.
     """
@@ -47,13 +47,13 @@ class StagingContext:
     tokens: StagingTokens
     options: StagingOptions
     clock: Clock
-    random: random_module.Random
+    rng: Random
     events: StagingEvents
     observer: Observer
 
     @classmethod
     def over(cls, store: KVStore, committed: Committed, repository: str, *, options: StagingOptions, clock: Clock,
-             random: random_module.Random, events: StagingEvents, observer: Observer) -> StagingContext:
+             rng: Random, events: StagingEvents, observer: Observer) -> StagingContext:
         """The context of a repository over its two stores.
 
         Raises:
@@ -61,10 +61,10 @@ class StagingContext:
         """
         partition = repository_partition(repository)
         return cls(repository=repository, store=store, committed=committed,
-                   branches=BranchStore(store, partition, options, clock, random),
-                   commits=CommitStore(store, partition, random),
-                   tokens=StagingTokens(store, partition, random, clock),
-                   options=options, clock=clock, random=random, events=telling_events(events),
+                   branches=BranchStore(store, partition, options, clock, rng),
+                   commits=CommitStore(store, partition, rng),
+                   tokens=StagingTokens(store, partition, rng, clock),
+                   options=options, clock=clock, rng=rng, events=telling_events(events),
                    observer=telling(observer))
 
     def drop_tokens(self, branch: str, before: BranchRecord, after: BranchRecord | None) -> tuple[StagingToken, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compactlib.errors import Busy, Conflict, CorruptData, InvalidInput, NotFound, Unsupported
+from compactlib.errors import Busy, Conflict, CorruptData, InvalidInput, NotFound, Stale, Unsupported
 
 # ------------------------------------------------------------------------------------------- the committed layer
 
@@ -235,3 +235,17 @@ class TooManyKeys(InvalidInput):
         super().__init__(f"{count} keys were given, one call takes at most {limit}; split them")
         self.count = count
         self.limit = limit
+
+
+class OutdatedPlan(Stale):
+    """The branch has other layers than the plan was made for; nothing was changed.
+
+    Attributes:
+        branch: which branch.
+        detail: what is not as it was.
+    """
+
+    def __init__(self, *, branch: str, detail: str) -> None:
+        super().__init__(f"the plan for branch {branch!r} is outdated: {detail}; make a new one with plan()")
+        self.branch = branch
+        self.detail = detail

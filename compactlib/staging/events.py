@@ -35,6 +35,9 @@ class StagingEvents:
     def reset(self, branch: str, record: BranchRecord) -> None:
         """A reset of the whole branch left this state."""
 
+    def compacted(self, branch: str, record: BranchRecord) -> None:
+        """A compaction of this process left this state."""
+
     def branch_deleted(self, branch: str) -> None:
         """The branch is gone."""
 
@@ -78,6 +81,10 @@ class TellingEvents(StagingEvents):
     def reset(self, branch: str, record: BranchRecord) -> None:
         """Passed on."""
         self._tell(self._events.reset, branch, record)
+
+    def compacted(self, branch: str, record: BranchRecord) -> None:
+        """Passed on."""
+        self._tell(self._events.compacted, branch, record)
 
     def branch_deleted(self, branch: str) -> None:
         """Passed on."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 
+from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.staging.context import StagingContext
@@ -52,7 +53,8 @@ def live_metaranges(context: StagingContext, *, fenced: bool = False) -> LiveMet
     return LiveMetaRanges(needed=frozenset(needed), history=frozenset(history - needed))
 
 
-def collect_garbage(context: StagingContext, *, grace_seconds: float = DEFAULT_GRACE_SECONDS) -> Outcome[Collected]:
+def collect_garbage(context: StagingContext, *, grace_seconds: float = DEFAULT_GRACE_SECONDS,
+                    budget: Budget | None = None) -> Outcome[Collected]:
     """Delete the range and metarange files that no branch needs and that are older than the grace period.
 
     If there are any, each branch record is written anew once, as it is: a commit or compaction that stood still before
@@ -61,8 +63,13 @@ def collect_garbage(context: StagingContext, *, grace_seconds: float = DEFAULT_G
     The object store (or the prefix in it) must belong to this repository alone. May be run twice, at once, and may end
     at any step.
 
+    Args:
+        context: the stores.
+        grace_seconds: how old a file is before it may be deleted.
+        budget: asked before each metarange is read, and before each file is deleted.
+
     Returns:
-        `Failed` with the store's error; what was deleted before it stays deleted, and was garbage.
+        `Failed` with the store's or the budget's error; what was deleted before it stays deleted, and was garbage.
 
     Raises:
         InvalidInput: `grace_seconds` is negative.
@@ -73,9 +80,10 @@ def collect_garbage(context: StagingContext, *, grace_seconds: float = DEFAULT_G
         # The second look is the one that deletes.
         looks = itertools.count()
         collected = context.committed.collect(lambda: live_metaranges(context, fenced=next(looks) > 0),
-                                              grace_seconds=grace_seconds)
+                                              grace_seconds=grace_seconds, budget=budget)
     except CompactlibError as error:
-        return Failed(error)
+        # At least the trace of the collection may be there.
+        return Failed(error, "partly")
     labels = {"repository": context.repository}
     context.observer.count("staging_ranges_collected", collected.ranges_deleted, labels)
     context.observer.count("staging_metaranges_collected", collected.metaranges_deleted, labels)
@@ -84,4 +92,5 @@ def collect_garbage(context: StagingContext, *, grace_seconds: float = DEFAULT_G
                                                 "gone": collected.gone})
     if collected.ranges_deleted or collected.metaranges_deleted:
         return Done(collected)
-    return Skipped(f"no unreachable file is older than {grace_seconds} seconds")
+    return Skipped(f"{collected.young} files that nobody needs wait until they are older than "
+                   f"{grace_seconds} seconds")

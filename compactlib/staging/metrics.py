@@ -89,6 +89,11 @@ class StagingMetrics(StagingEvents):
         for other in self._others:
             other.reset(branch, record)
 
+    def compacted(self, branch: str, record: BranchRecord) -> None:
+        """Passed on."""
+        for other in self._others:
+            other.compacted(branch, record)
+
     def branch_deleted(self, branch: str) -> None:
         """Passed on."""
         with self._lock:

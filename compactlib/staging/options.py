@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import attrs
 
 from compactlib.errors import InvalidInput
+
+OnNewSealed: TypeAlias = Literal["abort", "keep"]
+"""What a compaction does about tokens that were sealed while it ran: give up, or leave them in front of its result."""
 
 MAX_BATCH_KEYS = 1000
 """The most keys of one `delete_many`, `put_many` or `get_many`."""
 
 
 def _at_least(lowest: float) -> Any:
-    def check(_: object, attribute: attrs.Attribute[Any], value: float) -> None:
-        if not value >= lowest:
-            raise InvalidInput(f"{attribute.name} is {value}; give at least {lowest}")
+    def check(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if not isinstance(value, int | float) or not value >= lowest:
+            raise InvalidInput(f"{attribute.name} is {value!r}; give a number of at least {lowest}")
 
     return check
 
 
+def _one_of(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    allowed = get_args(OnNewSealed)
+    if value not in allowed:
+        raise InvalidInput(f"{attribute.name} is {value!r}; give one of {', '.join(allowed)}")
+
+
 @attrs.frozen(kw_only=True)
 class StagingOptions:
-    """Settings of a `StagingArea`.
+    """Settings of a `Repository`.
 
     Attributes:
         max_write_tries: how often a put or delete is written anew because the staging token changed under it.
@@ -33,6 +42,16 @@ class StagingOptions:
         max_backoff_seconds: where the doubling ends.
         max_scanned: how many staged and committed entries one page of a listing or diff looks at before it ends early.
         diff_cache_bytes: how much memory the differences between HEAD and compacted metaranges may take.
+        on_new_sealed: `"abort"`: a compaction gives way to whoever sealed a token meanwhile, most likely a commit,
+            which does what a compaction does. `"keep"`: it leaves the new tokens in front of the result.
+        grace_seconds: how long `reclaim` leaves the entries of a dropped token; must exceed the longest read, so that
+            none has to start over for this.
+        orphan_seconds: how old a token is before `reclaim` takes it for forgotten; must exceed the time that a writer
+            of a branch record may take between two of its steps.
+        owns_ranges: whether the ranges (all of the object store, or of the prefix in it) are this repository's alone:
+            only then does `reclaim` collect those that nobody needs.
+        range_grace_seconds: how old a range is before it may be collected; must exceed the longest commit, compaction
+            and scan.
 
     Raises:
         InvalidInput: a number is out of its range.
@@ -45,3 +64,8 @@ class StagingOptions:
     max_backoff_seconds: float = attrs.field(default=5.0, validator=_at_least(0))
     max_scanned: int = attrs.field(default=100_000, validator=_at_least(1))
     diff_cache_bytes: int = attrs.field(default=16 << 20, validator=_at_least(0))
+    on_new_sealed: OnNewSealed = attrs.field(default="abort", validator=_one_of)
+    grace_seconds: float = attrs.field(default=3600.0, validator=_at_least(0))
+    orphan_seconds: float = attrs.field(default=86_400.0, validator=_at_least(0))
+    owns_ranges: bool = False
+    range_grace_seconds: float = attrs.field(default=86_400.0, validator=_at_least(0))

@@ -1,216 +1,159 @@
 """What a compaction of a branch would do, and what it would gain: a dry run.
 
-`look` reads the staged entries (up to a limit) into a `CompactionView`; `plan_compaction` is a pure function of that.
-Nothing is written. Which ranges the changes would touch shows in the metarange; those that tombstones lie in are
-opened, to see what is alive between two of them.
+`look` (in `look.py`) reads the staged entries, up to a limit, into a `CompactionView`; a policy chooses, and `plan_for`
+is a pure function of both. Nothing is written.
 
 What is to be gained: a listing no longer passes over tombstones, and a read of a key that is not staged no longer asks
 every sealed token. What it costs: every range that a change falls into is written anew. So a thousand deletes side by
-side are worth a compaction, and a thousand deletes in a thousand ranges hardly ever (`notes/staging.md` 5).
+side are worth a compaction, and a thousand deletes in a thousand ranges hardly ever.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 
-from compactlib.report import Table
-from compactlib.staging.committed import RecordScan
-from compactlib.staging.context import StagingContext
-from compactlib.staging.layers import MergedTokens
+from compactlib.report import PolicyRecord, Printed
+from compactlib.staging.policy import Choice
 from compactlib.staging.record import BranchRecord
 
 
-@attrs.frozen(kw_only=True)
-class CompactionView:
+@attrs.frozen(kw_only=True, repr=False)
+class CompactionView(Printed):
     """What was seen of a branch.
 
     Attributes:
+        repository: whose branch.
         branch: its name.
-        sealed_tokens: sealed tokens of its record.
-        compacted: whether it has a compacted metarange.
+        record: what it is made of.
         puts: keys whose newest staged entry is a value.
         tombstones: keys whose newest staged entry is a tombstone.
         longest_run: the most tombstones in a row, in order of the keys, with nothing alive in between.
-        all_seen: whether all staged entries were looked at; if not, the three numbers above are of the first ones.
+        staged_bytes: logical size of the values.
+        all_seen: whether all staged entries were looked at; if not, the four numbers above are of the first ones.
         ranges: ranges of the base.
         ranges_touched: those that a staged key falls into, or just before.
-        bytes_touched: their size.
-        window_ends_at: when the next compaction may start, if that is not now, in seconds since the epoch.
+        bytes_touched: their logical size.
+        bytes_available: room for more ranges; `None` where nobody can say.
     """
 
+    repository: str
     branch: str
-    sealed_tokens: int
-    compacted: bool
-    puts: int
-    tombstones: int
-    longest_run: int
-    all_seen: bool
-    ranges: int
-    ranges_touched: int
-    bytes_touched: int
-    window_ends_at: float | None = None
+    record: BranchRecord
+    puts: int = 0
+    tombstones: int = 0
+    longest_run: int = 0
+    staged_bytes: int = 0
+    all_seen: bool = True
+    ranges: int = 0
+    ranges_touched: int = 0
+    bytes_touched: int = 0
+    bytes_available: int | None = None
+
+    @property
+    def sealed_tokens(self) -> int:
+        """Sealed tokens of its record; a read of a key that is not staged asks each."""
+        return len(self.record.sealed_tokens)
+
+    @property
+    def compaction_started_at(self) -> float | None:
+        """When the last compaction started, in seconds since the epoch."""
+        return self.record.compaction_started_at
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether there is nothing to compact: no staged entry, and no sealed token."""
+        return not (self.puts or self.tombstones or self.sealed_tokens)
+
+    @property
+    def bytes_to_copy(self) -> int | None:
+        """About what a compaction would write; `None` if not all was seen."""
+        return self.bytes_touched + self.staged_bytes if self.all_seen else None
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row: every number."""
+        record = self.record
+        return [{"repository": self.repository, "branch": self.branch, "sealed_tokens": self.sealed_tokens,
+                 "compacted_metarange_id": record.compacted_metarange_id,
+                 "compaction_started_at": self.compaction_started_at,
+                 **{name: getattr(self, name) for name in _NUMBERS}}]
+
+    def _summary(self) -> str:
+        return (f"{self.repository}/{self.branch}: {self.puts} values and {self.tombstones} tombstones staged, "
+                f"{self.sealed_tokens} sealed tokens, {self.ranges_touched} of {self.ranges} ranges touched")
+
+
+_NUMBERS = ("puts", "tombstones", "longest_run", "staged_bytes", "all_seen", "ranges", "ranges_touched",
+            "bytes_touched", "bytes_available")
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class CompactionPlan:
+class CompactionPlan(Printed):
     """What a compaction would do, why, and what it would gain.
 
+    It holds as long as the branch's record names the same layers: what is staged meanwhile is compacted too.
+
     Attributes:
-        view: what it was planned from.
-        why: one sentence: what there is to gain, or why nothing would happen.
-        would_run: whether `compact` would do anything now.
-        tombstones_gone: tombstones that listings would no longer meet.
-        first_page_gain: entries that the worst first page of a listing would no longer pass over.
-        token_reads_before: requests for a key that is not staged, before.
-        token_reads_after: the same afterwards.
-        ranges_written: ranges it would write anew, about.
-        bytes_written: their size, about.
+        view: what it was planned from; its `repository` and `branch` say which branch it is for.
+        policy: which policy chose.
+        why: one sentence: why it is done, or which gate is shut, its value, and the setting to change.
+        is_empty: whether there is nothing to do.
     """
 
     view: CompactionView
+    policy: PolicyRecord
     why: str
-    would_run: bool
-    tombstones_gone: int
-    first_page_gain: int
-    token_reads_before: int
-    token_reads_after: int
-    ranges_written: int
-    bytes_written: int
+    is_empty: bool
 
     @property
-    def bytes_per_tombstone(self) -> float:
-        """What it costs to be rid of one tombstone; infinite if there is none."""
-        return self.bytes_written / self.tombstones_gone if self.tombstones_gone else float("inf")
+    def bytes_to_copy(self) -> int | None:
+        """About how many bytes of ranges are written anew; `None` if not all staged entries were looked at."""
+        return 0 if self.is_empty else self.view.bytes_to_copy
+
+    @property
+    def bytes_freed(self) -> int | None:
+        """`None`: nobody knows what a key-value store gives back for entries, nor who else needs the old ranges."""
+        return 0 if self.is_empty else None
+
+    @property
+    def is_exact(self) -> bool:
+        """Only of an empty plan: where ranges are cut shows when they are written."""
+        return self.is_empty
+
+    @property
+    def bytes_needed(self) -> int | None:
+        """As `bytes_to_copy`: the ranges that it replaces stay until they are collected."""
+        return self.bytes_to_copy
+
+    @property
+    def bytes_available(self) -> int | None:
+        """Room for more ranges when it was planned; `None` where nobody can say."""
+        return self.view.bytes_available
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row for each number: what, now, and after the compaction."""
-        view = self.view
+        view, after = self.view, self.view if self.is_empty else None
         some = "" if view.all_seen else " (of the entries looked at)"
-        return [
-            {"what": f"tombstones{some}", "now": view.tombstones, "after": 0},
-            {"what": f"most tombstones in a row{some}", "now": view.longest_run, "after": 0},
-            {"what": f"staged values{some}", "now": view.puts, "after": 0},
-            {"what": "requests for a key that is not staged", "now": self.token_reads_before,
-             "after": self.token_reads_after},
-            {"what": "sealed tokens", "now": view.sealed_tokens, "after": 0},
-            {"what": "ranges written anew, of all", "now": view.ranges, "after": self.ranges_written},
-            {"what": "bytes written anew", "now": 0, "after": self.bytes_written},
-        ]
+        rows = [(f"tombstones{some}", view.tombstones), (f"most tombstones in a row{some}", view.longest_run),
+                (f"staged values{some}", view.puts), ("sealed tokens", view.sealed_tokens)]
+        return [*({"what": what, "now": now, "after": 0 if after is None else now} for what, now in rows),
+                {"what": "requests for a key that is not staged", "now": 1 + view.sealed_tokens,
+                 "after": 1 if after is None else 1 + view.sealed_tokens},
+                {"what": "ranges written anew, of all", "now": view.ranges,
+                 "after": view.ranges_touched if after is None else 0},
+                {"what": "bytes written anew, about", "now": 0, "after": self.bytes_to_copy}]
 
-    def __repr__(self) -> str:
-        verdict = "would run" if self.would_run else "would do nothing"
-        return f"CompactionPlan({self.view.branch!r} {verdict}: {self.why})"
-
-    def __str__(self) -> str:
-        return Table.from_dicts(self.to_dicts(), title=repr(self)).to_text()
-
-    def _repr_html_(self) -> str:
-        return Table.from_dicts(self.to_dicts(), title=repr(self))._repr_html_()
+    def _summary(self) -> str:
+        verdict = "would do nothing" if self.is_empty else "would run"
+        return f"compaction of {self.view.repository}/{self.view.branch} {verdict}: {self.why}"
 
 
-class PlanPolicy(Protocol):
-    """Decides from a plan whether it is worth its cost."""
-
-    def choose(self, plan: CompactionPlan) -> str | None:
-        """Why the plan should be carried out, in one sentence; `None` if it should not."""
-
-
-@attrs.frozen(kw_only=True)
-class CostPolicy:
-    """Compact where much is gained for little: runs of tombstones, many sealed tokens, or cheap ranges.
-
-    Attributes:
-        long_run: so many tombstones in a row are worth any cost.
-        many_sealed: so many sealed tokens are worth any cost.
-        bytes_per_tombstone: else no more than this may be written for each tombstone that goes.
-    """
-
-    long_run: int = 1000
-    many_sealed: int = 8
-    bytes_per_tombstone: float = 4096.0
-
-    def choose(self, plan: CompactionPlan) -> str | None:
-        """See `PlanPolicy.choose`."""
-        if not plan.would_run:
-            return None
-        if plan.first_page_gain >= self.long_run:
-            return f"{plan.first_page_gain} tombstones in a row"
-        if plan.view.sealed_tokens >= self.many_sealed:
-            return f"{plan.view.sealed_tokens} sealed tokens"
-        if plan.bytes_per_tombstone <= self.bytes_per_tombstone:
-            return f"{plan.bytes_per_tombstone:.0f} bytes for each of {plan.tombstones_gone} tombstones"
-        return None
+def plan_for(view: CompactionView, choice: Choice, policy: PolicyRecord) -> CompactionPlan:
+    """The plan for what was seen and chosen. Pure."""
+    if view.is_clean:
+        choice = Choice(CLEAN, is_empty=True)
+    return CompactionPlan(view=view, policy=policy, why=choice.why, is_empty=choice.is_empty)
 
 
-class _Runs:
-    """Counts tombstones, and how many follow one another without a live key in between."""
-
-    def __init__(self, base: RecordScan) -> None:
-        self.tombstones = 0
-        self.longest = 0
-        self._base = base
-        self._run = 0
-        self._last = b""
-
-    def tombstone(self, key: bytes) -> None:
-        if self._run:
-            self._base.seek(self._last + b"\0")
-            following = next(self._base, None)
-            if following is not None and following[0] < key:
-                self._run = 0
-        self.tombstones += 1
-        self._run += 1
-        self._last = key
-        self.longest = max(self.longest, self._run)
-
-    def end(self) -> None:
-        self._run = 0
-
-
-def look(context: StagingContext, branch: str, record: BranchRecord, window_ends_at: float | None) -> CompactionView:
-    """See what a compaction would find. Reads at most `options.max_scanned` staged entries, and ranges they touch."""
-    committed = context.committed
-    base = record.compacted_metarange_id
-    if base is None:
-        base = context.commits.metarange_of(record.commit_id)
-    ranges = committed.ranges_of(base)
-    last_keys = [entry.max_key for entry in ranges]
-    touched: set[int] = set()
-    runs = _Runs(committed.scan(base))
-    limit = context.options.max_scanned
-    puts = 0
-    merged = MergedTokens(context.tokens, record.tokens)
-    for key, staged in islice(merged, limit):
-        if staged.is_tombstone:
-            runs.tombstone(key)
-        else:
-            runs.end()
-            puts += 1
-        if ranges:
-            touched.add(min(bisect_left(last_keys, key), len(ranges) - 1))
-    return CompactionView(
-        branch=branch, sealed_tokens=len(record.sealed_tokens), compacted=record.compacted_metarange_id is not None,
-        puts=puts, tombstones=runs.tombstones, longest_run=runs.longest, all_seen=puts + runs.tombstones < limit,
-        ranges=len(ranges), ranges_touched=len(touched), bytes_touched=sum(ranges[at].size_bytes for at in touched),
-        window_ends_at=window_ends_at)
-
-
-def plan_compaction(view: CompactionView) -> CompactionPlan:
-    """The plan for what was seen. Pure."""
-    staged = view.puts + view.tombstones
-    would_run = bool(staged or view.sealed_tokens) and view.window_ends_at is None
-    if view.window_ends_at is not None:
-        why = f"another compaction started within the window, which ends at {view.window_ends_at:.3f}"
-    elif not would_run:
-        why = "nothing is staged"
-    else:
-        why = (f"{view.tombstones} tombstones, at most {view.longest_run} in a row, and {view.sealed_tokens} sealed "
-               f"tokens would go; {view.ranges_touched} of {view.ranges} ranges would be written anew")
-    return CompactionPlan(
-        view=view, why=why, would_run=would_run, tombstones_gone=view.tombstones, first_page_gain=view.longest_run,
-        token_reads_before=1 + view.sealed_tokens, token_reads_after=1, ranges_written=view.ranges_touched,
-        bytes_written=view.bytes_touched)
+CLEAN = "nothing to compact: 0 entries are staged, and 0 tokens are sealed"

@@ -1,23 +1,36 @@
-"""When is a compaction worth it? Policies are pure: a view of the pressure on a branch in, a reason or `None` out.
+"""When is a compaction worth it? Policies are pure: what was seen of a branch in, a `Choice` with its reason out.
 
-The sensor asks with what it has counted in memory (`BranchPressure`), which costs nothing; a compactor asked to plan
-has looked at the staged entries themselves (`CompactionPlan`), and can say what it would gain.
-
-Sources: the seed, Sensor; `notes/staging.md` 1.16, 2.2, 5.
+There are two kinds, alike but for what they see. The sensor asks a *sense policy* with what it has counted in memory
+(`BranchPressure`), which costs nothing and says when to look; a repository asks its *policy* with what lies on the
+branch (`CompactionView`), and that decides what is done: see `plan_policies`.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, TypeAlias
 
 import attrs
 
+from compactlib.contract import Policy
 from compactlib.errors import InvalidInput
+
+
+@attrs.frozen
+class Choice:
+    """What a policy decided.
+
+    Attributes:
+        why: in one sentence; of an empty choice which gate is shut, its value, and the setting to change.
+        is_empty: whether nothing is to be compacted.
+    """
+
+    why: str
+    is_empty: bool = False
 
 
 @attrs.frozen(kw_only=True)
 class BranchPressure:
-    """What this process has seen of one branch since its counts last began anew.
+    """What this process has seen of one branch since its counts last began anew: the view of a sense policy.
 
     Attributes:
         deletes: tombstones written.
@@ -29,34 +42,45 @@ class BranchPressure:
     sealed_tokens: int = 0
     tombstones_listed: int = 0
 
-
-class SensePolicy(Protocol):
-    """Decides, from counts alone, whether a branch should be compacted."""
-
-    def choose(self, pressure: BranchPressure) -> str | None:
-        """Why the branch should be compacted now, in one sentence; `None` if it should not."""
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row: every number."""
+        return [attrs.asdict(self)]
 
 
-def _positive(_: object, attribute: attrs.Attribute[int], value: int) -> None:
-    if value < 1:
-        raise InvalidInput(f"{attribute.name} is {value}; give at least 1")
+SensePolicy: TypeAlias = Policy[BranchPressure, Choice]
+"""Decides, from counts alone, whether a branch should be looked at."""
+
+
+def positive(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """A validator: a number of at least 1."""
+    if not isinstance(value, int | float) or not value >= 1:
+        raise InvalidInput(f"{attribute.name} is {value!r}; give at least 1")
+
+
+def _reached(count: int, what: str, threshold: int) -> Choice:
+    if count < threshold:
+        return Choice(f"{count} {what}, below threshold={threshold}; lower it, or wait", is_empty=True)
+    return Choice(f"{count} {what}, of which {threshold} are enough")
 
 
 @attrs.frozen
 class DeletesPolicy:
-    """Compact after so many tombstones were written. The seed's own rule.
+    """Compact after so many tombstones were written: the rule of the published design.
 
     Attributes:
         threshold: how many, >= 1.
     """
 
-    threshold: int = attrs.field(default=1000, validator=_positive)
+    threshold: int = attrs.field(default=1000, validator=positive)
 
-    def choose(self, pressure: BranchPressure) -> str | None:
-        """See `SensePolicy.choose`."""
-        if pressure.deletes < self.threshold:
-            return None
-        return f"{pressure.deletes} deletes, of which {self.threshold} are enough"
+    @property
+    def name(self) -> str:
+        """See `Policy.name`."""
+        return "deletes"
+
+    def choose(self, view: BranchPressure, now: float) -> Choice:
+        """See `Policy.choose`."""
+        return _reached(view.deletes, "deletes", self.threshold)
 
 
 @attrs.frozen
@@ -67,13 +91,16 @@ class SealedTokensPolicy:
         threshold: how many, >= 1.
     """
 
-    threshold: int = attrs.field(default=8, validator=_positive)
+    threshold: int = attrs.field(default=8, validator=positive)
 
-    def choose(self, pressure: BranchPressure) -> str | None:
-        """See `SensePolicy.choose`."""
-        if pressure.sealed_tokens < self.threshold:
-            return None
-        return f"{pressure.sealed_tokens} sealed tokens, of which {self.threshold} are enough"
+    @property
+    def name(self) -> str:
+        """See `Policy.name`."""
+        return "sealed tokens"
+
+    def choose(self, view: BranchPressure, now: float) -> Choice:
+        """See `Policy.choose`."""
+        return _reached(view.sealed_tokens, "sealed tokens", self.threshold)
 
 
 @attrs.frozen
@@ -87,13 +114,16 @@ class ListingCostPolicy:
         threshold: how many, each as often as it was met, >= 1.
     """
 
-    threshold: int = attrs.field(default=10_000, validator=_positive)
+    threshold: int = attrs.field(default=10_000, validator=positive)
 
-    def choose(self, pressure: BranchPressure) -> str | None:
-        """See `SensePolicy.choose`."""
-        if pressure.tombstones_listed < self.threshold:
-            return None
-        return f"listings passed over {pressure.tombstones_listed} tombstones, of which {self.threshold} are enough"
+    @property
+    def name(self) -> str:
+        """See `Policy.name`."""
+        return "listing cost"
+
+    def choose(self, view: BranchPressure, now: float) -> Choice:
+        """See `Policy.choose`."""
+        return _reached(view.tombstones_listed, "tombstones passed over by listings", self.threshold)
 
 
 @attrs.frozen
@@ -106,10 +136,17 @@ class AnyOf:
 
     policies: tuple[SensePolicy, ...] = (DeletesPolicy(), SealedTokensPolicy(), ListingCostPolicy())
 
-    def choose(self, pressure: BranchPressure) -> str | None:
-        """See `SensePolicy.choose`."""
+    @property
+    def name(self) -> str:
+        """See `Policy.name`."""
+        return "any of " + ", ".join(policy.name for policy in self.policies)
+
+    def choose(self, view: BranchPressure, now: float) -> Choice:
+        """See `Policy.choose`. The first choice that is not empty; if all are, the reasons of all."""
+        choices = []
         for policy in self.policies:
-            why = policy.choose(pressure)
-            if why is not None:
-                return why
-        return None
+            choice = policy.choose(view, now)
+            if not choice.is_empty:
+                return choice
+            choices.append(choice.why)
+        return Choice("; ".join(choices) or "policies is empty; give at least one", is_empty=True)

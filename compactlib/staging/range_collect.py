@@ -35,6 +35,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from compactlib.budget import Budget
 from compactlib.clock import Clock
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.objects import ObjectNotFound
@@ -55,19 +56,21 @@ class RangeCollector:
         clock: what "now" is; must agree with the object store's clock well within the grace period.
         live: see `Committed.collect`.
         grace_seconds: see `Committed.collect`; > 0 while anybody writes.
+        budget: see `Committed.collect`.
 
     Raises:
         InvalidInput: the grace period is negative.
     """
 
     def __init__(self, files: RangeFiles, clock: Clock, live: Callable[[], LiveMetaRanges],
-                 grace_seconds: float) -> None:
+                 grace_seconds: float, budget: Budget | None = None) -> None:
         if not grace_seconds >= 0:
             raise InvalidInput(f"grace_seconds is {grace_seconds}; give 0 or more")
         self._files = files
         self._clock = clock
         self._live = live
         self._grace_seconds = grace_seconds
+        self._budget: Budget = Budget() if budget is None else budget
         self._now = 0.0
 
     def run(self) -> Collected:
@@ -124,6 +127,7 @@ class RangeCollector:
         needed.update(file.id for _, file in files if self._is_young(file))
         deleted = [(folder, file) for folder, file in doomed if file.id not in needed]
         for folder, file in deleted:
+            self._budget.check()
             self._files.objects.delete(self._files.prefix + folder + file.id)
             self._files.cache.drop(file.id)
         return deleted
@@ -146,6 +150,7 @@ class RangeCollector:
         return needed, files, gone
 
     def _parts_of(self, metarange_id: MetaRangeId) -> set[str]:
+        self._budget.check()
         entries = self._files.read_metarange(metarange_id, SplitRule()).entries
         return {metarange_id, *(entry.range_id for entry in entries)}
 

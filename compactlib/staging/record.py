@@ -74,6 +74,10 @@ class BranchRecord:
         """The record without its `count` oldest sealed tokens."""
         return attrs.evolve(self, sealed_tokens=self.sealed_tokens[:len(self.sealed_tokens) - count])
 
+    def has_layers_of(self, other: BranchRecord) -> bool:
+        """Whether it says the same, but for how often it was written."""
+        return attrs.evolve(self, version=other.version) == other
+
     def extends(self, older: BranchRecord) -> bool:
         """Whether everything that `older` pointed to is still pointed to: only seals happened since, or nothing.
 

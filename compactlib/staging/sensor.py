@@ -3,22 +3,23 @@
 It is one per process and serves any number of repositories. It never blocks and never reads: it is told what the
 operations of this process come across. What it forgets (when the process ends, or when there are more branches than it
 keeps) costs a compaction, never data.
-
-Sources: the seed, Sensor; `notes/staging.md` 1.16 and 3.5.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Any
 
 import attrs
 
+from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.report import Table
+from compactlib.runtime import tell
+from compactlib.staging.checks import check_offers, check_type
 from compactlib.staging.events import StagingEvents
 from compactlib.staging.names import StagingToken
 from compactlib.staging.policy import AnyOf, BranchPressure, SensePolicy
@@ -77,7 +78,8 @@ class CompactionSensor:
     reset and compaction. If nobody takes the triggers, counts stay, and the branch's next event tries again.
 
     Args:
-        policy: decides.
+        policy: decides; default `AnyOf()`.
+        clock: what "now" is to the policy.
         buffer: how many triggers wait to be taken, at most.
         max_branches: how many branches are counted, at most; those that nothing happened on for longest are forgotten.
 
@@ -89,38 +91,49 @@ class CompactionSensor:
         InvalidInput: `buffer` or `max_branches` is less than 1.
     """
 
-    def __init__(self, policy: SensePolicy | None = None, *, buffer: int = 1000, max_branches: int = 10_000) -> None:
+    def __init__(self, policy: SensePolicy | None = None, *, clock: Clock | None = None, buffer: int = 1000,
+                 max_branches: int = 10_000) -> None:
+        check_offers("the policy", policy, "choose", or_none=True)
+        check_offers("the clock", clock, "now", or_none=True)
+        check_type("buffer", buffer, int)
+        check_type("max_branches", max_branches, int)
         if not 1 <= buffer <= MAX_BUFFER or max_branches < 1:
             raise InvalidInput(f"a buffer of {buffer} triggers for {max_branches} branches; give at least 1 of each, "
                                f"and a buffer of at most {MAX_BUFFER}")
         self.last_error: Exception | None = None
         self.failures: int = 0
         self._policy: SensePolicy = AnyOf() if policy is None else policy
-        self._triggers: queue.Queue[CompactionTrigger | None] = queue.Queue()
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._triggers: deque[CompactionTrigger] = deque()
         self._buffer = buffer
         self._max_branches = max_branches
         self._branches: OrderedDict[tuple[str, str], _Counts] = OrderedDict()
         self._lock = threading.Lock()
         self._closed = False
+        self._listeners: tuple[Callable[[], object], ...] = ()
+
+    def listen(self, listener: Callable[[], object]) -> None:
+        """Have it called whenever there is a trigger to take, in the thread that triggered; it must not block.
+
+        What it raises is logged, and breaks no read and no write. Listening again does nothing.
+        """
+        with self._lock:
+            if listener not in self._listeners:
+                self._listeners = (*self._listeners, listener)
+
+    def unlisten(self, listener: Callable[[], object]) -> None:
+        """Call it no more."""
+        with self._lock:
+            self._listeners = tuple(each for each in self._listeners if each != listener)
 
     def events(self, repository: str) -> StagingEvents:
         """What the operations of a repository report to."""
         return _RepositoryEvents(self, repository)
 
-    def take(self, timeout_seconds: float | None = 0) -> CompactionTrigger | None:
-        """The trigger that has waited longest; `None` if there is none within the time, or the sensor was closed.
-
-        Args:
-            timeout_seconds: 0: do not wait. `None`: wait until there is one.
-        """
-        try:
-            trigger = self._triggers.get(timeout_seconds != 0, timeout_seconds)
-        except queue.Empty:
-            return None
-        if trigger is None:
-            # For whoever else waits.
-            self._triggers.put(None)
-        return trigger
+    def take(self) -> CompactionTrigger | None:
+        """The trigger that has waited longest; `None` if there is none. See `listen`."""
+        with self._lock:
+            return self._triggers.popleft() if self._triggers else None
 
     def seed(self, repository: str, branch: str, record: BranchRecord, *, tombstones: int) -> None:
         """Count what an earlier process left on a branch, so that a start does not begin from nothing.
@@ -133,10 +146,6 @@ class CompactionSensor:
         """
         self._count(repository, branch, record, deletes=tombstones)
 
-    def compacted(self, repository: str, branch: str, record: BranchRecord) -> None:
-        """A compaction left this record: counts begin anew."""
-        self._begin_anew(repository, branch, record)
-
     def pressure(self, repository: str, branch: str) -> BranchPressure:
         """What is counted for a branch now."""
         with self._lock:
@@ -144,12 +153,10 @@ class CompactionSensor:
             return BranchPressure() if counts is None else attrs.evolve(counts.pressure, sealed_tokens=counts.sealed)
 
     def close(self) -> None:
-        """Stop counting; whoever waits in `take` gets what is left, then `None`. Closing again does nothing."""
+        """Stop counting; what was triggered can still be taken. Closing again does nothing."""
         with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._branches.clear()
-                self._triggers.put(None)
+            self._closed = True
+            self._branches.clear()
 
     def audit(self) -> None:
         """Check the sensor's own invariants.
@@ -160,8 +167,8 @@ class CompactionSensor:
         with self._lock:
             if len(self._branches) > self._max_branches:
                 raise AuditFailed(f"{len(self._branches)} of {self._max_branches} branches")
-            waiting = self._triggers.qsize()
-            if waiting > self._buffer + 1:
+            waiting = len(self._triggers)
+            if waiting > self._buffer:
                 raise AuditFailed(f"{waiting} triggers wait in a buffer of {self._buffer}")
             for name, counts in self._branches.items():
                 numbers = counts.deletes, counts.listed, counts.sealed, counts.sealed_told
@@ -176,7 +183,7 @@ class CompactionSensor:
                     for (repository, branch), counts in self._branches.items()]
 
     def __repr__(self) -> str:
-        return f"CompactionSensor({len(self._branches)} branches, {self._triggers.qsize()} triggers waiting)"
+        return f"CompactionSensor({len(self._branches)} branches, {len(self._triggers)} triggers waiting)"
 
     def _repr_html_(self) -> str:
         return Table.from_dicts(self.to_dicts(), title=repr(self))._repr_html_()
@@ -215,20 +222,23 @@ class CompactionSensor:
     def _decide(self, repository: str, branch: str, pressure: BranchPressure) -> None:
         """Ask the policy, outside of the lock; whoever counted last decides."""
         try:
-            why = self._policy.choose(pressure)
+            choice = self._policy.choose(pressure, self._clock.now())
+            if choice.is_empty:
+                return
         except Exception as error:
             self._note(error)
-            return
-        if why is None:
             return
         with self._lock:
             counts = self._branches.get((repository, branch))
             if (counts is None or counts.pressure != pressure or self._closed
-                    or self._triggers.qsize() >= self._buffer):
+                    or len(self._triggers) >= self._buffer):
                 return
-            self._triggers.put(CompactionTrigger(repository, branch, why, pressure))
+            self._triggers.append(CompactionTrigger(repository, branch, choice.why, pressure))
             counts.deletes = counts.listed = 0
             counts.sealed_told = counts.sealed
+            listeners = self._listeners
+        for listener in listeners:
+            tell(listener)
 
     def _note(self, error: Exception) -> None:
         self.last_error = error
@@ -278,6 +288,9 @@ class _RepositoryEvents(StagingEvents):
         self._sensor._begin_anew(self._repository, branch, record)
 
     def reset(self, branch: str, record: BranchRecord) -> None:
+        self._sensor._begin_anew(self._repository, branch, record)
+
+    def compacted(self, branch: str, record: BranchRecord) -> None:
         self._sensor._begin_anew(self._repository, branch, record)
 
     def branch_deleted(self, branch: str) -> None:

@@ -1,4 +1,4 @@
-"""What a branch and an area look like from outside: one line each."""
+"""What a branch and a repository look like from outside."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from compactlib.report import Table
+from compactlib.report import Printed, Table
 from compactlib.staging.context import StagingContext
 from compactlib.staging.model import MetaRangeId
 from compactlib.staging.names import CommitId
@@ -52,9 +52,47 @@ class BranchStatus:
         return Table.from_dicts(self.to_dicts())._repr_html_()
 
 
-@attrs.frozen(kw_only=True)
-class AreaStatus:
-    """A repository in a few lines.
+@attrs.frozen(kw_only=True, repr=False)
+class RepositoryStatus(Printed):
+    """What a `Repository` object is at, from memory.
+
+    Attributes:
+        repository: its name.
+        compacting: the branches that it compacts now.
+        is_reclaiming: whether a reclaim is under way.
+        outcomes: how often a compaction by this object ended in what: `compacted`, `skipped`, `lost_race`, `error`.
+        last_error: what was raised last that nobody expects, by a policy, a fence or a listener of the host's, as
+            `Kind: message`; empty if nothing was.
+        failures: how often that was.
+    """
+
+    repository: str
+    compacting: tuple[str, ...] = ()
+    is_reclaiming: bool = False
+    outcomes: tuple[tuple[str, int], ...] = ()
+    last_error: str = ""
+    failures: int = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a compaction or a reclaim is under way."""
+        return self.is_reclaiming or bool(self.compacting)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row."""
+        return [{"repository": self.repository, "compacting": ", ".join(self.compacting),
+                 "is_reclaiming": self.is_reclaiming, **dict(self.outcomes), "last_error": self.last_error,
+                 "failures": self.failures}]
+
+    def _summary(self) -> str:
+        at_work = f"compacts {', '.join(self.compacting)}" if self.compacting else "compacts nothing"
+        failed = f"; {self.failures} failures, the last {self.last_error}" if self.failures else ""
+        return f"{self.repository}: {at_work}{', reclaims' if self.is_reclaiming else ''}{failed}"
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class RepositorySurvey(Printed):
+    """All branches of a repository and its staging tokens, in numbers.
 
     Attributes:
         repository: its name.
@@ -72,9 +110,6 @@ class AreaStatus:
         """One row for each branch."""
         return [row for branch in self.branches for row in branch.to_dicts()]
 
-    def __repr__(self) -> str:
-        return (f"AreaStatus({self.repository!r}: {len(self.branches)} branches, {self.registered_tokens} tokens, "
-                f"{self.dropped_tokens} of them dropped)")
-
-    def _repr_html_(self) -> str:
-        return Table.from_dicts(self.to_dicts())._repr_html_()
+    def _summary(self) -> str:
+        return (f"{self.repository}: {len(self.branches)} branches, {self.registered_tokens} tokens, "
+                f"{self.dropped_tokens} of them dropped")

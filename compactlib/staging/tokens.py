@@ -104,6 +104,14 @@ class StagingTokens:
         """Enter a token in the register. One write; again does no harm."""
         self._store.set(self._partition, token_key(token), self._mark(_REGISTER_MAGIC, branch))
 
+    def knows(self, token: StagingToken) -> bool:
+        """Whether the token is one of this repository that was not cleaned up yet. One or two reads."""
+        for key in token_key(token), dropped_key(token):
+            with contextlib.suppress(KeyNotFound):
+                self._store.get(self._partition, key)
+                return True
+        return False
+
     def registered(self) -> Iterator[TokenMark]:
         """Every token of the register, in order."""
         return self._marks(TOKENS, _REGISTER_MAGIC)

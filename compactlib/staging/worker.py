@@ -1,292 +1,185 @@
-"""`CompactionWorker`: takes the sensor's triggers and compacts, one compaction per branch at a time; cleans up.
+"""`CompactionWorker`: turns the sensor's triggers into compactions, and reclaims now and then; a `contract.Service`.
 
-`run_pending` is all of it, without a thread: hosts that have their own scheduler call it. `start` makes a thread that
-does nothing else. What a policy, an executor or a store of the host's raises, whatever it is, is kept in `last_error`,
-counted and told; the trigger is tried again later, and the others go on.
+Each branch that the sensor names is a piece of work of its own: one that fails is tried again after a growing delay,
+and keeps no other one back. The machinery is `runtime.WorkService`; what is decided here is what the work is.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable
-from types import TracebackType
-from typing import Final, Self
-
-import attrs
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, Final
 
 from compactlib.budget import Budget
-from compactlib.clock import Clock, SystemClock
-from compactlib.errors import AuditFailed, Closed, CompactlibError, InvalidInput, TaskFailed
+from compactlib.clock import Clock
+from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput
 from compactlib.observe import Observer, telling
-from compactlib.outcome import Failed
-from compactlib.runtime import Ownership, Run, Turns
-from compactlib.staging.cleanup import TokenCleaner
-from compactlib.staging.compaction_outcome import CompactionOutcome, NothingToDo
-from compactlib.staging.compactor import Compactor
+from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.rewrite import Executor
+from compactlib.runtime import Job, Removed, ServiceFace, WorkReport, WorkService
+from compactlib.staging.checks import check_offers, check_type
 from compactlib.staging.errors import BranchNotFound
-from compactlib.staging.plan import PlanPolicy
-from compactlib.staging.sensor import CompactionSensor, CompactionTrigger
+from compactlib.staging.plan_policies import CompactionPolicy
+from compactlib.staging.repository import Repository
+from compactlib.staging.sensor import CompactionSensor
 
-_POLL_SECONDS: Final = 0.5
-"""How long the thread waits for a trigger before it looks whether it is time to clean up, or to end."""
-_LONGEST_DELAY_SECONDS: Final = 30.0
-"""How long the thread waits at most after turns in a row in which something was raised that was not expected."""
-DEFAULT_CLEANUP_SECONDS = 600.0
+DEFAULT_RECLAIM_SECONDS = 600.0
 WORKER_FAILED: Final = "staging_worker_failed"
-"""The event of an error that was not expected: `error`, `message`, and `repository` and `branch` if it was at one."""
+"""The event of work that failed; see `WorkService`."""
+_MAX_LISTED = 1000
+"""How many branches are listed as work; those with which nothing is to be done are forgotten then."""
 
 
-@attrs.frozen
-class WorkDone:
-    """One compaction that a worker tried.
+class CompactionWorker(ServiceFace):
+    """Compacts the branches that a sensor names, and reclaims. It owns neither the sensor nor the repositories.
 
-    Attributes:
-        trigger: why.
-        outcome: what it ended in.
-    """
-
-    trigger: CompactionTrigger
-    outcome: CompactionOutcome
-
-
-class BranchesAtWork:
-    """Which branches are being compacted: the single flight that several workers of one process share."""
-
-    def __init__(self) -> None:
-        self._branches: set[tuple[str, str]] = set()
-        self._lock = threading.Lock()
-
-    def enter(self, repository: str, branch: str) -> bool:
-        """Whether the branch was free; now it is taken."""
-        with self._lock:
-            if (repository, branch) in self._branches:
-                return False
-            self._branches.add((repository, branch))
-            return True
-
-    def leave(self, repository: str, branch: str) -> None:
-        """The branch is free again."""
-        with self._lock:
-            self._branches.remove((repository, branch))
-
-
-class CompactionWorker:
-    """Compacts the branches that a sensor names, and cleans up.
+    Without `start`, `run_pending` does in the caller's thread what is due. The work of a worker is done one after the
+    other, in one thread.
 
     Args:
         sensor: names the branches.
-        compactors: one for each repository; triggers of other repositories are told to the observer and dropped.
-        cleaners: what to clean up, at the start and on the timer.
-        plan_policy: if given, a compaction is planned first, and carried out only if this policy says so.
-        at_work: share one between the workers of a process, so that no branch is compacted twice at once.
-        cleanup_seconds: how often to clean up.
-        clock: for the timer.
-        budget: what the compactions may use up together; cancel it to stop.
-        observer: is told of errors.
+        repositories: whose branches; triggers of other repositories are told to the observer and dropped.
+        policy: decides what is carried out, instead of each repository's own.
+        executor: who rewrites.
+        reclaim_seconds: how often to reclaim, at first when it starts; `None`: never.
+        clock: for what is due when.
+        budget: what the work may use up together; cancel it to stop.
+        observer: is told of triggers and of work that failed; the repositories' own are told of compactions.
 
     Raises:
-        InvalidInput: two compactors are for one repository, or `cleanup_seconds` is not positive.
+        InvalidInput: two repositories have one name, `reclaim_seconds` is not positive, or an argument is not what it
+            should be.
     """
 
-    def __init__(self, sensor: CompactionSensor, compactors: Iterable[Compactor], *,
-                 cleaners: Iterable[TokenCleaner] = (), plan_policy: PlanPolicy | None = None,
-                 at_work: BranchesAtWork | None = None, cleanup_seconds: float = DEFAULT_CLEANUP_SECONDS,
-                 clock: Clock | None = None, budget: Budget | None = None, observer: Observer | None = None) -> None:
-        if not cleanup_seconds > 0:
-            raise InvalidInput(f"cleanup_seconds is {cleanup_seconds}; give more than 0")
+    def __init__(self, sensor: CompactionSensor, repositories: Iterable[Repository], *,
+                 policy: CompactionPolicy | None = None, executor: Executor | None = None,
+                 reclaim_seconds: float | None = DEFAULT_RECLAIM_SECONDS, clock: Clock | None = None,
+                 budget: Budget | None = None, observer: Observer | None = None) -> None:
+        check_type("the sensor", sensor, CompactionSensor)
+        check_offers("the policy", policy, "choose", or_none=True)
+        check_offers("the executor", executor, "run", or_none=True)
+        check_offers("the clock", clock, "monotonic", or_none=True)
+        check_type("the budget", budget, Budget, or_none=True)
+        check_type("the observer", observer, Observer, or_none=True)
+        check_type("repositories", repositories, Iterable)
+        check_type("reclaim_seconds", reclaim_seconds, int, float, or_none=True)
+        if reclaim_seconds is not None and not reclaim_seconds > 0:
+            raise InvalidInput(f"reclaim_seconds is {reclaim_seconds}; give more than 0, or None")
         self._sensor = sensor
-        self._compactors: dict[str, Compactor] = {}
-        for compactor in compactors:
-            if self._compactors.setdefault(compactor.repository, compactor) is not compactor:
-                raise InvalidInput(f"two compactors are for repository {compactor.repository!r}; give one of each")
-        self._cleaners = tuple(cleaners)
-        self._plan_policy = plan_policy
-        self._at_work = BranchesAtWork() if at_work is None else at_work
-        self._cleanup_seconds = cleanup_seconds
-        self._clock: Clock = SystemClock() if clock is None else clock
-        self._budget = budget
+        self._repositories: dict[str, Repository] = {}
+        for repository in repositories:
+            check_type("each repository", repository, Repository)
+            if self._repositories.setdefault(repository.name, repository) is not repository:
+                raise InvalidInput(f"two repositories are named {repository.name!r}; give one of each name")
+        self._policy = policy
+        self._executor = executor
         self._observer = telling(observer)
-        self._next_cleanup: float | None = None
-        # Triggers that were taken and not carried out, to be tried again; one of each branch at most.
-        self._again: deque[CompactionTrigger] = deque()
-        self._last_error: BaseException | None = None
-        self._failures = 0
-        self._owner = Ownership("the staging worker")
-        self._turns = Turns(self._turn, name="compactlib-staging", event="staging_worker_waits", clock=self._clock,
-                            observer=self._observer, max_delay_seconds=_LONGEST_DELAY_SECONDS)
-
-    @property
-    def last_error(self) -> BaseException | None:
-        """What was raised last that was not expected: by a policy, an executor, a store of the host's."""
-        return self._last_error
-
-    @property
-    def failures(self) -> int:
-        """How often something was raised that was not expected."""
-        return self._failures
-
-    def run_pending(self) -> list[WorkDone]:
-        """Clean up if it is time, and carry out every trigger that waits, once; gives what came of each.
-
-        Errors are outcomes, and are told to the observer; the next trigger goes on. One whose work raised something
-        that was not expected waits for the next call. Gives nothing while the worker's thread, or another call, is at
-        work.
-
-        Raises:
-            Closed: the worker was closed.
-        """
-        if self._owner.is_closed:
-            raise Closed("this worker was closed; make a new one")
-        done: list[WorkDone] = []
-        with self._owner.begin(self._budget) as run:
-            if run is None:
-                return done
-            self._clean_if_due(run)
-            for _ in range(len(self._again)):
-                self._carry_out(self._again.popleft(), run, done)
-            while (trigger := self._sensor.take()) is not None:
-                self._carry_out(trigger, run, done)
-        return done
+        names = ", ".join(map(repr, self._repositories))
+        self._service = WorkService(f"the compaction worker of {names or 'no repository'}", event=WORKER_FAILED,
+                                    clock=clock, budget=budget, observer=observer)
+        self._listed: set[str] = set()
+        self._lock = threading.Lock()
+        if reclaim_seconds is not None:
+            for name, repository in self._repositories.items():
+                self._service.add(f"reclaim {name}", partial(_reclaim, repository), every_seconds=reclaim_seconds,
+                                  retries=_is_tried_again)
 
     def start(self) -> None:
-        """Do the same in a thread of its own, until `close`; starting again does nothing.
+        """See `Service.start`: in one thread of its own. After `stop` it begins anew."""
+        self._service.start()
+        self._sensor.listen(self._take_triggers)
+        self._take_triggers()
+
+    def run_pending(self) -> Sequence[Outcome[Any]]:
+        """See `Service.run_pending`: reclaim if it is time, and compact each branch that the sensor has named.
 
         Raises:
-            Closed: the worker was closed.
+            Closed: it was stopped.
         """
-        self._turns.start()
+        self._take_triggers()
+        return self._service.run_pending()
 
-    def audit(self) -> None:
-        """Check the worker's own invariants.
+    def stop(self, *, wait_seconds: float = 30.0) -> Done[Any] | Failed:
+        """See `Service.stop`. A compaction that was cancelled has changed nothing that is read.
 
         Raises:
-            AuditFailed: its thread has died, or the next cleanup lies too far ahead.
+            Busy: called from within its own work: by a policy, an executor, a task or an observer.
         """
-        try:
-            self._turns.audit()
-        except AuditFailed:
-            raise
-        except CompactlibError as error:
-            raise AuditFailed(str(error)) from error
-        left = 0.0 if self._next_cleanup is None else self._next_cleanup - self._clock.monotonic()
-        if left > self._cleanup_seconds:
-            raise AuditFailed(f"the next cleanup is {left} seconds away, of {self._cleanup_seconds}")
+        self._sensor.unlisten(self._take_triggers)
+        return self._service.stop(wait_seconds=wait_seconds)
 
-    def close(self) -> None:
-        """Cancel the compaction under way, wait for its end, and end the thread; closing again does nothing.
-
-        What was cancelled has changed nothing that is read; the branch is compacted when it is triggered again.
+    def wait_until_idle(self, seconds: float = 60.0) -> None:
+        """Return when nothing is done and nothing is due; see `WorkService.wait_until_idle`.
 
         Raises:
-            Busy: called from within the worker's own work: by a policy, an executor, a task or an observer.
+            Busy: that has not come in `seconds`; or called from within its own work.
+            AuditFailed: its thread has ended.
         """
-        self._owner.close()
-        self._turns.stop()
+        self._service.wait_until_idle(seconds)
 
-    def __enter__(self) -> Self:
-        return self
+    def survey(self) -> int:
+        """Tell the sensor what earlier processes left on each branch, as a host may at its start; gives how many.
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.close()
+        A view of each branch: reads its staged entries, up to `max_scanned`.
+        """
+        count = 0
+        for name, repository in self._repositories.items():
+            for branch in repository.branches():
+                try:
+                    view = repository.view(branch=branch)
+                except BranchNotFound:
+                    continue
+                count += 1
+                self._sensor.seed(name, branch.name, view.record, tombstones=view.tombstones)
+        return count
+
+    def status(self) -> WorkReport:
+        """All its work as it stands now: one row for each branch, and for the reclaim of each repository."""
+        return self._service.report()
 
     def __repr__(self) -> str:
-        state = "closed" if self._owner.is_closed else "running" if self._turns.is_running else "not started"
-        failed = f", {self._failures} failures, the last one {self._last_error!r}" if self._failures else ""
-        return f"<CompactionWorker of {', '.join(map(repr, self._compactors)) or 'nothing'}: {state}{failed}>"
+        return f"<CompactionWorker: {self._service.report()._summary()}>"
 
-    def _turn(self) -> float:
-        """One turn of the thread. An error is raised once everything else is done, so that the next turn waits."""
-        if self._owner.is_closed:
-            return _POLL_SECONDS
-        waiting = len(self._again)
-        # Those that failed are tried again after each delay, and do not keep fresh ones from being taken.
-        trigger = self._sensor.take(0 if waiting else _POLL_SECONDS)
-        done: list[WorkDone] = []
-        failures, error = self._failures, None
-        with self._owner.begin(self._budget) as run:
-            if run is None:
-                self._keep(trigger)
-                return _POLL_SECONDS
-            self._clean_if_due(run)
-            for each in [*(self._again.popleft() for _ in range(waiting)), trigger]:
-                if each is not None:
-                    self._carry_out(each, run, done)
-            error = self._last_error
-        if self._failures > failures and error is not None:
-            raise error
-        return 0.0
+    def _take_triggers(self) -> None:
+        """Make the sensor's triggers requests; in the thread of whoever has triggered one, or of a caller."""
+        while not self._service.is_stopped and (trigger := self._sensor.take()) is not None:
+            fields = {"repository": trigger.repository, "branch": trigger.branch}
+            if trigger.repository in self._repositories:
+                self._observer.event("staging_compaction_triggered", {**fields, "why": trigger.why})
+                self._request(trigger.repository, trigger.branch)
+            else:
+                self._observer.event("staging_trigger_dropped", {**fields, "reason": "no such repository is given"})
 
-    def _keep(self, trigger: CompactionTrigger | None) -> None:
-        if trigger is not None and not any((each.repository, each.branch) == (trigger.repository, trigger.branch)
-                                           for each in self._again):
-            self._again.append(trigger)
+    def _request(self, repository: str, branch: str) -> None:
+        name = f"{repository}/{branch}"
+        with self._lock:
+            if name not in self._listed:
+                if len(self._listed) >= _MAX_LISTED:
+                    self._forget_idle()
+                self._listed.add(name)
+                self._service.add(name, partial(self._compact, self._repositories[repository], branch),
+                                  retries=_is_tried_again)
+            self._service.request(name)
 
-    def _carry_out(self, trigger: CompactionTrigger, run: Run, done: list[WorkDone]) -> None:
-        failed = self._attempt(lambda: self._compact(trigger, run, done), trigger)
-        if failed is not None:
-            self._keep(trigger)
-            done.append(WorkDone(trigger, Failed(failed)))
+    def _forget_idle(self) -> None:
+        """Drop the work of branches with which nothing is to be done."""
+        for row in self._service.report().rows:
+            if row.work in self._listed and row.condition == "waiting":
+                self._service.disable(row.work)
+                if isinstance(self._service.remove(row.work), Removed):
+                    self._listed.remove(row.work)
 
-    def _clean_if_due(self, run: Run) -> None:
-        now = self._clock.monotonic()
-        if self._next_cleanup is not None and now < self._next_cleanup:
-            return
-        self._next_cleanup = now + self._cleanup_seconds
-        for cleaner in self._cleaners:
-            self._attempt(lambda cleaner=cleaner: self._clean(cleaner, run))  # type: ignore[misc]
-
-    def _clean(self, cleaner: TokenCleaner, run: Run) -> None:
-        for outcome in (cleaner.run(budget=run.budget), cleaner.sweep(budget=run.budget)):
-            if isinstance(outcome, Failed):
-                self._observer.event("staging_cleanup_failed", {"error": str(outcome.error)})
-
-    def _attempt(self, work: Callable[[], None], trigger: CompactionTrigger | None = None) -> CompactlibError | None:
-        """Do it; gives what was raised, as an error of the library's, after it was kept and told."""
+    def _compact(self, repository: Repository, branch: str, job: Job) -> Outcome[Any]:
         try:
-            work()
-        except Exception as error:
-            self._last_error = error
-            self._failures += 1
-            where = {} if trigger is None else {"repository": trigger.repository, "branch": trigger.branch}
-            self._observer.event(WORKER_FAILED, {**where, "error": type(error).__name__, "message": str(error)})
-            if isinstance(error, CompactlibError):
-                return error
-            what = "the cleanup" if trigger is None else f"the compaction of {trigger.repository}/{trigger.branch}"
-            return TaskFailed(f"{what} met {error!r}; it is tried again", task=what, kind=type(error).__name__,
-                              detail=repr(error))
-        except BaseException as error:
-            self._last_error = error
-            self._failures += 1
-            raise
-        return None
+            return repository.compact(branch=branch, policy=self._policy, executor=self._executor, budget=job.budget)
+        except BranchNotFound as error:
+            return Skipped(str(error))
 
-    def _compact(self, trigger: CompactionTrigger, run: Run, done: list[WorkDone]) -> None:
-        repository, branch = trigger.repository, trigger.branch
-        compactor = self._compactors.get(repository)
-        if compactor is None:
-            self._observer.event("staging_trigger_dropped", {"repository": repository, "branch": branch,
-                                                             "reason": "no compactor for this repository"})
-            return
-        if not self._at_work.enter(repository, branch):
-            return
-        try:
-            done.append(WorkDone(trigger, self._planned(compactor, branch, run)))
-        except BranchNotFound:
-            # Deleted since it was counted.
-            return
-        finally:
-            self._at_work.leave(repository, branch)
 
-    def _planned(self, compactor: Compactor, branch: str, run: Run) -> CompactionOutcome:
-        if self._plan_policy is not None:
-            try:
-                plan = compactor.plan(branch)
-            except BranchNotFound:
-                raise
-            except CompactlibError as error:
-                return Failed(error)
-            if plan.view.window_ends_at is None and self._plan_policy.choose(plan) is None:
-                return NothingToDo(f"not worth its cost: {plan.why}")
-        return compactor.compact(branch, budget=run.budget, observer=run.observer(compactor.observer))
+def _reclaim(repository: Repository, job: Job) -> Outcome[Any]:
+    return repository.reclaim(budget=job.budget)
+
+
+def _is_tried_again(error: CompactlibError) -> bool:
+    return not isinstance(error, BudgetSpent)

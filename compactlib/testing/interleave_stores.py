@@ -154,6 +154,10 @@ class SteppedObjects:
         """See `ObjectStore.delete`."""
         self._step("delete", key, lambda: self._store.delete(key), writes=True)
 
+    def available_bytes(self) -> int | None:
+        """See `ObjectStore.available_bytes`; no step."""
+        return self._store.available_bytes()
+
     def audit(self) -> None:
         """See `ObjectStore.audit`; no step."""
         self._store.audit()

@@ -83,6 +83,10 @@ class FaultyObjects:
         """See `ObjectStore.delete`."""
         self._request("delete", key, lambda: self._store.delete(key))
 
+    def available_bytes(self) -> int | None:
+        """See `ObjectStore.available_bytes`; no request that could fail."""
+        return self._store.available_bytes()
+
     def audit(self) -> None:
         """See `ObjectStore.audit`; no request that could fail."""
         self._store.audit()

@@ -1,4 +1,4 @@
-"""Try a policy of the staging area's sensor: does it decide by the counts alone, and does it ever compact?
+"""Try a policy of the sensor of a staging repository: does it decide by the counts alone, and does it ever compact?
 
 >>> from compactlib.staging.policy import DeletesPolicy
 >>> check_sense_policy(DeletesPolicy(threshold=100), max_examples=20)
@@ -13,7 +13,7 @@ import attrs
 
 from compactlib.errors import MissingDependency
 from compactlib.staging.names import StagingToken
-from compactlib.staging.policy import BranchPressure, SensePolicy
+from compactlib.staging.policy import BranchPressure, Choice, SensePolicy
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.sensor import CompactionSensor
 
@@ -28,6 +28,7 @@ from compactlib.testing.examples import as_always
 _MOST = 1_000_000_000
 _EXTREME = BranchPressure(deletes=_MOST, sealed_tokens=10_000, tombstones_listed=_MOST)
 _SWEEP = 1_100
+_NOW = 1_700_000_000.0
 _COUNTS = ("deletes", "sealed_tokens", "tombstones_listed")
 
 
@@ -41,7 +42,7 @@ def branch_pressures() -> st.SearchStrategy[BranchPressure]:
 def check_sense_policy(policy: SensePolicy, *, max_examples: int = 200) -> None:
     """Try `policy` on random counts and in a real sensor, and return if it keeps its contract.
 
-    It must answer the same question the same way, with a reason in words or `None`; want nothing on a branch on which
+    It must answer the same question the same way, with a `Choice` that says why; want nothing on a branch on which
     nothing happened; want a compaction under some pressure; never change its mind because there is more pressure; and
     begin anew after a trigger, as the counts do.
 
@@ -53,19 +54,19 @@ def check_sense_policy(policy: SensePolicy, *, max_examples: int = 200) -> None:
         AssertionError: it does not; the message says which rule, why there is one, and what to do.
     """
     name = type(policy).__name__
-    assert _reason(policy, BranchPressure()) is None, (
+    assert _wanted(policy, BranchPressure()) is None, (
         f"{name}: it wants to compact a branch on which nothing was counted. Every new "
-        f"branch would be compacted at once, for nothing; answer None below a threshold of at least 1")
-    assert _reason(policy, _EXTREME) is not None, (
+        f"branch would be compacted at once, for nothing; answer an empty choice below a threshold of at least 1")
+    assert _wanted(policy, _EXTREME) is not None, (
         f"{name}: it does not even want to compact under {_EXTREME}: tombstones would pile up for ever. Give a reason "
         f"from some count on")
 
     @as_always(max_examples)
     @given(branch_pressures(), st.sampled_from(_COUNTS), st.integers(1, 1_000))
     def decides_by_pressure_alone(pressure: BranchPressure, count: str, more: int) -> None:
-        why = _reason(policy, pressure)
+        why = _wanted(policy, pressure)
         note(f"{name} answers {why!r} to {pressure}")
-        assert _reason(copy.deepcopy(policy), pressure) == why, (
+        assert _wanted(copy.deepcopy(policy), pressure) == why, (
             f"{name}: two equal questions got two answers, the first {why!r}. Decide by the counts that are given; the "
             f"sensor keeps them, a policy keeps nothing")
         _compare(policy, pressure, attrs.evolve(pressure, **{count: getattr(pressure, count) + more}))
@@ -83,21 +84,26 @@ def _stays_decided(policy: SensePolicy, count: str) -> None:
 
 
 def _compare(policy: SensePolicy, pressure: BranchPressure, higher: BranchPressure) -> None:
-    assert _reason(policy, pressure) is None or _reason(policy, higher) is not None, (
+    assert _wanted(policy, pressure) is None or _wanted(policy, higher) is not None, (
         f"{type(policy).__name__}: it wants to compact at {pressure}, and no more at {higher}. The sensor may miss the "
         f"moment between two looks, and the branch would never be compacted; compare with >=")
 
 
-def _reason(policy: SensePolicy, pressure: BranchPressure) -> str | None:
+def _wanted(policy: SensePolicy, pressure: BranchPressure) -> str | None:
+    """Why it wants to compact; `None` if it does not."""
     name = type(policy).__name__
     try:
-        why: Any = policy.choose(pressure)
+        choice: Any = policy.choose(pressure, _NOW)
     except Exception as error:
-        raise AssertionError(f"{name}: choose({pressure}) raised {error!r}. It is called under the sensor's lock with "
-                             f"every write; answer None if it does not know") from error
-    assert why is None or (isinstance(why, str) and why.strip()), (
-        f"{name}: choose() answered {why!r}; give a sentence that says why, for logs and status pages, or None")
-    return None if why is None else str(why)
+        raise AssertionError(f"{name}: choose({pressure}, {_NOW}) raised {error!r}. It is called with every write, and "
+                             f"nothing is triggered then; answer an empty Choice if it does not know") from error
+    assert isinstance(choice, Choice), (
+        f"{name}: choose() answered {choice!r}; give a Choice, also to say that nothing is to be done")
+    why: Any = choice.why
+    assert isinstance(why, str) and why.strip(), (
+        f"{name}: choose() answered {choice!r}; its why is a sentence for logs and status pages: what was counted, of "
+        f"an empty choice which setting it lies below")
+    return None if choice.is_empty else choice.why
 
 
 def _in_a_sensor(policy: SensePolicy, name: str) -> None:

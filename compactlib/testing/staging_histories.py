@@ -1,4 +1,4 @@
-"""What a host does to a branch of the staging area, as values, and a check of the stores that it is built on.
+"""What a host does to a branch of a repository, as values, and a check of the stores that it is built on.
 
 >>> from compactlib.kv import MemoryStore
 >>> from compactlib.objects import MemoryObjects
@@ -18,11 +18,11 @@ from compactlib.errors import CompactlibError, MissingDependency
 from compactlib.kv.store import KVStore
 from compactlib.objects.store import ObjectStore
 from compactlib.outcome import Failed
-from compactlib.staging.area import StagingArea
 from compactlib.staging.branch import Branch
-from compactlib.staging.cleanup import TokenCleaner
 from compactlib.staging.committed_ranges import CommittedRanges
-from compactlib.staging.compactor import Compactor
+from compactlib.staging.options import StagingOptions
+from compactlib.staging.plan_policies import AlwaysPolicy
+from compactlib.staging.repository import Repository
 from compactlib.staging.rows import RangeFormat
 from compactlib.staging.split import SplitRule
 from compactlib.testing.examples import as_always, histories_of
@@ -70,11 +70,11 @@ class CleanTokens:
 
 
 @attrs.frozen
-class ReopenArea:
-    """Forget everything that is in memory, and open the area anew over new handles of the stores."""
+class ReopenRepository:
+    """Forget everything that is in memory, and open the repository anew over new handles of the stores."""
 
 
-StagingStep: TypeAlias = Write | Commit | ResetBranch | CompactBranch | CleanTokens | ReopenArea
+StagingStep: TypeAlias = Write | Commit | ResetBranch | CompactBranch | CleanTokens | ReopenRepository
 """One thing that a host does to a branch."""
 
 
@@ -83,7 +83,7 @@ def staging_steps() -> st.SearchStrategy[StagingStep]:
     values = st.sampled_from([b"", b"1", b"three"])
     writes = st.dictionaries(st.sampled_from(KEYS), values | st.none(), max_size=4)
     return st.one_of(st.builds(Write, writes), st.builds(Write, writes), st.just(CompactBranch()), st.just(Commit()),
-                     st.just(CleanTokens()), st.just(ResetBranch()), st.just(ReopenArea()))
+                     st.just(CleanTokens()), st.just(ResetBranch()), st.just(ReopenRepository()))
 
 
 def staging_histories(*, max_steps: int = 20) -> st.SearchStrategy[tuple[StagingStep, ...]]:
@@ -98,7 +98,7 @@ def staging_histories(*, max_steps: int = 20) -> st.SearchStrategy[tuple[Staging
 
 
 class StagingHistory:
-    """A real staging area with one branch that lives through steps, beside two plain dictionaries. Single-threaded.
+    """A real repository with one branch that lives through steps, beside two plain dictionaries. Single-threaded.
 
     Args:
         open_store: gives a handle of the key-value store, the same store each time.
@@ -120,18 +120,19 @@ class StagingHistory:
         self._format = range_format
         self._opened = 0
         self._open()
-        self._area.create_branch(_MAIN)
+        self._repository.create_branch(_MAIN)
 
     def _open(self) -> None:
         self._opened += 1
         committed = CommittedRanges(self._open_objects(), rule=SplitRule(raggedness=3), clock=self._clock,
                                     range_format=self._format)
-        self._area = StagingArea(self._open_store(), committed, clock=self._clock, random=random.Random(self._opened))
+        self._repository = Repository(self._open_store(), committed, clock=self._clock, rng=random.Random(self._opened),
+                                      options=StagingOptions(grace_seconds=0))
 
     @property
     def branch(self) -> Branch:
         """The branch."""
-        return self._area.branch(_MAIN)
+        return self._repository.branch(_MAIN)
 
     def step(self, step: StagingStep) -> None:
         """Carry out one step, and compare everything that can be read.
@@ -151,10 +152,10 @@ class StagingHistory:
                     outcome = self.branch.reset()
                     self.now = dict(self.head)
                 case CompactBranch():
-                    outcome = Compactor(self._area.context, window_seconds=0).compact(_MAIN, force=True)
+                    outcome = self._repository.compact(branch=_MAIN, policy=AlwaysPolicy(window_seconds=0))
                 case CleanTokens():
-                    outcome = TokenCleaner(self._area.context, grace_seconds=0).run()
-                case ReopenArea():
+                    outcome = self._repository.reclaim()
+                case ReopenRepository():
                     self._open()
         except CompactlibError as error:
             raise AssertionError(f"{step} ended in {error!r}, though nothing was wrong") from error
@@ -172,7 +173,7 @@ class StagingHistory:
         committed = {key: record.data for key, record in self.branch.head().records()}
         assert committed == self.head, (
             f"after {after} HEAD holds {_few(committed)}, and {_few(self.head)} was committed")
-        self._area.audit()
+        self._repository.audit()
 
     def _write(self, items: Mapping[bytes, bytes | None]) -> None:
         puts = {key: value for key, value in items.items() if value is not None}
@@ -183,7 +184,7 @@ class StagingHistory:
 
 def check_staging_backend(make_store: Callable[[], KVStore], make_objects: Callable[[], ObjectStore], *,
                           range_format: RangeFormat | None = None, max_examples: int = 50) -> None:
-    """Try stores of your own, or a file format, under a staging area that lives through random histories.
+    """Try stores of your own, or a file format, under a repository that lives through random histories.
 
     Whatever is written, committed, compacted and cleaned up, the branch must hold what a dictionary holds. This finds
     what is wrong with stores together; `check_kv_store`, `check_object_store` and `check_range_format` say more clearly
@@ -211,7 +212,7 @@ def check_staging_backend(make_store: Callable[[], KVStore], make_objects: Calla
         except Exception as error:
             told = str(error) if isinstance(error, AssertionError) else f"a step ended in {error!r}"
             raise AssertionError(
-                f"{told}. The stores do not keep what the staging area was promised; try each one alone with "
+                f"{told}. The stores do not keep what the repository was promised; try each one alone with "
                 f"check_kv_store, check_object_store, check_range_format") from error
         finally:
             store.close()

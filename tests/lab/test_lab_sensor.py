@@ -61,7 +61,7 @@ def test_the_sooner_a_branch_is_compacted_the_less_listings_pass_over(trace: Csv
 def test_the_policys_reason_is_kept(trace: CsvTrace) -> None:
     report = replay_sensor(trace, AnyOf((ListingCostPolicy(500),)), BASE)
     assert report.compactions == len(report.reasons) > 1
-    assert "listings passed over" in report.reasons[0]
+    assert "tombstones passed over by listings" in report.reasons[0]
     assert report.read_amplification > 1
     assert "compactions" in repr(report)
 

@@ -10,8 +10,8 @@ from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore
 from compactlib.lab import DELETE, PUT, READ, SensorReplay, SensorSettings
 from compactlib.objects import MemoryObjects
-from compactlib.outcome import Done
-from compactlib.staging import CommittedRanges, CompactionSensor, Compactor, StagingArea, Throttled
+from compactlib.outcome import Done, Skipped
+from compactlib.staging import AlwaysPolicy, CommittedRanges, CompactionSensor, Repository
 from compactlib.staging.policy import AnyOf, DeletesPolicy, ListingCostPolicy, SealedTokensPolicy, SensePolicy
 
 KEYS, BASE, PAGE = 60, 40, 7
@@ -30,12 +30,11 @@ def test_a_trigger_in_the_lab_is_the_real_sensors_own(policy: SensePolicy, windo
     random = Random(str(policy))
     clock = ManualClock(1_700_000_000.0)
     sensor = CompactionSensor(policy)
-    area = StagingArea(MemoryStore(), CommittedRanges(MemoryObjects(clock=clock)), repository="lab", clock=clock,
-                       random=Random(1), events=sensor.events("lab"))
+    area = Repository(MemoryStore(), CommittedRanges(MemoryObjects(clock=clock)), name="lab", clock=clock,
+                      policy=AlwaysPolicy(window_seconds=window), rng=Random(1), events=sensor.events("lab"))
     main = area.create_branch("main")
     main.put_many({key_of(number): b"v" for number in range(BASE)})
     main.commit("what was there before")
-    compactor = Compactor(area.context, sensor=sensor, window_seconds=window)
     replay = SensorReplay(policy, SensorSettings(page_keys=PAGE, base_keys=BASE, window_seconds=window))
     outcomes: list[object] = []
     for step in range(700):
@@ -47,8 +46,8 @@ def test_a_trigger_in_the_lab_is_the_real_sensors_own(policy: SensePolicy, windo
         else:
             main.list(after=key_of(key - 1) if key else None, limit=PAGE)
         trigger = sensor.take()
-        outcome = None if trigger is None else compactor.compact("main")
-        assert isinstance(outcome, Done | Throttled | None)
+        outcome = None if trigger is None else area.compact()
+        assert isinstance(outcome, Done | Skipped | None)
         mine = replay.make(kind, key, 1, round(clock.now() * 1000))
         assert mine == (None if trigger is None else trigger.why), f"step {step}"
         assert replay.branch.sensor.pressure("lab", "main") == sensor.pressure("lab", "main"), f"step {step}"
@@ -57,6 +56,6 @@ def test_a_trigger_in_the_lab_is_the_real_sensors_own(policy: SensePolicy, windo
         clock.advance(1)
     total = replay.report("").total
     assert total.compactions == sum(isinstance(outcome, Done) for outcome in outcomes) >= 5
-    assert total.throttled == sum(isinstance(outcome, Throttled) for outcome in outcomes)
+    assert total.throttled == sum(isinstance(outcome, Skipped) for outcome in outcomes)
     assert (total.throttled > 0) == (window > 0)
     assert [record.key for record in main.list(limit=KEYS).entries] == [key_of(key) for key in replay.branch.live_keys]

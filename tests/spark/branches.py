@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from compactlib.staging import Record, StagingArea
+from compactlib.staging import Record, Repository
 from compactlib.staging.view import BranchView
 
 
-def seal(area: StagingArea, branch: str) -> None:
+def seal(area: Repository, branch: str) -> None:
     """Leave the staging token to the sealed ones, as a commit or a compaction that died has done."""
     token = area.context.tokens.issue(branch)
     area.context.branches.update(branch, lambda record: record.sealed_with(token))
@@ -21,7 +21,7 @@ def row_of(key: bytes, record: Record | None, state: str) -> dict[str, Any]:
             "value": None if record is None else record.data}
 
 
-def expected_rows(area: StagingArea, branch: str) -> list[dict[str, Any]]:
+def expected_rows(area: Repository, branch: str) -> list[dict[str, Any]]:
     """Every row, tombstones included: the branch's own listing and one look at each key; states from one read each."""
     context = area.context
     view = BranchView.of(context, branch, context.branches.read(branch).record)

@@ -18,7 +18,7 @@ from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.outcome import Done
 from compactlib.rewrite import RewriteFailure
 from compactlib.spark.staging_merge import StagingMerge
-from compactlib.staging import CommittedRanges, Compactor, SplitRule, StagingArea
+from compactlib.staging import CommittedRanges, Repository, SplitRule
 from compactlib.staging.errors import DamagedRange
 from compactlib.staging.model import Change, Record
 from compactlib.staging.parquet import ParquetFormat
@@ -80,7 +80,7 @@ def test_the_ids_and_counts_are_those_of_one_machine(spark: SparkSession, tmp_pa
 def test_a_compactor_runs_its_rewrite_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     open_objects = functools.partial(LocalObjects, tmp_path)
     committed = CommittedRanges(open_objects(), rule=SplitRule(raggedness=20), range_format=ParquetFormat())
-    area = StagingArea(MemoryStore(), committed)
+    area = Repository(MemoryStore(), committed)
     main = area.create_branch("main")
     for number in range(200):
         main.put(key(number), b"%d" % number)
@@ -89,7 +89,7 @@ def test_a_compactor_runs_its_rewrite_on_spark(spark: SparkSession, tmp_path: Pa
         main.delete(key(number))
     main.put(key(500), b"new")
     before = [(one.kind, one.key) for one in main.differences()]
-    outcome = Compactor(area.context, executor=StagingMerge(spark, committed, open_objects)).compact("main")
+    outcome = area.compact(executor=StagingMerge(spark, committed, open_objects))
     assert isinstance(outcome, Done)
     assert [(one.kind, one.key) for one in main.differences()] == before
     assert len(before) == 41

@@ -27,22 +27,22 @@ from compactlib.staging import (
     BranchNotFound,
     CommitNotFound,
     CommittedRanges,
-    Compactor,
     DamagedRange,
     MetaRangeNotFound,
     PlainFormat,
+    Repository,
     SplitRule,
-    StagingArea,
 )
 from compactlib.staging.parquet import ParquetFormat
 from compactlib.staging.rows import RangeFormat
 from tests.spark.branches import expected_rows, row_of, seal
+from tests.staging.world import NOW
 
 SMALL_RANGES = SplitRule(raggedness=4)
 
 
-def memory_area(range_format: RangeFormat | None = None, rule: SplitRule = SMALL_RANGES) -> StagingArea:
-    area = StagingArea(MemoryStore(), CommittedRanges(MemoryObjects(), rule=rule, range_format=range_format))
+def memory_area(range_format: RangeFormat | None = None, rule: SplitRule = SMALL_RANGES) -> Repository:
+    area = Repository(MemoryStore(), CommittedRanges(MemoryObjects(), rule=rule, range_format=range_format))
     area.create_branch("main")
     return area
 
@@ -52,7 +52,7 @@ def options(**asked: Any) -> StagingSourceOptions:
     return StagingSourceOptions(path="unused", **given)
 
 
-def rows(area: StagingArea, wanted: StagingSourceOptions, parts: list[BranchPart] | None = None,
+def rows(area: Repository, wanted: StagingSourceOptions, parts: list[BranchPart] | None = None,
          ) -> list[dict[str, Any]]:
     planned = plan_parts(area, wanted) if parts is None else parts
     return [row for part in planned for batch in read_part(area, part, wanted) for row in batch.to_pylist()]
@@ -62,7 +62,7 @@ def without(found: list[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name not in names} for row in found]
 
 
-def fill(area: StagingArea, low: int, high: int, value: bytes = b"value") -> None:
+def fill(area: Repository, low: int, high: int, value: bytes = b"value") -> None:
     area.branch("main").put_many({key(number): value + b" %d" % number for number in range(low, high)})
 
 
@@ -71,7 +71,7 @@ def key(number: int) -> bytes:
 
 
 @pytest.fixture(params=["plain", "parquet"])
-def area(request: pytest.FixtureRequest) -> StagingArea:
+def area(request: pytest.FixtureRequest) -> Repository:
     """A commit, a compaction above it that changed, added and removed, a sealed token and a staging token."""
     area = memory_area(PlainFormat() if request.param == "plain" else ParquetFormat())
     main = area.branch("main")
@@ -80,7 +80,7 @@ def area(request: pytest.FixtureRequest) -> StagingArea:
     fill(area, 10, 14, b"compacted")
     main.delete_many([key(number) for number in range(20, 24)])
     main.put(b"path/00020x", b"only compacted")
-    assert isinstance(Compactor(area.context).compact("main"), Done)
+    assert isinstance(area.compact(), Done)
     fill(area, 30, 33, b"sealed")
     main.delete_many([key(number) for number in (33, 34, 35)])
     seal(area, "main")
@@ -92,23 +92,23 @@ def area(request: pytest.FixtureRequest) -> StagingArea:
 
 
 class TestRows:
-    def test_they_are_what_the_branch_answers(self, area: StagingArea) -> None:
+    def test_they_are_what_the_branch_answers(self, area: Repository) -> None:
         found = rows(area, options())
         assert found == expected_rows(area, "main")
         assert {row["state"] for row in found} == {"committed", "compacted", "sealed", "staged"}
         assert [row["key"] for row in found if row["deleted"]] == list(map(key, (0, 30, 35)))
 
-    def test_without_tombstones_they_are_the_listing(self, area: StagingArea) -> None:
+    def test_without_tombstones_they_are_the_listing(self, area: Repository) -> None:
         found = rows(area, options(tombstones=False))
         assert [(row["key"], row["identity"], row["value"]) for row in found] == [
             (entry.key, entry.record.identity, entry.record.data) for entry in area.branch("main").entries()
             if entry.record is not None]
         assert found == without([row for row in expected_rows(area, "main") if not row["deleted"]], "deleted")
 
-    def test_without_values(self, area: StagingArea) -> None:
+    def test_without_values(self, area: Repository) -> None:
         assert rows(area, options(payload=False)) == without(expected_rows(area, "main"), "value")
 
-    def test_head_and_a_commit_are_committed(self, area: StagingArea) -> None:
+    def test_head_and_a_commit_are_committed(self, area: Repository) -> None:
         commit = area.branch("main").status().commit_id
         assert commit is not None
         wanted = without([row_of(name, record, "committed") for name, record in area.at(commit).records()], "deleted")
@@ -151,7 +151,7 @@ class TestRows:
 
 
 class TestParts:
-    def test_one_for_each_range_or_for_several_small_ones(self, area: StagingArea) -> None:
+    def test_one_for_each_range_or_for_several_small_ones(self, area: Repository) -> None:
         base = area.branch("main").status().compacted_metarange_id
         ranges = area.context.committed.ranges_of(base)
         parts = plan_parts(area, options())
@@ -161,7 +161,7 @@ class TestParts:
         assert [each.entry for each in whole.ranges] == list(ranges)
         assert whole.size_bytes == sum(entry.size_bytes for entry in ranges)
 
-    def test_they_cover_every_key_once(self, area: StagingArea) -> None:
+    def test_they_cover_every_key_once(self, area: Repository) -> None:
         parts = plan_parts(area, options())
         assert [part.keys.first for part in parts] == [b"", *(part.keys.behind for part in parts[:-1])]
         assert parts[-1].keys.behind is None
@@ -183,7 +183,7 @@ class TestParts:
         ({"prefix": "path/0002", "first": "zz"}, KeyRange(first=b"zz", behind=b"path/0003")),
         ({}, KeyRange()),
     ])
-    def test_a_part_of_the_keys_reads_their_ranges_only(self, area: StagingArea, asked: dict[str, str],
+    def test_a_part_of_the_keys_reads_their_ranges_only(self, area: Repository, asked: dict[str, str],
                                                        keys: KeyRange) -> None:
         given = StagingSourceOptions.parse({"path": "p", "kv": "k", "branch": "main", **asked})
         assert given.keys == keys
@@ -207,7 +207,7 @@ def steps(draw: st.DrawFn) -> list[tuple[str, int]]:
 def test_any_branch_reads_as_its_own_listing(done: list[tuple[str, int]], low: int, high: int, part_bytes: int,
                                              parquet: bool) -> None:
     area = memory_area(ParquetFormat() if parquet else None)
-    main, compactor = area.branch("main"), Compactor(area.context, window_seconds=0)
+    main = area.branch("main")
     for place, (kind, number) in enumerate(done):
         if kind == "put":
             main.put(key(number), b"%d" % (place % 3))
@@ -216,7 +216,7 @@ def test_any_branch_reads_as_its_own_listing(done: list[tuple[str, int]], low: i
         elif kind == "commit":
             main.commit("some")
         elif kind == "compact":
-            compactor.compact("main")
+            area.compact(policy=NOW)
         elif kind == "seal":
             seal(area, "main")
         else:
@@ -229,33 +229,33 @@ def test_any_branch_reads_as_its_own_listing(done: list[tuple[str, int]], low: i
     keys = KeyRange(first=key(low), behind=key(high))
     assert rows(area, options(keys=keys, partition_bytes=part_bytes)) == [
         row for row in wanted if key(low) <= row["key"] < key(high)]
-    assert compactor.plan("main").view.tombstones == sum(row["deleted"] for row in wanted)
+    assert area.plan().view.tombstones == sum(row["deleted"] for row in wanted)
 
 
 class TestWhileTheBranchIsUsed:
-    def test_what_is_staged_later_may_be_seen(self, area: StagingArea) -> None:
+    def test_what_is_staged_later_may_be_seen(self, area: Repository) -> None:
         planned = plan_parts(area, options())
         area.branch("main").put(b"path/00001", b"later")
         assert rows(area, options(), planned) == expected_rows(area, "main")
 
-    def test_a_seal_does_not_matter(self, area: StagingArea) -> None:
+    def test_a_seal_does_not_matter(self, area: Repository) -> None:
         planned, before = plan_parts(area, options()), expected_rows(area, "main")
         seal(area, "main")
         area.branch("main").put(b"path/00001", b"later")
         assert rows(area, options(), planned) == before
 
     @pytest.mark.parametrize("what", ["commit", "reset", "compact"])
-    def test_new_layers_make_the_plan_stale(self, area: StagingArea, what: str) -> None:
+    def test_new_layers_make_the_plan_stale(self, area: Repository, what: str) -> None:
         planned = plan_parts(area, options())
         if what == "compact":
-            assert isinstance(Compactor(area.context, window_seconds=0).compact("main"), Done)
+            assert isinstance(area.compact(policy=NOW), Done)
         else:
             assert isinstance(getattr(area.branch("main"), what)(*["more"] * (what == "commit")), Done)
         with pytest.raises(Stale, match="load the branch again"):
             rows(area, options(), planned)
         assert rows(area, options()) == expected_rows(area, "main")
 
-    def test_ranges_collected_meanwhile_are_stale_too(self, area: StagingArea) -> None:
+    def test_ranges_collected_meanwhile_are_stale_too(self, area: Repository) -> None:
         planned = plan_parts(area, options())
         area.branch("main").reset()
         committed = area.context.committed
@@ -263,17 +263,17 @@ class TestWhileTheBranchIsUsed:
         kept = {entry.range_id for entry in committed.ranges_of(area.at("main").metarange_id)}
         for stored in [stored for stored in committed.list_ranges() if stored.id not in kept]:
             committed.files.objects.delete(f"ranges/{stored.id}")
-        fresh = StagingArea(area.context.store, CommittedRanges(committed.files.objects))
+        fresh = Repository(area.context.store, CommittedRanges(committed.files.objects))
         with pytest.raises(Stale):
             rows(fresh, options(), planned)
 
-    def test_a_lost_range_is_not(self, area: StagingArea) -> None:
+    def test_a_lost_range_is_not(self, area: Repository) -> None:
         committed = area.context.committed
         assert isinstance(committed, CommittedRanges)
         planned = plan_parts(area, options())
         lost = planned[1].ranges[0].entry.range_id
         committed.files.objects.delete(f"ranges/{lost}")
-        fresh = StagingArea(area.context.store, CommittedRanges(committed.files.objects))
+        fresh = Repository(area.context.store, CommittedRanges(committed.files.objects))
         with pytest.raises(NotFound, match=lost):
             rows(fresh, options(), planned)
 
@@ -353,10 +353,10 @@ class _Opened:
     def __init__(self, folder: Path | str) -> None:
         self._folder = Path(folder)
 
-    def __enter__(self) -> StagingArea:
+    def __enter__(self) -> Repository:
         self._store = SqliteStore(self._folder / "kv.sqlite", synchronous="normal")
         objects = LocalObjects(self._folder / "ranges")
-        return StagingArea(self._store, CommittedRanges(objects, rule=SMALL_RANGES))
+        return Repository(self._store, CommittedRanges(objects, rule=SMALL_RANGES))
 
     def __exit__(self, *_: object) -> None:
         self._store.close()

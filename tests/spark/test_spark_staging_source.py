@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.spark import register
-from compactlib.staging import CommittedRanges, Compactor, SplitRule, StagingArea
+from compactlib.staging import CommittedRanges, Repository, SplitRule
 from tests.spark.branches import expected_rows, seal
 
 pytestmark = pytest.mark.spark
@@ -25,27 +25,27 @@ OPENER = """
 from contextlib import closing, contextmanager
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
-from compactlib.staging import CommittedRanges, StagingArea
+from compactlib.staging import CommittedRanges, Repository
 
 @contextmanager
 def open_area(folder):
     with closing(SqliteStore(folder + "/kv.sqlite", create=False)) as store:
-        yield StagingArea(store, CommittedRanges(LocalObjects(folder + "/ranges")))
+        yield Repository(store, CommittedRanges(LocalObjects(folder + "/ranges")))
 """
 
 
 @pytest.fixture
-def area(tmp_path: Path) -> Iterator[StagingArea]:
+def area(tmp_path: Path) -> Iterator[Repository]:
     """Commits, a compaction, a sealed token and a staging token; three ranges."""
     with closing(SqliteStore(tmp_path / "kv.sqlite", synchronous="normal")) as store:
         objects = LocalObjects(tmp_path / "ranges")
-        area = StagingArea(store, CommittedRanges(objects, rule=SplitRule(max_bytes=5 << 10)))
+        area = Repository(store, CommittedRanges(objects, rule=SplitRule(max_bytes=5 << 10)))
         main = area.create_branch("main")
         main.put_many({b"%s/%02d" % (folder, number): bytes(1 << 10) for folder in (b"a", b"b", b"c")
                        for number in range(4)})
         main.commit("first")
         main.put(b"a/00", b"compacted")
-        Compactor(area.context).compact("main")
+        area.compact()
         main.delete_many([b"a/01", b"c/02"])
         main.put(b"b/00", b"sealed")
         seal(area, "main")
@@ -66,7 +66,7 @@ def rows(frame: DataFrame) -> list[dict[str, Any]]:
             for row in sorted(frame.collect(), key=lambda row: row["key"])]
 
 
-def test_rows_columns_and_partitions(spark: SparkSession, tmp_path: Path, area: StagingArea) -> None:
+def test_rows_columns_and_partitions(spark: SparkSession, tmp_path: Path, area: Repository) -> None:
     frame = load(spark, tmp_path, branch="main", tombstones="true", partition_bytes="1")
     assert [(field.name, field.dataType.simpleString()) for field in frame.schema.fields] == [
         ("key", "binary"), ("identity", "binary"), ("length", "bigint"), ("state", "string"), ("deleted", "boolean"),
@@ -80,24 +80,24 @@ def test_rows_columns_and_partitions(spark: SparkSession, tmp_path: Path, area: 
     assert narrow.columns == ["key", "identity", "length", "state"]
 
 
-def test_head(spark: SparkSession, tmp_path: Path, area: StagingArea) -> None:
+def test_head(spark: SparkSession, tmp_path: Path, area: Repository) -> None:
     found = rows(load(spark, tmp_path, at="main"))
     assert [(row["key"], row["value"]) for row in found] == [
         (key, record.data) for key, record in area.at("main").records()]
 
 
-def test_tombstones_of_each_prefix_in_sql(spark: SparkSession, tmp_path: Path, area: StagingArea) -> None:
+def test_tombstones_of_each_prefix_in_sql(spark: SparkSession, tmp_path: Path, area: Repository) -> None:
     load(spark, tmp_path, branch="main", tombstones="true", payload="false").createOrReplaceTempView("branch_rows")
     try:
         found = {row["prefix"]: row["tombstones"] for row in spark.sql(TOMBSTONES).collect()}
     finally:
         spark.catalog.dropTempView("branch_rows")
-    assert sum(found.values()) == Compactor(area.context).plan("main").view.tombstones
+    assert sum(found.values()) == area.plan().view.tombstones
     assert found == {f"{prefix}": area.branch("main").list(prefix=f"{prefix}/".encode()).tombstones
                      for prefix in "abcd"} == {"a": 1, "b": 0, "c": 2, "d": 0}
 
 
-def test_stores_that_a_function_opens(spark: SparkSession, tmp_path: Path, area: StagingArea) -> None:
+def test_stores_that_a_function_opens(spark: SparkSession, tmp_path: Path, area: Repository) -> None:
     module = tmp_path / "opens_a_branch.py"
     module.write_text(OPENER)
     spark.addArtifacts(str(module), pyfile=True)
@@ -105,7 +105,7 @@ def test_stores_that_a_function_opens(spark: SparkSession, tmp_path: Path, area:
     assert rows(frame) == expected_rows(area, "main")
 
 
-def test_a_frame_is_stale_once_the_branch_has_other_layers(spark: SparkSession, tmp_path: Path, area: StagingArea,
+def test_a_frame_is_stale_once_the_branch_has_other_layers(spark: SparkSession, tmp_path: Path, area: Repository,
                                                            ) -> None:
     frame = load(spark, tmp_path, branch="main")
     count = frame.count()

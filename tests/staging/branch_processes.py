@@ -21,12 +21,12 @@ from compactlib.outcome import Failed
 from compactlib.staging import (
     Branch,
     CommittedRanges,
-    Compactor,
     RecordNotFound,
-    StagingArea,
+    Repository,
     StagingOptions,
 )
 from compactlib.staging.cleanup import TokenCleaner
+from tests.staging.world import NOW
 
 WRITERS = 3
 KEYS_EACH = 4
@@ -93,15 +93,15 @@ def check_found(key: int, found: bytes | None, acknowledged: int, begun: int) ->
         assert not is_delete(version)
 
 
-def open_area(folder: Path, store: str, seed: int | None = None) -> tuple[KVStore, StagingArea]:
+def open_area(folder: Path, store: str, seed: int | None = None) -> tuple[KVStore, Repository]:
     """The area of a process; `store` is `sqlite` or the address of a PostgreSQL server."""
     kv: KVStore
     if store == "sqlite":
         kv = SqliteStore(folder / "state.sqlite", synchronous="normal", busy_seconds=60.0)
     else:
         kv = PostgresStore(store, table="eight_processes", busy_seconds=60.0)
-    return kv, StagingArea(kv, CommittedRanges(LocalObjects(folder / "objects")), options=_OPTIONS,
-                           random=None if seed is None else random.Random(seed))
+    return kv, Repository(kv, CommittedRanges(LocalObjects(folder / "objects")), options=_OPTIONS,
+                           rng=None if seed is None else random.Random(seed))
 
 
 def until_done(act: Callable[[], object]) -> None:
@@ -149,7 +149,6 @@ def take_part(folder: Path, store: str, role: str, number: int, rounds: int) -> 
     kv, area = open_area(folder, store)
     main = area.branch("main")
     chance = random.Random(number)
-    compactor = Compactor(area.context, window_seconds=0)
     cleaner = TokenCleaner(area.context, grace_seconds=0)
     if role == "writer":
         write(main, page, number, rounds)
@@ -160,7 +159,7 @@ def take_part(folder: Path, store: str, role: str, number: int, rounds: int) -> 
         elif role == "committer":
             until_done(lambda: main.commit("by the committer"))
         elif role == "compactor":
-            until_done(lambda: compactor.compact("main"))
+            until_done(lambda: area.compact(policy=NOW))
         elif role == "cleaner":
             until_done(cleaner.run)
             until_done(lambda: main.put(b"r/%d" % chance.randrange(3), b"x"))

@@ -17,7 +17,6 @@ from compactlib.outcome import Done
 from compactlib.staging.cleanup import TokenCleaner
 from compactlib.staging.commit import CommitRequest, commit
 from compactlib.staging.committed_ranges import CommittedRanges
-from compactlib.staging.compactor import Compactor
 from compactlib.staging.conditional import write_if
 from compactlib.staging.context import StagingContext
 from compactlib.staging.diff_cache import DiffCache
@@ -35,6 +34,7 @@ from compactlib.staging.reset import reset, reset_key, reset_prefix
 from compactlib.staging.write import delete_many, put_many
 from compactlib.testing.interleave import Stage, SteppedObjects, SteppedStore
 from compactlib.testing.interleave_history import ABSENT, History, HistoryOperation
+from tests.staging.world import compact_now
 
 MAIN, SOURCE, REPOSITORY = "main", "source", "repo"
 A, B, K, M = b"a", b"b", b"k", b"m"
@@ -73,7 +73,7 @@ def context_over(store: Any, objects: Any, seed: int, *, clock: ManualClock | No
     random = Random(seed)
     used = ManualClock(1000.0) if clock is None else clock
     committed = CommittedRanges(objects, clock=used, new_name=lambda: f"{random.getrandbits(64):016x}")
-    return StagingContext.over(store, committed, REPOSITORY, options=options, clock=used, random=random,
+    return StagingContext.over(store, committed, REPOSITORY, options=options, clock=used, rng=random,
                                events=StagingEvents(), observer=Observer() if observer is None else observer)
 
 
@@ -119,7 +119,7 @@ def prepare(setup: str) -> Prepared:
         initial[K] = b"1"
     elif setup == "garbage":
         put_many(context, MAIN, {K: b"0"})
-        assert isinstance(Compactor(context).compact(MAIN), Done)
+        assert isinstance(compact_now(context), Done)
         reset(context, MAIN)
         put_many(context, MAIN, {K: b"0"})
         initial[K] = b"0"
@@ -130,7 +130,7 @@ def prepare(setup: str) -> Prepared:
     elif setup == "compacted":
         put_many(context, MAIN, {K: b"0"})
         delete_many(context, MAIN, [A])
-        assert isinstance(Compactor(context).compact(MAIN), Done)
+        assert isinstance(compact_now(context), Done)
         initial = {B: b"2", K: b"0"}
     elif setup == "committed":
         initial[K] = b"0"
@@ -265,11 +265,12 @@ def op_commit(world: World, actor: str, noted: HistoryOperation) -> Any:
 
 
 def op_compact(world: World, actor: str, noted: HistoryOperation) -> Any:
-    return Compactor(world.contexts[actor], window_seconds=0).compact(MAIN)
+    return compact_now(world.contexts[actor])
 
 
 def op_compact_keeping(world: World, actor: str, noted: HistoryOperation) -> Any:
-    return Compactor(world.contexts[actor], window_seconds=0, on_new_sealed="keep").compact(MAIN)
+    context = world.contexts[actor]
+    return compact_now(attrs.evolve(context, options=attrs.evolve(context.options, on_new_sealed="keep")))
 
 
 def op_cleanup(world: World, actor: str, noted: HistoryOperation) -> Any:

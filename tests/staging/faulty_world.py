@@ -12,7 +12,6 @@ from compactlib.objects import MemoryObjects
 from compactlib.outcome import Done, Failed
 from compactlib.staging.cleanup import TokenCleaner
 from compactlib.staging.commit import CommitRequest, commit
-from compactlib.staging.compactor import Compactor
 from compactlib.staging.conditional import write_if
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import DirtyBranch, PreconditionFailed
@@ -27,6 +26,7 @@ from compactlib.testing import FaultyStore, KVFault, KVOperation
 from compactlib.testing.faults import Crash, Fault
 from compactlib.testing.objects_faults import FaultyObjects, ObjectRequest
 from tests.staging.branch_world import MAIN, SOURCE, K, LoggedStore, cache_of, context_over, prepare
+from tests.staging.world import compact_now
 
 Contents = dict[bytes, bytes]
 
@@ -81,8 +81,8 @@ WORK: dict[str, tuple[str, Callable[[StagingContext], object]]] = {
     "put_if": ("clean", lambda context: write_if(context, MAIN, K, Record.of(b"I"), None)),
     "commit": ("sealed", lambda context: commit(context, MAIN, CommitRequest(message="c"))),
     "commit of a compaction": ("compacted", lambda context: commit(context, MAIN, CommitRequest(message="c"))),
-    "compact": ("sealed", lambda context: Compactor(context, window_seconds=0).compact(MAIN)),
-    "compact again": ("compacted and staged", lambda context: Compactor(context, window_seconds=0).compact(MAIN)),
+    "compact": ("sealed", compact_now),
+    "compact again": ("compacted and staged", compact_now),
     "cleanup": ("dropped", lambda context: TokenCleaner(context, grace_seconds=0).run()),
     "sweep": ("dropped", lambda context: TokenCleaner(context, grace_seconds=0, orphan_seconds=0).sweep()),
     "collect": ("dropped", lambda context: collect_garbage(context, grace_seconds=0)),
@@ -155,9 +155,9 @@ def stores_for(name: str) -> tuple[LoggedStore, MemoryObjects, StagingContext]:
     if setup == "compacted and staged":
         put_many(behind, MAIN, {K: b"2"})
     if setup == "dropped":
-        assert isinstance(Compactor(behind, window_seconds=0).compact(MAIN), Done)
+        assert isinstance(compact_now(behind), Done)
         put_many(behind, MAIN, {b"x": b"1"})
-        assert isinstance(Compactor(behind, window_seconds=0).compact(MAIN), Done)
+        assert isinstance(compact_now(behind), Done)
         behind.tokens.issue(MAIN)  # an orphan
     return store, objects, behind
 

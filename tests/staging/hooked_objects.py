@@ -46,6 +46,9 @@ class HookedObjects:
         self._call("delete", key)
         self.inner.delete(key)
 
+    def available_bytes(self) -> int | None:
+        return self.inner.available_bytes()
+
     def audit(self) -> None:
         self.inner.audit()
 

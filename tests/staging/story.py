@@ -27,8 +27,8 @@ import attrs
 
 from compactlib.errors import CompactlibError
 from compactlib.kv import MemoryStore
-from compactlib.outcome import Done, Failed
-from compactlib.staging import AlreadyCommitted, CommitStats, LostRace, NoChanges, NothingToDo, Throttled
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.staging import AlreadyCommitted, CommitStats, LostRace, NoChanges
 from compactlib.staging.cleanup import TokenCleaner
 from compactlib.staging.model import Record
 from compactlib.staging.names import StagingToken
@@ -197,7 +197,7 @@ class Story:
         yield _told(world.area.branch(name).reset_prefix(prefix.encode()))
 
     def _compact(self, world: World, name: str) -> Iterator[str]:
-        yield _told(world.compactor.compact(name))
+        yield _told(world.area.compact(branch=name))
 
     def _clean(self, world: World) -> Iterator[str]:
         TokenCleaner(world.context, grace_seconds=0).run()
@@ -265,6 +265,7 @@ def _told(outcome: object) -> str:
             again = f", built {stats.rebuilds + 1} times" if stats.rebuilds else ""
             return f"committed +{stats.added} ~{stats.changed} -{stats.removed}{again}"
         return "done"
-    names = {NoChanges: "no changes", AlreadyCommitted: "already committed", LostRace: "lost the race",
-             NothingToDo: "nothing to do", Throttled: "throttled"}
+    if isinstance(outcome, Skipped) and "window_seconds" in outcome.reason:
+        return "throttled"
+    names = {NoChanges: "no changes", AlreadyCommitted: "already committed", LostRace: "lost the race"}
     return names.get(type(outcome), "nothing to do")

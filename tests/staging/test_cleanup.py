@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from compactlib.budget import Budget
-from compactlib.errors import InvalidInput
+from compactlib.errors import BudgetSpent, InvalidInput
 from compactlib.kv import MemoryStore, StoreFailed
 from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
@@ -69,7 +69,7 @@ def test_a_token_stays_for_the_grace_period() -> None:
     world.clock.advance(59.9)
     outcome = cleaner.run()
     assert isinstance(outcome, Skipped)
-    assert "1 wait" in outcome.reason
+    assert "1 dropped tokens wait until they are older than grace_seconds=60" in outcome.reason
     assert entries(world, token) == 3
     world.clock.advance(0.1)
     assert stats_of(cleaner.run()).tokens_removed == 1
@@ -157,8 +157,10 @@ def test_a_budget_ends_a_pass_and_the_next_one_goes_on() -> None:
     first, second = dropped_token(world, 3), dropped_token(world, 3)
     budget = Budget()
     budget.cancel()
-    stats = stats_of(TokenCleaner(world.context, grace_seconds=0).run(budget=budget))
-    assert stats.stopped
+    outcome = TokenCleaner(world.context, grace_seconds=0).run(budget=budget)
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, BudgetSpent)
+    assert outcome.changed == "no"
     assert entries(world, first) + entries(world, second) == 6
     assert stats_of(TokenCleaner(world.context, grace_seconds=0).run()).tokens_removed == 2
 

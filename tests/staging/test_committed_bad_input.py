@@ -238,19 +238,46 @@ def test_a_second_read_comes_from_the_cache() -> None:
     assert layer.cache_stats().hits > 0
 
 
+def live(*metaranges: MetaRangeId) -> LiveMetaRanges:
+    return LiveMetaRanges(needed=frozenset(metaranges))
+
+
 @both_formats
 def test_verify_finds_what_is_sealed_but_wrong(range_format: RangeFormat) -> None:
     objects = MemoryObjects()
     layer = committed(objects, range_format=range_format)
     base = written(layer, CONTENT)
-    assert layer.verify(base).records == len(CONTENT)
-    assert layer.verify(None).to_dicts() == [{"ranges": 0, "records": 0, "size_bytes": 0}]
+    sound = layer.verify(live(base))
+    assert (sound.is_sound, sound.records, sound.findings) == (True, len(CONTENT), ())
+    assert layer.verify(LiveMetaRanges()).records == 0
     entry = next(entry for entry in layer.ranges_of(base) if entry.count > 2)
     records = [(key, CONTENT[key]) for key in CONTENT if entry.min_key <= key <= entry.max_key]
     wrong = [(key, Record(record.identity, b"wrong")) for key, record in records]
     replace(objects, f"ranges/{entry.range_id}", range_format.encode(range_format.rows(wrong), entry.range_id))
-    with pytest.raises(DamagedRange):
-        layer.verify(base)
+    found = layer.verify(live(base))
+    assert {(finding.kind, finding.place) for finding in found.findings} == {("damage", f"ranges/{entry.range_id}")}
+    assert all(isinstance(finding.error, DamagedRange) for finding in found.findings)
+    assert not found.is_sound
+
+
+def test_verify_reads_each_range_once_and_lists_what_is_missing() -> None:
+    objects = MemoryObjects()
+    layer = committed(objects)
+    base = written(layer, CONTENT)
+    more = layer.apply(base, [(b"zzzz", Record.of(b"1"))]).metarange_id
+    both = layer.verify(live(base, more))
+    entries = {entry.range_id: entry.count for each in (base, more) for entry in layer.ranges_of(each)}
+    assert (both.is_sound, both.records) == (True, sum(entries.values()))
+    objects.delete(f"metaranges/{base}")
+    first = layer.ranges_of(more)[0].range_id
+    objects.delete(f"ranges/{first}")
+    found = layer.verify(live(base, more))
+    assert {(each.kind, each.place) for each in found.findings} == {
+        ("missing", f"metaranges/{base}"), ("missing", f"ranges/{first}")}
+    assert not found.is_sound
+    history = layer.verify(LiveMetaRanges(history=frozenset({base})))
+    assert [each.kind for each in history.findings] == ["orphan"]
+    assert history.is_sound
 
 
 def test_verify_finds_unsorted_keys_and_cuts_that_are_none() -> None:
@@ -265,5 +292,5 @@ def test_verify_finds_unsorted_keys_and_cuts_that_are_none() -> None:
         entry = RangeEntry(range_id, rows.key(0), rows.key(len(rows) - 1), len(rows), rows.size_bytes)
         metarange_id, data = MetaRange(rule, (entry,)).encode()
         objects.create(f"metaranges/{metarange_id}", data)
-        with pytest.raises(DamagedRange):
-            layer.verify(metarange_id)
+        (finding,) = layer.verify(live(metarange_id)).findings
+        assert isinstance(finding.error, DamagedRange)

@@ -14,7 +14,7 @@ from compactlib.files import Files
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectExists, StoreFailed
 from compactlib.observe import RecordingObserver
 from compactlib.staging.committed_ranges import CommittedRanges
-from compactlib.staging.model import Change, MetaRangeId, Record
+from compactlib.staging.model import Change, LiveMetaRanges, MetaRangeId, Record
 from compactlib.staging.rows import RangeFormat
 from compactlib.staging.split import SplitRule
 from compactlib.testing import RecordingFiles, explore, record
@@ -140,7 +140,7 @@ def test_after_a_crash_of_the_disk_every_metarange_is_whole(tmp_path: Path) -> N
         assert there >= set(acknowledged)
         for metarange_id in there:
             assert dict(layer.scan(metarange_id)) == contents[metarange_id]
-            layer.verify(metarange_id)
+            assert layer.verify(LiveMetaRanges(needed=frozenset({metarange_id}))).is_sound
         again = layer.apply(written(layer, base), sorted(changes.items()))
         assert dict(layer.scan(again.metarange_id)) == changed(base, changes)
 

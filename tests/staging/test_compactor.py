@@ -1,4 +1,4 @@
-"""The compactor: races, plans, budgets, executors, what it answers and tells."""
+"""Compactions of a branch: races, plans, budgets, executors, what they answer and tell."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from compactlib.errors import BudgetSpent, InvalidInput
 from compactlib.kv import MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.observe import RecordingObserver
-from compactlib.outcome import Done, Failed
+from compactlib.outcome import Done, Failed, Skipped
 from compactlib.process_executor import ProcessExecutor
 from compactlib.rewrite import Executor, LocalExecutor
-from compactlib.staging import BranchNotFound, CommittedRanges, SplitRule, StagingArea, StagingOptions
+from compactlib.staging import BranchNotFound, CommittedRanges, CostPolicy, Repository, SplitRule, StagingOptions
 from compactlib.staging.compaction_outcome import LostRace
-from compactlib.staging.compactor import Compactor
-from compactlib.staging.plan import CostPolicy
 from compactlib.staging.record import MAX_SEALED_TOKENS
 from compactlib.testing import FaultyStore, KVFault, KVOperation
 from tests.staging.stores_in_files import FileStores
 from tests.staging.test_vectors_compaction import compacted, seen, sigma, values
-from tests.staging.world import World
+from tests.staging.world import NOW, World
 
 
 class Meanwhile:
@@ -33,7 +31,7 @@ class Meanwhile:
     def __init__(self, world: World) -> None:
         self.world = world
 
-    def during(self, act: object, compactor: Compactor) -> object:
+    def during(self, act: object, repository: Repository) -> object:
         apply = self.world.committed.apply
 
         def applied(*args: object, **options: object) -> object:
@@ -44,7 +42,7 @@ class Meanwhile:
 
         self.world.committed.apply = applied  # type: ignore[method-assign, assignment]
         try:
-            return compactor.compact("main", force=True)
+            return repository.compact(policy=NOW)
         finally:
             self.world.committed.apply = apply  # type: ignore[method-assign]
 
@@ -56,11 +54,11 @@ def test_new_sealed_tokens_make_it_give_way_or_stay_in_front() -> None:
         branch.put(b"e", b"5")
         world.context.branches.update("main", lambda record: record.sealed_with(world.context.tokens.issue("main")))
 
-    outcome = Meanwhile(world).during(seal, world.compactor)
+    outcome = Meanwhile(world).during(seal, world.area)
     assert isinstance(outcome, LostRace)
     assert outcome.step == "swap"
     assert len(branch.record().sealed_tokens) == 2
-    kept = Meanwhile(world).during(seal, Compactor(world.context, on_new_sealed="keep"))
+    kept = Meanwhile(world).during(seal, world.another_area(StagingOptions(on_new_sealed="keep")))
     assert isinstance(kept, Done)
     assert (kept.stats.sealed_before, kept.stats.sealed_after) == (2, 1)
     assert values(branch) == {b"b": b"2", b"c": b"3", b"e": b"5"}
@@ -85,7 +83,7 @@ def test_it_gives_way_to_everybody(what: str) -> None:
             if what == "recreate":
                 world.area.create_branch("main", "other").put(b"z", b"9")
 
-    outcome = Meanwhile(world).during(act, world.compactor)
+    outcome = Meanwhile(world).during(act, world.another_area())
     assert isinstance(outcome, LostRace), outcome
     if what != "delete":
         expected = {"commit": {b"b": b"2", b"c": b"3"}, "compact": {b"b": b"2", b"c": b"3"},
@@ -114,7 +112,7 @@ def test_the_loser_of_two_seals_leaves_no_token_behind() -> None:
     world.branch({"a": "1"}).put(b"c", b"3")
     registered = len(list(world.context.tokens.registered()))
     losing.append(True)
-    outcome = world.compactor.compact("main", force=True)
+    outcome = world.area.compact(policy=NOW)
     losing.clear()
     assert isinstance(outcome, LostRace)
     assert outcome.step == "seal"
@@ -131,31 +129,42 @@ def test_a_plan_says_what_there_is_to_gain_and_changes_nothing() -> None:
     branch.delete_many([b"key%04d" % number for number in range(100, 200)])
     branch.put(b"key0150", b"back")
     before = branch.record()
-    plan = world.compactor.plan("main")
+    plan = world.area.plan()
     assert branch.record() == before
-    assert plan.would_run
-    assert (plan.tombstones_gone, plan.first_page_gain, plan.view.puts) == (99, 50, 1)
-    assert (plan.token_reads_before, plan.token_reads_after) == (1, 1)
+    assert not plan.is_empty
+    assert (plan.view.tombstones, plan.view.longest_run, plan.view.puts) == (99, 50, 1)
     stats = compacted(world)
-    assert plan.ranges_written >= stats.applied.ranges_read >= 1
+    assert plan.view.ranges_touched >= stats.applied.ranges_read >= 1
+    assert plan.bytes_to_copy == plan.bytes_needed
+    assert plan.bytes_to_copy is not None
+    assert plan.bytes_to_copy >= stats.applied.bytes_written > 0
+    assert (plan.bytes_freed, plan.is_exact, plan.bytes_available) == (None, False, None)
     assert plan.view.ranges == stats.applied.ranges_read + stats.applied.ranges_reused
     assert "99 tombstones, at most 50 in a row" in repr(plan)
     assert "requests for a key that is not staged" in str(plan)
     assert "<table" in plan._repr_html_()
-    again = world.compactor.plan("main")
-    assert not again.would_run
-    assert again.view.window_ends_at == world.clock.now() + 300
+    again = world.area.plan()
+    assert again.is_empty
+    assert again.why == "nothing to compact: 0 entries are staged, and 0 tokens are sealed"
+    assert (again.bytes_to_copy, again.bytes_freed, again.is_exact) == (0, 0, True)
+    branch.delete(b"key0000")
+    throttled = world.area.plan()
+    assert throttled.is_empty
+    assert f"at {world.clock.now() + 300:.3f}" in throttled.why
+    assert "window_seconds" in throttled.why
     world.clock.advance(301)
-    assert world.compactor.plan("main").why == "nothing is staged"
+    assert not world.area.plan().is_empty
 
 
 def test_a_plan_looks_at_no_more_than_it_may() -> None:
     world = World(options=StagingOptions(max_scanned=10))
     branch = world.branch({f"k{number:02}": "v" for number in range(50)})
     branch.delete_many([b"k%02d" % number for number in range(50)])
-    plan = world.compactor.plan("main")
+    plan = world.area.plan()
     assert not plan.view.all_seen
-    assert plan.tombstones_gone == 10
+    assert plan.view.tombstones == 10
+    assert (plan.bytes_to_copy, plan.bytes_needed, plan.is_exact) == (None, None, False)
+    assert "at least 10 tombstones" in plan.why
 
 
 def test_the_cost_policy_pays_for_runs_and_not_for_scattered_deletes() -> None:
@@ -163,18 +172,22 @@ def test_the_cost_policy_pays_for_runs_and_not_for_scattered_deletes() -> None:
     branch = world.branch({f"key{number:04}": "v" * 2000 for number in range(1000)})
     branch.delete_many([b"key%04d" % number for number in range(0, 1000, 100)])
     policy = CostPolicy(long_run=50)
-    assert policy.choose(world.compactor.plan("main")) is None
+    refused = world.area.plan(policy)
+    assert refused.is_empty
+    assert "below long_run=50" in refused.why
+    assert world.area.compact(policy=policy) == Skipped(refused.why)
     branch.delete_many([b"key%04d" % number for number in range(500, 600)])
-    assert policy.choose(world.compactor.plan("main")) == "101 tombstones in a row"
-    assert CostPolicy(long_run=10_000, bytes_per_tombstone=1e9).choose(world.compactor.plan("main")) is not None
+    assert world.area.plan(policy).why == "101 tombstones in a row"
+    assert not world.area.plan(CostPolicy(long_run=10_000, bytes_per_tombstone=1e9)).is_empty
 
 
 def test_a_spent_budget_is_a_failure_after_which_everything_reads_as_before() -> None:
     world, branch = sigma()
     before = seen(branch)
-    outcome = world.compactor.compact("main", budget=Budget(total_bytes=1))
+    outcome = world.area.compact(budget=Budget(total_bytes=1))
     assert isinstance(outcome, Failed)
     assert isinstance(outcome.error, BudgetSpent)
+    assert outcome.changed == "partly"  # a token was sealed
     assert seen(branch) == before
     compacted(world)
     assert seen(branch) == before
@@ -182,22 +195,21 @@ def test_a_spent_budget_is_a_failure_after_which_everything_reads_as_before() ->
 
 def test_a_branch_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(BranchNotFound):
-        World().compactor.compact("none")
+        World().area.compact(branch="none")
     with pytest.raises(InvalidInput):
-        World().compactor.compact("")
+        World().area.compact(branch="")
 
 
 def test_the_rewrite_runs_in_a_thread_and_in_another_process(tmp_path: Path) -> None:
     stores = FileStores(str(tmp_path))
     clock = ManualClock(1_000_000.0)
     with closing(SqliteStore(stores.sqlite_path)) as store, LocalObjects(stores.objects_path) as objects:
-        area = StagingArea(store, CommittedRanges(objects), clock=clock)
+        area = Repository(store, CommittedRanges(objects), stores=stores, clock=clock)
         branch = area.create_branch("main")
         executors: list[Executor] = [LocalExecutor(workers=2), ProcessExecutor(workers=1)]
         for number, executor in enumerate(executors):
             branch.put(b"k%d" % number, b"v")
-            compactor = Compactor(area.context, executor=executor, stores=stores, window_seconds=0)
-            outcome = compactor.compact("main")
+            outcome = area.compact(policy=NOW, executor=executor)
             assert isinstance(outcome, Done), outcome
             assert outcome.stats.applied.added == 1
         assert values(branch) == {b"k0": b"v", b"k1": b"v"}
@@ -210,7 +222,7 @@ def test_an_executor_that_gives_something_else_is_named() -> None:
         def run(self, tasks: object, **_: object) -> object:
             return iter(())
 
-    outcome = Compactor(world.context, executor=Lazy()).compact("main")  # type: ignore[arg-type]
+    outcome = world.area.compact(executor=Lazy())  # type: ignore[arg-type]
     assert isinstance(outcome, Failed)
     assert "gave no outcome" in str(outcome.error)
 
@@ -218,15 +230,14 @@ def test_an_executor_that_gives_something_else_is_named() -> None:
 def test_metrics_of_compactions() -> None:
     observer = RecordingObserver()
     world = World()
-    area = StagingArea(world.store, world.committed, clock=world.clock, observer=observer)
+    area = Repository(world.store, world.committed, clock=world.clock, observer=observer)
     branch = area.create_branch("main")
     branch.put(b"a", b"1")
-    compactor = Compactor(area.context)
-    compactor.compact("main")
-    compactor.compact("main")
+    area.compact()
+    area.compact()
     labels = {("repository", "main")}
     counts = {(name, dict(told)["outcome"]): value for (name, told), value in observer.counters.items()
               if name == "staging_compactions" and labels <= set(told)}
-    assert counts == {("staging_compactions", "compacted"): 1, ("staging_compactions", "throttled"): 1}
+    assert counts == {("staging_compactions", "compacted"): 1, ("staging_compactions", "skipped"): 1}
     assert [fields["outcome"] for name, fields in observer.events if name == "staging_compaction"] == [
-        "compacted", "throttled"]
+        "compacted", "skipped"]

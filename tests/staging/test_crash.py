@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from compactlib.staging import Compactor
 from compactlib.staging.cleanup import TokenCleaner
+from compactlib.staging.compactor import Compactor
 from compactlib.testing import KVFault
 from tests.staging.faulty_world import WORK, explore_faults
 

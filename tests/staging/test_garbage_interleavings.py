@@ -13,7 +13,7 @@ from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects, ObjectStore
 from compactlib.outcome import Failed
-from compactlib.staging import CommitId, CommittedRanges, MetaRangeNotFound, StagingArea
+from compactlib.staging import CommitId, CommittedRanges, MetaRangeNotFound, Repository
 from compactlib.staging.errors import BeingCollected
 from compactlib.staging.garbage import collect_garbage
 from compactlib.testing.interleave import (
@@ -29,10 +29,10 @@ from tests.staging.branch_world import LoggedStore
 GRACE = 100.0
 
 
-def area_over(store: Any, objects: ObjectStore, clock: ManualClock, seed: int) -> StagingArea:
+def area_over(store: Any, objects: ObjectStore, clock: ManualClock, seed: int) -> Repository:
     names = iter(range(1_000_000))
     committed = CommittedRanges(objects, clock=clock, new_name=lambda: f"mark-{seed}-{next(names)}")
-    return StagingArea(store, committed, clock=clock, random=Random(seed))
+    return Repository(store, committed, clock=clock, rng=Random(seed))
 
 
 def forget() -> tuple[list[tuple[bytes, bytes, bytes]], list[tuple[str, bytes]], CommitId]:
@@ -73,13 +73,13 @@ class World:
         self._stage = stage
         self._seed = 1
 
-    def area(self) -> StagingArea:
+    def area(self) -> Repository:
         """A process that takes part."""
         self._seed += 1
         return area_over(SteppedStore(self.store, self._stage), SteppedObjects(self.objects, self._stage),
                          ManualClock(10 * GRACE), self._seed)
 
-    def after(self) -> StagingArea:
+    def after(self) -> Repository:
         """A process that looks at it afterwards."""
         self._seed += 1
         return area_over(self.store, self.objects, self.clock, 100 + self._seed)

@@ -10,7 +10,9 @@ from typing import Any
 import attrs
 import pytest
 
+from compactlib.budget import Budget
 from compactlib.kv import OutcomeUnknown, PredicateFailed
+from compactlib.observe import Observer
 from compactlib.outcome import Skipped
 from compactlib.staging.branch_store import BranchUpdate
 from compactlib.staging.commits import Commit
@@ -275,7 +277,8 @@ class CompactorOfSealedOnly(Compactor):
 
 
 def compact_comparing_sealed_only(world: World, actor: str, noted: HistoryOperation) -> Any:
-    return CompactorOfSealedOnly(world.contexts[actor], window_seconds=0).compact(MAIN)
+    context = world.contexts[actor]
+    return CompactorOfSealedOnly(context).run(context.branches.read(MAIN), budget=Budget(), observer=Observer())
 
 
 def hard_reset_keeping_tokens(world: World, actor: str, noted: HistoryOperation) -> Any:

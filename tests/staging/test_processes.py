@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compactlib.outcome import Failed
-from compactlib.staging import StagingArea
+from compactlib.staging import Repository
 from compactlib.staging.cleanup import TokenCleaner
 from tests.kv.postgres_server import postgres
 from tests.staging.branch_processes import KEYS, ROLES, Page, check_found, name_of, open_area
@@ -29,7 +29,7 @@ def run_eight(folder: Path, store: str, rounds: int) -> None:
     kv.close()
 
 
-def check_end(area: StagingArea, page: Page) -> None:
+def check_end(area: Repository, page: Page) -> None:
     """What is left is the last version of each key; it is committed as it is; and everything dropped is cleaned up."""
     main = area.branch("main")
     area.audit()

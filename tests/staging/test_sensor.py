@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable
 
 import attrs
 import pytest
 
+from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.staging.names import StagingToken
 from compactlib.staging.policy import (
     AnyOf,
     BranchPressure,
+    Choice,
     DeletesPolicy,
     ListingCostPolicy,
     SealedTokensPolicy,
 )
 from compactlib.staging.record import BranchRecord
-from compactlib.staging.sensor import CompactionSensor
+from compactlib.staging.sensor import CompactionSensor, CompactionTrigger
 
 
 def token(number: int) -> StagingToken:
@@ -93,7 +94,6 @@ def test_n8_closing_twice_and_counting_afterwards_does_nothing() -> None:
     sensor.close()
     delete(sensor, "b", 5)
     assert sensor.take() is None
-    assert sensor.take(None) is None
     assert not sensor.to_dicts()
 
 
@@ -101,28 +101,15 @@ def test_n8_what_was_triggered_before_closing_can_still_be_taken() -> None:
     sensor = sensor_of(1)
     delete(sensor, "b", 1)
     sensor.close()
-    trigger = sensor.take(None)
+    trigger = sensor.take()
     assert trigger is not None
     assert trigger.branch == "b"
-    assert sensor.take(None) is None
+    assert sensor.take() is None
 
 
 def test_n9_a_consumer_that_never_comes_back_blocks_nobody() -> None:
     sensor = sensor_of(1, buffer=1)
-    taken, go_on = threading.Event(), threading.Event()
-
-    def slow() -> None:
-        sensor.take(None)
-        taken.set()
-        go_on.wait()
-
-    consumer = threading.Thread(target=slow)
-    consumer.start()
-    delete(sensor, "b", 1)
-    taken.wait()
-    delete(sensor, "b", 11)  # returns, though nobody takes anything
-    go_on.set()
-    consumer.join()
+    delete(sensor, "b", 12)  # returns, though nobody takes anything
     assert fired(sensor) == {"b": 1}
 
 
@@ -142,7 +129,7 @@ def test_n12_commits_resets_and_compactions_begin_anew() -> None:
     events = sensor.events("repo")
     ways: list[Callable[[], None]] = [
         lambda: events.committed("b", record()), lambda: events.reset("b", record()),
-        lambda: sensor.compacted("repo", "b", record())]
+        lambda: events.compacted("b", record())]
     for begin_anew in ways:
         delete(sensor, "b", 9)
         begin_anew()
@@ -195,14 +182,18 @@ def test_tombstones_that_listings_pass_over_fire_too() -> None:
     sensor.events("repo").tombstones_listed("b", record(), 1)
     trigger = sensor.take()
     assert trigger is not None
-    assert trigger.why == "listings passed over 100 tombstones, of which 100 are enough"
+    assert trigger.why == "100 tombstones passed over by listings, of which 100 are enough"
 
 
 def test_policies_are_pure_and_refuse_nonsense() -> None:
     pressure = BranchPressure(deletes=1000, sealed_tokens=8, tombstones_listed=10_000)
-    assert AnyOf().choose(pressure) == "1000 deletes, of which 1000 are enough"
-    assert AnyOf().choose(attrs.evolve(pressure, deletes=999)) == "8 sealed tokens, of which 8 are enough"
-    assert AnyOf().choose(BranchPressure(deletes=999, sealed_tokens=7, tombstones_listed=9_999)) is None
+    assert AnyOf().choose(pressure, 0) == Choice("1000 deletes, of which 1000 are enough")
+    assert AnyOf().choose(attrs.evolve(pressure, deletes=999), 0).why == "8 sealed tokens, of which 8 are enough"
+    nothing = AnyOf().choose(BranchPressure(deletes=999, sealed_tokens=7, tombstones_listed=9_999), 0)
+    assert nothing.is_empty
+    assert nothing.why == ("999 deletes, below threshold=1000; lower it, or wait; "
+                           "7 sealed tokens, below threshold=8; lower it, or wait; "
+                           "9999 tombstones passed over by listings, below threshold=10000; lower it, or wait")
     for policy in (DeletesPolicy, SealedTokensPolicy, ListingCostPolicy):
         with pytest.raises(InvalidInput, match="at least 1"):
             policy(0)
@@ -210,12 +201,38 @@ def test_policies_are_pure_and_refuse_nonsense() -> None:
         CompactionSensor(buffer=0)
 
 
-def test_a_trigger_can_be_waited_for() -> None:
+def test_a_listener_is_called_at_each_trigger_and_breaks_nothing() -> None:
     sensor = sensor_of(1)
-    assert sensor.take(0.001) is None
-    waiting = threading.Thread(target=lambda: taken.append(sensor.take(None)))
     taken: list[object] = []
-    waiting.start()
+
+    def listener() -> None:
+        taken.append(sensor.take())
+        raise ZeroDivisionError
+
+    sensor.listen(listener)
+    sensor.listen(listener)
     delete(sensor, "b", 1)
-    waiting.join()
+    assert [each.branch for each in taken if isinstance(each, CompactionTrigger)] == ["b"]
+    sensor.unlisten(listener)
+    delete(sensor, "b", 1)
     assert len(taken) == 1
+    assert fired(sensor) == {"b": 1}
+
+
+def test_a_policy_is_told_the_time() -> None:
+    clock = ManualClock(1000.0)
+    asked: list[float] = []
+
+    class Sense:
+        name = "a host's"
+
+        def choose(self, view: BranchPressure, now: float) -> Choice:
+            asked.append(now)
+            return Choice("never", is_empty=True)
+
+    sensor = CompactionSensor(Sense(), clock=clock)
+    delete(sensor, "b", 1)
+    clock.advance(5)
+    delete(sensor, "b", 1)
+    assert asked == [1000.0, 1005.0]
+    assert not fired(sensor)

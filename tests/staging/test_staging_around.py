@@ -19,10 +19,11 @@ from compactlib.kv import MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed
-from compactlib.staging import CommittedRanges, Compactor, StagingArea, TokenCleaner
+from compactlib.staging import CommittedRanges, Repository
+from compactlib.staging.cleanup import TokenCleaner
 from compactlib.staging.garbage import collect_garbage
 from compactlib.testing import RecordingFiles, explore, record
-from tests.staging.world import World
+from tests.staging.world import NOW, World
 
 DAY = 86_400.0
 
@@ -41,7 +42,7 @@ def test_a_clock_that_jumps_once_takes_nothing_and_leaves_nothing_for_ever(jump:
     world.clock.set_now(right + jump)
     cleaner = TokenCleaner(world.context)
     branch.put(b"during", b"1")
-    assert not isinstance(Compactor(world.context).compact("main"), Failed)
+    assert not isinstance(world.area.compact(), Failed)
     branch.commit("during")
     branch.put(b"staged", b"1")
     in_flight = world.context.tokens.issue("main")
@@ -58,7 +59,7 @@ def test_a_clock_that_jumps_once_takes_nothing_and_leaves_nothing_for_ever(jump:
             assert not isinstance(outcome, Failed), outcome
     assert not list(world.context.tokens.dropped())
     assert in_flight not in {mark.token for mark in world.context.tokens.registered()}
-    assert isinstance(Compactor(world.context).compact("main"), Done)
+    assert isinstance(world.area.compact(), Done)
     assert branch.list().keys == (b"a", b"before", b"during", b"staged")
     if jump == 400 * DAY:
         assert "staging_mark_dated_anew" in [name for name, _ in observer.events]
@@ -67,12 +68,12 @@ def test_a_clock_that_jumps_once_takes_nothing_and_leaves_nothing_for_ever(jump:
 def test_a_collection_whose_clock_is_ahead_goes_by_the_clock_of_the_objects() -> None:
     clock, store = ManualClock(1000 * DAY), MemoryStore()
     objects = MemoryObjects(clock=clock)
-    main = StagingArea(store, CommittedRanges(objects, clock=clock), clock=clock).create_branch("main")
+    main = Repository(store, CommittedRanges(objects, clock=clock), clock=clock).create_branch("main")
     # A compaction has made its files and not yet named them.
     made = CommittedRanges(objects, clock=clock).apply(None, []).metarange_id
     main.put(b"k", b"v")
     ahead = ManualClock(1003 * DAY)
-    outcome = collect_garbage(StagingArea(store, CommittedRanges(objects, clock=ahead), clock=ahead).context)
+    outcome = collect_garbage(Repository(store, CommittedRanges(objects, clock=ahead), clock=ahead).context)
     assert not isinstance(outcome, Failed | Done), outcome
     assert list(CommittedRanges(objects).scan(made)) == []
 
@@ -112,10 +113,10 @@ def test_a_commit_that_uses_a_range_again_which_somebody_is_still_making(tmp_pat
     def work(folder: Path, files: RecordingFiles) -> None:
         store, names = MemoryStore(), itertools.count()
 
-        def area(disk: Files) -> StagingArea:
+        def area(disk: Files) -> Repository:
             objects = LocalObjects(folder / "o", files=disk, new_name=lambda: f"n{next(names)}")
             committed = CommittedRanges(objects, new_name=lambda: f"m{next(names)}")
-            return StagingArea(store, committed, random=Random(next(names)))
+            return Repository(store, committed, rng=Random(next(names)))
 
         def commits() -> None:
             again = area(files)
@@ -128,7 +129,7 @@ def test_a_commit_that_uses_a_range_again_which_somebody_is_still_making(tmp_pat
         slow = Interrupted(files)
         compacting = area(slow)  # type: ignore[arg-type]
         slow.armed = True
-        Compactor(compacting.context).compact("main")
+        compacting.compact()
 
     def check(folder: Path, acknowledged: Sequence[str]) -> None:
         for metarange_id in acknowledged:
@@ -143,7 +144,7 @@ def test_a_commit_that_uses_a_range_again_which_somebody_is_still_making(tmp_pat
 
 def test_files_of_others_in_the_folders_stop_no_collection(tmp_path: Path) -> None:
     clock = ManualClock(1e10)
-    area = StagingArea(MemoryStore(), CommittedRanges(LocalObjects(tmp_path), clock=clock), clock=clock)
+    area = Repository(MemoryStore(), CommittedRanges(LocalObjects(tmp_path), clock=clock), clock=clock)
     main = area.create_branch("main")
     for number in range(2):
         main.put(b"k", b"%d" % number)
@@ -170,7 +171,7 @@ def test_files_of_others_in_the_folders_stop_no_collection(tmp_path: Path) -> No
     again = area.create_branch("again")
     again.put(b"k", b"1")
     assert isinstance(again.commit("c"), Done)
-    assert isinstance(Compactor(area.context).compact("again", force=True).to_dicts(), list)
+    assert isinstance(area.compact(branch="again", policy=NOW).to_dicts(), list)
 
 
 # --- keys and values
@@ -183,7 +184,7 @@ def test_keys_of_every_character_and_values_of_every_size_work_or_are_named(tmp_
     keys += [b"", b"k" * 65_536, b"k" * 65_537, b"a/../b", b"a\x00b", b"\xff" * 100]
     refused = []
     with contextlib.closing(SqliteStore(path)) as store:
-        main = StagingArea(store, CommittedRanges(LocalObjects(tmp_path / "o"))).create_branch("main")
+        main = Repository(store, CommittedRanges(LocalObjects(tmp_path / "o"))).create_branch("main")
         unusual = [key for key in dict.fromkeys(keys) if not 0 < len(key) < 1000]
         for key in unusual:
             try:
@@ -198,13 +199,13 @@ def test_keys_of_every_character_and_values_of_every_size_work_or_are_named(tmp_
     assert {b"", b"k" * 65_537} <= {*refused} <= {b"", b"k" * 65_536, b"k" * 65_537}
     for step in ("compact", "commit", "branch"):
         with contextlib.closing(SqliteStore(path)) as store:
-            area = StagingArea(store, CommittedRanges(LocalObjects(tmp_path / "o")))
+            area = Repository(store, CommittedRanges(LocalObjects(tmp_path / "o")))
             main = area.branch("main")
             assert {entry.key for entry in main.entries() if entry.record is not None} == written | {b"empty"}
             assert main.get(b"empty").data == b""
             match step:
                 case "compact":
-                    assert isinstance(Compactor(area.context).compact("main"), Done)
+                    assert isinstance(area.compact(), Done)
                 case "commit":
                     assert isinstance(main.commit("all of it", metadata={chr(c): chr(c) for c in range(0x250)}), Done)
                 case _:
@@ -228,7 +229,7 @@ def test_wrong_types_are_named(value: object) -> None:
     branch.put(b"staged", b"1")
     attempts += [lambda: area.branch(value), lambda: branch.merge(value), lambda: branch.commit(value),
                  lambda: branch.hard_reset(value),
-                 lambda: StagingArea(world.store, world.committed, repository=cast("Any", value))]
+                 lambda: Repository(world.store, world.committed, name=cast("Any", value))]
     for attempt in attempts:
         with pytest.raises(CompactlibError):
             attempt()

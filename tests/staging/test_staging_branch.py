@@ -125,7 +125,7 @@ def test_what_status_and_reports_say() -> None:
     main = world.branch({"a": "1"}, staged={"b": "2"}, sealed=[{}, {}])
     status = main.status()
     assert (status.branch, status.sealed_tokens, status.generation, status.version) == ("main", 2, 1, 1)
-    area = world.area.status()
+    area = world.area.survey()
     assert (len(area.branches), area.registered_tokens, area.dropped_tokens) == (1, 3, 0)
     assert "1 branches, 3 tokens, 0 of them dropped" in repr(area)
     assert area.to_dicts()[0]["branch"] == "main"

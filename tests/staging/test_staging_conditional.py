@@ -17,9 +17,10 @@ from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.kv import KVStore, MemoryStore
 from compactlib.objects import MemoryObjects
-from compactlib.staging import Branch, CommittedRanges, Compactor, PreconditionFailed, StagingArea, StagingOptions
+from compactlib.staging import Branch, CommittedRanges, PreconditionFailed, Repository, StagingOptions
 from compactlib.staging.cleanup import TokenCleaner
 from compactlib.testing.interleave import Stage, SteppedObjects, SteppedStore, explore, sample
+from tests.staging.world import NOW
 
 OPTIONS = StagingOptions(first_backoff_seconds=0)
 LIMITS = MemoryStore().limits
@@ -36,12 +37,12 @@ class World:
     stores: tuple[Any, Any]
     behind: tuple[KVStore, MemoryObjects]
 
-    def area(self, seed: int, *, stepped: bool = True) -> StagingArea:
+    def area(self, seed: int, *, stepped: bool = True) -> Repository:
         store, objects = self.stores if stepped else self.behind
         clock = ManualClock(1000.0)
         names = random.Random(seed)
         committed = CommittedRanges(objects, clock=clock, new_name=lambda: f"{names.getrandbits(64):016x}")
-        return StagingArea(store, committed, clock=clock, random=random.Random(seed), options=OPTIONS)
+        return Repository(store, committed, clock=clock, rng=random.Random(seed), options=OPTIONS)
 
     def main(self, seed: int) -> Branch:
         return self.area(seed).branch("main")
@@ -79,7 +80,7 @@ def settles(how: str, *, twice: bool = False) -> Callable[[World], None]:
             if how == "commit":
                 area.branch("main").commit("meanwhile")
             else:
-                Compactor(area.context, window_seconds=0).compact("main")
+                area.compact(policy=NOW)
             TokenCleaner(area.context, grace_seconds=0).run()
 
     return act

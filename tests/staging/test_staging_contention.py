@@ -15,7 +15,7 @@ from compactlib.staging import (
     MAX_SEALED_TOKENS,
     Branch,
     BranchExists,
-    StagingArea,
+    Repository,
     StagingOptions,
     TooManySealed,
     TooManyTries,
@@ -66,7 +66,7 @@ def test_waits_grow_and_are_on_the_given_clock() -> None:
         return KVFault.CONFLICT if operation.name == "set_if" else None
 
     clock = ManualClock(0.0)
-    area = StagingArea(FaultyStore(world.store, conflict), world.committed, clock=clock,
+    area = Repository(FaultyStore(world.store, conflict), world.committed, clock=clock,
                        options=StagingOptions(max_update_tries=5, first_backoff_seconds=1, max_backoff_seconds=4))
     with pytest.raises(TooManyTries):
         area.branch("main").commit("x", allow_empty=True)
@@ -214,7 +214,7 @@ def test_marks_that_cannot_be_written_do_not_undo_what_happened() -> None:
         return KVFault.FAIL if operation.key.startswith(b"dropped/") else None
 
     observer = RecordingObserver()
-    area = StagingArea(FaultyStore(world.store, choose), world.committed, clock=world.clock, observer=observer)
+    area = Repository(FaultyStore(world.store, choose), world.committed, clock=world.clock, observer=observer)
     assert isinstance(area.branch("main").commit("a"), Done)
     assert head_contents(main) == {"a": "1"}
     assert [name for name, _ in observer.events] == ["staging_tokens_not_marked"]

@@ -39,7 +39,7 @@ def requests_of_a_listing(store: LoggedStore, context: StagingContext) -> int:
     faulty = FaultyStore(store)
     contents_of(StagingContext.over(
         faulty, context.committed, context.repository, options=context.options, clock=context.clock,
-        random=context.random, events=context.events, observer=context.observer))
+        rng=context.rng, events=context.events, observer=context.observer))
     return len(faulty.operations)
 
 

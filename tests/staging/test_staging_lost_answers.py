@@ -11,7 +11,7 @@ from compactlib.errors import CompactlibError
 from compactlib.kv import MemoryStore, OutcomeUnknown
 from compactlib.objects import MemoryObjects, ObjectStore
 from compactlib.outcome import Failed
-from compactlib.staging import BranchExists, BranchNotFound, CommittedRanges, StagingArea
+from compactlib.staging import BranchExists, BranchNotFound, CommittedRanges, Repository
 from compactlib.testing import FaultyStore, KVFault, KVOperation
 from compactlib.testing.faults import Fault
 from compactlib.testing.lost_answers import LostAnswer, explore_lost_answers
@@ -79,8 +79,8 @@ class Away:
         return None
 
 
-def area_over(store: object, objects: ObjectStore) -> StagingArea:
-    return StagingArea(store, CommittedRanges(objects, cache_bytes=0), clock=ManualClock(1000.0))  # type: ignore[arg-type]
+def area_over(store: object, objects: ObjectStore) -> Repository:
+    return Repository(store, CommittedRanges(objects, cache_bytes=0), clock=ManualClock(1000.0))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("reads", "told"), [(3, None), (1000, OutcomeUnknown)])

@@ -13,11 +13,10 @@ from compactlib.errors import CompactlibError
 from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects, ObjectStore
 from compactlib.outcome import Failed
-from compactlib.staging import CommittedRanges, StagingArea, StagingOptions
+from compactlib.staging import CommittedRanges, Repository, StagingOptions
 from compactlib.staging.branch_store import BranchStore
 from compactlib.staging.cleanup import TokenCleaner
 from compactlib.staging.commit import CommitRequest, commit
-from compactlib.staging.compactor import Compactor
 from compactlib.staging.context import StagingContext
 from compactlib.staging.garbage import collect_garbage
 from compactlib.staging.listing import ListRequest
@@ -28,6 +27,7 @@ from compactlib.testing.interleave import InterleavingFailed, Stage, SteppedObje
 from compactlib.testing.pauses import explore_pauses
 from tests.staging.branch_world import MAIN, REPOSITORY
 from tests.staging.faulty_world import WORK, Contents, stores_for
+from tests.staging.world import compact_now
 
 DAY = 86_400.0
 Work = Callable[["World"], object]
@@ -57,13 +57,13 @@ class World:
         if on_stage and self.stage is not None:
             store, objects = SteppedStore(self.store, self.stage), SteppedObjects(self.objects, self.stage)
         committed = CommittedRanges(objects, clock=self.clock, new_name=lambda: f"m-{seed}-{next(names)}")
-        return StagingArea(store, committed, repository=REPOSITORY, clock=self.clock, random=Random(seed),
+        return Repository(store, committed, name=REPOSITORY, clock=self.clock, rng=Random(seed),
                            options=StagingOptions(first_backoff_seconds=0)).context
 
 
 def _create_branch(context: StagingContext) -> object:
-    area = StagingArea(context.store, context.committed, repository=REPOSITORY, clock=context.clock,
-                       random=context.random)
+    area = Repository(context.store, context.committed, name=REPOSITORY, clock=context.clock,
+                       rng=context.rng)
     area.create_branch("again", MAIN).put(b"k", b"on the new branch")
     return "made"
 
@@ -93,7 +93,7 @@ def takes_over(world: World) -> None:
     """Others write, commit and compact, and then everything that may go is taken away."""
     context = world.context()
     put_many(context, MAIN, {b"heir": b"1"})
-    Compactor(context, window_seconds=0).compact(MAIN)
+    compact_now(context)
     put_many(context, MAIN, {b"x": b"2"})
     commit(context, MAIN, CommitRequest(message="the heir's"))
     put_many(context, MAIN, {b"y": b"3"})
@@ -142,7 +142,7 @@ def explore_owner(name: str, heir: str, *, both: bool = False, most: int | None 
         for _ in range(2):
             assert everything(world) in allowed, f"{results['owner']!r}: {everything(world)} instead of {allowed}"
             cleans_quietly(world)
-        StagingArea(world.store, CommittedRanges(world.objects), repository=REPOSITORY).audit()
+        Repository(world.store, CommittedRanges(world.objects), name=REPOSITORY).audit()
 
     report = explore_pauses({"owner": owner(name), "heir": HEIRS[heir]}, lambda stage: World(setup, stage), check,
                             both=both, max_schedules=most)

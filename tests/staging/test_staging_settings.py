@@ -13,7 +13,8 @@ from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects
-from compactlib.staging import CommittedRanges, Compactor, StagingArea, StagingOptions, TokenCleaner
+from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, StagingOptions
+from compactlib.staging.cleanup import TokenCleaner
 from compactlib.staging.garbage import collect_garbage
 from compactlib.staging.parquet import ParquetFormat
 from compactlib.staging.plain_format import PlainFormat
@@ -35,7 +36,6 @@ class Settings:
     range_format: RangeFormat
     cache_bytes: int
     window_seconds: float
-    on_new_sealed: Any
     grace_seconds: float
 
 
@@ -44,10 +44,10 @@ def _drawn(rng: random.Random) -> Settings:
         StagingOptions(max_write_tries=rng.choice([1, 8]), max_read_tries=rng.choice([1, 10]),
                        max_update_tries=rng.choice([1, 10]), first_backoff_seconds=rng.choice([0, 0.5]),
                        max_backoff_seconds=rng.choice([0, 5]), max_scanned=rng.choice([1, 3, 100_000]),
-                       diff_cache_bytes=rng.choice([0, 1 << 20])),
+                       diff_cache_bytes=rng.choice([0, 1 << 20]), on_new_sealed=rng.choice(["abort", "keep"])),
         SplitRule(min_bytes=rng.choice([0, 50]), max_bytes=rng.choice([60, 10_000]), raggedness=rng.choice([2, 50])),
         FORMATS[rng.randrange(3)], rng.choice([0, 1 << 20]),
-        rng.choice([0.0, 300.0]), rng.choice(["abort", "keep"]), rng.choice([0.0, 3600.0]))
+        rng.choice([0.0, 300.0]), rng.choice([0.0, 3600.0]))
 
 
 FORMATS: list[RangeFormat] = [PlainFormat(), PlainFormat(), ParquetFormat()]
@@ -63,12 +63,12 @@ class World:
         self.now: dict[bytes, set[bytes | None]] = {}
         self.lives = 0
 
-    def area(self, settings: Settings, store: Any = None) -> StagingArea:
+    def area(self, settings: Settings, store: Any = None) -> Repository:
         self.lives += 1
         committed = CommittedRanges(self.objects, rule=settings.rule, range_format=settings.range_format,
                                     cache_bytes=settings.cache_bytes, clock=self.clock)
-        return StagingArea(self.store if store is None else store, committed, options=settings.options,
-                           clock=self.clock, random=random.Random(self.lives))
+        return Repository(self.store if store is None else store, committed, options=settings.options,
+                           clock=self.clock, rng=random.Random(self.lives))
 
 
 def life(world: World, settings: Settings, rng: random.Random) -> None:
@@ -82,11 +82,10 @@ def life(world: World, settings: Settings, rng: random.Random) -> None:
         _live(world, settings, rng, world.area(settings, FaultyStore(world.store, choose)))
 
 
-def _live(world: World, settings: Settings, rng: random.Random, area: StagingArea) -> None:
+def _live(world: World, settings: Settings, rng: random.Random, area: Repository) -> None:
     main = area.branch("main")
     with contextlib.suppress(CompactlibError):
         main = area.create_branch("main")
-    compactor = Compactor(area.context, window_seconds=settings.window_seconds, on_new_sealed=settings.on_new_sealed)
     for _ in range(rng.randrange(3, 15)):
         match rng.randrange(9):
             case 0 | 1 | 2 | 3:
@@ -107,7 +106,7 @@ def _live(world: World, settings: Settings, rng: random.Random, area: StagingAre
                     continue
                 world.now[key] = kept
             case 6:
-                compactor.compact("main")
+                area.compact(policy=AlwaysPolicy(window_seconds=settings.window_seconds))
             case 7:
                 cleaner = TokenCleaner(area.context, grace_seconds=settings.grace_seconds, orphan_seconds=3600)
                 cleaner.run()

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from compactlib.errors import InvalidInput
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.staging import Branch, SplitRule
-from compactlib.staging.compaction_outcome import CompactionStats, NothingToDo, Throttled
-from compactlib.staging.compactor import Compactor
+from compactlib.staging import AlwaysPolicy, Branch, SplitRule, StagingOptions
+from compactlib.staging.compaction_outcome import CompactionStats
 from compactlib.staging.garbage import collect_garbage, live_metaranges
-from tests.staging.world import World
+from tests.staging.world import NOW, World
 
 
 def sigma() -> tuple[World, Branch]:
@@ -26,7 +25,7 @@ def sigma() -> tuple[World, Branch]:
 
 
 def compacted(world: World, branch: str = "main", *, force: bool = True) -> CompactionStats:
-    outcome = world.compactor.compact(branch, force=force)
+    outcome = world.area.compact(branch=branch, policy=NOW if force else None)
     assert isinstance(outcome, Done), outcome
     return outcome.stats
 
@@ -64,14 +63,14 @@ def test_c9_nothing_to_do_leaves_the_record_alone() -> None:
     world = World()
     branch = world.branch({"a": "1"})
     before = branch.record()
-    outcome = world.compactor.compact("main")
-    assert isinstance(outcome, NothingToDo)
+    outcome = world.area.compact()
     assert isinstance(outcome, Skipped)
-    assert outcome.to_dicts() == [{"outcome": "nothing_to_do", "reason": "nothing is staged"}]
+    assert outcome.to_dicts() == [
+        {"outcome": "skipped", "reason": "nothing to compact: 0 entries are staged, and 0 tokens are sealed"}]
     assert branch.record() == before
     branch.put(b"a", b"2")
     compacted(world)
-    assert isinstance(world.compactor.compact("main", force=True), NothingToDo)
+    assert isinstance(world.area.compact(policy=NOW), Skipped)
 
 
 def test_c10_a_branch_that_was_emptied_has_an_empty_metarange() -> None:
@@ -117,8 +116,10 @@ def test_c14_at_most_one_compaction_starts_within_the_window() -> None:
     branch.put(b"c", b"3")
     before = branch.record()
     world.clock.advance(299)
-    outcome = world.compactor.compact("main")
-    assert outcome == Throttled(outcome.reason if isinstance(outcome, Throttled) else "", start, start + 300)
+    outcome = world.area.compact()
+    assert isinstance(outcome, Skipped)
+    assert f"{start:.3f}" in outcome.reason
+    assert f"at {start + 300:.3f}" in outcome.reason
     assert branch.record() == before
     world.clock.advance(1)
     compacted(world, force=False)
@@ -131,19 +132,18 @@ def test_c14_a_start_in_the_future_is_a_clock_gone_wrong(ahead_seconds: float, t
     world, _ = sigma()
     world.context.branches.update("main", lambda record: attrs.evolve(
         record, compaction_started_at=world.clock.now() + ahead_seconds))
-    assert isinstance(world.compactor.compact("main"), Throttled if throttled else Done)
+    assert isinstance(world.area.compact(), Skipped if throttled else Done)
 
 
 def test_c14_a_window_of_zero_throttles_nothing() -> None:
     world, branch = sigma()
-    compactor = Compactor(world.context, window_seconds=0)
-    assert isinstance(compactor.compact("main"), Done)
+    assert isinstance(world.area.compact(policy=NOW), Done)
     branch.put(b"d", b"4")
-    assert isinstance(compactor.compact("main"), Done)
+    assert isinstance(world.area.compact(policy=NOW), Done)
     with pytest.raises(InvalidInput, match="window_seconds"):
-        Compactor(world.context, window_seconds=-1)
+        AlwaysPolicy(window_seconds=-1)
     with pytest.raises(InvalidInput, match="on_new_sealed"):
-        Compactor(world.context, on_new_sealed="maybe")  # type: ignore[arg-type]
+        StagingOptions(on_new_sealed="maybe")  # type: ignore[arg-type]
 
 
 def test_c17_one_delete_inside_a_range_writes_one_range() -> None:
@@ -223,7 +223,7 @@ def test_c23_nobody_sees_whether_a_compaction_ran(steps: list[tuple[tuple[object
     for operation, compacts in steps:
         assert carry_out(plain, left, operation) == carry_out(other, right, operation)
         if compacts:
-            assert not isinstance(other.compactor.compact("main", force=True), Failed)
+            assert not isinstance(other.area.compact(policy=NOW), Failed)
         assert seen(left) == seen(right)
     assert type(left.commit("end")) is type(right.commit("end"))
     assert list(left.head().records()) == list(right.head().records())

@@ -14,7 +14,7 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.kv import KVStore, MemoryStore, StoreFailed
 from compactlib.objects import MemoryObjects
-from compactlib.outcome import Done
+from compactlib.outcome import Done, Skipped
 from compactlib.staging import (
     AlreadyCommitted,
     Branch,
@@ -22,18 +22,18 @@ from compactlib.staging import (
     CommittedRanges,
     DirtyBranch,
     NoChanges,
-    StagingArea,
+    Repository,
     StagingOptions,
     TooManyTries,
 )
 from compactlib.staging.cleanup import TokenCleaner
-from compactlib.staging.compaction_outcome import LostRace, Throttled
-from compactlib.staging.compactor import Compactor
+from compactlib.staging.compaction_outcome import LostRace
 from compactlib.staging.names import token_partition
 from compactlib.testing import FaultyStore, KVFault, KVOperation
 from compactlib.testing.interleave import sample
 from tests.staging.branch_oracle import check
 from tests.staging.branch_world import actors_of, world_of
+from tests.staging.world import NOW
 
 Rule = Callable[[KVOperation], bool]
 
@@ -63,9 +63,8 @@ class Process:
                  options: StagingOptions | None = None) -> None:
         self.pauses = Pauses()
         self.store = FaultyStore(store, self.pauses.choose)
-        self.area = StagingArea(self.store, CommittedRanges(objects, clock=clock), clock=clock, random=Random(seed),
+        self.area = Repository(self.store, CommittedRanges(objects, clock=clock), clock=clock, rng=Random(seed),
                                 options=options)
-        self.compactor = Compactor(self.area.context, window_seconds=0)
         self.cleaner = TokenCleaner(self.area.context, grace_seconds=0)
 
     @property
@@ -84,7 +83,7 @@ class Scene:
         self.one.main.commit("first")
 
     def compact_and_clean(self) -> None:
-        assert isinstance(self.two.compactor.compact("main"), Done)
+        assert isinstance(self.two.area.compact(policy=NOW), Done)
         self.two.cleaner.run()
 
     def commit_and_clean(self) -> None:
@@ -150,7 +149,7 @@ def test_x3_a_writer_that_meets_one_rotation_after_another(rotations: int, ackno
 
     def rotate() -> None:
         scene.two.main.put(b"b", b"2")
-        scene.two.compactor.compact("main")
+        scene.two.area.compact(policy=NOW)
 
     for _ in range(rotations):
         scene.one.pauses.before(writes_to_token, rotate)
@@ -220,7 +219,7 @@ def test_x11_a_commit_during_the_rewrite_of_a_compaction() -> None:
     scene = Scene()
     scene.one.main.put(b"k", b"1")
     scene.one.pauses.before(nth(swaps_branch, 2), scene.commit_and_clean)
-    outcome = scene.one.compactor.compact("main")
+    outcome = scene.one.area.compact(policy=NOW)
     assert isinstance(outcome, LostRace)
     record = scene.one.main.record()
     assert record.compacted_metarange_id is None
@@ -235,7 +234,7 @@ def test_x12_and_x13_a_compaction_during_a_commit(at: int) -> None:
 
     def other() -> None:
         scene.two.main.put(b"m", b"2")
-        assert isinstance(scene.two.compactor.compact("main"), Done)
+        assert isinstance(scene.two.area.compact(policy=NOW), Done)
 
     scene.one.pauses.before(nth(swaps_branch, at), other)
     assert isinstance(scene.one.main.commit("one"), Done)
@@ -250,8 +249,8 @@ def test_x15_two_compactors() -> None:
     scene.one.main.put(b"k", b"1")
     # Both have read the same record; the other one is faster with the seal.
     results: list[object] = []
-    scene.one.pauses.before(nth(swaps_branch, 1), lambda: results.append(scene.two.compactor.compact("main")))
-    mine = scene.one.compactor.compact("main")
+    scene.one.pauses.before(nth(swaps_branch, 1), lambda: results.append(scene.two.area.compact(policy=NOW)))
+    mine = scene.one.area.compact(policy=NOW)
     assert isinstance(results[0], Done)
     assert isinstance(mine, LostRace)
     assert mine.step == "seal"
@@ -262,23 +261,25 @@ def test_x15_two_compactors() -> None:
 
     def second() -> None:
         scene.two.main.put(b"n", b"3")
-        results.append(scene.two.compactor.compact("main"))
+        results.append(scene.two.area.compact(policy=NOW))
 
     scene.one.pauses.before(nth(swaps_branch, 2), second)
-    assert isinstance(scene.one.compactor.compact("main"), LostRace)
+    assert isinstance(scene.one.area.compact(policy=NOW), LostRace)
     assert isinstance(results[0], Done)
     assert results[0].stats.sealed_before == 2
     assert values(scene.one.main) == {b"a": b"1", b"k": b"1", b"m": b"2", b"n": b"3"}
     # The second starts after the first has ended: the window.
     scene.one.main.put(b"o", b"4")
-    assert isinstance(Compactor(scene.one.area.context).compact("main"), Throttled)
+    throttled = scene.one.area.compact()
+    assert isinstance(throttled, Skipped)
+    assert "window_seconds" in throttled.reason
 
 
 def test_x16_a_reset_during_the_rewrite_of_a_compaction() -> None:
     scene = Scene()
     scene.one.main.put(b"k", b"1")
     scene.one.pauses.before(nth(swaps_branch, 2), scene.two.main.reset)
-    assert isinstance(scene.one.compactor.compact("main"), LostRace)
+    assert isinstance(scene.one.area.compact(policy=NOW), LostRace)
     assert not list(scene.one.main.differences())
     assert scene.one.main.record().compacted_metarange_id is None
 
@@ -303,7 +304,7 @@ def test_x17_a_reset_of_a_prefix_that_loses_destroys_nothing() -> None:
 
     def other() -> None:
         scene.two.main.put(b"k3", b"3")
-        scene.two.compactor.compact("main")
+        scene.two.area.compact(policy=NOW)
         seen.append(values(scene.two.main))
 
     scene.one.pauses.before(nth(swaps_branch, 1), other)
@@ -320,7 +321,7 @@ def test_x19_a_merge_during_the_rewrite_of_a_compaction() -> None:
     # What is compacted comes to nothing, so that the merge may go on.
     scene.one.main.put(b"a", b"1")
     scene.one.pauses.before(nth(swaps_branch, 2), lambda: scene.two.main.merge("side", "merged"))
-    assert isinstance(scene.one.compactor.compact("main"), LostRace)
+    assert isinstance(scene.one.area.compact(policy=NOW), LostRace)
     assert values(scene.one.main) == {b"a": b"1", b"m": b"1"}
 
 
@@ -337,7 +338,7 @@ def test_x20_a_hard_reset_during_the_rewrite_of_a_compaction() -> None:
         scene.two.area.context.branches.update("main", lambda record: attrs.evolve(record, commit_id=first))
 
     scene.one.pauses.before(nth(swaps_branch, 2), move_head_alone)
-    assert isinstance(scene.one.compactor.compact("main"), LostRace)
+    assert isinstance(scene.one.area.compact(policy=NOW), LostRace)
     assert values(scene.one.main) == {b"a": b"1", b"k": b"1"}
 
 
@@ -353,7 +354,7 @@ def test_x21_a_branch_deleted_during_the_rewrite_of_a_compaction(recreate: bool)
             scene.two.area.create_branch("main", "other").put(b"z", b"9")
 
     scene.one.pauses.before(nth(swaps_branch, 2), other)
-    assert isinstance(scene.one.compactor.compact("main"), LostRace)
+    assert isinstance(scene.one.area.compact(policy=NOW), LostRace)
     if recreate:
         assert values(scene.one.main) == {b"a": b"1", b"z": b"9"}
     else:

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import random
 import threading
+from typing import Any
 
 import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Closed, InvalidInput
-from compactlib.observe import RecordingObserver
-from compactlib.outcome import Done, Failed
-from compactlib.staging import BranchNotFound, Compactor, StagingArea
-from compactlib.staging.cleanup import TokenCleaner
-from compactlib.staging.compaction_outcome import NothingToDo, Throttled
+from compactlib.observe import Observer, RecordingObserver
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.staging import BranchNotFound, CompactionWorker, CostPolicy, ReclaimReport, Repository, StagingOptions
 from compactlib.staging.metrics import StagingMetrics
-from compactlib.staging.plan import CostPolicy
 from compactlib.staging.policy import AnyOf, DeletesPolicy, ListingCostPolicy, SealedTokensPolicy
 from compactlib.staging.sensor import CompactionSensor
-from compactlib.staging.worker import BranchesAtWork, CompactionWorker
 from compactlib.testing import FaultyStore, KVOperation
-from tests.staging.world import World
+from tests.staging.world import NOW, World
 
 
 def sensed_world(sensor: CompactionSensor, observer: RecordingObserver | None = None) -> World:
     events = sensor.events("main")
     return World(events=events if observer is None else StagingMetrics(observer, "main", events))
+
+
+def worker_of(sensor: CompactionSensor, world: World, **options: Any) -> CompactionWorker:
+    return CompactionWorker(sensor, [world.area], reclaim_seconds=None, clock=world.clock, **options)
 
 
 def test_n11_what_counts_as_a_delete() -> None:
@@ -69,17 +70,19 @@ def test_deletes_lead_to_a_compaction() -> None:
     sensor = CompactionSensor(DeletesPolicy(10))
     world = sensed_world(sensor)
     branch = world.branch({f"k{number:02}": "v" for number in range(20)})
-    compactor = Compactor(world.context, sensor=sensor)
-    worker = CompactionWorker(sensor, [compactor], clock=world.clock)
+    observer = RecordingObserver()
+    worker = worker_of(sensor, world, observer=observer)
     assert worker.run_pending() == []
     branch.delete_many([b"k%02d" % number for number in range(10)])
-    (work,) = worker.run_pending()
-    assert work.trigger.why == "10 deletes, of which 10 are enough"
-    assert isinstance(work.outcome, Done)
+    (outcome,) = worker.run_pending()
+    assert isinstance(outcome, Done)
+    assert [fields["why"] for name, fields in observer.events if name == "staging_compaction_triggered"] == [
+        "10 deletes, of which 10 are enough"]
     assert branch.record().compacted_metarange_id is not None
     branch.delete_many([b"k%02d" % number for number in range(10, 20)])
     (again,) = worker.run_pending()
-    assert isinstance(again.outcome, Throttled)
+    assert isinstance(again, Skipped)
+    assert "window_seconds" in again.reason
     sensor.audit()
 
 
@@ -88,13 +91,13 @@ def test_listings_lead_to_a_compaction() -> None:
     world = sensed_world(sensor)
     branch = world.branch({f"k{number:02}": "v" for number in range(10)} | {"z": "1"})
     branch.delete_many([b"k%02d" % number for number in range(10)])
-    worker = CompactionWorker(sensor, [Compactor(world.context)], clock=world.clock)
+    worker = worker_of(sensor, world)
     for _ in range(2):
         branch.list(limit=1)
     assert worker.run_pending() == []
     branch.list(limit=1)
-    (work,) = worker.run_pending()
-    assert isinstance(work.outcome, Done)
+    (outcome,) = worker.run_pending()
+    assert isinstance(outcome, Done)
     assert branch.list(limit=1).scanned <= 2
 
 
@@ -103,9 +106,9 @@ def test_sealed_tokens_lead_to_a_compaction() -> None:
     world = sensed_world(sensor)
     branch = world.branch({"a": "1"}, sealed=[{"b": "1"}, {"c": "1"}, {"d": "1"}])
     branch.get(b"a")
-    (work,) = CompactionWorker(sensor, [Compactor(world.context)], clock=world.clock).run_pending()
-    assert isinstance(work.outcome, Done)
-    assert work.outcome.stats.sealed_before == 3
+    (outcome,) = worker_of(sensor, world).run_pending()
+    assert isinstance(outcome, Done)
+    assert outcome.stats.sealed_before == 3
     assert branch.list().keys == (b"a", b"b", b"c", b"d")
 
 
@@ -116,9 +119,9 @@ def test_a_plan_that_is_not_worth_its_cost_is_not_carried_out() -> None:
     before = branch.record()
     branch.delete(b"k03")
     policy = CostPolicy(long_run=2, bytes_per_tombstone=1)
-    (work,) = CompactionWorker(sensor, [Compactor(world.context)], plan_policy=policy, clock=world.clock).run_pending()
-    assert isinstance(work.outcome, NothingToDo)
-    assert "not worth its cost" in work.outcome.reason
+    (outcome,) = worker_of(sensor, world, policy=policy).run_pending()
+    assert isinstance(outcome, Skipped)
+    assert "not worth its cost" in outcome.reason
     assert branch.record() == before
 
 
@@ -131,68 +134,95 @@ def test_branches_that_are_gone_or_nobody_s_are_passed_over() -> None:
     sensor.events("elsewhere").tombstones_written("main", record, 1)
     side.delete(b"a")
     world.area.delete_branch("side")
-    worker = CompactionWorker(sensor, [Compactor(world.context)], clock=world.clock, observer=observer)
-    assert worker.run_pending() == []
-    assert [name for name, _ in observer.events] == ["staging_trigger_dropped"]
+    worker = worker_of(sensor, world, observer=observer)
+    (outcome,) = worker.run_pending()
+    assert isinstance(outcome, Skipped)
+    assert "'side'" in outcome.reason
+    assert [name for name, _ in observer.events] == ["staging_trigger_dropped", "staging_compaction_triggered"]
 
 
-def test_a_branch_at_work_is_left_to_whoever_is_at_it() -> None:
+def test_workers_share_the_single_flight_of_their_repository() -> None:
     sensor = CompactionSensor(DeletesPolicy(1))
     world = sensed_world(sensor)
-    branch = world.branch({"a": "1"})
-    at_work = BranchesAtWork()
-    worker = CompactionWorker(sensor, [Compactor(world.context)], at_work=at_work, clock=world.clock)
-    assert at_work.enter("main", "main")
+    branch = world.branch({"a": "1", "b": "2"})
+    first, second = worker_of(sensor, world), worker_of(sensor, world)
+    told: list[object] = []
+
+    class Between(Observer):
+        def event(self, name: str, fields: object) -> None:
+            if name == "staging_compaction" and not told:
+                told.append(None)
+                branch.delete(b"b")
+                told.extend(second.run_pending())
+
     branch.delete(b"a")
-    assert worker.run_pending() == []
-    at_work.leave("main", "main")
-    branch.delete(b"a")
-    assert len(worker.run_pending()) == 1
-    assert at_work.enter("main", "main")
+    world.area.compact(observer=Between())
+    busy = told[1]
+    assert isinstance(busy, Skipped)
+    assert busy.is_busy
+    assert first.run_pending() == []
 
 
-def test_it_cleans_up_at_the_start_and_on_the_timer() -> None:
-    world = World()
+def test_it_reclaims_at_the_start_and_on_the_timer() -> None:
+    world = World(options=StagingOptions(grace_seconds=0, orphan_seconds=0))
     branch = world.branch({"a": "1"})
     branch.put(b"b", b"2")
     branch.commit("c")
-    cleaner = TokenCleaner(world.context, grace_seconds=0, orphan_seconds=0)
-    worker = CompactionWorker(CompactionSensor(), [], cleaners=[cleaner], cleanup_seconds=60, clock=world.clock)
-    worker.run_pending()
+    worker = CompactionWorker(CompactionSensor(), [world.area], reclaim_seconds=60, clock=world.clock)
+    (outcome,) = worker.run_pending()
+    assert isinstance(outcome, Done)
+    assert isinstance(outcome.stats, ReclaimReport)
     assert not list(world.context.tokens.dropped())
     branch.put(b"c", b"3")
     branch.commit("c")
     world.clock.advance(59)
-    worker.run_pending()
+    assert worker.run_pending() == []
     assert list(world.context.tokens.dropped())
     world.clock.advance(1)
     worker.run_pending()
     assert not list(world.context.tokens.dropped())
 
 
-def test_the_thread_does_the_same() -> None:
+def test_the_thread_does_the_same_and_begins_anew_after_its_end() -> None:
     sensor = CompactionSensor(DeletesPolicy(1))
     world = sensed_world(sensor)
     branch = world.branch({"a": "1", "b": "2"})
-    done = threading.Event()
+    done = threading.Semaphore(0)
 
-    class Told(Compactor):
-        def compact(self, *args: object, **options: object) -> object:  # type: ignore[override]
-            try:
-                return super().compact(*args, **options)  # type: ignore[arg-type]
-            finally:
-                done.set()
+    class Told(Observer):
+        def event(self, name: str, fields: object) -> None:
+            if name == "staging_compaction_triggered":
+                done.release()
 
-    with CompactionWorker(sensor, [Told(world.context)], clock=ManualClock()) as worker:
-        worker.start()
+    worker = CompactionWorker(sensor, [world.area], policy=NOW, clock=ManualClock(), observer=Told())
+    with worker:
         worker.start()
         branch.delete(b"a")
-        assert done.wait(30)
+        assert done.acquire(timeout=30)
+        worker.wait_until_idle(30)
         worker.audit()
-    worker.close()
-    assert branch.record().compacted_metarange_id is not None
+    assert isinstance(worker.stop(), Done)
+    first = branch.record().compacted_metarange_id
+    assert first is not None
+    branch.delete(b"b")  # nobody is woken
     with pytest.raises(Closed):
-        worker.start()
+        worker.run_pending()
+    worker.start()
+    worker.wait_until_idle(30)
+    worker.stop()
+    assert branch.record().compacted_metarange_id != first
+
+
+def test_work_with_which_nothing_is_to_be_done_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compactlib.staging.worker._MAX_LISTED", 3)
+    sensor = CompactionSensor(DeletesPolicy(1))
+    world = sensed_world(sensor)
+    worker = worker_of(sensor, world)
+    for number in range(10):
+        world.branch({"a": "1"}, name=f"b{number}").delete(b"a")
+        (outcome,) = worker.run_pending()
+        assert isinstance(outcome, Done)
+        assert len(worker.status().rows) <= 3
 
 
 def test_a_process_that_starts_learns_what_earlier_ones_left() -> None:
@@ -200,21 +230,20 @@ def test_a_process_that_starts_learns_what_earlier_ones_left() -> None:
     world.branch({"a": "1", "b": "2"}, staged={"a": None, "b": None}, sealed=[{"c": "1"}])
     world.branch({"a": "1"}, name="quiet", staged={"x": "1"})
     sensor = CompactionSensor(DeletesPolicy(2))
-    compactor = Compactor(world.context, sensor=sensor)
-    assert compactor.survey() == 2
-    (work,) = CompactionWorker(sensor, [compactor], clock=world.clock).run_pending()
-    assert (work.trigger.branch, type(work.outcome)) == ("main", Done)
+    worker = worker_of(sensor, world)
+    assert worker.survey() == 2
+    (outcome,) = worker.run_pending()
+    assert isinstance(outcome, Done)
+    assert outcome.stats.branch == "main"
     assert sensor.pressure("main", "quiet").deletes == 0
-    with pytest.raises(InvalidInput, match="no sensor"):
-        Compactor(world.context).survey()
 
 
 def test_what_makes_no_sense_is_refused() -> None:
     world = World()
-    with pytest.raises(InvalidInput, match="two compactors"):
-        CompactionWorker(CompactionSensor(), [Compactor(world.context), Compactor(world.context)])
-    with pytest.raises(InvalidInput, match="cleanup_seconds"):
-        CompactionWorker(CompactionSensor(), [], cleanup_seconds=0)
+    with pytest.raises(InvalidInput, match="two repositories"):
+        CompactionWorker(CompactionSensor(), [world.area, world.another_area()])
+    with pytest.raises(InvalidInput, match="reclaim_seconds"):
+        CompactionWorker(CompactionSensor(), [], reclaim_seconds=0)
 
 
 def test_metrics_and_the_sensor_hear_the_same_events() -> None:
@@ -228,7 +257,7 @@ def test_metrics_and_the_sensor_hear_the_same_events() -> None:
     assert observer.counters["staging_tombstones_written", labels] == 2
     assert observer.counters["staging_tombstones_listed", labels] == 2
     assert sensor.take() is not None
-    assert not isinstance(Compactor(world.context).compact("main"), Failed)
+    assert not isinstance(world.area.compact(), Failed)
     branch.get(b"c")
     sealed = [fields["value"] for name, fields in observer.events if name == "staging_sealed_tokens"]
     assert sealed == [1, 0]
@@ -243,7 +272,7 @@ def test_commits_are_counted_and_timed_by_how_they_ended() -> None:
         if operation.name == "set_if":
             world.clock.advance(0.25)
 
-    area = StagingArea(FaultyStore(world.store, slowly), world.committed, clock=world.clock, random=random.Random(5),
+    area = Repository(FaultyStore(world.store, slowly), world.committed, clock=world.clock, rng=random.Random(5),
                        observer=observer)
     main = area.create_branch("main")
     main.put(b"a", b"1")

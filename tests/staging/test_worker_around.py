@@ -11,30 +11,37 @@ from typing import Any
 import pytest
 
 from compactlib.budget import Budget
-from compactlib.clock import ManualClock
-from compactlib.errors import AuditFailed, BudgetSpent, Busy, Closed
+from compactlib.errors import AuditFailed, BudgetSpent, Busy, Closed, InvalidInput, TaskFailed
+from compactlib.kv import MemoryStore
 from compactlib.observe import Observer, RecordingObserver
-from compactlib.outcome import Done, Failed
+from compactlib.outcome import Done, Failed, Skipped
 from compactlib.rewrite import LocalExecutor
-from compactlib.staging import Compactor, StagingEvents, TokenCleaner
-from compactlib.staging.plan import CompactionPlan
-from compactlib.staging.policy import BranchPressure, DeletesPolicy
-from compactlib.staging.sensor import CompactionSensor
-from compactlib.staging.worker import BranchesAtWork, CompactionWorker
-from tests.staging.world import World
+from compactlib.staging import (
+    BranchPressure,
+    Choice,
+    CompactionSensor,
+    CompactionView,
+    CompactionWorker,
+    DeletesPolicy,
+    StagingEvents,
+    StagingMetrics,
+    StagingOptions,
+)
+from compactlib.testing import FaultyStore, KVFault, KVOperation
+from tests.staging.world import NOW, World
 
 
 class Policy:
-    """A plan policy that does something else first, and says yes."""
+    """A policy that does something else first, and says yes."""
 
     name = "a host's"
 
-    def __init__(self, first: Callable[[CompactionPlan], object]) -> None:
+    def __init__(self, first: Callable[[CompactionView], object]) -> None:
         self._first = first
 
-    def choose(self, plan: CompactionPlan) -> str | None:
-        self._first(plan)
-        return "always"
+    def choose(self, view: CompactionView, now: float) -> Choice:
+        self._first(view)
+        return Choice("always")
 
 
 class Raises:
@@ -63,20 +70,23 @@ def sensed(names: tuple[str, ...] = ("main",), observer: Observer | None = None)
 # --- what is raised
 
 
+def worker_of(sensor: CompactionSensor, world: World, **options: Any) -> CompactionWorker:
+    return CompactionWorker(sensor, [world.area], reclaim_seconds=None, **options)
+
+
 def test_the_thread_survives_a_policy_that_raises_and_tries_again() -> None:
     world, sensor = sensed()
     observer, bug = RecordingObserver(), Raises(2)
-    with CompactionWorker(sensor, [Compactor(world.context)], plan_policy=Policy(bug), observer=observer) as worker:
-        worker.start()
+    with worker_of(sensor, world, policy=Policy(bug), observer=observer) as worker:
         assert bug.survived.wait(30)
         worker.audit()
     assert worker.failures == 2
     assert isinstance(worker.last_error, ZeroDivisionError)
-    assert "2 failures" in repr(worker)
+    assert "2 errors" in repr(worker)
     told = [fields for name, fields in observer.events if name == "staging_worker_failed"]
-    assert [(fields["error"], fields["branch"]) for fields in told] == [("ZeroDivisionError", "main")] * 2
-    with pytest.raises(Closed):
-        worker.start()
+    assert [(fields["work"], "ZeroDivisionError" in fields["message"]) for fields in told] == [("main/main", True)] * 2
+    status = world.area.status()
+    assert (status.failures, status.last_error) == (2, "ZeroDivisionError: a host's bug")
     with pytest.raises(Closed):
         worker.run_pending()
 
@@ -84,18 +94,43 @@ def test_the_thread_survives_a_policy_that_raises_and_tries_again() -> None:
 def test_one_branch_that_fails_does_not_keep_the_others_back() -> None:
     world, sensor = sensed(("bad", "good"))
     bug = Raises(3)
-    policy = Policy(lambda plan: bug() if plan.view.branch == "bad" else None)
-    worker = CompactionWorker(sensor, [Compactor(world.context)], plan_policy=policy, clock=world.clock)
-    first = {work.trigger.branch: work.outcome for work in worker.run_pending()}
-    assert isinstance(first["good"], Done)
-    assert isinstance(first["bad"], Failed)
-    assert "ZeroDivisionError" in str(first["bad"].error)
-    for _ in range(2):
-        (again,) = worker.run_pending()
-        assert isinstance(again.outcome, Failed)
-    (at_last,) = worker.run_pending()
-    assert (at_last.trigger.branch, type(at_last.outcome)) == ("bad", Done)
+    policy = Policy(lambda view: bug() if view.branch == "bad" else None)
+    worker = worker_of(sensor, world, policy=policy, clock=world.clock)
+    bad, good = worker.run_pending()
+    assert isinstance(good, Done)
+    assert isinstance(bad, Failed)
+    assert "ZeroDivisionError" in str(bad.error)
     assert worker.run_pending() == []
+    for delay in (0.1, 0.2):
+        world.clock.advance(delay)
+        (again,) = worker.run_pending()
+        assert isinstance(again, Failed)
+    world.clock.advance(0.4)
+    (at_last,) = worker.run_pending()
+    assert isinstance(at_last, Done)
+    assert at_last.stats.branch == "bad"
+    assert worker.run_pending() == []
+    worker.audit()
+
+
+def test_a_store_that_fails_is_tried_again_and_is_no_surprise() -> None:
+    failing: list[bool] = [False]
+
+    def choose(operation: KVOperation) -> KVFault | None:
+        return KVFault.FAIL if failing[0] and operation.name == "set_if" else None
+
+    sensor = CompactionSensor(DeletesPolicy(1))
+    world = World(FaultyStore(MemoryStore(), choose), events=sensor.events("main"))
+    world.branch({"a": "1", "b": "2"}).delete(b"a")
+    worker = worker_of(sensor, world, clock=world.clock)
+    failing[0] = True
+    (outcome,) = worker.run_pending()
+    assert isinstance(outcome, Failed)
+    assert (worker.failures, worker.last_error) == (0, None)
+    failing[0] = False
+    world.clock.advance(0.1)
+    (outcome,) = worker.run_pending()
+    assert isinstance(outcome, Done)
 
 
 class HostExecutor(LocalExecutor):
@@ -111,52 +146,59 @@ class HostExecutor(LocalExecutor):
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
 def test_a_branch_is_free_again_whatever_its_compaction_raised(error: type[BaseException]) -> None:
     world, sensor = sensed()
-    at_work = BranchesAtWork()
-    worker = CompactionWorker(sensor, [Compactor(world.context, executor=HostExecutor(Raises(1, error)))],
-                              at_work=at_work, clock=world.clock)
+    worker = worker_of(sensor, world, policy=Policy(Raises(1, error)), clock=world.clock)
     if issubclass(error, Exception):
-        worker.run_pending()
+        (failed,) = worker.run_pending()
+        assert isinstance(failed, Failed)
     else:
         with pytest.raises(error):
             worker.run_pending()
     assert isinstance(worker.last_error, error)
-    assert at_work.enter("main", "main")
-    at_work.leave("main", "main")
-    world.area.branch("main").delete(b"b")
+    assert not world.area.status().is_busy
     world.clock.advance(10_000)
-    assert any(isinstance(work.outcome, Done) for work in worker.run_pending())
-    worker.close()
+    (outcome,) = worker.run_pending()
+    assert isinstance(outcome, Done)
+    worker.stop()
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, InvalidInput])
+def test_an_executor_that_raises_is_a_failure(error: type[Exception]) -> None:
+    world, _ = sensed()
+    outcome = world.area.compact(executor=HostExecutor(Raises(1, error)))
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, TaskFailed if error is ZeroDivisionError else InvalidInput)
+    assert "a host's bug" in str(outcome.error)
+    assert isinstance(world.area.compact(policy=NOW), Done)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_was_ended_is_told_by_the_audit() -> None:
     world, sensor = sensed()
-    worker = CompactionWorker(sensor, [Compactor(world.context)], plan_policy=Policy(Raises(1, SystemExit)))
+    worker = worker_of(sensor, world, policy=Policy(Raises(1, SystemExit)))
     worker.start()
-    thread = next(each for each in threading.enumerate() if each.name == "compactlib-staging")
-    thread.join(30)
+    for thread in threading.enumerate():
+        if thread.name.startswith("the compaction worker"):
+            thread.join(30)
     with pytest.raises(AuditFailed, match="SystemExit"):
         worker.audit()
     assert isinstance(worker.last_error, SystemExit)
-    worker.close()
+    worker.stop()
 
 
-def test_a_cleanup_that_raises_is_tried_again_on_the_timer() -> None:
-    world = World()
-    bug = Raises(1)
+def test_a_reclaim_that_fails_is_tried_again() -> None:
+    failing: list[bool] = [True]
 
-    class Cleaner(TokenCleaner):
-        def run(self, **options: Any) -> Any:
-            bug()
-            return super().run(**options)
+    def choose(operation: KVOperation) -> KVFault | None:
+        return KVFault.FAIL if failing[0] and operation.name == "scan" else None
 
-    worker = CompactionWorker(CompactionSensor(), [], cleaners=[Cleaner(world.context)], cleanup_seconds=60,
-                              clock=world.clock)
-    worker.run_pending()
-    assert (worker.failures, bug.calls) == (1, 1)
-    world.clock.advance(60)
-    worker.run_pending()
-    assert (worker.failures, bug.calls) == (1, 2)
+    world = World(FaultyStore(MemoryStore(), choose))
+    worker = CompactionWorker(CompactionSensor(), [world.area], reclaim_seconds=60, clock=world.clock)
+    (outcome,) = worker.run_pending()
+    assert isinstance(outcome, Failed)
+    failing[0] = False
+    world.clock.advance(0.1)
+    (outcome,) = worker.run_pending()
+    assert isinstance(outcome, Skipped)
 
 
 def test_observers_and_listeners_that_raise_break_neither_reads_nor_writes_nor_compactions() -> None:
@@ -170,24 +212,30 @@ def test_observers_and_listeners_that_raise_break_neither_reads_nor_writes_nor_c
         def record_seen(self, *_: Any, **__: Any) -> None:
             raise ZeroDivisionError
 
-        tombstones_written = tombstones_listed = write_retried = committed = reset = branch_deleted = record_seen
+        tombstones_written = tombstones_listed = write_retried = committed = reset = compacted = record_seen
+        branch_deleted = record_seen
 
-    world = World(events=BadEvents(), observer=BadObserver())
+    world = World(events=BadEvents(), observer=BadObserver(), options=StagingOptions(grace_seconds=0))
     branch = world.area.create_branch("main")
     branch.put_many({b"a": b"1", b"b": b"2"})
     branch.commit("c")
     branch.delete(b"a")
     assert branch.list().keys == (b"b",)
-    assert isinstance(Compactor(world.context).compact("main"), Done)
+    assert isinstance(world.area.compact(), Done)
     branch.reset()
     assert branch.get(b"a").data == b"1"
-    assert isinstance(TokenCleaner(world.context, grace_seconds=0).run(), Done)
+    assert isinstance(world.area.reclaim(), Done)
+    status = world.area.status()
+    assert status.failures > 0
+    assert status.last_error.startswith("ZeroDivisionError")
     world.area.delete_branch("main")
 
 
 def test_a_sense_policy_that_raises_breaks_no_write_and_may_ask_the_sensor() -> None:
     class Sense:
-        def choose(self, pressure: BranchPressure) -> str | None:
+        name = "a host's"
+
+        def choose(self, view: BranchPressure, now: float) -> Choice:
             assert sensor.pressure("main", "main").deletes >= 0  # No lock is held meanwhile.
             raise ZeroDivisionError
 
@@ -220,26 +268,27 @@ def test_closing_cancels_what_runs_and_waits_for_it() -> None:
                 over.append("cancelled")
                 raise
 
-    worker = CompactionWorker(sensor, [Compactor(world.context, executor=Waiting())])
+    worker = worker_of(sensor, world, executor=Waiting())
     worker.start()
     assert began.wait(30)
-    worker.close()
+    assert isinstance(worker.stop(), Done)
     assert over == ["cancelled"]
-    worker.close()
+    assert isinstance(worker.stop(), Done)
     assert world.area.branch("main").list().keys == (b"b",)
-    assert isinstance(Compactor(world.context).compact("main", force=True), Done)
+    assert isinstance(world.area.compact(policy=NOW), Done)
 
 
+@pytest.mark.parametrize("what", ["worker", "repository"])
 @pytest.mark.parametrize("who", ["policy", "executor", "observer", "repository's observer", "events"])
 @pytest.mark.parametrize("threads", [False, True])
-def test_closing_from_within_is_busy_and_changes_nothing(who: str, threads: bool) -> None:
+def test_closing_from_within_is_busy(what: str, who: str, threads: bool) -> None:
     told: list[BaseException | None] = []
 
     def close(*_: Any, **__: Any) -> None:
         if not worker:
             return
         try:
-            worker[0].close()
+            worker[0].stop() if what == "worker" else world.area.close()
             told.append(None)
         except Busy as busy:
             told.append(busy)
@@ -251,28 +300,32 @@ def test_closing_from_within_is_busy_and_changes_nothing(who: str, threads: bool
             if name == "staging_compaction":
                 close()
 
+    class Events(StagingEvents):
+        compacted = close
+
     worker: list[CompactionWorker] = []
-    world, sensor = sensed(observer=Closes() if who == "repository's observer" else None)
+    sensor = CompactionSensor(DeletesPolicy(1))
+    events = StagingMetrics(Observer(), "main", sensor.events("main"), *[Events()] * (who == "events"))
+    world = World(events=events, observer=Closes() if who == "repository's observer" else None)
+    world.branch({"a": "1", "b": "2"}).delete(b"a")
     executor = HostExecutor(close) if who == "executor" else LocalExecutor(workers=2) if threads else None
-    observer = Closes() if who == "observer" else None
-    made = CompactionWorker(sensor, [Compactor(world.context, executor=executor)], clock=world.clock,
-                            plan_policy=Policy(close) if who == "policy" else None, observer=observer,
-                            cleaners=[TokenCleaner(world.context)])
+    made = worker_of(sensor, world, executor=executor, clock=world.clock,
+                     policy=Policy(close) if who == "policy" else NOW, observer=Closes() if who == "observer" else None)
     worker.append(made)
-    (work,) = made.run_pending()
-    assert isinstance(work.outcome, Done)
+    outcomes = made.run_pending()
+    assert [type(each) for each in outcomes] == [Done if what == "repository" or who == "events" else type(outcomes[0])]
     assert all(isinstance(each, Busy) for each in told), told
-    if who in ("policy", "executor", "repository's observer"):
-        assert told
-    made.close()
+    assert told or who == "observer"
+    made.stop()
+    world.area.close()
 
 
 def test_a_worker_that_is_at_work_elsewhere_gives_nothing_and_loses_no_trigger() -> None:
     world, sensor = sensed(("main", "side"))
     inside: list[object] = []
-    worker = CompactionWorker(sensor, [Compactor(world.context)], clock=world.clock,
-                              plan_policy=Policy(lambda plan: inside.append(worker.run_pending())))
-    assert [type(work.outcome) for work in worker.run_pending()] == [Done, Done]
+    worker = worker_of(sensor, world, clock=world.clock,
+                       policy=Policy(lambda view: inside.append(worker.run_pending())))
+    assert [type(outcome) for outcome in worker.run_pending()] == [Done, Done]
     assert inside == [[], []]
 
 
@@ -283,16 +336,17 @@ from compactlib.clock import ManualClock
 from compactlib.errors import AuditFailed
 from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects
-from compactlib.staging import CommittedRanges, CompactionSensor, CompactionWorker, StagingArea
+from compactlib.staging import CommittedRanges, CompactionSensor, CompactionWorker, Repository
 assert False, "asserts are off"
-area = StagingArea(MemoryStore(), CommittedRanges(MemoryObjects()))
+area = Repository(MemoryStore(), CommittedRanges(MemoryObjects()))
 main = area.create_branch("main")
 area.audit()
 area.context.tokens.mark_dropped([main.record().staging_token], "main")
 sensor = CompactionSensor(buffer=1)
-sensor._triggers.queue.extend([None] * 3)
-worker = CompactionWorker(sensor, [], clock=ManualClock())
-worker._next_cleanup = 1e9
+sensor._triggers.extend([None] * 3)
+worker = CompactionWorker(sensor, [area], clock=ManualClock())
+worker._service._agenda["reclaim main"].retry_at = float("inf")
+worker._service._agenda["reclaim main"].failures = 1
 for audit in (area.audit, sensor.audit, worker.audit):
     try:
         audit()
@@ -304,11 +358,3 @@ for audit in (area.audit, sensor.audit, worker.audit):
 def test_audits_find_what_is_wrong_also_without_asserts() -> None:
     ran = subprocess.run([sys.executable, "-O", "-c", AUDITS], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["found"] * 3
-
-
-def test_the_timer_is_the_monotonic_clock() -> None:
-    clock = ManualClock(1000.0)
-    worker = CompactionWorker(CompactionSensor(), [], clock=clock)
-    worker.run_pending()
-    clock.advance(1)
-    worker.audit()

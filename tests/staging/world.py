@@ -13,16 +13,19 @@ from compactlib.objects import MemoryObjects, ObjectStore
 from compactlib.observe import Observer
 from compactlib.outcome import Done
 from compactlib.staging import (
+    AlwaysPolicy,
     Branch,
     CommitStats,
     CommittedRanges,
-    Compactor,
+    CompactionOutcome,
     MetaRangeId,
     Record,
     RecordNotFound,
+    Repository,
     SplitRule,
-    StagingArea,
+    StagingContext,
 )
+from compactlib.staging.compactions import Compactions
 from compactlib.staging.events import StagingEvents
 from compactlib.staging.model import Change, Difference
 from compactlib.staging.names import CommitId
@@ -33,6 +36,15 @@ from compactlib.testing import FaultyStore
 
 State = Mapping[str, str | None]
 """Keys and values; `None` is a tombstone."""
+
+
+NOW = AlwaysPolicy(window_seconds=0)
+"""Compacts whatever the window says."""
+
+
+def compact_now(context: StagingContext, branch: str = "main") -> CompactionOutcome:
+    """As `Repository.compact`, for those who have a context."""
+    return Compactions(context).compact(branch, policy=NOW)
 
 
 def record(value: str) -> Record:
@@ -58,10 +70,13 @@ class World:
         self.store = FaultyStore(type(self).make_store() if store is None else store)
         self.objects = MemoryObjects(clock=self.clock) if objects is None else objects
         self.committed = CommittedRanges(self.objects, rule=rule, clock=self.clock)
-        self.area = StagingArea(self.store, self.committed, clock=self.clock, random=random.Random(seed),
-                                events=events, options=options, observer=observer)
+        self.area = Repository(self.store, self.committed, clock=self.clock, rng=random.Random(seed),
+                               events=events, options=options, observer=observer)
         self.context = self.area.context
-        self.compactor = Compactor(self.context)
+
+    def another_area(self, options: StagingOptions | None = None) -> Repository:
+        """What another process has over the same stores."""
+        return Repository(self.store, self.committed, clock=self.clock, rng=random.Random(99), options=options)
 
     def metarange(self, state: State) -> MetaRangeId:
         return self.committed.apply(None, changes(state)).metarange_id
@@ -88,7 +103,7 @@ class World:
 
     def compact(self, branch: str = "main") -> None:
         self.clock.advance(301)
-        self.compactor.compact(branch)
+        self.area.compact(branch=branch)
 
     def token_reads(self) -> int:
         """How many single entries of tokens were asked for since the last call."""

@@ -19,7 +19,14 @@ from compactlib.scheduler.model import Command, JobStatus
 from compactlib.scheduler.poll import PollRequest
 from compactlib.scheduler.service import SchedulerService
 from compactlib.scheduler.update import PlanUpdate
-from compactlib.staging.policy import AnyOf, BranchPressure, DeletesPolicy, ListingCostPolicy, SealedTokensPolicy
+from compactlib.staging.policy import (
+    AnyOf,
+    BranchPressure,
+    Choice,
+    DeletesPolicy,
+    ListingCostPolicy,
+    SealedTokensPolicy,
+)
 from compactlib.testing import check_need_source, check_sense_policy, check_staging_backend
 from compactlib.testing.scheduler_histories import (
     Arrive,
@@ -137,18 +144,23 @@ class Sensing:
     """A policy made of one function."""
 
     how: Callable[[BranchPressure], Any]
+    name = "a function"
 
-    def choose(self, pressure: BranchPressure) -> str | None:
-        found: str | None = self.how(pressure)
+    def choose(self, view: BranchPressure, now: float) -> Choice:
+        found: Choice = self.how(view)
         return found
 
 
-def changes_its_mind() -> Callable[[BranchPressure], str | None]:
+def chosen(why: str | None) -> Choice:
+    return Choice("not now", is_empty=True) if why is None else Choice(why)
+
+
+def changes_its_mind() -> Callable[[BranchPressure], Choice]:
     calls = [0]
 
-    def how(pressure: BranchPressure) -> str | None:
+    def how(pressure: BranchPressure) -> Choice:
         calls[0] += 1
-        return f"call {calls[0]}" if pressure.deletes else None
+        return chosen(f"call {calls[0]}" if pressure.deletes else None)
 
     return how
 
@@ -158,10 +170,11 @@ class AddsUp:
     """Counts on its own what the sensor counts already."""
 
     total: int = 0
+    name = "adds up"
 
-    def choose(self, pressure: BranchPressure) -> str | None:
-        self.total += pressure.deletes
-        return "many deletes in all" if self.total > 1_000 else None
+    def choose(self, view: BranchPressure, now: float) -> Choice:
+        self.total += view.deletes
+        return chosen("many deletes in all" if self.total > 1_000 else None)
 
 
 @pytest.mark.parametrize("policy", [AnyOf(), DeletesPolicy(1), SealedTokensPolicy(3), ListingCostPolicy(50)], ids=repr)
@@ -170,12 +183,15 @@ def test_the_librarys_own_sense_policies_pass(policy: Any) -> None:
 
 
 @pytest.mark.parametrize(("policy", "lesson"), [
-    (Sensing(lambda pressure: "always"), "a branch on which nothing was counted"),
-    (Sensing(lambda pressure: None), "tombstones would pile up for ever"),
-    (Sensing(lambda pressure: pressure.deletes > 10), "answered False; give a sentence"),
-    (Sensing(lambda pressure: "" if pressure.deletes else None), "answered ''; give a sentence"),
-    (Sensing(lambda pressure: "just now" if pressure.deletes in (5, 1_000_000_000) else None), "compare with >="),
-    (Sensing(lambda pressure: f"{1 // pressure.deletes}"), r"raised ZeroDivisionError\(.*under the sensor's lock"),
+    (Sensing(lambda pressure: Choice("always")), "a branch on which nothing was counted"),
+    (Sensing(lambda pressure: chosen(None)), "tombstones would pile up for ever"),
+    (Sensing(lambda pressure: None), "answered None; give a Choice"),
+    (Sensing(lambda pressure: Choice("" if pressure.deletes else "few", not pressure.deletes)),
+     "its why is a sentence"),
+    (Sensing(lambda pressure: chosen("just now" if pressure.deletes in (5, 1_000_000_000) else None)),
+     "compare with >="),
+    (Sensing(lambda pressure: Choice(f"{1 // pressure.deletes}")),
+     r"raised ZeroDivisionError\(.*called with every write"),
     (Sensing(changes_its_mind()), "two equal questions got two answers"),
     (AddsUp(), "two equal questions|nothing was counted|wants to compact again"),
 ])

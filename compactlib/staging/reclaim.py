@@ -1,0 +1,74 @@
+"""What nobody can read any more is freed: entries of dropped tokens, forgotten tokens, ranges that nobody needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from compactlib.budget import Budget
+from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.report import Printed
+from compactlib.staging.cleanup import CleanupStats, TokenCleaner
+from compactlib.staging.context import StagingContext
+from compactlib.staging.garbage import collect_garbage
+from compactlib.staging.model import Collected
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class ReclaimReport(Printed):
+    """What a reclaim did.
+
+    Attributes:
+        tokens: about the entries of dropped tokens, and the tokens that were found forgotten.
+        ranges: about ranges and metaranges; `None` if they were not looked at.
+        left: what was left, and why: one sentence each.
+    """
+
+    tokens: CleanupStats
+    ranges: Collected | None
+    left: tuple[str, ...]
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row for each number."""
+        numbers = [("tokens", self.tokens), ("ranges", self.ranges)]
+        return [{"of": of, "what": name.replace("_", " "), "count": value}
+                for of, stats in numbers if stats is not None for name, value in attrs.asdict(stats).items()]
+
+    def _summary(self) -> str:
+        ranges = self.ranges or Collected()
+        done = (f"{self.tokens.tokens_removed} tokens with {self.tokens.entries_removed} entries, "
+                f"{ranges.ranges_deleted} ranges and {ranges.metaranges_deleted} metaranges of {ranges.bytes_freed} "
+                f"bytes")
+        return "; ".join((done, *self.left))
+
+
+def reclaim(context: StagingContext, budget: Budget) -> Outcome[ReclaimReport]:
+    """See `Repository.reclaim`."""
+    options = context.options
+    cleaner = TokenCleaner(context, grace_seconds=options.grace_seconds, orphan_seconds=options.orphan_seconds)
+    tokens, ranges = CleanupStats(), None
+    left: list[str] = []
+    for step in (cleaner.sweep, cleaner.run):
+        match step(budget=budget):
+            case Done(stats):
+                tokens = tokens.plus(stats)
+            case Skipped(reason):
+                left.append(reason)
+            case Failed(error, changed):
+                return Failed(error, "partly" if changed == "no" and tokens.changes else changed)
+    if not options.owns_ranges:
+        left.append("ranges are not collected, as owns_ranges=False; set it if no other repository uses the object "
+                    "store or prefix")
+    else:
+        match collect_garbage(context, grace_seconds=options.range_grace_seconds, budget=budget):
+            case Done(collected):
+                ranges = collected
+            case Skipped(reason):
+                left.append(reason)
+            case Failed() as failed:
+                return failed
+    if ranges is None and not (tokens.changes or tokens.refused):
+        return Skipped("; ".join(left))
+    return Done(ReclaimReport(tokens=tokens, ranges=ranges, left=tuple(left)))
+
