@@ -14,7 +14,7 @@ import attrs
 
 from compactlib.budget import Budget
 from compactlib.clock import Clock
-from compactlib.errors import Closed, CompactlibError, InvalidInput, StorageError
+from compactlib.errors import BudgetSpent, Closed, CompactlibError, InvalidInput, StorageError
 from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime.agenda import Accepted, Refused, Removed
@@ -193,6 +193,9 @@ class _Compacting:
         if isinstance(outcome, Failed):
             # One that was closed under its compaction is at rest, which `status` raises `Closed` for.
             self.store.status()
+            if isinstance(outcome.error, BudgetSpent):
+                # It is being closed, say, or has had as much as its budgets give at once: it goes on another time.
+                job.put_off()
         return outcome
 
     def _outcome(self, job: Job, budget: Budget) -> Outcome[Any]:

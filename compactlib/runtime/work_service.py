@@ -68,6 +68,7 @@ class Job:
         self.turn: Turn = turn
         self.run: Run = run
         self.is_stopped = False
+        self.is_put_off = False
         self.next_in: float | None = None
         self.surprises: list[Exception] = []
         self._lent: list[Budget] = [run.budget]
@@ -88,6 +89,10 @@ class Job:
     def due_in(self, seconds: float) -> None:
         """The next periodic turn of this work comes so long after this one's end, whatever its `every_seconds`."""
         self.next_in = seconds
+
+    def put_off(self) -> None:
+        """What it could not do, somebody else being in the way, it does after `retry_seconds`; that is no failure."""
+        self.is_put_off = True
 
     def note(self, error: Exception) -> None:
         """Something that nobody expected, and that the work has dealt with: kept, logged and told when the turn ends."""
@@ -485,10 +490,12 @@ def _ending(job: Job, outcome: Outcome[Any], is_closed: bool, retries: Callable[
         case Done():
             return "done"
         case Skipped():
-            return "busy" if outcome.is_busy else "skipped"
+            return "busy" if outcome.is_busy or job.is_put_off else "skipped"
         case Failed(error):
             if is_closed or (job.is_stopped and isinstance(error, BudgetSpent)):
                 return "stopped"
+            if job.is_put_off:
+                return "busy"
             return "failed" if retries(error) else "given up"
 
 

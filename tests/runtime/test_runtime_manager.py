@@ -12,7 +12,7 @@ import pytest
 
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
-from compactlib.errors import Busy, Closed, DiskFull, InvalidInput, StorageError
+from compactlib.errors import BudgetSpent, Busy, Closed, DiskFull, InvalidInput, StorageError
 from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime import Accepted, CompactionManager, OnRequest, Periodic, Refused, Removed
@@ -277,6 +277,28 @@ def test_a_store_that_is_closed_is_left_alone_until_it_is_opened_and_has_not_fai
     manager.set_open("a", True)
     manager.run_pending()
     assert manager.report().rows[0].condition == "waiting"
+
+
+def test_a_budget_that_is_spent_is_no_failure_and_the_next_turn_goes_on() -> None:
+    spent = Budget(total_bytes=0)
+
+    def spends() -> Outcome[Any]:
+        try:
+            spent.spend(1)
+        except BudgetSpent as error:
+            return Failed(error, changed="partly")
+        return Done("never")
+
+    store = FakeStore(spends)
+    manager, clock, observer = managed(store)
+    outcomes = manager.run_pending()
+    assert isinstance(outcomes[-1], Failed)
+    assert manager.run_pending() == []
+    assert (manager.report().rows[0].last_ending, manager.report().failing, observer.events) == ("busy", (), [])
+    clock.advance(10.0)
+    store.compact_ends = lambda: Done("the rest")
+    manager.run_pending()
+    assert manager.report().rows[0].last_told == "'the rest'"
 
 
 def test_a_budget_that_cannot_be_made_is_a_failure() -> None:
