@@ -13,7 +13,7 @@ from compactlib.app.inspection import inspect_log, limits_of
 from compactlib.app.terminal import progress_bar, show_table, waiting
 from compactlib.budget import Budget
 from compactlib.errors import CorruptData
-from compactlib.outcome import Done, Failed, Skipped
+from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import (
     CompactionPlan,
     CompactionPolicy,
@@ -119,10 +119,10 @@ def compact(folder: str, settings: CompactSettings) -> int:
         log = stack.enter_context(SegmentLog(folder, LogOptions(limits=limits, trigger=_TRIGGER, observer=observer)))
         outcome = log.compact(policy=policy_named(settings.policy), executor=executor, budget=budget)
     report = report_of(outcome)
-    if report is None and isinstance(outcome, Failed):
+    if isinstance(outcome, Failed) and outcome.changed == "no":
         raise outcome.error
     if settings.as_json:
-        _print_json((outcome if report is None else Done(report)).to_dicts())
+        _print_json(outcome.to_dicts())
     elif isinstance(outcome, Skipped):
         print(f"skipped: {outcome.reason}")
     elif report is not None:
@@ -154,7 +154,8 @@ def verify(folder: str, *, as_json: bool) -> int:
         print(f"{folder}: {'' if logs is None else f'{len(logs):,} logs, '}{report.records:,} entries in "
               f"{report.bytes_read:,} bytes, all as they were written")
         return 0
-    print(f"{folder}: damaged or missing; restore the files from a copy")
+    bad = sum(not finding.is_harmless for finding in report.findings)
+    print(f"{folder}: {bad:,} damaged or missing; restore the files from a copy")
     return 1
 
 

@@ -164,6 +164,6 @@ def _compacted(folder: str, name: str, limits: SegmentLimits, executor: Executor
     with progress_bar(name) as observer, SegmentLog(folder, LogOptions(limits=limits, observer=observer)) as log:
         outcome = log.compact(policy=log.policy, executor=executor)
     report = report_of(outcome)
-    if report is None and isinstance(outcome, Failed):
+    if isinstance(outcome, Failed) and outcome.changed == "no":
         raise outcome.error
     return report

@@ -136,6 +136,11 @@ class CompactionFailed(Failed):
 
     report: CompactionReport
 
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """The row of a failure, and those of the report."""
+        return [*Failed(self.error, self.changed).to_dicts(),
+                *({"outcome": "failed", **row} for row in self.report.to_dicts())]
+
 
 CompactionOutcome: TypeAlias = Done[CompactionReport] | Skipped | Failed
 """What `SegmentLog.compact` answers; where something of a plan failed, the `Failed` is a `CompactionFailed`."""

@@ -81,7 +81,7 @@ def test_inspect_gives_the_same_as_data(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_inspect_names_what_else_lies_in_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_log(tmp_path / "log")
-    assert main(["compact", "--kind", "major", str(folder)]) == 0
+    assert main(["compact", "--policy", "seed", str(folder)]) == 0
     (folder / "0000000000000007-0000000000000008.compacting").touch()
     (folder / "rewrite-1").mkdir()
     (folder / "SNAPSHOT.tmp").touch()
@@ -130,7 +130,7 @@ def test_plan_is_a_dry_run_under_the_log_s_own_limits(tmp_path: Path, capsys: py
 
 def test_plan_of_a_minor_compaction_only_drops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_log(tmp_path / "log")
-    actions = [row["action"] for row in rows(capsys, "plan", folder, "--kind", "minor")]
+    actions = [row["action"] for row in rows(capsys, "plan", folder, "--policy", "drop")]
     assert actions == ["keep"] * 4 + ["drop"] * 2 + ["keep"] * 2
 
 
@@ -139,7 +139,8 @@ def test_plan_names_the_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str
     folder = make_log(tmp_path / "log")
     code, out, _ = answer(capsys, "plan", folder, "--policy", policy)
     assert code == 0
-    assert out.startswith(f"major compaction at snapshot 72 by {policy}(")
+    assert out.startswith(f"{policy}(")
+    assert "at snapshot 72: drop 2" in out
 
 
 # -- compact
@@ -150,7 +151,7 @@ def test_plan_names_the_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_compact_does_what_was_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str],
                                        options: tuple[str, ...]) -> None:
     folder = make_log(tmp_path / "log")
-    done = rows(capsys, "compact", folder, "--kind", "major", *options)
+    done = rows(capsys, "compact", folder, "--policy", "seed", *options)
     assert [(row["outcome"], row["action"], row["members"]) for row in done] == [
         ("done", "rewritten", [1, 2, 3, 4]), ("done", "dropped", [5]), ("done", "dropped", [6]),
         ("done", "kept", [7]), ("done", "kept", [8])]
@@ -162,44 +163,48 @@ def test_compact_does_what_was_planned(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_compact_prints_a_table_and_then_has_nothing_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_log(tmp_path / "log")
-    code, out, err = answer(capsys, "compact", folder, "--kind", "major")
+    code, out, err = answer(capsys, "compact", folder, "--policy", "seed")
     assert (code, err) == (0, "")
-    assert out.startswith("major compaction at snapshot 72 (asked for): dropped 2, rewrote 4 segments into 1, kept 2")
+    assert out.startswith("seed(max_sources=8, reclaim_fraction=0.5) at snapshot 72 (neighbours fit")
+    assert "): dropped 2, rewrote 4 segments into 1, kept 2" in out
     before = contents(folder)
-    code, out, err = answer(capsys, "compact", folder, "--kind", "major")
-    assert (code, out, err) == (0, "skipped: nothing to rewrite or drop at snapshot 72\n", "")
+    code, out, err = answer(capsys, "compact", folder, "--policy", "seed")
+    assert (code, err) == (0, "")
+    assert out.startswith("skipped: none of the 2 segments up to snapshot 72 is wholly dead; of 2 that hold")
     assert {name: content for name, (content, _) in contents(folder).items()} == {
         name: content for name, (content, _) in before.items()}
 
 
-def test_compact_asks_for_a_major_one_by_itself_when_more_is_dead_than_alive(
+def test_compact_rewrites_by_itself_when_more_is_dead_than_alive(
         tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_log(tmp_path / "log")
-    assert "major compaction at snapshot 72 (5,300 bytes dead beside 1,700 live" in answer(capsys, "compact", folder)[1]
+    assert "rewrite 4 into 1" in answer(capsys, "plan", folder)[1]
+    assert "at snapshot 72 (5,300 bytes dead beside 1,700 live" in answer(capsys, "compact", folder)[1]
     mostly_live = tmp_path / "mostly"
     with SegmentLog(mostly_live) as log:
         log.extend((index, 1, b"x" * 100) for index in range(1, 10))
         log.record_snapshot(9, range(2, 10))
-    assert "skipped: nothing to drop" in answer(capsys, "compact", mostly_live)[1]
+    assert "nothing to do: the log has 1 segment" in answer(capsys, "plan", mostly_live)[1]
+    assert "skipped: the log has 1 segment, and the newest" in answer(capsys, "compact", mostly_live)[1]
 
 
 def test_a_budget_too_small_for_everything_leaves_a_part_for_the_next_run(tmp_path: Path,
                                                                         capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_log(tmp_path / "log")
-    code, out, err = answer(capsys, "compact", folder, "--kind", "major", "--max-bytes", "100B")
+    code, out, err = answer(capsys, "compact", folder, "--policy", "seed", "--max-bytes", "100B")
     assert (code, err) == (1, "")
     assert "dropped 2, rewrote 0 segments into 0, kept 2, 1 groups FAILED" in out
     assert answer(capsys, "verify", folder)[0] == 0
     # The drops are done; a budget that allows nothing that is left is an error.
-    assert "larger than the whole total" in refusal(capsys, "compact", folder, "--kind", "major", "--max-bytes", "100")
-    assert answer(capsys, "compact", folder, "--kind", "major", "--max-bytes", "1MB", "--rate", "1GB")[0] == 0
+    assert "larger than the whole total" in refusal(capsys, "compact", folder, "--policy", "seed", "--max-bytes", "100")
+    assert answer(capsys, "compact", folder, "--policy", "seed", "--max-bytes", "1MB", "--rate", "1GB")[0] == 0
 
 
 def test_compact_before_the_first_snapshot_has_nothing_to_do(tmp_path: Path,
                                                              capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_log(tmp_path / "log", snapshot=False)
     assert answer(capsys, "compact", folder) == (
-        0, "skipped: no snapshot was recorded yet, so nothing is dead\n", "")
+        0, "skipped: no snapshot was recorded yet, so nothing is dead; record one\n", "")
 
 
 def test_compact_of_a_log_that_is_in_use_is_refused_while_the_others_look(tmp_path: Path,
@@ -217,7 +222,7 @@ def test_interrupted_in_mid_copy_the_log_is_as_before(tmp_path: Path) -> None:
     folder = make_log(tmp_path / "log")
     # A test run that a shell put into the background ignores the signal, and so would its children.
     heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    with subprocess.Popen(compactlib_process("compact", "--kind", "major", "--rate", "1", folder, before=heed),
+    with subprocess.Popen(compactlib_process("compact", "--policy", "seed", "--rate", "1", folder, before=heed),
                           cwd=ROOT, text=True,
                           stderr=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         # The copying has begun; at this rate it takes half an hour.
@@ -236,8 +241,9 @@ def test_interrupted_in_mid_copy_the_log_is_as_before(tmp_path: Path) -> None:
 
 def test_verify_says_that_all_is_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_log(tmp_path / "log")
+    size = sum(path.stat().st_size for path in folder.glob("*.segment"))
     assert answer(capsys, "verify", folder) == (
-        0, f"{folder}: 75 entries in 8 segments, all as they were written\n", "")
+        0, f"{folder}: 75 entries in {size:,} bytes, all as they were written\n", "")
     assert rows(capsys, "verify", folder) == []
 
 
@@ -254,9 +260,9 @@ def test_verify_of_a_log_of_a_store_and_of_the_whole_store(tmp_path: Path, capsy
     """A healthy log was called damaged while live entries were in the write-ahead log; a store was no log at all."""
     store = make_store(tmp_path / "store")
     assert main(["verify", str(store / "logs" / "b")]) == 0
-    assert "2 newer entries are in the write-ahead log" in capsys.readouterr().out
+    assert "/b: 50 entries in" in capsys.readouterr().out
     assert main(["verify", str(store)]) == 0
-    assert "2 logs, 0 entries in 0 segments, all as they were written" in capsys.readouterr().out
+    assert "2 logs, 100 entries in" in capsys.readouterr().out
     assert main(["inspect", str(store / "logs" / "a")]) == 0
     assert "50 newer entries" in " ".join(capsys.readouterr().out.split())
     (wal,) = (store / "wal").iterdir()
@@ -284,7 +290,8 @@ def test_verify_lists_damaged_entries(tmp_path: Path, capsys: pytest.CaptureFixt
     assert out.endswith(f"{folder}: 1 damaged or missing; restore the files from a copy\n")
     code, out, _ = answer(capsys, "verify", folder, "--json")
     assert code == 1
-    assert [(row["file"], row["index"]) for row in json.loads(out)] == [(str(path), 70)]
+    assert [row["place"].partition(" at ")[0] for row in json.loads(out)] == [str(path)]
+    assert json.loads(out)[0]["place"].endswith(" (index 70)")
     assert contents(folder) == before
 
 
@@ -294,8 +301,10 @@ def test_verify_lists_what_keeps_the_log_from_being_opened(tmp_path: Path, capsy
     flip_byte(folder / segment_name(3), -1)
     code, out, err = answer(capsys, "verify", folder, "--json")
     assert (code, err) == (1, "")
-    assert [(Path(row["file"]).name, row["offset"] == 0, row["index"]) for row in json.loads(out)] == [
-        (segment_name(2), True, None), (segment_name(3), False, 30)]
+    first, second = (row["place"] for row in json.loads(out))
+    assert first.endswith(f"{segment_name(2)} at offset 0")
+    assert f"{segment_name(3)} at offset " in second
+    assert second.endswith(" (index 30)")
 
 
 def test_verify_lists_a_damaged_snapshot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -303,7 +312,7 @@ def test_verify_lists_a_damaged_snapshot(tmp_path: Path, capsys: pytest.CaptureF
     flip_byte(folder / "SNAPSHOT", 20)
     code, out, _ = answer(capsys, "verify", folder, "--json")
     assert code == 1
-    assert [Path(row["file"]).name for row in json.loads(out)] == ["SNAPSHOT"]
+    assert ["/SNAPSHOT at offset " in row["place"] for row in json.loads(out)] == [True]
 
 
 def test_verify_lists_live_entries_that_are_gone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -311,7 +320,8 @@ def test_verify_lists_live_entries_that_are_gone(tmp_path: Path, capsys: pytest.
     (folder / segment_name(1)).unlink()
     code, out, _ = answer(capsys, "verify", folder, "--json")
     assert code == 1
-    assert [row["index"] for row in json.loads(out)] == [3, 7]
+    assert [(row["kind"], row["place"].rpartition(" ")[2]) for row in json.loads(out)] == [
+        ("missing", "3)"), ("missing", "7)")]
 
 
 # -- a log that RabbitMQ Ra wrote
@@ -347,7 +357,7 @@ def test_a_log_of_a_later_release_is_refused(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("arguments", [
-    ("--rate", "fast"), ("--rate", "-1"), ("--max-bytes", "1XB"), ("--kind", "huge"), ("--policy", "none"),
+    ("--rate", "fast"), ("--rate", "-1"), ("--max-bytes", "1XB"), ("--policy", "none"),
     ("--executor", "cloud"), ("--workers", "two")])
 def test_arguments_that_make_no_sense_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str],
                                                   arguments: tuple[str, ...]) -> None:

@@ -68,10 +68,10 @@ def merges_all(view: CompactionView) -> Choice:
 
 
 def skips_the_middle(view: CompactionView) -> Choice:
-    segments = view.candidates
-    if len(segments) != 3 or sum(each.live_entries for each in segments) > view.limits.max_entries:
+    first, *others = view.candidates or [None]
+    if first is None or len(others) < 2:
         return nothing(view)
-    return Choice(((segments[0].number, segments[2].number),), keep(segments[1:2]), WHY)
+    return Choice(((first.number, others[1].number),), keep([others[0], *others[2:]]), WHY)
 
 
 def newest_first(view: CompactionView) -> Choice:
