@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TypeAlias
 
+from compactlib.errors import InvalidInput
 from compactlib.raftlog.replication.messages import (
     TransferMessage,
 )
@@ -12,6 +13,17 @@ from compactlib.raftlog.replication.wire import LENGTH_BYTES, MAX_FRAME_BYTES, d
 
 Address: TypeAlias = tuple[str, int]
 """A host and a port; port 0 lets the system choose when listening."""
+
+
+def require_address(name: str, address: object) -> None:
+    """Return if it is a host and a port.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    if not (isinstance(address, tuple) and len(address) == 2 and isinstance(address[0], str)
+            and isinstance(address[1], int) and 0 <= address[1] < 1 << 16):
+        raise InvalidInput(f"{name} is {address!r:.100}; give a host and a port, as in ('127.0.0.1', 7000)")
 
 
 async def read_message(reader: asyncio.StreamReader, *, max_bytes: int = MAX_FRAME_BYTES,

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import random
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from compactlib.arguments import require_method, require_type
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import (
-    AuditFailed,
-    Closed,
-    CompactlibError,
-    CorruptData,
-    StorageError,
-    Unsupported,
-)
-from compactlib.hosting.snapshot_lines import Address, read_message
+from compactlib.errors import Closed, CompactlibError, CorruptData, StorageError, TaskFailed, Unsupported
+from compactlib.hosting.snapshot_lines import Address, read_message, require_address
+from compactlib.observe import Observer
+from compactlib.outcome import Skipped
 from compactlib.raftlog.protocols import ReplicatedLog, SnapshotMeta
 from compactlib.raftlog.replication.effects import (
     AwaitEntries,
@@ -44,14 +39,18 @@ from compactlib.raftlog.replication.messages import (
 from compactlib.raftlog.replication.receiver import SnapshotReceiver
 from compactlib.raftlog.replication.wire import encode
 from compactlib.raftlog.snapshots import IncomingState, SnapshotFolder, SnapshotManifest, StateReader
+from compactlib.runtime import AsyncServiceFace, AsyncWork
 
-_LOGGER = logging.getLogger("compactlib.hosting.snapshots")
+SERVER_FAILED = "snapshot_server_failed"
+"""Something was raised that nobody expected, by one of the host's callables, say: `what`, `error`, `message`."""
 _LOOK_AGAIN_SECONDS = 0.05
+_LONGEST_WAIT_SECONDS = 1.0
+"""How long the clock is not looked at, at most: it may move without waking anybody."""
 _MAX_PAUSE_SECONDS = 60.0
 
 
-class SnapshotServer:
-    """Listens for snapshots and puts them in force. An async context manager.
+class SnapshotServer(AsyncServiceFace):
+    """Listens for snapshots and puts them in force: a `contract.AsyncService`, also as an async context manager.
 
     While a transfer is on, nothing else may be applied or appended to the log; `stage` says whether one is.
 
@@ -69,6 +68,10 @@ class SnapshotServer:
         clock: for the times.
         rng: names this life.
         tls: for connections; plain TCP if `None`.
+        observer: told `snapshot_server_failed`.
+
+    Raises:
+        InvalidInput: an argument is of another type than it should be.
     """
 
     def __init__(self, log: ReplicatedLog, snapshots: SnapshotFolder, *, listen: Address, term: int,
@@ -76,7 +79,14 @@ class SnapshotServer:
                  term_seen: Callable[[int], object] | None = None,
                  machine_versions: tuple[int, int] = (0, (1 << 32) - 1), limits: TransferLimits | None = None,
                  clock: Clock | None = None, rng: random.Random | None = None,
-                 tls: ssl.SSLContext | None = None) -> None:
+                 tls: ssl.SSLContext | None = None, observer: Observer | None = None) -> None:
+        require_method("log", log, "append_sparse", "install", "pin", "reset", "sync")
+        require_type("snapshots", snapshots, SnapshotFolder, "a SnapshotFolder")
+        require_address("listen", listen)
+        require_type("term", term, int, "a whole number")
+        for name, call in (("applied", applied), ("installed", installed), ("term_seen", term_seen or installed)):
+            require_method(name, call, "__call__")
+        self._work = AsyncWork(f"the snapshot server on {listen[0]}", event=SERVER_FAILED, observer=observer)
         self._log = log
         self._snapshots = snapshots
         self._listen = listen
@@ -91,15 +101,11 @@ class SnapshotServer:
         self._incoming: IncomingState | None = None
         self._server: asyncio.Server | None = None
         self._turn: asyncio.Lock = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._lines: set[asyncio.StreamWriter] = set()
         self._reply_to: asyncio.StreamWriter | None = None
         self._outcomes: asyncio.Queue[TransferOutcome] = asyncio.Queue(maxsize=1000)
         self._ticked: asyncio.Event = asyncio.Event()
         self._closing: asyncio.Event = asyncio.Event()
-        self._watching: asyncio.Task[None] | None = None
-        self._last_error: Exception | None = None
-        self._failures = 0
 
     @property
     def address(self) -> Address:
@@ -118,18 +124,18 @@ class SnapshotServer:
         """`"idle"`, or what a transfer is at: `"receiving"`, `"syncing"`, `"installing"`."""
         return self._receiver.stage
 
-    async def start(self) -> None:
+    async def _begin(self) -> None:
         """Listen.
 
         Raises:
             StorageError: the address cannot be listened on.
         """
+        self._closing.clear()
         try:
             self._server = await asyncio.start_server(self._accept, *self._listen, ssl=self._tls)
         except OSError as error:
             raise StorageError.from_os(error, "listen on", "{}:{}".format(*self._listen)) from None
-        self._watching = asyncio.create_task(self._watch_the_clock())
-        self._keep(self._watching)
+        self._work.keep_on(self._await_tick, "watching the clock of transfers")
 
     async def next_outcome(self) -> TransferOutcome:
         """How the next transfer ends that has not been asked for; the last 1000 are kept."""
@@ -140,119 +146,90 @@ class SnapshotServer:
         async with self._turn:
             await self._carry_out(self._receiver.observe_term(term))
 
-    async def close(self) -> None:
-        """Stop listening, give a transfer up, and wait until nothing is done to the disk any more."""
-        if self._server is not None:
-            self._server.close()
+    async def _end(self) -> None:
+        """Listen no more, give a transfer up; what is being put in force is seen through, to the host's restoring."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
         async with self._turn:
             self._closing.set()
             await self._carry_out(self._receiver.cancel("the follower is shutting down"))
         for line in list(self._lines):
             line.close()
         while self._receiver.stage == "installing":
-            # What is being put in force is seen through: it would be half done otherwise.
+            # It would be half done otherwise.
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._incoming is not None:
             self._incoming.close()
+            self._incoming = None
 
-    async def __aenter__(self) -> SnapshotServer:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    @property
-    def last_error(self) -> Exception | None:
-        """What was raised last that nobody expected, by one of the host's callables, say. The server goes on."""
-        return self._last_error
-
-    @property
-    def failures(self) -> int:
-        """How often something was raised that nobody expected."""
-        return self._failures
+    async def _pending(self) -> Sequence[TransferOutcome]:
+        """Look at the clock; what has ended by it, or where the transfer stands."""
+        before = self._outcomes.qsize()
+        await self._tick()
+        if self._outcomes.qsize() > before:
+            return [self._outcomes.get_nowait() for _ in range(self._outcomes.qsize() - before)]
+        if self.stage == "idle":
+            return [Skipped("no transfer is on; one begins when a leader connects and offers a snapshot")]
+        return [Skipped(f"a transfer goes on: {self.stage}", is_busy=True)]
 
     def audit(self) -> None:
         """Check the receiving machine's invariants, and that somebody watches the clock.
 
         Raises:
-            CompactlibError: one is broken.
+            AuditFailed: one is broken.
         """
         self._receiver.audit()
-        if self._watching is not None and self._watching.done() and not self._closing.is_set():
-            raise AuditFailed(f"nobody watches the clock of transfers any more: {self._last_error!r}")
+        super().audit()
 
     # -- inside
-
-    def _keep(self, task: asyncio.Task[None]) -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _is_closing(self) -> bool:
-        return self._closing.is_set()
-
-    def _note(self, what: str, error: Exception) -> None:
-        """Keep and log what was not expected."""
-        self._last_error = error
-        self._failures += 1
-        if self._failures & (self._failures - 1) == 0:
-            _LOGGER.warning("%s raised %r (failure %d); the server goes on", what, error, self._failures,
-                            exc_info=error)
 
     def _named(self, what: str, error: Exception) -> CompactlibError:
         """The error as the library's own; noted, if it is none."""
         if isinstance(error, CompactlibError):
             return error
-        self._note(what, error)
-        return CompactlibError(f"{what} raised {error!r}")
+        self._work.note(error, what)
+        return TaskFailed(f"{what} raised {error!r}", task=what, kind=type(error).__name__, detail=repr(error))
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._lines.add(writer)
-        handler = asyncio.current_task()
-        assert handler is not None, "asyncio runs this in a task"
-        self._tasks.add(handler)
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            while not self._is_closing() and (message := await read_message(reader)) is not None:
+            self._work.spawn(self._answer(reader, writer), "a line")
+        except Closed:
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._lines.add(writer)
+        try:
+            while not self._closing.is_set() and (message := await read_message(reader)) is not None:
                 if isinstance(message, Progress | Unknown | Installed | Refusal):
                     continue
                 async with self._turn:
                     # Closed while this task waited for its turn?
-                    if self._is_closing():
+                    if self._closing.is_set():
                         break
                     self._reply_to = writer
-                    applied = await asyncio.to_thread(self._applied)
+                    applied = await self._work.call(self._applied)
                     await self._carry_out(self._receiver.receive(message, self._clock.monotonic(),
                                                                  last_applied=applied))
                     self._ticked.set()
         except (OSError, Unsupported, CorruptData):
             # Damage on the way, or a line that was cut: the sender opens another and goes on.
             pass
-        except Exception as error:
-            self._note("a line", error)
         finally:
             self._lines.discard(writer)
-            self._tasks.discard(handler)
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    async def _watch_the_clock(self) -> None:
-        while True:
-            try:
-                await self._await_tick()
-            except Exception as error:
-                self._note("watching the clock", error)
-                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
-
     async def _await_tick(self) -> None:
         deadline = self._receiver.deadline
         self._ticked.clear()
+        rest = _LONGEST_WAIT_SECONDS if deadline is None else deadline - self._clock.monotonic()
         with contextlib.suppress(TimeoutError):
-            rest = None if deadline is None else max(deadline - self._clock.monotonic(), 0.0)
-            await asyncio.wait_for(self._ticked.wait(), rest)
+            await asyncio.wait_for(self._ticked.wait(), min(max(rest, 0.0), _LONGEST_WAIT_SECONDS))
+        await self._tick()
+
+    async def _tick(self) -> None:
         async with self._turn:
             await self._carry_out(self._receiver.tick(self._clock.monotonic()))
 
@@ -274,17 +251,17 @@ class SnapshotServer:
             await self._send(effect.message)
         elif isinstance(effect, AwaitEntries | InstallSnapshot):
             # Both may take long, and a probe must be answered meanwhile.
-            self._keep(asyncio.create_task(self._aside(effect)))
+            self._work.spawn(self._aside(effect), type(effect).__name__)
         elif isinstance(effect, Finished):
             if self._outcomes.full():
                 self._outcomes.get_nowait()
             self._outcomes.put_nowait(effect.outcome)
         else:
-            await asyncio.to_thread(self._on_disk, effect)
+            await self._work.call(self._on_disk, effect)
 
     async def _aside(self, effect: AwaitEntries | InstallSnapshot) -> None:
         try:
-            await asyncio.to_thread(self._on_disk, effect)
+            await self._work.call(self._on_disk, effect)
         except Exception as error:
             named = self._named(type(effect).__name__, error)
             async with self._turn:
@@ -333,13 +310,13 @@ class SnapshotServer:
         pause = _LOOK_AGAIN_SECONDS
         while True:
             try:
-                await asyncio.to_thread(restore)
+                await self._work.call(restore)
                 return
             except Exception as error:
-                self._note("the host's `installed`", error)
+                self._work.note(error, "the host's `installed`")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), pause)
-            if self._is_closing():
+            if self._closing.is_set():
                 return  # it is restored when the store is opened again
             pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 

@@ -1,0 +1,46 @@
+"""The server that takes snapshots from a leader."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from compactlib.clock import SystemClock
+from compactlib.hosting.snapshot_transfer import SnapshotServer
+from compactlib.observe import Observer
+from compactlib.raftlog.store import StoreOptions
+from compactlib.testing import AsyncServiceFactory, AsyncServiceHooks
+from examples.raft_kv import KvStore
+
+
+class _Clock(SystemClock):
+    """Asked by the server once in each turn."""
+
+    def __init__(self, hooks: AsyncServiceHooks) -> None:
+        self._hooks = hooks
+
+    def monotonic(self) -> float:
+        self._hooks.decides()
+        return super().monotonic()
+
+
+class SnapshotServers(AsyncServiceFactory):
+    has_wait = False
+
+    def __init__(self) -> None:
+        self._stores: dict[int, KvStore] = {}
+
+    async def make(self, folder: Path, hooks: AsyncServiceHooks, *, observer: Observer) -> SnapshotServer:
+        store = KvStore(str(folder / "follower"), StoreOptions(background=False), with_worker=False)
+        server = SnapshotServer(store.log, store.snapshots, listen=("127.0.0.1", 0), term=1, clock=_Clock(hooks),
+                                applied=lambda: store.machine.applied, installed=store.installed, observer=observer)
+        self._stores[id(server)] = store
+        return server
+
+    async def release(self, service: Any) -> None:
+        store = self._stores.pop(id(service), None)
+        if store is not None:
+            store.close()
+
+
+ASYNC_SERVICES = (SnapshotServers(),)
