@@ -298,6 +298,8 @@ class BlobReader:
 
     def _view(self, policy: Policy, budget: Budget | None = None) -> StoreView:
         look, now, config = self._opened(), self._clock.now(), self._config
+        if budget is not None:
+            budget.check()
         breather = Breather(self._clock, budget)
         rules = PurgeRules(purge_tombstones=config.purge_tombstones)
         retention = config.deleted_retention_seconds

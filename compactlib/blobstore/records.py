@@ -28,6 +28,7 @@ from compactlib.blobstore.model import (
     MAX_TIME_MS,
     NO_EXPIRY,
     IndexEntry,
+    RecordFlag,
     RecordKind,
 )
 from compactlib.blobstore.names import SegmentName
@@ -180,6 +181,9 @@ def check_record(entry: IndexEntry, record: bytes, salt: int) -> str | None:
         return f"{len(record)} bytes of a record of {header.size}"
     if header.sequence != entry.sequence or header.id != entry.id or header.kind != entry.kind:
         return f"record {header.sequence} of {header.id!r} instead of {entry.sequence} of {entry.id!r}"
+    if header.flags & RecordFlag.ERASED and not entry.flags & RecordFlag.ERASED:
+        # By a hard delete, since the index was looked at.
+        return "a content that was overwritten"
     crc = crc32(memoryview(record)[HEADER_BYTES + len(header.id):-TRAILER_BYTES], header.crc)
     stored: int = _CRC.unpack_from(record, len(record) - TRAILER_BYTES)[0]
     return None if crc == stored else f"record CRC {crc:#010x} instead of {stored:#010x}"

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib.blobstore.model import MAX_ID_BYTES, MAX_LIFE_VERSION, MAX_TAG, MAX_TIME_MS, IndexEntry, RecordKind
+from compactlib.blobstore.model import (
+    MAX_ID_BYTES,
+    MAX_LIFE_VERSION,
+    MAX_TAG,
+    MAX_TIME_MS,
+    IndexEntry,
+    RecordFlag,
+    RecordKind,
+)
 from compactlib.blobstore.names import FIRST_SEGMENT
 from compactlib.blobstore.records import (
     HEADER_BYTES,
@@ -107,6 +115,14 @@ def test_many_heads_are_checked_like_single_ones(given: list[tuple[IndexEntry, b
 
 def test_a_record_of_another_store_is_not_taken_for_one() -> None:
     assert "CRC" in str(decode_head(encode_record(an_entry(), b"content", SALT), 0, SALT + 1))
+
+
+def test_a_content_that_was_overwritten_since_the_index_was_looked_at_is_not_taken_for_it() -> None:
+    """What a hard delete writes is a whole record: only its mark tells it from what was there."""
+    erased = an_entry(flags=int(RecordFlag.ERASED))
+    record = encode_record(erased, bytes(content_range(erased)[1]), SALT)
+    assert check_record(erased, record, SALT) is None
+    assert check_record(an_entry(), record, SALT) == "a content that was overwritten"
 
 
 def test_the_record_at_a_place_has_to_be_the_one_that_the_index_knows() -> None:
