@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +11,15 @@ import attrs
 import pytest
 
 from compactlib.blobstore.compaction_work import Questions
-from compactlib.blobstore.compactor import BlobCompactor
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.events import CONTENTS_ERASED
-from compactlib.blobstore.hard_delete import HardDeleter
-from compactlib.blobstore.managed_store import ManagedBlobStore
-from compactlib.blobstore.manager import STORE_FAILING, CompactionManager
-from compactlib.blobstore.manager_model import ManagerSettings
+from compactlib.blobstore.lifetimes import PurgeRules
 from compactlib.blobstore.model import Blob, Deleted, Missing
 from compactlib.blobstore.plan_history import read_history
 from compactlib.blobstore.policies import CompactAll, Hybrid, StatsBased
+from compactlib.blobstore.policy import Policy
 from compactlib.blobstore.sense import Sensor
 from compactlib.blobstore.store import BlobStore
-from compactlib.blobstore.triggers import Trigger
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent
@@ -30,17 +27,31 @@ from compactlib.files import Files
 from compactlib.observe import Observer, Progress, RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.rewrite import LocalExecutor
+from compactlib.runtime import CompactionManager, OnRequest, Periodic
+from compactlib.runtime.manager import COMPACTION_FAILING
 from compactlib.testing import FailingFiles
 
-BOTH = ManagerSettings(triggers=frozenset(Trigger), check_seconds=100.0, retry_seconds=10.0, max_retry_seconds=40.0)
-CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, journal_max_entries=0, min_used_fraction=0.0,
-                         max_blob_bytes=0, deleted_retention_seconds=10.0, ttl_update_buffer_seconds=0.0,
-                         compaction_bytes_per_second=None)
+CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, journal_max_entries=0, max_blob_bytes=0,
+                         deleted_retention_seconds=10.0, ttl_update_buffer_seconds=0.0, pace=None)
+EVERYTHING = CompactAll(min_used_fraction=0.0)
 
 
-def filled(folder: Path, clock: ManualClock, **changed: Any) -> BlobStore:
+def managing(clock: ManualClock, observer: Observer | None = None) -> CompactionManager:
+    return CompactionManager([Periodic(100.0), OnRequest()], retry_seconds=10.0, max_retry_seconds=40.0, clock=clock,
+                             observer=observer)
+
+
+def opened(folder: Path, clock: ManualClock, *, policy: Policy | None = None, questions: Questions | None = None,
+           files: Files | None = None, observer: Observer | None = None, **changed: Any) -> BlobStore:
+    """A store whose policy takes what frees anything, however empty the store is."""
+    return BlobStore(folder, attrs.evolve(CONFIG, **changed), clock=clock, questions=questions, files=files,
+                     observer=observer, policy=StatsBased(min_used_fraction=0.0) if policy is None else policy)
+
+
+def filled(folder: Path, clock: ManualClock, *, policy: Policy | None = None, questions: Questions | None = None,
+           **changed: Any) -> BlobStore:
     """Twelve blobs of 1000 bytes, three in a segment; every other one expires after an hour."""
-    store = BlobStore(folder, attrs.evolve(CONFIG, **changed), clock=clock)
+    store = opened(folder, clock, policy=policy, questions=questions, **changed)
     for number in range(12):
         store.put(f"blob {number}", bytes([number]) * 1000, ttl_seconds=3600 if number % 2 else None)
     return store
@@ -55,17 +66,17 @@ def check_content(store: BlobStore) -> None:
 
 def test_real_stores_are_compacted_when_it_is_worth_it(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000.0)
-    manager = CompactionManager(BOTH, clock=clock)
+    manager = managing(clock)
     with filled(tmp_path / "one", clock) as one, filled(tmp_path / "two", clock, stats_bucket_count=200) as two:
         for store in (one, two):
-            manager.add(ManagedBlobStore(store), enabled=True)
-        manager.run_due()
-        for report in manager.report().stores:
-            assert (report.last_outcome, report.compactions) == ("skipped", 0)
-            assert "is sure to free 1" in report.last_told
+            manager.add(store.name, store)
+        manager.run_pending()
+        for report in manager.report().rows:
+            assert (report.last_ending, report.done) == ("skipped", 0)
+            assert "is sure to free min_reclaimed_segments=1" in report.last_told
         clock.advance(2 * 3600.0)
-        manager.run_due()
-        assert [report.compactions for report in manager.report().stores] == [1, 1]
+        manager.run_pending()
+        assert [report.done for report in manager.report().rows] == [1, 1]
         for store in (one, two):
             check_content(store)
             store.audit()
@@ -80,10 +91,9 @@ def test_c10_a_segment_without_valid_bytes_is_exactly_what_is_taken(tmp_path: Pa
             store.put(f"blob {number:02}", b"x" * 1000, ttl_seconds=5.0 if number in (12, 13, 14) else None)
         clock.advance(6.0)
         assert len(store.snapshot().segments) == 10
-        plan = StatsBased(min_used_fraction=0.0).plan(Sensor(store).view(clock.now()), clock.now())
-        assert plan is not None
-        assert ([str(name) for name in plan.names], plan.cost_bytes, plan.benefit_segments) == (["4_0"], 0, 1)
-        outcome = BlobCompactor(store).compact(plan)
+        plan = store.plan(StatsBased(min_used_fraction=0.0))
+        assert ([str(name) for name in plan.names], plan.valid_bytes, plan.benefit_segments) == (["4_0"], 0, 1)
+        outcome = store.compact(plan)
         assert isinstance(outcome, Done)
         assert len(store.snapshot().segments) == 9
 
@@ -92,13 +102,12 @@ def test_property_4_the_segments_that_are_freed_are_at_least_the_plans_benefit(t
     clock = ManualClock(1_000_000.0)
     with filled(tmp_path / "one", clock) as store:
         clock.advance(3601.0)
-        plan = StatsBased(min_used_fraction=0.0).plan(Sensor(store).view(clock.now()), clock.now())
-        assert plan is not None
+        plan = store.plan(StatsBased(min_used_fraction=0.0))
         before = len(store.snapshot().segments)
-        outcome = BlobCompactor(store).compact(plan)
+        outcome = store.compact(plan)
         assert isinstance(outcome, Done)
         assert before - len(store.snapshot().segments) >= plan.benefit_segments
-        assert outcome.stats.copied_bytes == plan.cost_bytes
+        assert outcome.stats.copied_bytes == plan.valid_bytes
 
 
 def test_property_5_what_the_statistics_say_is_what_is_copied(tmp_path: Path) -> None:
@@ -108,12 +117,11 @@ def test_property_5_what_the_statistics_say_is_what_is_copied(tmp_path: Path) ->
         store.ttl_update("blob 11")
         clock.advance(3601.0)
         store.delete("blob 6")
-        view = Sensor(store).view(clock.now())
-        plan = CompactAll(min_used_fraction=0.0).plan(view, clock.now())
-        assert plan is not None
-        outcome = BlobCompactor(store).compact(plan)
+        view = store.view()
+        plan = store.plan(EVERYTHING, view=view)
+        outcome = store.compact(plan)
         assert isinstance(outcome, Done)
-        assert outcome.stats.copied_bytes == plan.cost_bytes == sum(each.valid_bytes for each in view.eligible)
+        assert outcome.stats.copied_bytes == plan.valid_bytes == sum(each.valid_bytes for each in view.eligible)
 
 
 def test_a_disk_that_refuses_any_one_step_is_tried_again_and_nothing_is_lost(tmp_path: Path) -> None:
@@ -123,19 +131,19 @@ def test_a_disk_that_refuses_any_one_step_is_tried_again_and_nothing_is_lost(tmp
         filled(folder, clock).close()
         # Files are counted from the first change of the opened store on: opening one makes the same ones each time.
         counted = FailingFiles()
-        BlobStore(folder, CONFIG, clock=clock, files=counted).close()
+        opened(folder, clock, files=counted).close()
         files = FailingFiles(fail_at=counted.count + step, errno=errno.EIO)
-        with BlobStore(folder, CONFIG, clock=clock, files=files) as store:
-            manager = CompactionManager(BOTH, clock=clock, observer=observer)
-            manager.add(ManagedBlobStore(store), enabled=True)
+        with opened(folder, clock, files=files) as store:
+            manager = managing(clock, observer)
+            manager.add(store.name, store)
             clock.advance(3601.0)
-            manager.run_due()
+            manager.run_pending()
             failures += len(manager.report().failing)
             check_content(store)
             clock.advance(10.0)
-            manager.run_due()
-            report = manager.report().stores[0]
-            assert (report.failures, report.compactions) == (0, 1)
+            manager.run_pending()
+            report = manager.report().rows[0]
+            assert (report.failures, report.done) == (0, 1)
             check_content(store)
             store.audit()
     assert failures > 3
@@ -152,41 +160,40 @@ def test_a_compaction_that_is_stopped_half_way_is_resumed(tmp_path: Path) -> Non
                 manager.disable("one")
 
     observer = Disabling()
-    manager = CompactionManager(BOTH, clock=clock, observer=observer)
+    manager = managing(clock, observer)
     filled(tmp_path / "one", clock).close()
-    with BlobStore(tmp_path / "one", CONFIG, clock=clock, observer=observer) as store:
-        manager.add(ManagedBlobStore(store, policy=CompactAll(min_used_fraction=0.0)), enabled=True)
+    with opened(tmp_path / "one", clock, observer=observer) as store:
+        manager.add(store.name, store, policy=EVERYTHING)
         clock.advance(3601.0)
-        manager.run_due()
-        report = manager.report().stores[0]
-        assert (report.last_outcome, report.failures, report.compactions) == ("stopped", 0, 0)
+        manager.run_pending()
+        report = manager.report().rows[0]
+        assert (report.last_ending, report.failures, report.done) == ("stopped", 0, 0)
         check_content(store)
         manager.enable("one")
-        manager.run_due()
-        assert manager.report().stores[0].compactions >= 1
+        manager.run_pending()
+        assert manager.report().rows[0].done >= 1
         check_content(store)
         store.audit()
 
 
 def test_a_full_round_is_remembered_over_a_restart(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000.0)
-    policy = Hybrid(usual=StatsBased(min_used_fraction=0.0), thorough=CompactAll(min_used_fraction=0.0),
+    policy = Hybrid(usual=StatsBased(min_used_fraction=0.0), thorough=EVERYTHING,
                     every_seconds=7200.0)
     for hours, expected in ((1, None), (2, 1_007_200.0), (3, 1_007_200.0), (4, 1_014_400.0)):
         clock.set_now(1_000_000.0 + hours * 3600.0)
         fresh = not (tmp_path / "one").exists()
-        opened = filled(tmp_path / "one", ManualClock(1_000_000.0)) if fresh else None
-        if opened is not None:
-            Sensor(opened).view(1_000_000.0)
-            opened.close()
-        with BlobStore(tmp_path / "one", CONFIG, clock=clock) as store:
+        if fresh:
+            with filled(tmp_path / "one", ManualClock(1_000_000.0)) as store:
+                store.view()
+        with opened(tmp_path / "one", clock) as store:
             store.accept_clock()
-            manager = CompactionManager(BOTH, clock=clock)
-            manager.add(ManagedBlobStore(store, policy=policy), enabled=True)
-            manager.run_due()
+            manager = managing(clock)
+            manager.add(store.name, store, policy=policy)
+            manager.run_pending()
             history = read_history(tmp_path / "one")
-            assert history is not None
-            assert (history.since, history.last_full_at) == (1_000_000.0, expected)
+            assert (None if history is None else history.last_full_at) == expected
+            assert store.view().history.since == 1_000_000.0
 
 
 def test_a_full_round_that_a_restart_has_interrupted_is_remembered_when_it_is_resumed(tmp_path: Path) -> None:
@@ -198,14 +205,13 @@ def test_a_full_round_that_a_restart_has_interrupted_is_remembered_when_it_is_re
 
     filled(tmp_path / "one", clock).close()
     clock.advance(3601.0)
-    everything = CompactAll(min_used_fraction=0.0)
-    with BlobStore(tmp_path / "one", CONFIG, clock=clock, observer=Cancelling()) as store:
+    with opened(tmp_path / "one", clock, observer=Cancelling()) as store:
         store.accept_clock()
-        assert isinstance(ManagedBlobStore(store, policy=everything).check(budget), Failed)
+        assert isinstance(store.compact(policy=EVERYTHING, budget=budget), Failed)
     clock.advance(60.0)
-    with BlobStore(tmp_path / "one", CONFIG, clock=clock) as store:
+    with opened(tmp_path / "one", clock) as store:
         store.accept_clock()
-        assert isinstance(ManagedBlobStore(store, policy=everything).resume(Budget()), Done)
+        assert isinstance(store.resume(), Done)
         check_content(store)
     history = read_history(tmp_path / "one")
     assert history is not None
@@ -214,10 +220,10 @@ def test_a_full_round_that_a_restart_has_interrupted_is_remembered_when_it_is_re
 
 def test_w16_a_full_round_may_close_the_segment_that_is_written_to(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000.0)
-    with filled(tmp_path / "one", clock, close_active_segment=True, compaction_policy="compact_all") as store:
+    with filled(tmp_path / "one", clock, policy=EVERYTHING, close_active_segment=True) as store:
         clock.advance(3601.0)
         before = len(store.snapshot().segments)
-        assert isinstance(ManagedBlobStore(store).check(Budget()), Done)
+        assert isinstance(store.compact(), Done)
         assert len(store.snapshot().segments) < before
         assert store.snapshot().segments[-1].records == 0
         check_content(store)
@@ -232,21 +238,22 @@ def test_w16_a_full_round_may_close_the_segment_that_is_written_to(tmp_path: Pat
 def test_w16_the_segment_is_closed_only_where_there_is_room_and_the_store_is_full_enough(
         capacity: int, fraction: float, closes: bool, tmp_path: Path) -> None:
     clock = ManualClock(1_000_000.0)
-    with filled(tmp_path / "one", clock, close_active_segment=True, compaction_policy="compact_all",
-                capacity_bytes=capacity, min_used_fraction=fraction) as store:
+    with filled(tmp_path / "one", clock, policy=CompactAll(min_used_fraction=fraction), close_active_segment=True,
+                capacity_bytes=capacity) as store:
         clock.advance(3601.0)
         assert len(store.snapshot().segments) == 4
-        ManagedBlobStore(store).check(Budget())
+        store.compact()
         assert (store.snapshot().segments[-1].records == 0) is closes
 
 
 def test_a_damaged_plan_history_starts_anew_and_says_so(tmp_path: Path) -> None:
     clock, observer = ManualClock(1_000_000.0), RecordingObserver()
-    with BlobStore(tmp_path / "one", CONFIG, clock=clock, observer=observer) as store:
+    with opened(tmp_path / "one", clock, observer=observer) as store:
         (tmp_path / "one" / "plan_history.json").write_text("{")
-        assert Sensor(store).view(clock.now()).history.since == 1_000_000.0
+        assert store.view().history.since == 1_000_000.0
         assert [name for name, _ in observer.events if "history" in name] == ["blobstore_plan_history_damaged"]
-        assert read_history(tmp_path / "one") is not None
+        store.view()
+        assert len([name for name, _ in observer.events if "history" in name]) == 1
 
 
 def test_the_reserve_is_the_largest_record_where_the_configured_one_leaves_no_room(tmp_path: Path) -> None:
@@ -254,15 +261,15 @@ def test_the_reserve_is_the_largest_record_where_the_configured_one_leaves_no_ro
     with filled(tmp_path / "one", clock, max_blob_bytes=4 << 20) as store:
         largest = max(entry.size for info in store.snapshot().segments
                       for entry in store.snapshot().entries_of(info.name))
-        assert Sensor(store).view(clock.now()).max_blob_bytes == largest
+        assert store.view().max_blob_bytes == largest
     with BlobStore(tmp_path / "empty", attrs.evolve(CONFIG, max_blob_bytes=4 << 20), clock=clock) as store:
-        assert Sensor(store).view(clock.now()).max_blob_bytes == 0
+        assert store.view().max_blob_bytes == 0
 
 
 def test_kept_statistics_of_a_real_store_are_those_of_a_full_count(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000.0)
     with filled(tmp_path / "one", clock, stats_bucket_count=500, stats_bucket_seconds=1.0) as store:
-        kept, exact = Sensor(store), Sensor(without_buckets(store))
+        kept, exact = Sensor(store, PurgeRules()), Sensor(without_buckets(store), PurgeRules())
         for step in range(12):
             if step % 3 == 0:
                 store.delete(f"blob {step}")
@@ -270,22 +277,20 @@ def test_kept_statistics_of_a_real_store_are_those_of_a_full_count(tmp_path: Pat
             expected = exact.view(clock.now())
             assert [each.valid_bytes for each in kept.view(clock.now()).segments] == [
                 each.valid_bytes for each in expected.segments]
-            plan = CompactAll(min_used_fraction=0.0, skip_valid="all").plan(expected, clock.now())
-            if plan is not None and step % 4 == 3:
-                assert isinstance(BlobCompactor(store).compact(plan), Done)
+            plan = store.plan(CompactAll(min_used_fraction=0.0, skip_valid="all"), view=expected)
+            if not plan.is_empty and step % 4 == 3:
+                assert isinstance(store.compact(plan), Done)
 
 
 def test_a_clock_that_was_set_back_never_makes_deletes_count_too_early(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000.0)
     with filled(tmp_path / "one", clock, stats_bucket_count=500, stats_bucket_seconds=1.0) as store:
-        sensor = Sensor(store)
         clock.advance(3700.0)
-        assert sensor.view(clock.now()).reference_time == clock.now() - 10.0
+        assert store.view().reference_time == clock.now() - 10.0
         clock.set_now(1_003_650.0)
-        assert sensor.view(clock.now()).reference_time == clock.now() - 10.0
-        plan = CompactAll(min_used_fraction=0.0).plan(sensor.view(clock.now()), clock.now())
-        assert plan is not None
-        assert isinstance(BlobCompactor(store).compact(plan), Done)
+        assert store.view().reference_time == clock.now() - 10.0
+        plan = store.plan(EVERYTHING)
+        assert isinstance(store.compact(plan), Done)
 
 
 def without_buckets(store: BlobStore) -> Any:
@@ -309,7 +314,7 @@ LAZY = CompactAll(min_used_fraction=1.0)
 def with_secrets(folder: Path, clock: ManualClock, *, files: Files | None = None, observer: Observer | None = None,
                  **changed: Any) -> BlobStore:
     """Ten blobs of 1000 bytes, each behind a secret; the odd ones are deleted, and their deletes are in effect."""
-    store = BlobStore(folder, attrs.evolve(CONFIG, **changed), clock=clock, files=files, observer=observer)
+    store = opened(folder, clock, files=files, observer=observer, **changed)
     if store.info("blob 0") == Missing(b"blob 0"):
         for number in range(10):
             store.put(f"blob {number}", SECRET + bytes(1000))
@@ -332,26 +337,26 @@ def test_the_content_of_deleted_blobs_is_overwritten_after_a_check_if_that_is_co
         hard_delete: bool, tmp_path: Path) -> None:
     clock, observer = ManualClock(1_000_000.0), RecordingObserver()
     with with_secrets(tmp_path / "one", clock, observer=observer, hard_delete=hard_delete) as store:
-        manager = CompactionManager(BOTH, clock=clock)
-        manager.add(ManagedBlobStore(store, policy=LAZY), enabled=True)
-        manager.run_due()
-        report = manager.report().stores[0]
-        assert (report.last_outcome, report.compactions) == ("skipped", 0)
+        manager = managing(clock)
+        manager.add(store.name, store, policy=LAZY)
+        manager.run_pending()
+        report = manager.report().rows[0]
+        assert (report.last_ending, report.done) == ("skipped", 0)
         assert ("overwrote the content of 5 deleted blobs" in report.last_told) is hard_delete
         assert secrets_on_disk(tmp_path / "one") == (5 if hard_delete else 10)
         erased = [fields for name, fields in observer.events if name == CONTENTS_ERASED]
         assert [fields["records"] for fields in erased] == [5] * hard_delete
         # Nothing is deleted since, so the next check does nothing and says so.
         clock.advance(100.0)
-        manager.run_due()
-        assert "overwrote" not in manager.report().stores[0].last_told
+        manager.run_pending()
+        assert "overwrote" not in manager.report().rows[0].last_told
         store.audit()
 
 
 def test_a_compaction_comes_first_and_leaves_less_to_overwrite(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000.0)
     with with_secrets(tmp_path / "one", clock, hard_delete=True) as store:
-        outcome = ManagedBlobStore(store, policy=CompactAll(min_used_fraction=0.0)).check(Budget(clock=clock))
+        outcome = store.compact(policy=EVERYTHING, budget=Budget(clock=clock))
         assert isinstance(outcome, Done)
         assert secrets_on_disk(tmp_path / "one") == 5
         assert isinstance(store.get("blob 1"), Deleted)
@@ -361,7 +366,7 @@ def test_the_hard_delete_has_a_rate_of_its_own(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000.0)
     with with_secrets(tmp_path / "one", clock, hard_delete=True, hard_delete_bytes_per_second=100.0) as store:
         before = clock.now()
-        assert isinstance(ManagedBlobStore(store, policy=LAZY).check(Budget(clock=clock)), Skipped)
+        assert isinstance(store.reclaim(budget=Budget(clock=clock)), Done)
         assert clock.now() - before > 30.0
         assert secrets_on_disk(tmp_path / "one") == 5
 
@@ -373,12 +378,12 @@ def test_a_store_that_is_disabled_stops_its_hard_delete(tmp_path: Path) -> None:
             manager.disable("one")
 
     clock = Disabling(1_000_000.0)
-    manager = CompactionManager(BOTH, clock=clock)
+    manager = managing(clock)
     with with_secrets(tmp_path / "one", clock, hard_delete=True, hard_delete_bytes_per_second=100.0) as store:
-        manager.add(ManagedBlobStore(store, policy=LAZY), enabled=True)
-        manager.run_due()
-        report = manager.report().stores[0]
-        assert (report.last_outcome, report.failures) == ("stopped", 0)
+        manager.add(store.name, store, policy=LAZY)
+        manager.run_pending()
+        report = manager.report().rows[0]
+        assert (report.last_ending, report.failures) == ("stopped", 0)
         assert secrets_on_disk(tmp_path / "one") == 10
 
 
@@ -389,13 +394,13 @@ def test_a_hard_delete_that_the_disk_refuses_is_a_failing_store(tmp_path: Path) 
     with_secrets(tmp_path / "one", clock, files=counted, hard_delete=True).close()
     files = FailingFiles(fail_at=counted.count + 4, errno=errno.EIO)
     with with_secrets(tmp_path / "one", clock, files=files, hard_delete=True) as store:
-        manager = CompactionManager(BOTH, clock=clock, observer=observer)
-        manager.add(ManagedBlobStore(store, policy=LAZY), enabled=True)
-        manager.run_due()
-        assert [name for name, _ in observer.events] == [STORE_FAILING]
+        manager = managing(clock, observer)
+        manager.add(store.name, store, policy=LAZY)
+        manager.run_pending()
+        assert [name for name, _ in observer.events] == [COMPACTION_FAILING]
         clock.advance(10.0)
-        manager.run_due()
-        assert manager.report().stores[0].failures == 0
+        manager.run_pending()
+        assert manager.report().rows[0].failures == 0
         assert secrets_on_disk(tmp_path / "one") == 5
 
 
@@ -403,9 +408,9 @@ def test_a_hard_delete_that_the_disk_refuses_is_a_failing_store(tmp_path: Path) 
 def test_what_a_compaction_may_not_drop_is_not_dead_to_the_policy(drop: bool, tmp_path: Path) -> None:
     """A plan would copy everything and free nothing, at each check anew."""
     clock = ManualClock(1_000_000.0)
-    with filled(tmp_path / "one", clock, drop_dead_containers=drop) as store:
-        managed = ManagedBlobStore(store, questions=Questions(is_container_gone=lambda entry: True))
-        outcome = managed.check(Budget())
+    with filled(tmp_path / "one", clock, drop_dead_containers=drop,
+                questions=Questions(is_container_gone=lambda entry: True)) as store:
+        outcome = store.compact()
         assert isinstance(outcome, Done if drop else Skipped), outcome
         for number in range(12):
             assert isinstance(store.get(f"blob {number}"), Blob) or (drop and number < 9)
@@ -415,17 +420,17 @@ def test_what_a_compaction_may_not_drop_is_not_dead_to_the_policy(drop: bool, tm
 
 def test_a_store_that_is_closed_is_left_alone_and_has_not_failed(tmp_path: Path) -> None:
     clock, observer = ManualClock(1_000_000.0), RecordingObserver()
-    manager = CompactionManager(BOTH, clock=clock, observer=observer)
+    manager = managing(clock, observer)
     with filled(tmp_path / "one", clock) as one, filled(tmp_path / "two", clock) as two:
         for store in (one, two):
-            manager.add(ManagedBlobStore(store), enabled=True)
+            manager.add(store.name, store)
         one.close()
-        manager.run_due()
-        assert [(each.condition, each.failures) for each in manager.report().stores] == [
-            ("not started", 0), ("waiting", 0)]
-        assert "closed" in manager.report().stores[0].last_told
+        manager.run_pending()
+        assert [(each.condition, each.failures) for each in manager.report().rows] == [
+            ("closed", 0), ("waiting", 0)]
+        assert "closed" in manager.report().rows[0].last_told
         clock.advance(1e6)
-        manager.run_due()
+        manager.run_pending()
         assert observer.events == []
         manager.audit()
 
@@ -446,39 +451,48 @@ def test_counting_ends_when_it_is_told_to_while_it_waits_for_its_rate(tmp_path: 
     with filled(tmp_path / "one", clock, stats_entries_per_second=1) as store:
         budget, began = Budget(clock=clock), clock.monotonic()
         clock.budget = budget
-        outcome = ManagedBlobStore(store).check(budget)
+        outcome = store.compact(budget=budget)
         assert isinstance(outcome, Failed)
         assert isinstance(outcome.error, BudgetSpent)
         assert clock.monotonic() - began < 1.0
 
 
 class Closing(ManualClock):
-    """Closes a store when somebody waits."""
+    """Has another thread close a store when somebody waits."""
 
     store: BlobStore | None = None
+    closer: threading.Thread | None = None
 
     def sleep(self, seconds: float) -> None:
         super().sleep(seconds)
-        if self.store is not None:
-            self.store.close()
+        if self.store is not None and self.closer is None:
+            self.closer = threading.Thread(target=self.store.close)
+            self.closer.start()
+            while not self.store.compactions.ownership.is_ending:
+                pass
 
 
 @pytest.mark.parametrize("bucket_count", [None, 200])
 def test_counting_ends_when_the_store_is_closed(bucket_count: int | None, tmp_path: Path) -> None:
-    clock = Closing(1_000_000.0)
+    clock, observer = Closing(1_000_000.0), RecordingObserver()
     with filled(tmp_path / "one", clock, stats_entries_per_second=1, stats_bucket_count=bucket_count) as store:
         clock.store = store
-        manager = CompactionManager(BOTH, clock=clock)
-        manager.add(ManagedBlobStore(store), enabled=True)
-        manager.run_due()
-        assert manager.report().stores[0].condition == "not started"
+        manager = managing(clock, observer)
+        manager.add(store.name, store)
+        manager.run_pending()
         assert clock.monotonic() < 10.0
+        assert clock.closer is not None
+        clock.closer.join()
+        # It may have been asked for its status before it was closed to the end.
+        clock.advance(10.0)
+        manager.run_pending()
+        assert manager.report().rows[0].condition == "closed"
+        assert observer.events == []
 
 
 def many(folder: Path, clock: ManualClock, **changed: Any) -> BlobStore:
     """As many small blobs as take long to look at, half of them deleted."""
-    store = BlobStore(folder, attrs.evolve(CONFIG, capacity_bytes=1 << 22, segment_bytes=1 << 19,
-                                           durability="interval", **changed), clock=clock)
+    store = opened(folder, clock, capacity_bytes=1 << 22, segment_bytes=1 << 19, durability="interval", **changed)
     for number in range(3000):
         store.put(f"blob {number}", b"x" * 100)
     for number in range(0, 3000, 2):
@@ -494,22 +508,17 @@ def test_every_step_asks_the_budget(tmp_path: Path) -> None:
     with many(tmp_path / "one", clock, hard_delete=True) as store:
         cancelled = Budget()
         cancelled.cancel()
-        sensor = Sensor(store)
         with pytest.raises(BudgetSpent):
-            sensor.view(clock.now(), budget=cancelled)
-        view = sensor.view(clock.now())
-        plan = CompactAll(min_used_fraction=0.0).plan(view, clock.now())
-        assert plan is not None
-        compactor = BlobCompactor(store)
-        assert isinstance(compactor.compact(plan, budget=cancelled), Failed)
+            store.view(budget=cancelled)
+        plan = store.plan(EVERYTHING)
+        for outcome in (store.compact(plan, budget=cancelled), store.compact(policy=EVERYTHING, budget=cancelled),
+                        store.reclaim(budget=cancelled), store.hard_delete(budget=cancelled)):
+            assert isinstance(outcome, Failed)
+            assert isinstance(outcome.error, BudgetSpent)
         # Not even the first cycle was decided.
-        assert compactor.log is not None
-        assert compactor.log.phase.value == "prepare"
-        outcome = HardDeleter(store, BlobCompactor(store)).run(budget=cancelled)
-        assert isinstance(outcome, Failed)
-        assert isinstance(outcome.error, BudgetSpent)
-        assert isinstance(compactor.resume(budget=Budget()), Done)
-        assert isinstance(HardDeleter(store, compactor).run(budget=Budget()), Done)
+        assert store.compaction is None or store.compaction.phase.value == "prepare"
+        assert isinstance(store.compact(plan), Done)
+        assert isinstance(store.hard_delete(), Done)
 
 
 class CancellingAt(LocalExecutor):
@@ -528,14 +537,13 @@ class CancellingAt(LocalExecutor):
 def test_a_budget_that_ends_while_an_index_is_built_wastes_no_copy(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000.0)
     with many(tmp_path / "one", clock) as store:
-        plan = CompactAll(min_used_fraction=0.0).plan(Sensor(store).view(clock.now()), clock.now())
-        assert plan is not None
+        plan = store.plan(EVERYTHING)
         budget = Budget()
-        outcome = BlobCompactor(store).compact(plan, budget=budget, executor=CancellingAt(budget))
+        outcome = store.compact(plan, budget=budget, executor=CancellingAt(budget))
         assert isinstance(outcome, Failed)
         assert isinstance(outcome.error, BudgetSpent)
         assert budget.spent_bytes > 100_000
         again = Budget()
-        resumed = BlobCompactor(store).resume(budget=again)
+        resumed = store.resume(budget=again)
         assert isinstance(resumed, Done)
         assert budget.spent_bytes + again.spent_bytes == resumed.stats.copied_bytes
