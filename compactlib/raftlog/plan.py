@@ -283,16 +283,18 @@ def plan_for(view: CompactionView, policy: CompactionPolicy, now: float = 0.0, *
         folder=view.folder, snapshot_index=view.snapshot_index, policy=PolicyRecord.of(policy), drops=drops,
         groups=tuple(groups), left_out=left_out, damaged=tuple(sorted(damaged, key=lambda failed: failed.members)),
         bytes_available=bytes_available,
-        why=_why(view, choice, why, is_empty=not (drops or groups or damaged), rewrites=bool(groups)))
+        why=_why(view, choice, why, policy, is_empty=not (drops or groups or damaged), rewrites=bool(groups)))
 
 
-def _why(view: CompactionView, choice: Choice, why: str, *, is_empty: bool, rewrites: bool) -> str:
+def _why(view: CompactionView, choice: Choice, why: str, policy: CompactionPolicy, *, is_empty: bool,
+         rewrites: bool) -> str:
     if rewrites:
         return f"{why}; {choice.why}" if why else choice.why
     if not is_empty:
         return "whole segments hold nothing alive" + (f"; {why}" if why else "")
     if view.snapshot_index is None:
-        return "no snapshot was recorded yet, so nothing is dead; record one"
+        return (f"no snapshot was recorded yet, so nothing in {len(view.segments):,} segments is dead; record one "
+                f"(record_snapshot, or RaftLog.snapshot)")
     if not view.segments[:-1]:
         return (f"the log has {len(view.segments)} segment, and the newest is never touched; it ends at "
                 f"max_entries={view.limits.max_entries} or max_bytes={view.limits.max_bytes}, smaller limits end it "
@@ -300,8 +302,10 @@ def _why(view: CompactionView, choice: Choice, why: str, *, is_empty: bool, rewr
     if not view.compactable:
         return (f"all {len(view.segments) - 1:,} segments but the newest end above snapshot {view.snapshot_index} (the "
                 f"first at {view.segments[0].ref.last}); record a later snapshot")
+    # What held the others back says more than that this one rewrites nothing.
+    told = [why] if why and isinstance(policy, DropDead) else [why, choice.why] if why else [choice.why]
     return (f"none of the {len(view.compactable):,} segments up to snapshot {view.snapshot_index} is wholly dead; "
-            f"{why or choice.why}")
+            f"{', but '.join(told)}")
 
 
 def _parts_of(choice: Choice, shown: tuple[SegmentStats, ...]) -> list[PlannedGroup]:

@@ -204,7 +204,8 @@ def test_compact_before_the_first_snapshot_has_nothing_to_do(tmp_path: Path,
                                                              capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_log(tmp_path / "log", snapshot=False)
     assert answer(capsys, "compact", folder) == (
-        0, "skipped: no snapshot was recorded yet, so nothing is dead; record one\n", "")
+        0, "skipped: no snapshot was recorded yet, so nothing in 8 segments is dead; record one "
+           "(record_snapshot, or RaftLog.snapshot)\n", "")
 
 
 def test_compact_of_a_log_that_is_in_use_is_refused_while_the_others_look(tmp_path: Path,

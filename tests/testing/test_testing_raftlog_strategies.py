@@ -68,10 +68,10 @@ def merges_all(view: CompactionView) -> Choice:
 
 
 def skips_the_middle(view: CompactionView) -> Choice:
-    first, *others = view.candidates or [None]
-    if first is None or len(others) < 2:
+    if len(view.candidates) < 3:
         return nothing(view)
-    return Choice(((first.number, others[1].number),), keep([others[0], *others[2:]]), WHY)
+    first, second, third, *others = view.candidates
+    return Choice(((first.number, third.number),), keep([second, *others]), WHY)
 
 
 def newest_first(view: CompactionView) -> Choice:
