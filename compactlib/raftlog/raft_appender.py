@@ -16,13 +16,12 @@ from compactlib.raftlog.log_state import LogStates
 from compactlib.raftlog.memtable import Memtable
 from compactlib.raftlog.model import MAX_INDEX, Entry
 from compactlib.raftlog.native import MAX_PAYLOAD_BYTES
-from compactlib.raftlog.outbox import Outbox
 from compactlib.raftlog.pending import Pending
 from compactlib.raftlog.raft_reader import RaftReader
 from compactlib.raftlog.wal.batch import Confirmed
 from compactlib.raftlog.wal.rules import Verdict, Write
 from compactlib.raftlog.wal.wal import Wal
-from compactlib.runtime import tell
+from compactlib.runtime import LaterCalls, tell
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -35,7 +34,7 @@ class RaftAppender(RaftReader):
 
     def __init__(self, log_id: str, segments: LogSegments, wal: Wal, states: LogStates, memtable: Memtable, *,
                  make_room: Callable[[], object], catch_up: Callable[[], object], max_queued_bytes: int,
-                 queued: Callable[[], object], owner: Callable[[], object], outbox: Outbox) -> None:
+                 queued: Callable[[], object], owner: Callable[[], object], outbox: LaterCalls) -> None:
         super().__init__(log_id, segments, states, memtable)
         self._wal = wal
         self._owner = owner

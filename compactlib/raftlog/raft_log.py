@@ -21,7 +21,6 @@ from compactlib.raftlog.log_segments import LogSegments
 from compactlib.raftlog.log_state import LogState, LogStates
 from compactlib.raftlog.memtable import Memtable
 from compactlib.raftlog.model import MAX_INDEX
-from compactlib.raftlog.outbox import Outbox
 from compactlib.raftlog.pins import Pin
 from compactlib.raftlog.plan import CompactionPlan
 from compactlib.raftlog.policy import CompactionPolicy
@@ -35,7 +34,7 @@ from compactlib.raftlog.wal.batch import Confirmed
 from compactlib.raftlog.wal.wal import Wal
 from compactlib.report import VerifyReport
 from compactlib.rewrite import Executor
-from compactlib.runtime import Ownership, tell
+from compactlib.runtime import LaterCalls, Ownership, tell
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -55,7 +54,7 @@ class RaftLog(RaftAppender):
 
     def __init__(self, log_id: str, segments: LogSegments, wal: Wal, states: LogStates, memtable: Memtable, *,
                  make_room: Callable[[], object], catch_up: Callable[[], object], queued: Callable[[], object],
-                 max_queued_bytes: int, owner: Callable[[], object], outbox: Outbox) -> None:
+                 max_queued_bytes: int, owner: Callable[[], object], outbox: LaterCalls) -> None:
         super().__init__(log_id, segments, wal, states, memtable, make_room=make_room, catch_up=catch_up,
                          max_queued_bytes=max_queued_bytes, queued=queued, owner=owner, outbox=outbox)
         self._work_owner = Ownership(f"log {log_id!r}")

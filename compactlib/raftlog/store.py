@@ -43,7 +43,6 @@ from compactlib.raftlog.log_segments import LogSegments
 from compactlib.raftlog.log_state import LogState, LogStates
 from compactlib.raftlog.memtable import DEFAULT_MAX_ENTRIES, Memtable
 from compactlib.raftlog.options import LogOptions
-from compactlib.raftlog.outbox import Outbox
 from compactlib.raftlog.raft_log import RaftLog
 from compactlib.raftlog.removal import begin_removal, finish_removals
 from compactlib.raftlog.replay import replay
@@ -53,7 +52,7 @@ from compactlib.raftlog.wal.batch import Confirmed
 from compactlib.raftlog.wal.recovery import RecoveredWal, recover_wal
 from compactlib.raftlog.wal.wal import ClosedFile, Wal, WalOptions
 from compactlib.report import Finding, VerifyReport
-from compactlib.runtime import Turns, telling
+from compactlib.runtime import LaterCalls, Turns, telling
 
 WAL_FOLDER = "wal"
 LOGS_FOLDER = "logs"
@@ -120,7 +119,7 @@ class RaftLogStore:
         self._options = StoreOptions() if options is None else options
         self._files: Files = self._options.log.files
         self._observer: Observer = telling(self._options.log.observer)
-        self._outbox = Outbox()
+        self._outbox = LaterCalls()
         self._states = LogStates()
         self._logs: dict[str, RaftLog] = {}
         self._damaged: dict[str, CorruptData | Unsupported | NotALog] = {}

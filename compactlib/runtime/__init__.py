@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from compactlib.runtime.agenda import Accepted, Agenda, Refused, Removed, Turn
     from compactlib.runtime.async_service import AsyncServiceFace, AsyncWork, KeptTask
     from compactlib.runtime.daemon_threads import DaemonThreads
-    from compactlib.runtime.later import LaterObserver
+    from compactlib.runtime.later import LaterCalls, LaterObserver
     from compactlib.runtime.look import look_until_seen
     from compactlib.runtime.manager import CompactionManager, OnRequest, Periodic
     from compactlib.runtime.ownership import Ownership, Run
@@ -40,6 +40,7 @@ __all__ = [
     "DaemonThreads",
     "Job",
     "KeptTask",
+    "LaterCalls",
     "LaterObserver",
     "OnRequest",
     "Ownership",
@@ -69,7 +70,7 @@ load_lazily(__name__, {
     ".agenda": ("Accepted", "Agenda", "Refused", "Removed", "Turn"),
     ".async_service": ("AsyncServiceFace", "AsyncWork", "KeptTask"),
     ".daemon_threads": ("DaemonThreads",),
-    ".later": ("LaterObserver",),
+    ".later": ("LaterCalls", "LaterObserver"),
     ".look": ("look_until_seen",),
     ".manager": ("CompactionManager", "OnRequest", "Periodic"),
     ".ownership": ("Ownership", "Run"),

@@ -1,14 +1,74 @@
-"""Telling an observer after a lock is released what happened while it was held."""
+"""What happened inside a lock, told once no lock is held any more, in the order in which it happened."""
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from compactlib.observe import Observer, Progress
-from compactlib.runtime.tell import telling
+from compactlib.runtime.tell import tell, telling
+
+
+class LaterCalls:
+    """Calls to listeners that wait until nobody here holds a lock. Threads may share it.
+
+    One thread at a time delivers, and what others put in meanwhile as well: so each listener hears things in order, and
+    may call whatever it likes. What a listener raises is kept and logged.
+
+    Attributes:
+        failures: how many calls raised.
+        last_error: what was raised last.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], object]] = deque()
+        self._delivering = threading.Lock()
+        self._mine = threading.local()
+        self.failures: int = 0
+        self.last_error: Exception | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, listener: Callable[..., object], *arguments: object) -> None:
+        """Have `listener` called with the next `deliver`."""
+        self._waiting.append(partial(listener, *arguments))
+
+    def held(self) -> LaterCalls:
+        """This thread delivers nothing inside `with calls.held():`, and everything behind it.
+
+        For whoever is to hold a lock. An interrupt is not kept waiting: what was put in stays for the next delivery.
+        """
+        return self
+
+    def __enter__(self) -> LaterCalls:
+        self._mine.depth = getattr(self._mine, "depth", 0) + 1
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._mine.depth -= 1
+        if self._waiting and (kind is None or issubclass(kind, Exception)):
+            self.deliver()
+
+    def deliver(self) -> None:
+        """Make the calls that wait, unless another thread is at it, or this one is inside `held`."""
+        # Looked at again after each round: who was turned away meanwhile has left its calls to this thread.
+        while self._waiting and not getattr(self._mine, "depth", 0):
+            if not self._delivering.acquire(blocking=False):
+                return
+            try:
+                while self._waiting:
+                    error = tell(self._waiting.popleft())
+                    if error is not None:
+                        self.failures, self.last_error = self.failures + 1, error
+            finally:
+                self._delivering.release()
+
+    def __repr__(self) -> str:
+        return f"<LaterCalls: {len(self)} calls wait, {self.failures} failed>"
 
 
 class LaterObserver(Observer):
@@ -22,32 +82,27 @@ class LaterObserver(Observer):
 
     def __init__(self, observer: Observer | None) -> None:
         self._told = telling(observer)
-        self._kept: deque[Callable[[], object]] = deque()
+        self._calls = LaterCalls()
 
     def progress(self, progress: Progress) -> None:
         """Kept."""
-        self._kept.append(partial(self._told.progress, progress))
+        self._calls.put(self._told.progress, progress)
 
     def count(self, name: str, value: int = 1, labels: Mapping[str, str] | None = None) -> None:
         """Kept."""
-        self._kept.append(partial(self._told.count, name, value, labels))
+        self._calls.put(self._told.count, name, value, labels)
 
     def measure(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
         """Kept."""
-        self._kept.append(partial(self._told.measure, name, value, labels))
+        self._calls.put(self._told.measure, name, value, labels)
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
         """Kept."""
-        self._kept.append(partial(self._told.event, name, fields))
+        self._calls.put(self._told.event, name, fields)
 
     def deliver(self) -> None:
-        """Pass on all that was kept; call it with no lock held."""
-        while self._kept:
-            try:
-                pass_on = self._kept.popleft()
-            except IndexError:  # another thread was faster
-                return
-            pass_on()
+        """Pass on all that was kept, unless another thread is at it; call it with no lock held."""
+        self._calls.deliver()
 
     def __repr__(self) -> str:
-        return f"LaterObserver({self._told!r}, {len(self._kept)} kept)"
+        return f"LaterObserver({self._told!r}, {len(self._calls)} kept)"

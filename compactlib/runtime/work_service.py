@@ -95,7 +95,7 @@ class Job:
         self.is_put_off = True
 
     def note(self, error: Exception) -> None:
-        """Something that nobody expected, and that the work has dealt with: kept, logged and told when the turn ends."""
+        """Something that nobody expected, and that the work has dealt with: kept, told when the turn ends."""
         self.surprises.append(error)
 
     def stop(self) -> None:

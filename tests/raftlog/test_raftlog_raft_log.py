@@ -16,7 +16,7 @@ from compactlib.errors import (
     Unsorted,
 )
 from compactlib.indexset import IndexSet
-from compactlib.outcome import Skipped
+from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import (
     Confirmed,
     Entry,
@@ -209,8 +209,12 @@ class NotingWorker:
     def segments_flushed(self, last_index: int | None) -> None:
         self.noted.append(f"flushed {last_index}")
 
-    def close(self) -> None:
-        self.noted.append("closed")
+    def start(self) -> None:
+        self.noted.append("started")
+
+    def stop(self, *, wait_seconds: float = 30.0) -> Done[str]:
+        self.noted.append("stopped")
+        return Done("nothing")
 
 
 def test_a_worker_is_told_what_has_changed(log: RaftLog) -> None:
@@ -225,7 +229,7 @@ def test_a_worker_is_told_what_has_changed(log: RaftLog) -> None:
     log.snapshot(8)
     log.flush()
     log.close()
-    assert workers[0].noted == [8, "flushed 10", "closed"]
+    assert workers[0].noted == ["started", 8, "flushed 10", "stopped"]
 
 
 def test_a_snapshot_does_not_end_in_a_gap(tmp_path: Path) -> None:

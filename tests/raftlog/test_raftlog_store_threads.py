@@ -27,9 +27,9 @@ from compactlib.raftlog import (
     StoreOptions,
 )
 from compactlib.raftlog.log_state import LogState
-from compactlib.raftlog.outbox import Outbox
 from compactlib.raftlog.segment_changes import SegmentChanges
 from compactlib.rewrite import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
+from compactlib.runtime import LaterCalls
 from tests.raftlog.raft_host import indexes, rows
 from tests.raftlog.wrapped_files import UnsyncedFiles, WatchedFiles
 
@@ -55,7 +55,7 @@ def no_thread_dies() -> Iterator[None]:
 
 def test_calls_are_made_in_order_once_nobody_holds_a_lock() -> None:
     told: list[str] = []
-    outbox = Outbox()
+    outbox = LaterCalls()
 
     def asking(name: str) -> None:
         told.append(name)
@@ -77,7 +77,7 @@ def test_calls_are_made_in_order_once_nobody_holds_a_lock() -> None:
 
 def test_one_thread_delivers_for_all_and_nothing_is_left() -> None:
     told: list[int] = []
-    outbox = Outbox()
+    outbox = LaterCalls()
 
     def put(start: int) -> None:
         for number in range(start, start + 200):

@@ -15,7 +15,6 @@ from compactlib.files import Files, LocalFiles, OutFile, StrPath, write_durably
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import LogStopped
 from compactlib.raftlog.log_state import LogStates
-from compactlib.raftlog.outbox import Outbox
 from compactlib.raftlog.wal.batch import (
     Confirmed,
     QueuedWrite,
@@ -29,6 +28,7 @@ from compactlib.raftlog.wal.frames import FileHeader, FrameKind, empty_body, run
 from compactlib.raftlog.wal.names import WAL_TEMPORARY_SUFFIX, wal_name
 from compactlib.raftlog.wal.recovery import LoggedFrame, RecoveredWal
 from compactlib.raftlog.wal.rules import Verdict, Write, WriterState, judge
+from compactlib.runtime import LaterCalls
 
 __all__ = ["ClosedFile", "Confirmed", "Wal", "WalOptions"]
 
@@ -94,7 +94,7 @@ class Wal:
                  confirmed: Callable[[Sequence[Confirmed]], object] = lambda confirmed: None,
                  rolled: Callable[[ClosedFile], object] = lambda closed: None,
                  settled: Callable[[ClosedFile], object] = lambda closed: None,
-                 owner: Callable[[], object] = lambda: None, outbox: Outbox | None = None) -> None:
+                 owner: Callable[[], object] = lambda: None, outbox: LaterCalls | None = None) -> None:
         self._folder = os.fspath(folder)
         self._states = states
         self._options = WalOptions() if options is None else options
@@ -103,7 +103,7 @@ class Wal:
         self._rolled = rolled
         self._settled = settled
         self._owner = owner
-        self._outbox: Outbox = Outbox() if outbox is None else outbox
+        self._outbox: LaterCalls = LaterCalls() if outbox is None else outbox
         self._committing = threading.RLock()
         self._queueing = threading.Lock()
         self._queue: list[QueuedWrite] = []
