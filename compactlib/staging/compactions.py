@@ -65,8 +65,8 @@ class Compactions:
         chosen = self._policy if policy is None else policy
         choice = chosen.choose(view, self._context.clock.now())
         if not isinstance(choice, Choice):
-            raise InvalidInput(f"the policy {chosen!r} answered {choice!r}; choose() answers a Choice, also to say "
-                               f"that nothing is to be done")
+            raise InvalidInput(f"the policy {chosen.name!r} answered {choice!r}; choose() answers a Choice, also "
+                               f"to say that nothing is to be done")
         return plan_for(view, choice, PolicyRecord.of(chosen))
 
     def compact(self, branch: str, plan: CompactionPlan | None = None, *, policy: CompactionPolicy | None = None,
@@ -120,15 +120,20 @@ class Compactions:
                 chosen = self._policy if policy is None else policy
                 limit = _QUICK_LOOK_ENTRIES if isinstance(chosen, AlwaysPolicy) else None
                 found, view = look(self._context, branch, run.budget, max_entries=limit)
-                plan = self.plan(chosen, view)
             else:
                 found = self._current(plan, branch)
+        except (BranchNotFound, InvalidInput):
+            raise
+        except CompactlibError as error:
+            return Failed(error)
+        if plan is None:
+            # What a policy raises, whatever it is, comes through.
+            plan = self.plan(chosen, view)
+        try:
             refusal = self._refusal(plan)
             if refusal is not None:
                 return refusal
             run.budget.check()
-        except (BranchNotFound, InvalidInput):
-            raise
         except CompactlibError as error:
             return Failed(error)
         return self._compactor.run(found, budget=run.budget, observer=told, executor=executor, fence=fence)

@@ -85,7 +85,7 @@ class Compactor:
         try:
             sealed = self._seal(found)
         except CompactlibError as error:
-            return Failed(error, "unknown" if isinstance(error, OutcomeUnknown) else "no")
+            return _failed(error)
         if sealed is None:
             return LostRace("somebody else changed the branch before its token was sealed", "seal")
         runs: Executor = LocalExecutor(clock=self._context.clock) if executor is None else executor
@@ -94,7 +94,7 @@ class Compactor:
         except BranchNotFound:
             return LostRace("the branch was deleted meanwhile", "swap")
         except CompactlibError as error:
-            return Failed(error, "unknown" if isinstance(error, OutcomeUnknown) else "partly")
+            return _failed(error)
 
     def _seal(self, found: FoundBranch) -> BranchRecord | None:
         """Step 1; the record with what is to be compacted in its sealed tokens. `None`: somebody else was faster."""
@@ -171,6 +171,11 @@ class Compactor:
             return attrs.evolve(record.without_sealed(count), compacted_metarange_id=result)
 
         return self._context.branches.update(branch, swapped, operation="compact")
+
+
+def _failed(error: CompactlibError) -> Failed:
+    """Whether the swap happened; that a token may have been sealed before changes nothing that anybody reads."""
+    return Failed(error, "unknown" if isinstance(error, OutcomeUnknown) else "no")
 
 
 def _rewritten(task: CompactTokens, executor: Executor, budget: Budget, observer: Observer) -> Applied:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import attrs
 
@@ -45,12 +45,8 @@ class AlwaysPolicy:
         window_seconds: at most one compaction per branch starts within it; 0: no limit.
     """
 
+    name: ClassVar[str] = "always"
     window_seconds: float = attrs.field(default=DEFAULT_WINDOW_SECONDS, validator=_not_negative)
-
-    @property
-    def name(self) -> str:
-        """See `Policy.name`."""
-        return "always"
 
     def choose(self, view: CompactionView, now: float) -> Choice:
         """See `Policy.choose`."""
@@ -73,15 +69,11 @@ class CostPolicy:
         window_seconds: see `AlwaysPolicy`.
     """
 
+    name: ClassVar[str] = "cost"
     long_run: int = attrs.field(default=1000, validator=positive)
     many_sealed: int = attrs.field(default=8, validator=positive)
     bytes_per_tombstone: float = attrs.field(default=4096.0, validator=_not_negative)
     window_seconds: float = attrs.field(default=DEFAULT_WINDOW_SECONDS, validator=_not_negative)
-
-    @property
-    def name(self) -> str:
-        """See `Policy.name`."""
-        return "cost"
 
     def choose(self, view: CompactionView, now: float) -> Choice:
         """See `Policy.choose`."""

@@ -7,7 +7,7 @@ branch (`CompactionView`), and that decides what is done: see `plan_policies`.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import attrs
 
@@ -71,12 +71,8 @@ class DeletesPolicy:
         threshold: how many, >= 1.
     """
 
+    name: ClassVar[str] = "deletes"
     threshold: int = attrs.field(default=1000, validator=positive)
-
-    @property
-    def name(self) -> str:
-        """See `Policy.name`."""
-        return "deletes"
 
     def choose(self, view: BranchPressure, now: float) -> Choice:
         """See `Policy.choose`."""
@@ -91,12 +87,8 @@ class SealedTokensPolicy:
         threshold: how many, >= 1.
     """
 
+    name: ClassVar[str] = "sealed tokens"
     threshold: int = attrs.field(default=8, validator=positive)
-
-    @property
-    def name(self) -> str:
-        """See `Policy.name`."""
-        return "sealed tokens"
 
     def choose(self, view: BranchPressure, now: float) -> Choice:
         """See `Policy.choose`."""
@@ -114,12 +106,8 @@ class ListingCostPolicy:
         threshold: how many, each as often as it was met, >= 1.
     """
 
+    name: ClassVar[str] = "listing cost"
     threshold: int = attrs.field(default=10_000, validator=positive)
-
-    @property
-    def name(self) -> str:
-        """See `Policy.name`."""
-        return "listing cost"
 
     def choose(self, view: BranchPressure, now: float) -> Choice:
         """See `Policy.choose`."""
