@@ -8,12 +8,9 @@ The contract that is checked is the one of `compactlib.blobstore.policy`.
 
 from __future__ import annotations
 
-import copy
 import tempfile
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-
-import attrs
 
 from compactlib.blobstore.model import NO_EXPIRY, IndexEntry, RecordFlag, RecordKind
 from compactlib.blobstore.names import SegmentName
@@ -21,7 +18,6 @@ from compactlib.blobstore.plan import CompactionPlan, forecast, plan_for_choice
 from compactlib.blobstore.plan_history import PlanHistory
 from compactlib.blobstore.policy import Choice, Dying, Policy, SegmentView, StoreView
 from compactlib.errors import InvalidInput, MissingDependency
-from compactlib.report import PolicyRecord
 
 try:
     from hypothesis import given, note
@@ -31,6 +27,7 @@ except ImportError:
 
 from compactlib.testing.blob_histories import BlobHistory, BlobStep, blob_histories
 from compactlib.testing.examples import as_always
+from compactlib.testing.policy_conformance import check_policy
 
 NOW = 1_700_000_000.0
 """The time at which random views are looked at, seconds since the epoch."""
@@ -165,10 +162,11 @@ def check_blob_policy(policy: Policy, *, max_examples: int = 100, max_segments: 
                       comes_to_rest: bool = True) -> None:
     """Try `policy` on random stores and return if it keeps its contract on all of them.
 
-    It must have a name; answer the same question the same way, leave its settings and the view alone, and always answer
-    a `Choice`; take only eligible segments, each once; and come to rest: choosing from what the plan before would leave
-    must end, each plan leaving fewer segments or less that is dead. Then its plans are carried out in small real
-    stores, which live through random histories: no answer may change by it. All is the same in each call.
+    The contract is that of every policy (`check_policy`: pure, frozen, never `None`, with a reason), and that of
+    `compactlib.blobstore.policy`: it takes only eligible segments, each once, and comes to rest: choosing from what the
+    plan before would leave must end, each plan leaving fewer segments or less that is dead. Then its plans are carried
+    out in small real stores, which live through random histories: no answer may change by it. All is the same in each
+    call.
 
     Args:
         policy: the policy, configured as it will be used.
@@ -179,18 +177,12 @@ def check_blob_policy(policy: Policy, *, max_examples: int = 100, max_segments: 
     Raises:
         AssertionError: it does not; the message says which rule, and Hypothesis shows the smallest store it found.
     """
-    name: object = policy.name
-    assert type(name) is str, f"a policy's name is text, found {name!r}"
-    assert name, "a policy needs a name: plans and reports show it"
-
-    @as_always(max_examples)
-    @given(store_views(max_segments=max_segments))
-    def choices_keep_the_rules(view: StoreView) -> None:
-        plan = _checked_plan(policy, view)
-        if comes_to_rest and not plan.is_empty:
+    def judge(view: StoreView, now: float, choice: Choice) -> None:
+        note(f"{policy.name} chose {choice!r}")
+        if not _checked_plan(policy, view, choice).is_empty and comes_to_rest:
             rounds_to_rest(policy, view)
 
-    choices_keep_the_rules()
+    check_policy(policy, store_views(max_segments=max_segments), times=(NOW,), max_examples=max_examples, judge=judge)
 
     @as_always(max_examples // _VIEWS_PER_HISTORY)
     @given(blob_histories())
@@ -229,32 +221,11 @@ def _told(view: StoreView) -> str:
     return f"{segments} segments with {dead:,} dead bytes"
 
 
-def _checked_plan(policy: Policy, view: StoreView) -> CompactionPlan:
-    # A copy, so that one with a state of its own makes the same mistake again when Hypothesis looks closer.
-    policy = copy.deepcopy(policy)
-    settings = PolicyRecord.of(policy)
-    lent = attrs.evolve(view)
-    choice = _asked(policy, lent)
-    note(f"{policy.name} chose {choice!r}")
-    assert lent == view, f"{policy.name}: choose() changed the view; others plan on the same one, so read it only"
-    assert PolicyRecord.of(policy) == settings, f"{policy.name}: choosing changed the settings; a policy does not"
-    assert _asked(policy, lent) == choice, (
-        f"{policy.name}: two equal questions got two answers; decide by the view and the time alone, and remember "
-        f"nothing. One that draws at random makes its generator of a seed, the view and the time, as DChoices does")
+def _checked_plan(policy: Policy, view: StoreView, choice: object) -> CompactionPlan:
+    assert isinstance(choice, Choice), (
+        f"{policy.name}: choose() answered {choice!r}; give a Choice, an empty one that says why if nothing is worth "
+        f"it")
     try:
         return plan_for_choice(view, choice, policy, NOW)
     except InvalidInput as error:
         raise AssertionError(f"{policy.name}: {error}. It takes segments of view.eligible and no others") from error
-
-
-def _asked(policy: Policy, view: StoreView) -> Choice:
-    try:
-        choice: object = policy.choose(view, NOW)
-    except Exception as error:
-        raise AssertionError(
-            f"{policy.name}: choose() raised {error!r}. It is asked about every store, also an empty one or one with "
-            f"nothing eligible; answer Choice(why=...) when nothing is worth it") from error
-    assert isinstance(choice, Choice), (
-        f"{policy.name}: choose() answered {choice!r}; give a Choice, an empty one that says why if nothing is worth "
-        f"it")
-    return choice

@@ -6,10 +6,24 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, CompactAll, RecordKind
+from compactlib.blobstore import (
+    Blob,
+    BlobStore,
+    BlobStoreConfig,
+    CompactAll,
+    CopyBudget,
+    CostBenefit,
+    DChoices,
+    ExpiryForecast,
+    Greedy,
+    Hybrid,
+    RecordKind,
+    StatsBased,
+)
 from compactlib.clock import ManualClock
 from compactlib.files import Files
 from compactlib.testing import CompactionFactory
+from compactlib.testing.blob_strategies import store_views
 
 NOW = 1_000_000.0
 
@@ -75,3 +89,8 @@ def data_files(folder: Path) -> list[Path]:
 
 
 COMPACTIONS = [BlobStores(), SwappingBlobStores()]
+POLICIES = [(policy, store_views()) for policy in (
+    StatsBased(), StatsBased(weight_on_benefit=True, middle_range_interval_seconds=86_400.0), CompactAll(),
+    CompactAll(skip_valid="ends"), Hybrid(), Hybrid(usual=ExpiryForecast(), every_seconds=0.0, spread_seconds=10.0),
+    Greedy(fill_outputs=True), CostBenefit(), ExpiryForecast(), CopyBudget(max_copied_bytes=1_500),
+    DChoices(choices=2, seed=3))]
