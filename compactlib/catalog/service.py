@@ -100,6 +100,10 @@ class CatalogService:
 
     def __init__(self, log: UpdateLog, clock: HybridClock, *, delay_seconds: float = 0.5,
                  policy: CatalogPolicy | None = None, observer: Observer | None = None) -> None:
+        require_type("log", log, UpdateLog, "an UpdateLog")
+        require_type("clock", clock, HybridClock, "a HybridClock")
+        require_type("observer", observer, (Observer, NoneType), "an Observer")
+        _require_policy(policy)
         self.log = log
         self.clock = clock
         self._delay_ms = milliseconds(delay_seconds, name="delay_seconds")
@@ -110,9 +114,6 @@ class CatalogService:
         self._told_in: int | None = None  # the thread in which listeners are told at the moment
         self._news: deque[tuple[str, dict[str, Any]]] = deque()
         self._ready = threading.Condition()
-        require_type("log", log, UpdateLog, "an UpdateLog")
-        require_type("clock", clock, HybridClock, "a HybridClock")
-        _require_policy(policy)
         log.prepare()
         self._history = CatalogHistory(recover_history(log))
         self._compaction = CatalogCompaction(log, clock, policy=policy, observer=self._observer,
@@ -140,7 +141,7 @@ class CatalogService:
         Raises:
             CatalogVersionNotFound: it is not retained, or does not exist yet.
         """
-        return self.history.catalog(version)
+        return self.history.catalog(whole("version", version))
 
     def at(self, time: Timestamp) -> Catalog:
         """The catalog in force at `time`.
@@ -148,14 +149,19 @@ class CatalogService:
         Raises:
             TimeBeforeHistory: `time` is below the earliest retained activation.
         """
-        return self.history.at(time)
+        return self.history.at(whole("time", time))
 
     def active(self) -> Catalog:
         """The catalog in force now; while a jump of the clock is in doubt, as if it had not jumped."""
         return self.at(self.clock.present())
 
     def listen(self, listener: Listener) -> None:
-        """Tell `listener` each version from the next one on."""
+        """Tell `listener` each version from the next one on.
+
+        Raises:
+            InvalidInput: it cannot be called.
+        """
+        require_method("listener", listener, "__call__")
         with self._ready:
             self._listeners += (listener,)
 

@@ -39,6 +39,9 @@ def verify_log(log: LogReader, history: HistoryView, budget: Budget) -> VerifyRe
         state = reading.marks()
         if state is not None:
             reading.versions(state, history)
+        latest = 0 if state is None else state.latest
+        if latest < history.latest and not reading.is_broken:
+            reading.lost(latest, history.latest)
         if reading.findings and reading.marks() != state and not reading.is_broken:
             continue
         reading.rest()
@@ -82,6 +85,10 @@ class _Reading:
                                                                     f"the log replays to {before!r}"))
         if expected <= state.latest:
             self._missing(expected, state.latest)
+
+    def lost(self, latest: int, known: int) -> None:
+        """The log ends before a version that is in memory."""
+        self._missing(latest + 1, known)
 
     def _entries(self, state: LogState) -> Iterator[tuple[int, bytes, bytes]]:
         try:

@@ -172,6 +172,9 @@ class CatalogSimulation(SimulatedHosts):
             raise SimulationFailure(f"{SETTLE_SECONDS} s after the last fault history still begins at "
                                     f"{world.service.history.earliest}, not at {latest}; the last round: {last!r}")
         world.service.audit()
+        report = world.service.verify()
+        if not report.is_sound:
+            raise SimulationFailure(f"the log is not what its service holds: {report}")
         before = world.content()
         leader = next(node for node in world.nodes.values() if node.alive)
         world.learn(leader, known=latest, cut=latest)

@@ -34,6 +34,7 @@ from compactlib.catalog.plan import CatalogPlan
 from compactlib.catalog.table_commands import CreateIndex, DropTable, MakeIndexAvailable, StartBuildingIndex
 from compactlib.catalog.transactions import Transaction
 from tests.catalog.cluster import Cluster
+from tests.catalog.services import sound
 
 
 class Story:
@@ -61,7 +62,7 @@ class Story:
             match = re.fullmatch(pattern, command)
             if match:
                 play(self, *match.groups())
-                self.cluster.service.audit()
+                sound(self.cluster.service)
                 return
         raise AssertionError(f"no such command: {command}")
 

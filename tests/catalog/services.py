@@ -66,6 +66,14 @@ def cut(service: CatalogService, version: int, *, term: int | None = None) -> Do
     return service.compact(plan_to(service, version, term=term))
 
 
+def sound(service: CatalogService) -> None:
+    """Its versions keep their own rules, and are what its log replays to, of which nothing is damaged or missing."""
+    service.audit()
+    service.poll()
+    report = service.verify()
+    assert report.is_sound, str(report)
+
+
 def grown(service: CatalogService, latest: int) -> CatalogService:
     """The service with versions up to `latest`: the schema and the zone, then a table each."""
     while service.history.latest < latest:

@@ -30,7 +30,7 @@ from compactlib.testing import explore_pauses
 from compactlib.testing.interleave import Stage, SteppedStore
 from compactlib.testing.jumps import Jump, JumpingClock, explore_clock_jumps
 from compactlib.testing.settings import check_settings
-from tests.catalog.services import cut
+from tests.catalog.services import cut, sound
 
 Predicates = Literal["version", "value"]
 
@@ -60,7 +60,7 @@ class World:
     def check(self) -> None:
         """Opened again, all that was acknowledged is there."""
         service = self.service()
-        service.audit()
+        sound(service)
         latest = service.catalog(service.history.latest)
         assert self.schemas <= {schema.name for schema in latest.schemas.values()}
         held = {pin.owner: pin.version for pin in Pins(service.log, service.clock).all()}
@@ -117,7 +117,7 @@ def cuts_further(world: World) -> None:
     assert isinstance(outcome, Done)
     reclaim(service.log)
     world.execute(service, "newer")
-    world.service().audit()
+    sound(world.service())
 
 
 def writes(world: World) -> None:
@@ -368,7 +368,7 @@ def a_life(kept: Kept, settings: Settings, rng: random.Random) -> None:
 
 def is_as_acknowledged(kept: Kept, settings: Settings) -> None:
     service, pins, low, times = kept.opened(settings)
-    service.audit()
+    sound(service)
     assert service.history.earliest == kept.earliest
     assert service.history.latest == max(kept.catalogs, default=0)
     for version, catalog in kept.catalogs.items():

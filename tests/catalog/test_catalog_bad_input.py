@@ -20,7 +20,7 @@ from compactlib.catalog.watermark import LowWatermark
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.kv import Condition, KVStore, MemoryStore, Put
-from tests.catalog.services import cut, service_in
+from tests.catalog.services import cut, service_in, sound
 
 NAMES: list[Any] = ["".join(string.printable), *string.punctuation, "\0", "\ud800", "é", "😀", "a/b", "..", "%2F",
                     "x" * 100_000, "", None, 5, b"x", 1.5, []]
@@ -46,7 +46,7 @@ def test_names(name: Any) -> None:
         lambda: service.execute([CreateSchema(name)], wait=False),
         lambda: service.execute([CreateZone(name, partitions=3)], wait=False))
     again = service_in(store, seed=2)
-    again.audit()
+    sound(again)
     assert list(again.history) == list(service.history)
     held = Pins(again.log, again.clock).all()
     assert [pin.owner for pin in held] == ([name] if held else [])
@@ -82,7 +82,7 @@ def test_numbers(number: Any) -> None:
         lambda: store.transact([Condition(number, number, number)]), lambda: store.transact([], [number]),
         lambda: store.transact([], [Put(b"p", b"k", number)], number), lambda: store.get(number, number))
     again = service_in(store, clock=clock, seed=2)
-    again.audit()
+    sound(again)
     assert again.history.latest >= 1
 
 
@@ -90,4 +90,4 @@ def test_a_batch_beyond_every_limit_is_named_and_changes_nothing() -> None:
     service = service_in(delay_seconds=0)
     works_or_is_named(lambda: service.execute([CreateSchema("x" * (70 << 20))], wait=False))
     assert service.execute([CreateSchema("PUBLIC")], wait=False).version == service.history.latest
-    service.audit()
+    sound(service)

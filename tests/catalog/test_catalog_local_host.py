@@ -24,6 +24,7 @@ from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import Condition
 from compactlib.outcome import Done, Failed, Skipped
 from tests.catalog.cluster import NAMES, Cluster
+from tests.catalog.services import sound
 
 
 def with_table() -> Cluster:
@@ -52,7 +53,7 @@ def test_history_shrinks_to_the_last_version_once_nobody_needs_more() -> None:
     decision = cluster.round()
     assert decision.target == 6
     assert cluster.round().is_empty
-    cluster.service.audit()
+    sound(cluster.service)
 
 
 def test_the_margin_keeps_one_version_more() -> None:

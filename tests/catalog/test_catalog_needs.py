@@ -43,7 +43,7 @@ from compactlib.kv import KVStore, MemoryStore
 from compactlib.outcome import Failed
 from compactlib.testing.kv_faults import FaultyStore, KVFault, KVRun, explore_kv_faults
 from tests.catalog.cases import TABLE_X, ZONE, drop_table, history, index, schema_and_zone, table, with_table_x
-from tests.catalog.services import cut, grown, log_in, plan_to, service_in
+from tests.catalog.services import cut, grown, log_in, plan_to, service_in, sound
 
 # --- transactions -------------------------------------------------------------------------------------------------
 
@@ -531,5 +531,5 @@ def test_commands_and_pins_share_a_store() -> None:
     service = grown(service_in(), 3)
     Pins(service.log, service.clock).pin("backup", 2, service.history, ttl_seconds=60)
     service.execute([CreateSchema("MORE")], wait=False)
-    service.audit()
+    sound(service)
     assert attrs.evolve(service.history.catalog(4), version=4) == service.history.catalog(4)

@@ -33,7 +33,7 @@ from compactlib.observe import Observer, RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.testing.kv_faults import FaultyStore, KVFault, KVOperation
 from tests.catalog.cases import history
-from tests.catalog.services import INITIAL, create_table, cut, grown, log_in, service_in
+from tests.catalog.services import INITIAL, create_table, cut, grown, log_in, service_in, sound
 
 # --- looking up ---------------------------------------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ def test_activation_times_ascend_whatever_the_delays_and_clocks() -> None:
     slow.poll()
     times = [catalog.activation for catalog in slow.history]
     assert times == sorted(set(times))
-    slow.audit()
+    sound(slow)
 
 
 @pytest.mark.parametrize("delay", [-0.1, float("nan"), float("inf")])
@@ -296,7 +296,7 @@ def test_vector_6_after_a_cut_what_lies_below_is_not_found() -> None:
     for version in (2, 9):
         with pytest.raises(CatalogVersionNotFound):
             cut(service, version)
-    service.audit()
+    sound(service)
 
 
 def test_a_cut_of_an_earlier_term_fails_and_says_so() -> None:
@@ -327,7 +327,7 @@ def test_a_node_that_was_away_while_history_was_cut_catches_up_from_the_snapshot
     assert away.poll() == 5
     assert list(away.history) == list(busy.history)
     assert away.history.earliest == 7
-    away.audit()
+    sound(away)
 
 
 def test_a_reader_keeps_its_view_while_history_is_cut() -> None:
@@ -412,7 +412,7 @@ class Cluster(RuleBasedStateMachine):
         service.poll()
         assert service.history.latest == len(self.model)
         assert service.history.earliest >= max(before, self.earliest)
-        service.audit()
+        sound(service)
 
     @rule(number=node)
     def restart(self, number: int) -> None:
@@ -481,6 +481,6 @@ def test_four_threads_execute_compact_and_read_at_once() -> None:
     assert not failures
     for service in services:
         service.poll()
-        service.audit()
+        sound(service)
     assert len(services[0].catalog(services[0].history.latest).schemas) == 31
     assert services[0].at(from_seconds(5000.0)).version == services[0].history.latest

@@ -20,7 +20,7 @@ from compactlib.kv import DamagedStore, SlowDown
 from compactlib.kv.postgres import PostgresStore
 from compactlib.kv.sqlite import SqliteStore
 from compactlib.outcome import Done, Failed, Skipped
-from tests.catalog.services import INITIAL, create_table, cut, service_in
+from tests.catalog.services import INITIAL, create_table, cut, service_in, sound
 from tests.kv.postgres_server import postgres
 
 
@@ -39,7 +39,7 @@ def test_a_catalog_in_sqlite_survives_being_closed(tmp_path: Path) -> None:
         times = PublishedTimes(store, "A")
         times.register(7, 0, incarnation=1, created_at=1)
         times.publish(7, 0, 1, 50 + turn)
-        service.audit()
+        sound(service)
         store.close()
     store = SqliteStore(path)
     again = service_in(store)
@@ -67,7 +67,7 @@ def test_a_catalog_in_postgresql_is_shared_cut_and_recovered() -> None:
         assert isinstance(cut(second, 9, term=2), Failed)
         assert list(first.history) == list(second.history) == list(service_in(stores[0]).history)
         assert (first.history.earliest, first.history.latest) == (8, 11)
-        first.audit()
+        sound(first)
         for store in stores:
             store.close()
 
