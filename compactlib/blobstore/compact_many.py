@@ -243,16 +243,17 @@ class _Rounds:
         """What the policy chooses now; `None` if the store could not be looked at. What the policy raises is raised."""
         store, policy, plan = active.store, active.task.policy, None
         compactions, budget = store.compactions, active.run.budget
-        view = self._guarded(active, partial(compactions.view, policy, budget))
+        room = self._guarded(active, compactions.available_bytes)
+        view = self._guarded(active, partial(compactions.view, policy, budget)) if active in self.active else None
         if view is not None:
-            plan = compactions.plan(view, policy)
+            plan = compactions.plan(view, policy, room)
             if plan.kind == "full" and store.config.close_active_segment and _has_free_segment(view):
                 # A full round: what is written to should be a part of it.
                 self._guarded(active, store.close_active_segment)
                 if active not in self.active:
                     return None
                 view = self._guarded(active, partial(compactions.view, policy, budget))
-                plan = None if view is None else compactions.plan(view, policy)
+                plan = None if view is None else compactions.plan(view, policy, room)
         return plan
 
     def end(self) -> None:

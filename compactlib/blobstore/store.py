@@ -45,7 +45,7 @@ from compactlib.blobstore.store_compactions import require_forecast
 from compactlib.blobstore.store_log import StoreLog
 from compactlib.blobstore.stream import read_stream
 from compactlib.blobstore.verify import verify
-from compactlib.budget import Budget, BudgetLimits
+from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput, StorageError
 from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Outcome, Skipped
@@ -307,13 +307,14 @@ class BlobStore(StoreLog):
         """
         self._check_policy(policy)
         self.require_mine()
+        compactions = self._compactions
         if view is None:
-            return self._compactions.plan(self._compactions.view(policy), policy)
+            return compactions.plan(compactions.view(policy), policy, compactions.available_bytes())
         check_view(view)
         if view.store != self.name or view.incarnation not in (b"", self.incarnation):
             raise InvalidInput(f"the view is of store {view.store!r}, and this is {self.name!r}; plan where it was "
                                f"made")
-        return self._compactions.plan(view, policy)
+        return compactions.plan(view, policy, compactions.available_bytes())
 
     def compact(self, plan: CompactionPlan | None = None, *, policy: Policy | None = None,
                 executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
@@ -380,7 +381,7 @@ class BlobStore(StoreLog):
         files, and frees the segments that it has replaced; the hard delete belongs to this alone.
 
         Args:
-            budget: ends the work when it is cancelled or spent. The rate of the hard delete is the configured one.
+            budget: what the work may use up; but the rate of the hard delete is the configured one.
 
         Raises:
             Closed: the store is closed.
@@ -396,8 +397,11 @@ class BlobStore(StoreLog):
                 return Failed(error)
         erased: HardDeleteReport | None = None
         if self._config.hard_delete:
-            rate = BudgetLimits(bytes_per_second=self._config.hard_delete_bytes_per_second)
-            outcome = self.hard_delete(budget=(Budget(clock=self._clock) if budget is None else budget).beside(rate))
+            limit = Budget(clock=self._clock) if budget is None else budget
+            own = limit.beside(attrs.evolve(
+                limit.remaining, bytes_per_second=self._config.hard_delete_bytes_per_second))
+            outcome = self.hard_delete(budget=own)
+            limit.charge(own.spent_bytes)
             match outcome:
                 case Done(stats):
                     erased = stats

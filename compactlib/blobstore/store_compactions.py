@@ -110,15 +110,24 @@ class StoreCompactions:
         chosen = self.policy if policy is None else policy
         return self.sensor.view(self._store.clock.now(), forecast=needs_forecast(chosen), budget=budget)
 
-    def plan(self, view: StoreView, policy: Policy | None = None) -> CompactionPlan:
+    def plan(self, view: StoreView, policy: Policy | None, available: int | None) -> CompactionPlan:
         """What a policy, default the store's own, chooses of a view now. What it raises is raised.
 
-        Raises:
-            StorageError: the room on the disk cannot be asked.
+        Args:
+            view: of the store.
+            policy: see above.
+            available: the room on the disk.
         """
-        store = self._store
-        return plan_for(view, self.policy if policy is None else policy, store.clock.now(),
-                        bytes_available=store.files.available_bytes(store.folder))
+        return plan_for(view, self.policy if policy is None else policy, self._store.clock.now(),
+                        bytes_available=available)
+
+    def available_bytes(self) -> int | None:
+        """The room on the disk, if anybody can say.
+
+        Raises:
+            StorageError: the disk refused to be asked.
+        """
+        return self._store.files.available_bytes(self._store.folder)
 
     @contextlib.contextmanager
     def running(self, budget: Budget | None = None) -> Iterator[Run | None]:
@@ -280,15 +289,26 @@ class StoreCompactions:
             AuditFailed: the log in memory is another one, or does not hold together.
             Closed: the store is closed.
         """
+        self._store.require_mine()
+        # Who only looks keeps nobody from beginning; what may have changed while it looked is looked at once more.
+        if self.ownership.is_running or self._disagreement() is None:
+            return
         with self.running() as run:
-            if run is None:
-                return
-            log, stored = self.log, read_log(self._store.folder)
+            found = None if run is None else self._disagreement()
+        if found is not None:
+            raise found
+
+    def _disagreement(self) -> AuditFailed | None:
+        log, stored = self.log, read_log(self._store.folder)
+        try:
             if log is not None:
                 log.audit()
-            # A log that has come to its end may have its other name already, if only the sync after that was refused.
-            if (log is None) != (stored is None) and (log is None or log.phase is not Phase.DONE):
-                raise AuditFailed(f"the compaction in memory is {log}, on the disk {stored}")
+        except AuditFailed as error:
+            return error
+        # A log that has come to its end may have its other name already, if only the sync after that was refused.
+        if (log is None) != (stored is None) and (log is None or log.phase is not Phase.DONE):
+            return AuditFailed(f"the compaction in memory is {log}, on the disk {stored}")
+        return None
 
 
 def require_forecast(config: BlobStoreConfig, policy: Policy) -> None:
