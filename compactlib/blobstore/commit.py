@@ -13,6 +13,7 @@ The removals of step 5 are synced before the log is closed: until then whoever f
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Sequence
 
@@ -91,6 +92,15 @@ def files_of(folder: StrPath, segments: Iterable[SegmentName]) -> list[str]:
             place = place_of_index_file(name)
             if segment_of_log_file(name) in wanted or (place is not None and place.segment in wanted):
                 found.append(name)
+    return found
+
+
+def bytes_of(folder: StrPath, names: Iterable[str]) -> int:
+    """How large some files are together; one that is gone has nothing."""
+    found = 0
+    for name in names:
+        with contextlib.suppress(OSError):
+            found += os.lstat(os.path.join(folder, name)).st_size
     return found
 
 

@@ -30,6 +30,9 @@ class BlobCompactionReport(Printed):
         cycles: how many rounds it took.
         copied_records: records copied; by this process only.
         copied_bytes: bytes of records copied, by all cycles.
+        bytes_written: of the new segments on disk, their headers and indexes included; of the cycles that ended in this
+            process.
+        bytes_freed: by how much less is on disk, as far as those cycles go; compare `CompactionPlan.bytes_freed`.
         verdicts: how many records had which verdict; of the cycles that this process decided.
         left_out: victims that stay because a record in them is damaged.
         damage: what was found there.
@@ -46,6 +49,8 @@ class BlobCompactionReport(Printed):
     cycles: int
     copied_records: int
     copied_bytes: int
+    bytes_written: int = 0
+    bytes_freed: int = 0
     verdicts: Mapping[Verdict, int] = attrs.field(factory=Counter)
     left_out: tuple[SegmentName, ...] = ()
     damage: tuple[CorruptData, ...] = ()
@@ -74,7 +79,7 @@ class BlobCompactionReport(Printed):
         trouble = f", LEFT OUT {', '.join(map(str, self.left_out))} for damage" if self.left_out else ""
         return (f"compaction {self.number} of {self.store}: {len(self.sources)} segments into {len(self.targets)} in "
                 f"{self.cycles} cycles, copied {self.copied_records:,} records, {self.copied_bytes:,} bytes in "
-                f"{self.seconds:.3f} s{trouble}")
+                f"{self.seconds:.3f} s, {self.bytes_freed:,} bytes less on disk{trouble}")
 
 
 @attrs.frozen
@@ -99,13 +104,13 @@ class ReclaimReport(Printed):
     Attributes:
         store: the store's name.
         removed: names of the files that were removed: what attempts had left, and logs of old compactions.
-        freed_bytes: how large they were.
+        bytes_freed: how large they were.
         erased: what the hard delete did, `None` if the store is not configured so.
     """
 
     store: str
     removed: tuple[str, ...] = ()
-    freed_bytes: int = 0
+    bytes_freed: int = 0
     erased: HardDeleteReport | None = None
 
     def to_dicts(self) -> list[dict[str, Any]]:
@@ -117,7 +122,7 @@ class ReclaimReport(Printed):
 
     def _summary(self) -> str:
         erased = "" if self.erased is None else f", overwrote the content of {self.erased.records:,} deleted blobs"
-        return f"reclaim of {self.store}: {len(self.removed)} files, {self.freed_bytes:,} bytes{erased}"
+        return f"reclaim of {self.store}: {len(self.removed)} files, {self.bytes_freed:,} bytes{erased}"
 
 
 BlobCompactionOutcome: TypeAlias = Outcome[BlobCompactionReport]

@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
 import attrs
 
 from compactlib.blobstore.breather import Breather
-from compactlib.blobstore.commit import check_names_are_free, place_targets, private_name, remove_names, remove_sources
+from compactlib.blobstore.commit import (
+    bytes_of,
+    check_names_are_free,
+    files_of,
+    place_targets,
+    private_name,
+    remove_names,
+    remove_sources,
+)
 from compactlib.blobstore.compaction_file import CompactionFile
 from compactlib.blobstore.compaction_log import CompactionLog, Phase, Target
 from compactlib.blobstore.cycle_plan import CyclePlan, TargetPlan, plan_cycle
@@ -97,6 +105,8 @@ class CompactionWork:
         self.resumed: bool = resumed
         self.verdicts: Counter[Verdict] = Counter()
         self.copied_records: int = 0
+        self.bytes_written: int = 0
+        self.bytes_freed: int = 0
         self.damage: list[CorruptData] = []
         self.questions: Questions = questions
         self.events: StoreEvents = events
@@ -397,8 +407,12 @@ class CompactionWork:
 
     def _clean_up(self) -> None:
         cycle = self.log.cycles[-1]
+        written = self._bytes_of(target.name for target in cycle.targets)
+        freed = self._bytes_of(cycle.sources) - written
         # Readers that still hold a source keep its bytes; only the names go.
         remove_sources(self._files, self._folder, cycle.sources)
+        self.bytes_written += written
+        self.bytes_freed += freed
         number = self.log.next_number - 1
         self.log = self.log.end_cycle(milliseconds(self._store.clock.now()))
         if self.log.phase is Phase.DONE:
@@ -408,6 +422,9 @@ class CompactionWork:
         self.events.cycle_ended(number, cycle, verdicts)
         self._plan = None
         self._has_leftovers = False
+
+    def _bytes_of(self, segments: Iterable[SegmentName]) -> int:
+        return bytes_of(self._folder, files_of(self._folder, segments))
 
     def _breather(self, budget: Budget | None) -> Breather:
         return Breather(self._store.clock, budget)

@@ -414,7 +414,7 @@ class BlobStore(StoreLog):
             return Skipped(f"store {self.name} has nothing to reclaim: no attempt has left a file, no log of a "
                            f"compaction is older than compaction_history_seconds="
                            f"{self._config.compaction_history_seconds}{waits}")
-        return Done(ReclaimReport(store=self.name, removed=removed, freed_bytes=freed, erased=erased))
+        return Done(ReclaimReport(store=self.name, removed=removed, bytes_freed=freed, erased=erased))
 
     def hard_delete(self, *, budget: Budget | None = None) -> Outcome[HardDeleteReport]:
         """Overwrite the content of every deleted blob whose delete is in effect, where it lies.

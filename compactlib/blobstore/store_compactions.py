@@ -7,12 +7,11 @@ store is opened. One that stopped with an error stays in progress: it is resumed
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from compactlib.blobstore.commit import remove_names
+from compactlib.blobstore.commit import bytes_of, remove_names
 from compactlib.blobstore.compaction_file import (
     CompactionFile,
     close_log,
@@ -231,6 +230,7 @@ class StoreCompactions:
             sources=tuple(name for cycle in log.committed for name in cycle.sources),
             targets=tuple(target.name for cycle in log.committed for target in cycle.targets),
             cycles=len(log.committed), copied_records=work.copied_records, copied_bytes=log.copied_bytes,
+            bytes_written=work.bytes_written, bytes_freed=work.bytes_freed,
             verdicts=work.verdicts, left_out=log.left_out, damage=tuple(work.damage), resumed=work.resumed,
             seconds=seconds)
         work.events.done(log.number, [str(name) for name in log.victims], report.freed_segments, log.copied_bytes)
@@ -245,7 +245,7 @@ class StoreCompactions:
         store = self._store
         names = tuple(leftovers(store.folder, self.log))
         old = outdated_history(store.folder, self._history_begins(store.clock.now()))
-        freed = sum(_size_of(os.path.join(store.folder, name)) for name in (*names, *old))
+        freed = bytes_of(store.folder, (*names, *old))
         remove_names(store.files, store.folder, (*names, *old))
         if names or old:
             store.files.sync_folder(store.folder)
@@ -325,10 +325,3 @@ def require_forecast(config: BlobStoreConfig, policy: Policy) -> None:
 def needs_forecast(policy: Policy) -> bool:
     """Whether a policy has to be shown what dies when."""
     return getattr(policy, "needs_forecast", False) is True
-
-
-def _size_of(path: str) -> int:
-    try:
-        return os.lstat(path).st_size
-    except OSError:
-        return 0
