@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from compactlib.errors import InvalidInput
+from collections.abc import Callable, Collection, Mapping
+from functools import wraps
+from inspect import Signature, signature
+from itertools import islice
+from types import NoneType, UnionType
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from compactlib.errors import CompactlibError, InvalidInput
+
+AnswerT = TypeVar("AnswerT")
+ParamsP = ParamSpec("ParamsP")
+_LOOKED_AT = 1000
+"""Items of a sequence that are looked at."""
 
 
 def require_type(name: str, value: object, kind: type | tuple[type, ...], wanted: str) -> None:
@@ -30,3 +42,64 @@ def require_method(name: str, value: object, *methods: str) -> None:
     for method in methods:
         if not callable(getattr(value, method, None)):
             raise InvalidInput(f"{name} is {value!r:.100}; give an object with the method {method}()")
+
+
+def refuses_misfits(call: Callable[ParamsP, AnswerT]) -> Callable[ParamsP, AnswerT]:
+    """A call that ends in `InvalidInput`, and names the argument, where one is of another type than is annotated.
+
+    For calls that notice it themselves: the types are looked at only once a `TypeError` or its like was raised, so a
+    call that goes well costs no more than before. What is raised although all arguments fit comes through.
+    """
+    @wraps(call)
+    def checked(*args: ParamsP.args, **kwargs: ParamsP.kwargs) -> AnswerT:
+        try:
+            return call(*args, **kwargs)
+        except (TypeError, AttributeError, ValueError, LookupError) as error:
+            problem = None if isinstance(error, CompactlibError) else _misfit(call, args, kwargs)
+            if problem is None:
+                raise
+            raise InvalidInput(problem) from error
+
+    return checked
+
+
+def _misfit(call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """Which argument does not fit; `None` if all do, or nobody can tell."""
+    try:
+        bound = signature(call).bind(*args, **kwargs)
+        hints = get_type_hints(call)
+    except (TypeError, NameError):
+        # Called with too many or too few arguments, or annotated with what only type checkers import.
+        return None
+    for name, value in bound.arguments.items():
+        if name in hints and not _fits(value, hints[name]):
+            wanted = bound.signature.parameters[name].annotation
+            return f"{name} is {value!r:.100}{'' if wanted is Signature.empty else f'; give {wanted}'}"
+    return None
+
+
+def _fits(value: object, hint: Any) -> bool:
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, part) for part in parts)
+    if origin is Literal:
+        return any(value is part or (type(value) is type(part) and value == part) for part in parts)
+    if isinstance(origin, type):
+        if not isinstance(value, origin):
+            return False
+        if not parts or not isinstance(value, Collection):
+            return True
+        if isinstance(value, Mapping) and issubclass(origin, Mapping):
+            return all(_fits(key, parts[0]) and _fits(item, parts[1])
+                       for key, item in islice(value.items(), _LOOKED_AT))
+        if origin is tuple and parts[1:] != (...,):
+            return len(value) == len(parts) and all(map(_fits, value, parts))
+        return all(_fits(item, parts[0]) for item in islice(value, _LOOKED_AT))
+    if hint is None or hint is NoneType:
+        return value is None
+    if not isinstance(hint, type):
+        return True
+    if getattr(hint, "_is_protocol", False):
+        names = {name for kind in hint.__mro__ if getattr(kind, "_is_protocol", False) for name in vars(kind)}
+        return all(hasattr(value, name) for name in names if not name.startswith("_"))
+    return isinstance(value, (int, float) if hint is float else hint)

@@ -75,11 +75,16 @@ class CommandLog(Protocol):
         """The index of the last command; 0 if there was none."""
 
     def close(self) -> None:
-        """Let the log go; closing again does nothing."""
+        """Let the log go; closing again does nothing.
+
+        Raises:
+            Busy: called from within a command: by the state machine, or by what decides.
+        """
 
     def audit(self) -> None:
         """Check the log's own invariants.
 
         Raises:
-            CompactlibError: something is wrong; the message has the numbers.
+            AuditFailed: something is wrong; the message has the numbers.
+            CompactlibError: it was not started, or is closed or broken.
         """

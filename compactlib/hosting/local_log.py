@@ -19,7 +19,8 @@ from typing import Any
 
 import attrs
 
-from compactlib.errors import AuditFailed, Closed, CorruptData, InvalidInput, Unsupported
+from compactlib.arguments import refuses_misfits, require_method, require_type
+from compactlib.errors import AuditFailed, Busy, Closed, CorruptData, InvalidInput, Unsupported
 from compactlib.files import StrPath
 from compactlib.hosting.command_log import StateMachine
 from compactlib.hosting.errors import LogBroken, NotStarted, OutOfStep
@@ -63,6 +64,7 @@ class LocalLog:
         StorageError: the disk refused.
     """
 
+    @refuses_misfits
     def __init__(self, folder: StrPath, options: LogOptions | None = None) -> None:
         self._options = LogOptions() if options is None else options
         self._machine: StateMachine | None = None
@@ -72,6 +74,8 @@ class LocalLog:
         self._pid = os.getpid()
         self._observer = LaterObserver(self._options.observer)
         self._order = threading.Lock()
+        # The thread that a command, or the start, runs the host's callables in.
+        self._holder: int | None = None
         self._syncs: GroupCommit[int, None] = GroupCommit(self._sync, max_batch=_MAX_BATCH)
         self._log = SegmentLog(folder, self._options)
         snapshot = self._log.snapshot
@@ -93,6 +97,7 @@ class LocalLog:
             Unsupported: a command was written by a later release.
             StorageError: the new term could not be noted.
         """
+        require_method("machine", machine, "apply")
         with self._in_order():
             self._require_open()
             if self._machine is not None:
@@ -150,6 +155,7 @@ class LocalLog:
 
     def decide(self, make: Callable[[Command], bytes | None]) -> Any:
         """See `CommandLog.decide`."""
+        require_method("make", make, "__call__")
         try:
             with self._in_order():
                 machine, clock = self._require_started()
@@ -165,6 +171,7 @@ class LocalLog:
         return result
 
     def _carry_out(self, machine: StateMachine, command: Command, time_ns: int, payload: bytes) -> Any:
+        require_type("a command", payload, bytes, "bytes")
         if len(payload) > _MAX_PAYLOAD_BYTES:
             raise InvalidInput(f"a command of {len(payload)} bytes was given, this log takes at most "
                                f"{_MAX_PAYLOAD_BYTES}; split it")
@@ -212,6 +219,7 @@ class LocalLog:
 
     # -- keeping it small, and the rest
 
+    @refuses_misfits
     def compact(self, index: int) -> Done[Any] | Skipped | Failed:
         """See `CommandLog.compact`. Drops the segments that hold nothing later."""
         with self._in_order():
@@ -250,11 +258,15 @@ class LocalLog:
         """See `CommandLog.close`. Commands under way are made durable first, unless the log is broken.
 
         In a fork of the process that opened the log it only gives up the fork's copy.
+
+        Raises:
+            Busy: called from within a command; nothing was done.
         """
         if self._pid != os.getpid():
             self._closed = True
             self._log.close()
             return
+        self._require_outside()
         with self._order:
             if self._closed:
                 return
@@ -294,8 +306,18 @@ class LocalLog:
             raise Closed(f"the log in {self._log.folder} was opened by process {self._pid}, and this is process "
                          f"{os.getpid()}; a fork must not use what its parent has open, open it here when it is closed "
                          f"there")
+        self._require_outside()
         with self._order:
-            yield
+            self._holder = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._holder = None
+
+    def _require_outside(self) -> None:
+        if self._holder == threading.get_ident():
+            raise Busy(f"the log in {self._log.folder} is in the middle of a command, and was called from within it by "
+                       f"the state machine or by what decides on a command; call it when that has returned")
 
     def _require_open(self) -> None:
         if self._broken is not None:

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import attrs
 
+from compactlib.arguments import refuses_misfits, require_method, require_type
 from compactlib.clock import Clock
 from compactlib.errors import AuditFailed, Busy, Closed, CompactlibError, InvalidInput, MissingDependency
 from compactlib.files import Files, LocalFiles, StrPath, sync_names
@@ -118,6 +119,7 @@ class RaftLog:
         settings: further settings of `pysyncobj.SyncObjConf`, by name; they win over what is chosen here.
     """
 
+    @refuses_misfits
     def __init__(self, address: str, peers: Sequence[str], *, folder: StrPath | None = None,
                  password: str | None = None, wait_seconds: float = 10.0, clock: Clock | None = None,
                  files: Files | None = None, **settings: Any) -> None:
@@ -136,6 +138,7 @@ class RaftLog:
         self._node: Any = None
         self._replica: _Replica | None = None
         self._broken: tuple[int, str, BaseException] | None = None
+        self._failures = 0
         self._closed = False
         self._pid = os.getpid()
 
@@ -183,6 +186,7 @@ class RaftLog:
             Busy: too many commands are waiting.
             LogBroken: this node's state machine has failed.
         """
+        require_type("a command", payload, bytes, "bytes")
         if len(payload) > _MAX_PAYLOAD_BYTES:
             raise InvalidInput(f"a command of {len(payload)} bytes was given, this log takes at most "
                                f"{_MAX_PAYLOAD_BYTES}; split it")
@@ -190,6 +194,7 @@ class RaftLog:
 
     def decide(self, make: Callable[[Command], bytes | None]) -> Any:
         """See `CommandLog.decide`: `make` runs in pysyncobj's thread. Two rounds to a majority, one for no command."""
+        require_method("make", make, "__call__")
         ticket = self._next_ticket()
         self._deciders[ticket[1]] = make
         try:
@@ -210,6 +215,7 @@ class RaftLog:
 
     def _carry(self, payload: bytes | None, ticket: tuple[str, int]) -> Any:
         node, replica = self._require_started()
+        self._require_outside()
         if not node._isLeader():
             raise NotLeader(leader=self.leader)
         answered = threading.Event()
@@ -269,7 +275,12 @@ class RaftLog:
         return Done(index)
 
     def close(self) -> None:
-        """See `CommandLog.close`. The rest of the group goes on without this node."""
+        """See `CommandLog.close`. The rest of the group goes on without this node.
+
+        Raises:
+            Busy: called from within a command; nothing was done.
+        """
+        self._require_outside()
         with self._lock:
             if self._closed:
                 return
@@ -284,7 +295,7 @@ class RaftLog:
             AuditFailed: the state machine is ahead of the log, or pysyncobj's thread has ended.
         """
         node, replica = self._require_started()
-        thread = getattr(node, "_SyncObj__thread", None)
+        thread = self._thread()
         if thread is not None and not thread.is_alive():
             raise AuditFailed(f"pysyncobj's thread of {self._address} has ended, see its log (can the address be "
                               f"listened on?); close this node and start it again")
@@ -296,6 +307,11 @@ class RaftLog:
     def last_error(self) -> BaseException | None:
         """What broke this node: raised by its state machine, in pysyncobj's thread; `None` if nothing did."""
         return None if self._broken is None else self._broken[2]
+
+    @property
+    def failures(self) -> int:
+        """How often its state machine has raised."""
+        return self._failures
 
     def __enter__(self) -> RaftLog:
         return self
@@ -320,7 +336,17 @@ class RaftLog:
             raise NotStarted("this log has no state machine yet; call start() first")
         return self._node, self._replica
 
+    def _thread(self) -> threading.Thread | None:
+        """pysyncobj's, in which the state machine and what decides on commands are called."""
+        return getattr(self._node, "_SyncObj__thread", None)
+
+    def _require_outside(self) -> None:
+        if self._thread() is threading.current_thread():
+            raise Busy(f"the log of {self._address} is in the middle of a command, and was called from within it, by "
+                       f"the state machine or by what decides on a command; call it when that has returned")
+
     def _break(self, index: int, cause: str, error: BaseException) -> None:
+        self._failures += 1
         if self._broken is None:
             self._broken = index, cause, error
 

@@ -15,6 +15,7 @@ from itertools import groupby
 
 import attrs
 
+from compactlib.arguments import refuses_misfits
 from compactlib.errors import InvalidInput, NotFound
 from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import Choice, CompactionView, LeftOut, SegmentLog, report_of
@@ -25,6 +26,7 @@ from compactlib.scheduler import BlockMeta, CompactedBlocks, LockingFence, NoOut
 _DIGITS = 16
 
 
+@refuses_misfits
 def segment_block_id(number: int, token: int | None = None) -> str:
     """The id of a block that is a segment: `0000000000000007`, or `0000000000000007@52` as a job with token 52 left it.
 
@@ -36,6 +38,7 @@ def segment_block_id(number: int, token: int | None = None) -> str:
     return f"{number:0{_DIGITS}d}" if token is None else f"{number:0{_DIGITS}d}@{token}"
 
 
+@refuses_misfits
 def segment_of_block(block_id: str) -> int:
     """The number of the segment that a block is.
 

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
+from compactlib.arguments import refuses_misfits
 from compactlib.clock import Clock
 from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput
 from compactlib.hosting.command_log import CommandLog
@@ -85,6 +86,7 @@ class SchedulerMachine:
         events: what the last command made happen, name and fields; for whoever proposed it.
     """
 
+    @refuses_misfits
     def __init__(self, config: SchedulerConfig, *, with_index: bool = True,
                  policy: AssignmentPolicy | None = None) -> None:
         self._policy = policy
@@ -104,6 +106,7 @@ class SchedulerMachine:
         self._encoded = payload, operation
         return payload
 
+    @refuses_misfits
     def apply(self, command: Command, payload: bytes) -> ApplyResult | SchedulerConfig:
         """See `StateMachine.apply`; for settings, these."""
         self.events = []
@@ -130,6 +133,7 @@ class SchedulerMachine:
         """The whole state and its settings. O(state)."""
         return encode_record(RecordKind.ROWS, list(dump_state(self.service.state)))
 
+    @refuses_misfits
     def load(self, data: bytes) -> None:
         """Become the state that gave these bytes, under its settings. O(state).
 
@@ -209,6 +213,7 @@ class SchedulerHost:
         CompactlibError: what log or store raise.
     """
 
+    @refuses_misfits
     def __init__(self, log: CommandLog, kv: KVStore | None = None, config: SchedulerConfig | None = None, *,
                  partition: bytes = b"scheduler/snapshot", snapshot_every: int = 10_000, with_index: bool = True,
                  policy: AssignmentPolicy | None = None, observer: Observer | None = None, clock: Clock | None = None,
@@ -265,6 +270,7 @@ class SchedulerHost:
         self._snapshot_if_due()
         return result.response
 
+    @refuses_misfits
     def add_blocks(self, blocks: Iterable[BlockMeta]) -> BlocksAdded:
         """New blocks: into the metadata index and the compaction queue. The answer says what became of each."""
         return self._carry_out(AddBlocks(tuple(blocks)), BlocksAdded)
@@ -277,6 +283,7 @@ class SchedulerHost:
         """Forget blocks whose newest data is older than `before`, seconds since the epoch."""
         return self._carry_out(Retain(before), Retained)
 
+    @refuses_misfits
     def requeue(self, names: Iterable[str]) -> Requeued:
         """Queue the blocks of quarantined jobs again."""
         return self._carry_out(Requeue(tuple(names)), Requeued)
@@ -308,6 +315,7 @@ class SchedulerHost:
 
     # -- what looks at it
 
+    @refuses_misfits
     def look(self, at: Callable[[SchedulerService], AnswerT]) -> AnswerT:
         """What `at` finds in the scheduler, between two commands; everything it sees is durable.
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 import attrs
 
+from compactlib.arguments import refuses_misfits, require_type
 from compactlib.checksum import crc32
 from compactlib.clock import Clock
 from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, Unsupported
@@ -84,6 +85,7 @@ class SnapshotStore:
         Unsupported: it was written by another release.
     """
 
+    @refuses_misfits
     def __init__(self, kv: KVStore, partition: bytes, *, clock: Clock | None = None,
                  rng: random.Random | None = None) -> None:
         self._kv = kv
@@ -140,6 +142,7 @@ class SnapshotStore:
                                 f"{len(data)} bytes with CRC {crc32(data):#010x}")
         return Snapshot(head.index, data)
 
+    @refuses_misfits
     def save(self, index: int, data: bytes) -> None:
         """Put a snapshot in the place of the last one. O(size).
 
@@ -150,6 +153,8 @@ class SnapshotStore:
             Closed: this process is a fork of the one that made this object.
             CompactlibError: what the store raises; nothing was changed.
         """
+        require_type("index", index, int, "a whole number")
+        require_type("data", data, bytes, "bytes")
         if self._pid != os.getpid():
             raise Closed(f"{self!r} was made by process {self._pid}, and this is process {os.getpid()}; a fork must "
                          f"not use what its parent has open, make it anew when it is not used there any more")

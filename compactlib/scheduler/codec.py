@@ -6,6 +6,7 @@ import enum
 import json
 from typing import Any
 
+from compactlib.arguments import refuses_misfits
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.record_frame import BODY_OFFSET, framed, unframed
 from compactlib.scheduler.model import Command
@@ -87,6 +88,7 @@ def _plain(value: Any) -> Plain:
         raise InvalidInput(f"{value!r:.200} cannot be stored: {error}") from error
 
 
+@refuses_misfits
 def decode_command(data: bytes, place: str = "a command") -> tuple[Command, Operation]:
     """The inverse of `encode_command`.
 
@@ -110,6 +112,7 @@ def encode_message(message: PollRequest | PollResponse | Operation) -> bytes:
     return encode_record(RecordKind.MESSAGE, [_plain(message)])
 
 
+@refuses_misfits
 def decode_message(data: bytes, place: str = "a message") -> PollRequest | PollResponse | Operation:
     """The inverse of `encode_message`.
 

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from compactlib.arguments import refuses_misfits
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, Busy, CorruptData, InvalidInput, ReadOnly, StorageError, Unsupported
 from compactlib.files import Files, LocalFiles, StrPath, list_folder, sync_names, write_durably
@@ -63,6 +64,7 @@ class FileFence:
         StorageError: the folder cannot be made.
     """
 
+    @refuses_misfits
     def __init__(self, folder: StrPath, *, files: Files | None = None, clock: Clock | None = None,
                  wait_seconds: float = 30.0) -> None:
         self._folder = os.path.abspath(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
+from compactlib.arguments import refuses_misfits
 from compactlib.scheduler.model import JobPlan
 from compactlib.scheduler.ulid import ulid_seconds
 
@@ -12,6 +13,7 @@ _PURPOSE = b"compactlib scheduler output 1"
 _RANDOM_BITS = 80
 
 
+@refuses_misfits
 def output_block_id(plan: JobPlan, token: int, tenant: str | None = None, number: int = 0) -> str:
     """The id of a block that the job writes: a ULID with the time of the first source (0 if that has none).
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 import attrs
 
-from compactlib.arguments import require_method, require_type
+from compactlib.arguments import refuses_misfits, require_method, require_type
 from compactlib.observe import Observer
 from compactlib.report import Table
 from compactlib.runtime import telling
@@ -52,6 +52,7 @@ class SchedulerService:
         policy: as given.
     """
 
+    @refuses_misfits
     def __init__(self, config: SchedulerConfig | None = None, *,
                  index: MetadataIndex | Literal["default"] | None = "default",
                  policy: AssignmentPolicy | None = None, observer: Observer | None = None,
@@ -123,6 +124,7 @@ class SchedulerService:
 
     def jobs(self, now: float) -> Iterator[tuple[JobPhase, JobState]]:
         """All queued jobs by priority, each with its state in the seed's diagram at a time. O(n log n)."""
+        require_type("now", now, (int, float), "seconds since the epoch")
         queue = self.state.jobs
         return ((queue.phase(state, now), state) for state in queue.in_order(now))
 
@@ -138,6 +140,7 @@ class SchedulerService:
         """The jobs that were given up, the oldest first; re-queue them with the operation `Requeue`."""
         return tuple(self.state.quarantine.values())
 
+    @refuses_misfits
     def job(self, name: str) -> tuple[JobState, JobPlan]:
         """One queued job.
 
@@ -151,6 +154,7 @@ class SchedulerService:
 
     def stats(self, now: float) -> list[dict[str, int]]:
         """One row a level: how many jobs are in which phase, and what happened since the start. O(n)."""
+        require_type("now", now, (int, float), "seconds since the epoch")
         rows: dict[int, dict[str, int]] = {}
         for number, level in self.state.jobs.levels.items():
             rows[number] = {"level": number, **{phase.value: 0 for phase in JobPhase}, **attrs.asdict(level.counts)}

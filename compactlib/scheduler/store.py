@@ -25,6 +25,7 @@ from itertools import count
 
 import attrs
 
+from compactlib.arguments import refuses_misfits
 from compactlib.clock import Clock
 from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, Stale
 from compactlib.kv.errors import KeyNotFound, OutcomeUnknown, PredicateFailed
@@ -109,6 +110,7 @@ class StoredScheduler:
         CompactlibError: what the store raises.
     """
 
+    @refuses_misfits
     def __init__(self, kv: KVStore, config: SchedulerConfig | None = None, *, partition: bytes = b"scheduler",
                  clock: Clock | None = None, rng: random.Random | None = None, checkpoint_every: int = 1000,
                  with_index: bool = True, policy: AssignmentPolicy | None = None,

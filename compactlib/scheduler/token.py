@@ -17,6 +17,7 @@ import re
 import struct
 from collections.abc import Mapping
 
+from compactlib.arguments import refuses_misfits
 from compactlib.errors import InvalidInput
 
 MIN_KEY_BYTES = 16
@@ -26,6 +27,7 @@ _TOKEN = struct.Struct(">QI")
 _KEY_NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
+@refuses_misfits
 def owns(token: int, job_token: int) -> bool:
     """Whether `token` proves the ownership of a job that has `job_token` (seed: greater than or equal)."""
     return token >= job_token
@@ -46,6 +48,7 @@ class TokenSealer:
         InvalidInput: no key, too many, one that is too short or badly named, or `current` names none.
     """
 
+    @refuses_misfits
     def __init__(self, keys: Mapping[str, bytes], *, current: str | None = None) -> None:
         if not 1 <= len(keys) <= MAX_KEYS:
             raise InvalidInput(f"{len(keys)} keys were given; a sealer takes 1 to {MAX_KEYS}")

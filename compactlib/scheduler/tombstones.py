@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Set
 import attrs
 from sortedcontainers import SortedDict
 
+from compactlib.arguments import refuses_misfits
 from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.scheduler.model import BlockMeta, BlockTombstones, Command, ShardTombstone, Tombstone
 
@@ -53,6 +54,7 @@ class Tombstones:
         InvalidInput: the delay is negative.
     """
 
+    @refuses_misfits
     def __init__(self, cleanup_delay_seconds: float = 900.0) -> None:
         if not cleanup_delay_seconds >= 0:
             raise InvalidInput(f"cleanup_delay_seconds is {cleanup_delay_seconds}; give 0 or more")
@@ -79,6 +81,7 @@ class Tombstones:
     def __contains__(self, name: object) -> bool:
         return name in self._entries
 
+    @refuses_misfits
     def add(self, command: Command, tombstone: Tombstone) -> bool:
         """Keep a tombstone; `False` if there is one of this name, and nothing changed (a command applied twice).
 
@@ -93,6 +96,7 @@ class Tombstones:
         self._insert(TombstoneEntry(command.index, position, command.appended_at, tombstone))
         return True
 
+    @refuses_misfits
     def restore(self, entries: Iterable[TombstoneEntry]) -> None:
         """Replace everything by stored entries, in any order.
 
@@ -109,6 +113,7 @@ class Tombstones:
             orders.add(order)
             self._insert(entry)
 
+    @refuses_misfits
     def covers(self, block: BlockMeta) -> bool:
         """Whether the block is to be deleted: by its id, or because its `min_time` lies in a span that goes.
 
@@ -120,11 +125,13 @@ class Tombstones:
         return any(span.timestamp <= block.min_time < span.timestamp + span.duration
                    for span in self._spans.get(key, {}).values())
 
+    @refuses_misfits
     def exists(self, tenant: str, shard: int, block_id: str) -> bool:
         """Whether a tombstone names the block. O(1)."""
         counts = self._blocks.get((tenant, shard))
         return counts is not None and block_id in counts
 
+    @refuses_misfits
     def due(self, now: float, limit: int, skip: Set[str] = frozenset()) -> tuple[Tombstone, ...]:
         """What may be leased at `now`: older than the delay, and under no lease (both strictly). Changes nothing.
 
@@ -153,6 +160,7 @@ class Tombstones:
                 found.append(self._entries[name].tombstone)
         return tuple(found)
 
+    @refuses_misfits
     def lease(self, name: str, until: float) -> None:
         """A worker deletes it until then, seconds. Unknown names are ignored: it was confirmed meanwhile."""
         entry = self._entries.get(name)

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import attrs
 
+from compactlib.arguments import refuses_misfits
 from compactlib.scheduler.poll import Assignment, PollRequest, PollResponse, StatusAnswer, StatusUpdate, Verdict
 from compactlib.scheduler.token import TokenSealer
 
@@ -41,6 +42,7 @@ class SealedPolls:
         self._inner = inner
         self._sealer = sealer
 
+    @refuses_misfits
     def poll(self, request: PollRequest) -> PollResponse:
         """See `Transport.poll`."""
         genuine = [self._is_genuine(update) for update in request.status_updates]

@@ -1,0 +1,127 @@
+"""What is given to the hosts' face of another type than it asks for is `InvalidInput`; calls from within are `Busy`."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactlib import hosting
+from compactlib.errors import Busy, InvalidInput
+from compactlib.hosting import LocalLog, SchedulerHost, SchedulerMachine, SnapshotStore
+from compactlib.hosting.snapshot_transfer import SnapshotServer
+from compactlib.kv import MemoryStore
+from compactlib.raftlog.snapshots import SnapshotFolder
+from compactlib.scheduler import (
+    BlockMeta,
+    Command,
+    MemoryFence,
+    PollRequest,
+    SchedulerConfig,
+    SchedulerService,
+    Tick,
+    encode_message,
+)
+from tests.misfits import Calls, misfits, public_calls
+
+BLOCK = BlockMeta(id="a", tenant="A", shard=1, level=0)
+
+
+def folder() -> str:
+    return tempfile.mkdtemp(prefix="compactlib-hosting-misfits-")
+
+
+def machine() -> SchedulerMachine:
+    return SchedulerMachine(SchedulerConfig())
+
+
+def log() -> LocalLog:
+    return LocalLog(folder())
+
+
+def started() -> LocalLog:
+    opened = log()
+    opened.start(machine())
+    return opened
+
+
+FACE: list[tuple[Callable[[], Any], Calls]] = [
+    (log, {"start": (machine(),)}),
+    (started, {"propose": (encode_message(Tick()),), "decide": (lambda command: None,), "compact": (0,),
+               "start": (machine(),)}),
+    (lambda: SchedulerHost(log(), MemoryStore()), {
+        "poll": (PollRequest(),), "add_blocks": ((BLOCK,),), "retain": (0.0,), "requeue": (("a",),),
+        "look": (lambda service: 1,)}),
+    (machine, {"encode": (Tick(),), "apply": (Command(1, 1, 0.0), encode_message(Tick())), "load": (b"x",)}),
+    (lambda: SnapshotStore(MemoryStore(), b"p"), {"save": (1, b"x")}),
+]
+FUNCTIONS: dict[str, Callable[[], tuple[Any, ...]]] = {
+    "LocalLog": lambda: (folder(),), "SchedulerHost": lambda: (log(), MemoryStore()),
+    "SchedulerMachine": lambda: (SchedulerConfig(),), "SnapshotStore": lambda: (MemoryStore(), b"p"),
+    "RaftlogExecute": lambda: ({}, MemoryFence()), "segment_block_id": lambda: (1,),
+    "segment_of_block": lambda: ("0000000000000007",), "TheseSegments": lambda: ((1,),)}
+
+
+@pytest.mark.parametrize(("make", "calls"), FACE, ids=lambda value: getattr(value, "__name__", None))
+def test_a_method_that_is_given_something_else_says_so(make: Callable[[], Any], calls: Calls) -> None:
+    assert list(misfits(make, calls)) == []
+    if make is not log:
+        assert set(public_calls(type(make()))) <= set(calls), "a public method that is not walked"
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_that_is_given_something_else_says_so(name: str) -> None:
+    assert list(misfits(lambda: hosting, {name: FUNCTIONS[name]()})) == []
+
+
+@pytest.mark.parametrize("changed", [
+    {"listen": "here"}, {"listen": ("127.0.0.1", "80")}, {"applied": 5}, {"term": "1"},
+                                     {"installed": None}, {"snapshots": "here"}, {"log": 5}])
+def test_a_server_is_given_what_it_needs(changed: dict[str, Any], tmp_path: Path) -> None:
+    class Log:
+        append_sparse = install = pin = reset = sync = print
+
+    fine: dict[str, Any] = {"log": Log(), "snapshots": SnapshotFolder(tmp_path), "listen": ("127.0.0.1", 0), "term": 1,
+                            "applied": lambda: -1, "installed": lambda meta, state: None}
+    SnapshotServer(**fine)
+    with pytest.raises(InvalidInput, match=next(iter(changed))):
+        SnapshotServer(**{**fine, **changed})
+
+
+@pytest.mark.parametrize("call", [
+    lambda opened: opened.close(), lambda opened: opened.propose(encode_message(Tick())),
+    lambda opened: opened.decide(lambda command: None), lambda opened: opened.compact(0),
+    lambda opened: opened.audit()])
+def test_a_log_is_busy_for_what_it_calls_itself(call: Callable[[LocalLog], object]) -> None:
+    opened = started()
+
+    def decide(command: Command) -> bytes:
+        with pytest.raises(Busy, match="called from within"):
+            call(opened)
+        return encode_message(Tick())
+
+    answers: list[object] = []
+    # In a thread, so that a call that waits for itself fails the test instead of hanging it.
+    deciding = threading.Thread(target=lambda: answers.append(opened.decide(decide)), daemon=True)
+    deciding.start()
+    deciding.join(60)
+    assert len(answers) == 1
+    assert opened.last_index == 2
+    opened.audit()
+    opened.close()
+
+
+def test_a_host_is_not_closed_by_what_looks_at_it() -> None:
+    host = SchedulerHost(log())
+
+    def close(service: SchedulerService) -> None:
+        with pytest.raises(Busy, match="called from within"):
+            host.close()
+
+    host.look(close)
+    host.tick()
+    host.close()

@@ -1,0 +1,67 @@
+"""Walks the public calls of a package, and gives each argument something that it is not."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from compactlib.errors import CompactlibError
+
+Calls = Mapping[str, tuple[Any, ...]]
+"""Names of methods or functions, each with arguments that are fine."""
+
+
+class Strange:
+    """Nothing that anybody asks for."""
+
+    def __repr__(self) -> str:
+        return "Strange()"
+
+
+STRANGE: tuple[Any, ...] = (Strange(), 3.5, "text", b"bytes", None, (Strange(),), [b"x"], -7, {"a": Strange()})
+
+
+def public_calls(owner: Any) -> Iterator[str]:
+    """The names of a class's public methods that take arguments."""
+    for name, value in inspect.getmembers(owner, inspect.isfunction):
+        if not name.startswith("_") and len(inspect.signature(value).parameters) > 1:
+            yield name
+
+
+def misfits(make: Callable[[], Any], calls: Calls) -> Iterator[str]:
+    """What ends in an error that is not the library's, as text: call, argument, what was given, and the error.
+
+    Args:
+        make: the object whose methods are called, or a module; made anew for each call.
+        calls: which.
+    """
+    for name, fine in calls.items():
+        parameters = [each for each in inspect.signature(getattr(make(), name)).parameters.values()
+                      if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+        for place, parameter in enumerate(parameters):
+            for strange in STRANGE:
+                args, kwargs = list(fine), {}
+                if parameter.kind is parameter.KEYWORD_ONLY or place >= len(args):
+                    kwargs[parameter.name] = strange
+                else:
+                    args[place] = strange
+                error = _raised(getattr(make(), name), args, kwargs)
+                if error is not None:
+                    yield f"{name}({parameter.name}={strange!r}): {type(error).__name__}: {error}"
+
+
+def _raised(call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Exception | None:
+    try:
+        with contextlib.ExitStack() as used:
+            answer = call(*args, **kwargs)
+            if isinstance(answer, contextlib.AbstractContextManager):
+                used.enter_context(answer)
+            elif inspect.isgenerator(answer):
+                list(answer)
+    except CompactlibError:
+        return None
+    except Exception as error:
+        return error
+    return None
