@@ -30,5 +30,16 @@ def check_offers(name: str, value: object, *methods: str, or_none: bool = False)
         raise InvalidInput(f"{name} is {_short(value)}{lacks}; give one that has {', '.join(methods)}")
 
 
+
+def check_callable(name: str, value: object) -> None:
+    """Pass an argument that can be called.
+
+    Raises:
+        InvalidInput: it cannot.
+    """
+    if not callable(value):
+        raise InvalidInput(f"{name} is {_short(value)}; give a function")
+
+
 def _short(value: object) -> str:
     return value.__name__ if isinstance(value, type) else f"a {type(value).__name__}"

@@ -14,6 +14,7 @@ import attrs
 
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.kv import KeyNotFound, KVStore
+from compactlib.staging.checks import check_type
 from compactlib.staging.errors import CommitNotFound
 from compactlib.staging.model import MetaRangeId
 from compactlib.staging.names import COMMITS, CommitId, commit_key, is_commit_id
@@ -148,6 +149,7 @@ class CommitStore:
             CommitNotFound: there is none of this id.
             CorruptData: it is damaged.
         """
+        check_type("the id of a commit", commit_id, str)
         with self._lock:
             cached = self._cache.get(commit_id)
             if cached is not None:

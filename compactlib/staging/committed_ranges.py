@@ -12,6 +12,7 @@ from compactlib.objects import ObjectStore
 from compactlib.observe import Observer
 from compactlib.report import VerifyReport
 from compactlib.staging.apply import Apply
+from compactlib.staging.checks import check_offers, check_type
 from compactlib.staging.committed import MergeStrategy
 from compactlib.staging.metarange import MetaRange
 from compactlib.staging.model import (
@@ -57,6 +58,11 @@ class CommittedRanges:
     def __init__(self, objects: ObjectStore, *, range_format: RangeFormat | None = None, rule: SplitRule | None = None,
                  cache_bytes: int = 64 << 20, prefix: str = "", background: Executor | None = None,
                  clock: Clock | None = None, new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
+        check_offers("the object store", objects, "create", "get", "list")
+        check_offers("the range format", range_format, "encode", "decode", or_none=True)
+        check_offers("the clock", clock, "now", or_none=True)
+        check_offers("background", background, "submit", or_none=True)
+        check_type("the rule", rule, SplitRule, or_none=True)
         self._rule: SplitRule = SplitRule() if rule is None else rule
         self._background: Executor | None = background
         self._clock: Clock = SystemClock() if clock is None else clock

@@ -11,6 +11,7 @@ from typing import Protocol, Self
 import attrs
 
 from compactlib.errors import InvalidInput
+from compactlib.staging.checks import check_type
 from compactlib.staging.committed import RecordScan
 from compactlib.staging.layers import MergedTokens
 from compactlib.staging.model import Record
@@ -40,13 +41,16 @@ class ListRequest:
     prefix: bytes = b""
     delimiter: bytes = b""
     after: bytes | None = None
-    limit: int = attrs.field(default=1000)
+    limit: int = 1000
     max_scanned: int = 100_000
 
-    @limit.validator
-    def _check_limit(self, _: object, limit: int) -> None:
-        if not 1 <= limit <= MAX_LIST_LIMIT:
-            raise InvalidInput(f"a page of {limit} entries was asked for; give 1 to {MAX_LIST_LIMIT:,}")
+    def __attrs_post_init__(self) -> None:
+        check_type("the prefix", self.prefix, bytes)
+        check_type("the delimiter", self.delimiter, bytes)
+        check_type("after", self.after, bytes, or_none=True)
+        check_type("the limit", self.limit, int)
+        if not 1 <= self.limit <= MAX_LIST_LIMIT:
+            raise InvalidInput(f"a page of {self.limit} entries was asked for; give 1 to {MAX_LIST_LIMIT:,}")
 
     def common_prefix(self, key: bytes) -> bytes | None:
         """What the key is folded to; `None` if it stands for itself."""

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import attrs
 
 from compactlib.errors import InvalidInput
+from compactlib.staging.checks import check_type
 
 OnNewSealed: TypeAlias = Literal["abort", "keep"]
 """What a compaction does about tokens that were sealed while it ran: give up, or leave them in front of its result."""
@@ -27,6 +28,10 @@ def _one_of(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     allowed = get_args(OnNewSealed)
     if value not in allowed:
         raise InvalidInput(f"{attribute.name} is {value!r}; give one of {', '.join(allowed)}")
+
+
+def _is_bool(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    check_type(attribute.name, value, bool)
 
 
 @attrs.frozen(kw_only=True)
@@ -67,5 +72,5 @@ class StagingOptions:
     on_new_sealed: OnNewSealed = attrs.field(default="abort", validator=_one_of)
     grace_seconds: float = attrs.field(default=3600.0, validator=_at_least(0))
     orphan_seconds: float = attrs.field(default=86_400.0, validator=_at_least(0))
-    owns_ranges: bool = False
+    owns_ranges: bool = attrs.field(default=False, validator=_is_bool)
     range_grace_seconds: float = attrs.field(default=86_400.0, validator=_at_least(0))

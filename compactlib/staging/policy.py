@@ -13,6 +13,7 @@ import attrs
 
 from compactlib.contract import Policy
 from compactlib.errors import InvalidInput
+from compactlib.staging.checks import check_offers, check_type
 
 
 @attrs.frozen
@@ -55,6 +56,12 @@ def positive(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     """A validator: a number of at least 1."""
     if not isinstance(value, int | float) or not value >= 1:
         raise InvalidInput(f"{attribute.name} is {value!r}; give at least 1")
+
+
+def _policies(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    check_type("policies", value, tuple)
+    for policy in value:
+        check_offers("each policy", policy, "choose")
 
 
 def _reached(count: int, what: str, threshold: int) -> Choice:
@@ -122,7 +129,8 @@ class AnyOf:
         policies: which ones, in the order in which they are asked.
     """
 
-    policies: tuple[SensePolicy, ...] = (DeletesPolicy(), SealedTokensPolicy(), ListingCostPolicy())
+    policies: tuple[SensePolicy, ...] = attrs.field(
+        default=(DeletesPolicy(), SealedTokensPolicy(), ListingCostPolicy()), validator=_policies)
 
     @property
     def name(self) -> str:

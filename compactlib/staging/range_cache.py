@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 import attrs
 
 from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.staging.checks import check_type
 
 _V = TypeVar("_V")
 
@@ -38,6 +39,7 @@ class SizedCache(Generic[_V]):
     """
 
     def __init__(self, max_bytes: int) -> None:
+        check_type("cache_bytes", max_bytes, int)
         if max_bytes < 0:
             raise InvalidInput(f"max_bytes is {max_bytes}; a cache cannot hold less than nothing")
         self._max_bytes = max_bytes

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from compactlib.kv import SlowDown
 from compactlib.outcome import Done, Skipped
+from compactlib.staging.checks import check_type
 from compactlib.staging.context import StagingContext
 from compactlib.staging.diff_cache import DiffCache
 from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound
@@ -97,6 +98,7 @@ def reset_prefix(context: StagingContext, branch: str, prefix: bytes, cache: Dif
     Raises:
         BranchNotFound, TooManyTries, OutcomeUnknown: see `BranchStore.update`.
     """
+    check_type("the prefix", prefix, bytes)
     if not prefix:
         return reset(context, branch)
     prepared: dict[StagingToken, ResetStats] = {}

@@ -19,7 +19,7 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.report import Table
 from compactlib.runtime import tell
-from compactlib.staging.checks import check_offers, check_type
+from compactlib.staging.checks import check_callable, check_offers, check_type
 from compactlib.staging.events import StagingEvents
 from compactlib.staging.names import StagingToken
 from compactlib.staging.policy import AnyOf, BranchPressure, SensePolicy
@@ -117,6 +117,7 @@ class CompactionSensor:
 
         What it raises is logged, and breaks no read and no write. Listening again does nothing.
         """
+        check_callable("the listener", listener)
         with self._lock:
             if listener not in self._listeners:
                 self._listeners = (*self._listeners, listener)
@@ -128,6 +129,7 @@ class CompactionSensor:
 
     def events(self, repository: str) -> StagingEvents:
         """What the operations of a repository report to."""
+        check_type("the repository", repository, str)
         return _RepositoryEvents(self, repository)
 
     def take(self) -> CompactionTrigger | None:
@@ -144,10 +146,16 @@ class CompactionSensor:
             record: its record.
             tombstones: how many tombstones its tokens hold.
         """
+        check_type("the repository", repository, str)
+        check_type("the branch", branch, str)
+        check_type("the record", record, BranchRecord)
+        check_type("tombstones", tombstones, int)
         self._count(repository, branch, record, deletes=tombstones)
 
     def pressure(self, repository: str, branch: str) -> BranchPressure:
         """What is counted for a branch now."""
+        check_type("the repository", repository, str)
+        check_type("the branch", branch, str)
         with self._lock:
             counts = self._branches.get((repository, branch))
             return BranchPressure() if counts is None else attrs.evolve(counts.pressure, sealed_tokens=counts.sealed)

@@ -1,0 +1,430 @@
+"""A repository by the contract's words: whose plan it is, room, reclaiming, verifying, status, closing, wrong types."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import pickle
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from compactlib.budget import Budget
+from compactlib.clock import ManualClock
+from compactlib.errors import Closed, CompactlibError, Conflict, InvalidInput
+from compactlib.files import LocalFiles, StrPath
+from compactlib.kv import MemoryStore
+from compactlib.objects import LocalObjects, MemoryObjects
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.scheduler import TokenFence
+from compactlib.staging import (
+    AlwaysPolicy,
+    AnyOf,
+    Branch,
+    BranchNotFound,
+    CommittedRanges,
+    CommittedView,
+    CompactionSensor,
+    CompactionWorker,
+    CostPolicy,
+    DeletesPolicy,
+    OutdatedPlan,
+    PlainFormat,
+    Repository,
+    SplitRule,
+    StagingEvents,
+    StagingOptions,
+)
+from tests.staging.world import NOW, World, contents
+
+# --- which branch
+
+
+def test_a_branch_is_given_by_name_or_by_handle() -> None:
+    world = World()
+    side = world.branch({"a": "1", "b": "2"}, name="side")
+    side.delete(b"a")
+    assert world.area.view(branch="side") == world.area.view(branch=side)
+    plan = world.area.plan(branch=side)
+    assert world.area.plan(view=world.area.view(branch=side)) == plan
+    outcome = world.area.compact(plan)  # the plan knows its branch
+    assert isinstance(outcome, Done)
+    assert outcome.stats.branch == "side"
+    side.delete(b"b")
+    assert isinstance(world.area.compact(branch=side, policy=NOW), Done)
+    for call in (world.area.view, world.area.plan, world.area.compact):
+        with pytest.raises(BranchNotFound, match="main"):
+            call()
+
+
+def test_handles_views_and_plans_of_another_branch_or_repository_are_refused() -> None:
+    world = World()
+    main, side = world.branch({"a": "1"}, staged={"b": "1"}), world.branch({"a": "1"}, name="side", staged={"b": "1"})
+    elsewhere = Repository(world.store, world.committed, name="elsewhere", clock=world.clock)
+    plan = world.area.plan()
+    before = main.record()
+    for refused in (
+        lambda: elsewhere.view(branch=main), lambda: elsewhere.compact(branch=main),
+        lambda: elsewhere.plan(view=world.area.view()), lambda: elsewhere.compact(plan),
+        lambda: world.area.plan(view=world.area.view(), branch=side), lambda: world.area.compact(plan, branch="side"),
+        lambda: world.area.compact(plan, policy=NOW),
+    ):
+        with pytest.raises(InvalidInput):
+            refused()
+    assert main.record() == before
+    assert not world.area.status().is_busy
+    assert isinstance(world.area.compact(pickle.loads(pickle.dumps(plan)), branch=main), Done)
+
+
+def test_a_plan_of_another_store_is_refused_and_an_outdated_one_is_stale() -> None:
+    world, other = World(), World(seed=2)
+    for each in (world, other):
+        each.branch({"a": "1", "b": "2"}).delete(b"a")
+    plan = world.area.plan()
+    with pytest.raises(InvalidInput, match="never had"):
+        other.area.compact(plan)
+    empty = World(seed=3)
+    with pytest.raises(InvalidInput, match="never had"):
+        empty.area.compact(plan)
+    main = world.area.branch("main")
+    main.put(b"c", b"3")  # staged later: compacted too
+    world.area.context.branches.update("main", lambda record: record)
+    assert isinstance(world.area.compact(plan), Done)
+    outcome = world.area.compact(plan)
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, OutdatedPlan)
+    assert (outcome.error.branch, outcome.changed) == ("main", "no")
+    assert "its tokens" in str(outcome.error)
+    # Long afterwards, when no token is left of what it was made for: its commit is.
+    world.clock.advance(1e7)
+    world.area.reclaim()
+    world.area.reclaim()
+    assert isinstance(world.area.compact(plan), Failed)
+    world.area.delete_branch("main")
+    gone = world.area.compact(plan)
+    assert isinstance(gone, Failed)
+    assert "was deleted" in str(gone.error)
+
+
+def test_a_plan_holds_though_the_record_was_written_anew_as_it_was() -> None:
+    world = World(options=StagingOptions(orphan_seconds=0))
+    main = world.branch({"a": "1"}, staged={"a": None})
+    plan, before = world.area.plan(), main.record()
+    world.context.tokens.issue("main")  # an orphan, for whose sake the sweep writes the record
+    world.area.reclaim()
+    assert main.record().version == before.version + 1
+    assert isinstance(world.area.compact(plan), Done)
+
+
+# --- room, fences, budgets
+
+
+class Room(LocalFiles):
+    """A disk on which so much is free."""
+
+    room = 1 << 30
+
+    def available_bytes(self, path: StrPath) -> int | None:
+        return self.room
+
+
+def test_without_room_nothing_begins_and_both_numbers_are_told(tmp_path: Path) -> None:
+    files = Room()
+    world = World(objects=LocalObjects(tmp_path, files=files), options=StagingOptions(max_scanned=1_000_000))
+    main = world.branch({"a": "1"})
+    main.put_many({b"%04d" % number: b"x" * 100 for number in range(500)})
+    plan = world.area.plan()
+    assert plan.bytes_available == 1 << 30
+    assert plan.bytes_needed is not None
+    assert 50_000 < plan.bytes_needed < 100_000
+    before = main.record()
+    files.room = plan.bytes_needed - 1
+    for outcome in (world.area.compact(plan), world.area.compact()):
+        assert isinstance(outcome, Skipped)
+        assert f"about {plan.bytes_needed:,} bytes" in outcome.reason
+        assert f"{files.room:,}" in outcome.reason
+    for part in range(2):
+        main.put_many({b"more %d %04d" % (part, number): b"x" * 100 for number in range(1000)})
+    outcome = world.area.compact()  # it looks at the first entries only
+    assert isinstance(outcome, Skipped)
+    assert "more than" in outcome.reason
+    assert main.record() == before
+    files.room = 1 << 30
+    assert isinstance(world.area.compact(), Done)
+
+
+def test_a_job_that_lost_its_lease_compacts_nothing() -> None:
+    class Fence:
+        token = 7
+
+        def guard(self, resource: str, token: int) -> Any:
+            if token < self.token:
+                raise Conflict(f"token {token} of {resource} was replaced by {self.token}")
+            return contextlib.nullcontext()
+
+    world = World()
+    main = world.branch({"a": "1", "b": "2"})
+    main.delete(b"a")
+    late = world.area.compact(fence=TokenFence(cast("Any", Fence()), "main", 6))
+    assert isinstance(late, Failed)
+    assert (type(late.error), late.changed) == (Conflict, "no")
+    assert main.record().compacted_metarange_id is None
+    assert contents(main) == {"b": "2"}
+    assert isinstance(world.area.compact(fence=TokenFence(cast("Any", Fence()), "main", 7), policy=NOW), Done)
+
+
+def test_a_view_asks_its_budget() -> None:
+    world = World()
+    world.branch({"a": "1"}, staged={"a": None})
+    budget = Budget()
+    budget.cancel()
+    with pytest.raises(CompactlibError, match="cancelled"):
+        world.area.view(budget=budget)
+    outcome = world.area.compact(budget=budget)
+    assert isinstance(outcome, Failed)
+    assert outcome.changed == "no"
+
+
+# --- reclaim, verify, status
+
+
+def test_reclaim_says_what_each_part_did_and_what_it_left() -> None:
+    world = World(options=StagingOptions(grace_seconds=60, orphan_seconds=100, range_grace_seconds=200))
+    main = world.branch({"a": "1", "b": "2"})
+    main.delete(b"a")
+    assert isinstance(world.area.compact(), Done)
+    outcome = world.area.reclaim()
+    assert isinstance(outcome, Skipped)
+    for gate in ("orphan_seconds=100", "grace_seconds=60", "owns_ranges=False"):
+        assert gate in outcome.reason
+    world.clock.advance(60)
+    outcome = world.area.reclaim()
+    assert isinstance(outcome, Done)
+    assert (outcome.stats.tokens.tokens_removed, outcome.stats.tokens.entries_removed) == (1, 1)
+    assert outcome.stats.ranges is None
+    assert any("owns_ranges" in left for left in outcome.stats.left)
+    main.commit("c")
+    main.reset()
+    world.area.delete_branch("main")
+    world.area.create_branch("other")
+    world.clock.advance(1000)
+    owner = world.another_area(StagingOptions(owns_ranges=True, range_grace_seconds=200))
+    outcome = owner.reclaim()
+    assert isinstance(outcome, Done)
+    assert outcome.stats.ranges is not None
+    assert outcome.stats.ranges.ranges_deleted >= 1
+    assert {row["of"] for row in outcome.stats.to_dicts()} == {"tokens", "ranges"}
+    assert "ranges" in repr(outcome.stats)
+
+
+def test_a_reclaim_whose_budget_is_spent_goes_on_the_next_time() -> None:
+    world = World(options=StagingOptions(grace_seconds=0, owns_ranges=True))
+    main = world.branch({"a": "1", "b": "2"})
+    main.delete(b"a")
+    world.area.compact()
+    budget = Budget()
+    budget.cancel()
+    outcome = world.area.reclaim(budget=budget)
+    assert isinstance(outcome, Failed)
+    assert outcome.changed == "no"
+    assert isinstance(world.area.reclaim(), Done)
+
+
+def test_verify_lists_what_is_damaged_missing_and_contradictory() -> None:
+    world = World()
+    main = world.branch({f"k{number}": "v" for number in range(20)}, staged={"a": "1", "b": None}, sealed=[{"c": "2"}])
+    main.commit("second")
+    main.put(b"staged", b"1")
+    sound = world.area.verify()
+    assert sound.is_sound
+    assert sound.findings == ()
+    assert sound.records > 40
+    commit_id = main.record().commit_id
+    assert commit_id is not None
+    inner, objects = world.store, world.objects
+    token = main.record().staging_token.encode()
+    inner.set(token, b"staged", b"no entry")
+    commit = bytearray(inner.get(b"staging/main", b"commits/" + commit_id.encode()).value)
+    commit[-6] ^= 1
+    found = world.area.verify()
+    assert [(each.kind, str(token) in each.place) for each in found.findings] == [("damage", True)]
+    inner.set(b"staging/main", b"commits/" + commit_id.encode(), bytes(commit))
+    fresh = World(inner, objects)
+    kinds = sorted((each.kind, each.place.split(" ")[0]) for each in fresh.area.verify().findings)
+    assert kinds == [("damage", "key"), ("damage", "key"), ("missing", "commit")]
+
+
+def test_verify_finds_ranges_that_are_gone_and_a_token_that_is_named_twice() -> None:
+    world = World()
+    main = world.branch({"a": "1"})
+    world.area.create_branch("side", "main")
+    info = next(iter(world.objects.list("ranges/")))
+    world.objects.delete(info.key)
+    (finding,) = world.area.verify().findings
+    assert (finding.kind, finding.place) == ("missing", info.key)
+    token = main.record().staging_token
+    world.context.branches.update("side", lambda record: record.sealed_with(token))
+    kinds = {each.kind for each in world.area.verify().findings}
+    assert kinds == {"missing", "contradiction"}
+
+
+def test_verify_looks_again_for_what_a_branch_has_let_go_of() -> None:
+    world = World()
+    main = world.branch({"a": "1", "b": "2"})
+    main.delete(b"a")
+    world.area.compact()
+    gone = main.record().compacted_metarange_id
+    read = world.committed.verify
+
+    def late(*given: Any, **named: Any) -> Any:
+        world.committed.verify = read  # type: ignore[method-assign]
+        main.reset()
+        world.objects.delete(f"metaranges/{gone}")
+        return read(*given, **named)
+
+    world.committed.verify = late  # type: ignore[method-assign]
+    assert world.area.verify().findings == ()
+
+
+def test_status_counts_what_this_object_did() -> None:
+    world = World()
+    world.branch({"a": "1", "b": "2"}).delete(b"a")
+    told: list[Any] = []
+
+    class Fence:
+        def guard(self) -> Any:
+            told.append(world.area.status())
+            raise ZeroDivisionError("a host's bug")
+
+    with pytest.raises(ZeroDivisionError):
+        world.area.compact(fence=Fence())
+    assert (told[0].is_busy, told[0].compacting) == (True, ("main",))
+    world.area.compact(policy=NOW)
+    world.area.compact()
+    status = world.area.status()
+    assert not status.is_busy
+    assert dict(status.outcomes) == {"compacted": 1, "skipped": 1}
+    assert (status.failures, status.last_error) == (1, "ZeroDivisionError: a host's bug")
+    assert pickle.loads(pickle.dumps(status)) == status
+    assert "a host's bug" in repr(status)
+
+
+# --- closing
+
+
+def test_a_closed_repository_compacts_no_more_and_its_branches_stay() -> None:
+    world = World()
+    main = world.branch({"a": "1", "b": "2"})
+    main.delete(b"a")
+    with world.area as repository:
+        plan = repository.plan()
+    repository.close()
+    calls: list[Callable[[], object]] = [
+        repository.view, repository.plan, repository.compact, lambda: repository.compact(plan), repository.reclaim,
+        repository.verify, repository.status, repository.audit]
+    for call in calls:
+        with pytest.raises(Closed):
+            call()
+    assert contents(main) == {"b": "2"}
+    main.put(b"c", b"3")
+    assert isinstance(world.another_area().compact(plan), Done)
+
+
+# --- wrong types
+
+SOMETHING = [None, 42, 1.5, "text", b"bytes", ["list"], object()]
+
+
+def _subjects() -> Iterator[object]:
+    world = World()
+    yield world.area
+    main = world.branch({"a": "1"})
+    yield main
+    yield main.head()
+    sensor = CompactionSensor()
+    yield sensor
+    yield CompactionWorker(sensor, [world.area], reclaim_seconds=None, clock=world.clock)
+
+
+def _calls(subject: object) -> Iterator[tuple[str, inspect.Signature]]:
+    for name in dir(subject):
+        if name.startswith("_") or name in ("audit", "wait_until_idle"):
+            continue
+        if isinstance(inspect.getattr_static(type(subject), name, None), property):
+            continue
+        method = getattr(subject, name)
+        if callable(method):
+            yield name, inspect.signature(method)
+
+
+@pytest.mark.parametrize("kind", [Repository, Branch, CommittedView, CompactionSensor, CompactionWorker])
+def test_arguments_of_wrong_types_are_named(kind: type) -> None:
+    tried = 0
+    surprises: list[str] = []
+    for subject in _subjects():
+        if not isinstance(subject, kind):
+            continue
+        for name, signature in _calls(subject):
+            for argument in signature.parameters.values():
+                if argument.kind in (argument.VAR_KEYWORD, argument.VAR_POSITIONAL):
+                    continue
+                for wrong in SOMETHING:
+                    given = {each.name: _valid(each) for each in signature.parameters.values()
+                             if each.default is each.empty and each.name != argument.name}
+                    given[argument.name] = wrong
+                    tried += 1
+                    try:
+                        answer = getattr(subject, name)(**given)
+                        if isinstance(answer, Iterator):
+                            list(answer)
+                    except CompactlibError:
+                        pass
+                    except Exception as error:
+                        surprises.append(f"{kind.__name__}.{name}({argument.name}={wrong!r}): {error!r}")
+    assert tried > 5
+    assert not surprises, "\n".join(surprises)
+
+
+def _valid(parameter: inspect.Parameter) -> object:
+    known: dict[str, object] = {"key": b"a", "data": b"1", "name": "other", "branch": "main", "prefix": b"a",
+                                "items": {b"a": b"1"}, "keys": [b"a"], "expected": None, "message": "m",
+                                "change": lambda record: b"2", "ref": "main", "source": "main", "commit": "main",
+                                "commit_id": "0" * 64, "metarange_id": "0" * 40, "repository": "main",
+                                "listener": lambda: None, "tombstones": 1, "record": None}
+    return known[parameter.name]
+
+
+@pytest.mark.parametrize("make", [
+    lambda wrong: Repository(wrong, CommittedRanges(MemoryObjects())),
+    lambda wrong: Repository(MemoryStore(), wrong),
+    *(lambda wrong, name=name: Repository(MemoryStore(), CommittedRanges(MemoryObjects()), **{name: wrong})
+      for name in ("name", "policy", "options", "stores", "clock", "rng", "events", "observer")),
+    CommittedRanges,
+    *(lambda wrong, name=name: CommittedRanges(MemoryObjects(), **{name: wrong})
+      for name in ("range_format", "rule", "cache_bytes", "prefix", "clock")),
+    CompactionSensor,
+    *(lambda wrong, name=name: CompactionWorker(CompactionSensor(), [], **{name: wrong})
+      for name in ("policy", "executor", "reclaim_seconds", "clock", "budget", "observer")),
+    lambda wrong: CompactionWorker(wrong, []), lambda wrong: CompactionWorker(CompactionSensor(), wrong),
+    lambda wrong: CompactionWorker(CompactionSensor(), [wrong]),
+    DeletesPolicy, lambda wrong: AlwaysPolicy(window_seconds=wrong), lambda wrong: CostPolicy(long_run=wrong),
+    AnyOf, lambda wrong: SplitRule(min_bytes=wrong), lambda wrong: SplitRule(raggedness=wrong),
+    *(lambda wrong, name=name: StagingOptions(**{name: wrong})
+      for name in ("max_write_tries", "on_new_sealed", "grace_seconds", "owns_ranges")),
+])
+@pytest.mark.parametrize("wrong", [object(), "text", ["list"]])
+def test_what_is_made_of_wrong_types_is_refused(make: Callable[[Any], object], wrong: object) -> None:
+    try:
+        make(wrong)
+    except InvalidInput:
+        return
+    assert isinstance(wrong, str), f"{wrong!r} was taken"  # a name or a prefix may be that
+
+
+def test_what_is_made_of_right_types_is_taken() -> None:
+    clock = ManualClock()
+    Repository(MemoryStore(), CommittedRanges(MemoryObjects(), range_format=PlainFormat(), clock=clock), name="n",
+               policy=NOW, options=StagingOptions(), clock=clock, rng=random.Random(1), events=StagingEvents())
