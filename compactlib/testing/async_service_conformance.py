@@ -335,12 +335,14 @@ class AsyncServiceConformance(ConformanceKit):
                             await opened.wait()
 
                 running.hooks.on_await = ignore
-                await running.service.start()
-                await running.until(lambda: running.hooks.worked > 0, "work to begin")
-                outcome = await _in_time(running.service.stop(wait_seconds=_SHORT_SECONDS), "stop(wait_seconds=...)")
-                if not isinstance(outcome, Failed) or not isinstance(outcome.error, Busy):
-                    raise Mismatch(f"stop() while its work does not end: {outcome!r}", "Failed(Busy)")
-                opened.set()
+                try:
+                    await running.service.start()
+                    await running.until(lambda: running.hooks.worked > 0, "work to begin")
+                    outcome = await _in_time(running.service.stop(wait_seconds=_SHORT_SECONDS), "stop()")
+                    if not isinstance(outcome, Failed) or not isinstance(outcome.error, Busy):
+                        raise Mismatch(f"stop() while its work does not end: {outcome!r}", "Failed(Busy)")
+                finally:
+                    opened.set()
                 await running.stopped("once its work has ended")
 
         _run(check())

@@ -45,7 +45,8 @@ class Gate:
     def hold(self, *_: object) -> None:
         """Wait here until the gate is open."""
         self.reached.set()
-        if not self._opened.wait(PATIENCE_SECONDS):
+        # Longer than anybody waits for the work, so that who waits is the one to say so.
+        if not self._opened.wait(2 * PATIENCE_SECONDS):
             raise Mismatch("work that was held was never let go", "the check to end")
 
     def open(self) -> None:

@@ -122,7 +122,7 @@ def _check_itself(policy: Any) -> None:
                       "decorate it with attrs.frozen, and make each setting a field: plans record them")
     record = PolicyRecord.of(policy)
     fields = [field.name for field in attrs.fields(type(policy)) if not field.name.startswith("_")]
-    strange = [f"{key}={value!r}" for key, value in record.settings if " object at 0x" in str(value)]
+    strange = [f"{key}={value!r}" for key, value in record.settings if " at 0x" in str(value)]
     if sorted(key for key, _ in record.settings) != sorted(fields) or strange:
         raise _broken("a plan shows the settings of its policy", f"{record}: {', '.join(strange)}",
                       "each field as a number, a text or a policy", "let settings be plain values")
@@ -140,12 +140,12 @@ def _check_itself(policy: Any) -> None:
 def _check_choice(policy: Any, view: Any, now: float) -> Any:
     kind, at = type(policy).__name__, f"choose({shown(view)}, {now})"
     lent, own = copy.deepcopy(view), copy.deepcopy(policy)
-    choice = _choice(policy, view, now, at)
+    choice = _choice(policy, lent, now, at)
     if choice is None:
         raise _broken("a policy answers a choice, never None", "None", "a choice of nothing, whose is_empty is true",
                       "return the package's choice with nothing in it, and a `why` that names the gate", at)
     if view != lent:
-        raise _broken("a policy changes nothing", f"the view is now {shown(view)}", shown(lent),
+        raise _broken("a policy changes nothing", f"the view is now {shown(lent)}", shown(view),
                       "copy what you want to change; views are shared with other policies and with the store", at)
     if policy != own or _values(policy) != _values(own):
         raise _broken("a policy keeps nothing", f"{kind} has changed: {policy!r}", repr(own),
