@@ -210,11 +210,11 @@ def branch_sources(scratch: Path, megabytes: int) -> Iterator[Source]:
     kv = scratch / "branches.sqlite"
     records = megabytes * 1024
     with closing(SqliteStore(kv, synchronous="normal")) as store:
-        area = _area(store, folder)
-        main = area.create_branch("main")
+        repo = _repo(store, folder)
+        main = repo.create_branch("main")
         noise = random.Random(7).randbytes(MIB)
         made = {_key(number): noise[number % 65536:number % 65536 + 1024] for number in range(records)}
-        metarange = area.context.committed.apply(None, ((key, Record.of(data)) for key, data in made.items()))
+        metarange = repo.context.committed.apply(None, ((key, Record.of(data)) for key, data in made.items()))
         main.commit_metarange(metarange.metarange_id, "all")
         for start in range(0, records, 50):
             main.put(_key(start), b"staged" * 170)
@@ -222,7 +222,7 @@ def branch_sources(scratch: Path, megabytes: int) -> Iterator[Source]:
     def head() -> Counted:
         with closing(SqliteStore(kv, create=False)) as store:
             count = size = 0
-            for key, record in _area(store, folder).at("main").records():
+            for key, record in _repo(store, folder).at("main").records():
                 row = key, record.identity, len(record.data), "committed", record.data
                 count, size = count + 1, size + len(row[-1])
             return count, size
@@ -230,7 +230,7 @@ def branch_sources(scratch: Path, megabytes: int) -> Iterator[Source]:
     def branch() -> Counted:
         with closing(SqliteStore(kv, create=False)) as store:
             count = size = 0
-            for entry in _area(store, folder).branch("main").entries():
+            for entry in _repo(store, folder).branch("main").entries():
                 assert entry.record is not None
                 row = entry.key, entry.record.identity, len(entry.record.data), "", entry.record.data
                 count, size = count + 1, size + len(row[-1])
@@ -241,7 +241,7 @@ def branch_sources(scratch: Path, megabytes: int) -> Iterator[Source]:
                      value="value", loop=loop, only_bytes=None)
 
 
-def _area(store: SqliteStore, folder: Path) -> Repository:
+def _repo(store: SqliteStore, folder: Path) -> Repository:
     return Repository(store, CommittedRanges(LocalObjects(folder), range_format=ParquetFormat(), cache_bytes=0))
 
 

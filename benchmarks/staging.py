@@ -69,8 +69,8 @@ def tombstone_figures(folder: Path, quick: bool) -> list[Figure]:
     """The first page of a listing, behind so many tombstones and without them; and the peers' first row."""
     count = 50_000 if quick else 1_000_000
     store = SqliteStore(folder / "tombstones.sqlite", synchronous="normal")
-    area = Repository(store, CommittedRanges(MemoryObjects()))
-    deleted, never = area.create_branch("deleted"), area.create_branch("never")
+    repo = Repository(store, CommittedRanges(MemoryObjects()))
+    deleted, never = repo.create_branch("deleted"), repo.create_branch("never")
     for branch, names in ((deleted, [key(number) for number in range(count)]), (never, [])):
         stage(store, branch, ((name, Staged(Record.of(b"1"))) for name in [*names, LIVE]))
         branch.commit("live")
@@ -81,7 +81,7 @@ def tombstone_figures(folder: Path, quick: bool) -> list[Figure]:
         assert [listed.key for listed in branch.entries(page_limit=100)] == [LIVE]
 
     before = seconds_of(lambda: first_page(deleted))
-    assert isinstance(area.compact(branch=deleted), Done)
+    assert isinstance(repo.compact(branch=deleted), Done)
     after, without = alternate(7, lambda: seconds_of(lambda: first_page(deleted), 100),
                                lambda: seconds_of(lambda: first_page(never), 100))
     milliseconds = tuple(1e3 * seconds for seconds in after)
@@ -170,9 +170,9 @@ class CountedStore(MemoryStore):
         return super().get(partition, key)
 
 
-def seal(area: Repository, name: str, times: int) -> None:
+def seal(repo: Repository, name: str, times: int) -> None:
     """Seal the staging token so often, as commits do that die half-way."""
-    context = area.context
+    context = repo.context
     for _ in range(times):
         context.branches.update(name, lambda record: record.sealed_with(context.tokens.issue(name)))
 
@@ -181,13 +181,13 @@ def get_figures(quick: bool) -> list[Figure]:
     """A point get after compaction beside one on a clean branch; and misses with sealed tokens in the way."""
     count, times = (2_000, 300) if quick else (20_000, 2_000)
     store = CountedStore()
-    area = Repository(store, CommittedRanges(MemoryObjects()))
-    clean, compacted = area.create_branch("clean"), area.create_branch("compacted")
+    repo = Repository(store, CommittedRanges(MemoryObjects()))
+    clean, compacted = repo.create_branch("clean"), repo.create_branch("compacted")
     for branch in (clean, compacted):
         stage(store, branch, ((key(number), Staged(Record.of(b"1"))) for number in range(count)))
         branch.commit("keys")
     stage(store, compacted, ((key(number), Staged(Record.of(b"2"))) for number in range(0, count, 3)))
-    assert isinstance(area.compact(branch=compacted), Done)
+    assert isinstance(repo.compact(branch=compacted), Done)
     store.partitions = {token_partition(token) for token in compacted.record().tokens}
     store.token_reads = 0
     assert compacted.get(key(3)).data == b"2"
@@ -207,8 +207,8 @@ def get_figures(quick: bool) -> list[Figure]:
     ]
     for sealed in (1, 8, 64):
         name = f"sealed-{sealed}"
-        branch = area.create_branch(name, "clean")
-        seal(area, name, sealed)
+        branch = repo.create_branch(name, "clean")
+        seal(repo, name, sealed)
         missing, reference = alternate(5, all_of(branch), all_of(clean))
         figures.append(Figure(figure=f"staging_get_miss_{sealed}_sealed", unit="us", values=tuple(missing),
                               reference="none sealed", reference_values=tuple(reference), goal="printed"))
@@ -234,9 +234,9 @@ def write_figures(folder: Path, quick: bool) -> list[Figure]:
     """The slowest write in a hundred, while another process rewrites, and while none does."""
     count, writes, runs = (30_000, 500, 3) if quick else (200_000, 2_000, 5)
     store = SqliteStore(folder / "writes.sqlite")
-    area = Repository(store, CommittedRanges(LocalObjects(folder / "objects")), stores=Stores(str(folder)),
+    repo = Repository(store, CommittedRanges(LocalObjects(folder / "objects")), stores=Stores(str(folder)),
                       policy=AlwaysPolicy(window_seconds=0))
-    branch = area.create_branch("main")
+    branch = repo.create_branch("main")
     stage(store, branch, ((key(number), Staged(Record.of(b"1"))) for number in range(count)))
     branch.commit("keys")
     numbers = itertools.count()
@@ -255,7 +255,7 @@ def write_figures(folder: Path, quick: bool) -> list[Figure]:
             version = next(numbers)
             stage(store, branch, ((key(number), Staged(Record.of(b"%d" % version))) for number in range(0, count, 2)))
             outcomes: list[object] = []
-            running = threading.Thread(target=lambda: outcomes.append(area.compact(executor=executor)))
+            running = threading.Thread(target=lambda: outcomes.append(repo.compact(executor=executor)))
             running.start()
             slowest = p99(lambda: not running.is_alive())
             running.join()

@@ -32,9 +32,9 @@ def register(spark: SparkSession) -> None:
     (binary). The path is the folder of the ranges. Options:
 
     * `branch`, `at` (a commit, or a branch whose HEAD to read) or `metarange`: what to read. `repository`: of which.
-    * `kv`: the SQLite file of the branches; or `area`: `module:function`, a function that workers can import, which is
-      given the path and opens any stores (see `compactlib.spark.staging_options.AreaOpener`). A metarange alone needs
-      neither.
+    * `kv`: the SQLite file of the branches; or `opener`: `module:function`, a function that workers can import, which
+      is given the path and opens any stores (see `compactlib.spark.staging_options.RepositoryOpener`). A metarange
+      alone needs neither.
     * `prefix`, `first`, `last`: which keys, as text, or with `keys=hex` as hexadecimal digits; ranges outside are not
       read.
     * `tombstones`: `true` gives the keys whose newest staged entry is a tombstone too, and the column `deleted`.

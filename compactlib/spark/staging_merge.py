@@ -1,4 +1,4 @@
-"""`StagingMerge`: the rewrite of a staging compaction as a Spark DataFrame job, for large areas.
+"""`StagingMerge`: the rewrite of a staging compaction as a Spark DataFrame job, for large branches.
 
 Tokens and the base's ranges go in as rows; they are partitioned by ranges of keys and sorted inside the partitions;
 each partition merges its rows and writes ranges. At the borders this process cuts anew what must be, and publishes the

@@ -20,12 +20,12 @@ from compactlib.staging.listing import upper_bound
 from compactlib.staging.names import branch_key, repository_partition
 from compactlib.staging.rows import check_id
 
-AreaOpener: TypeAlias = Callable[[str], AbstractContextManager[Repository]]
-"""What the option `area` names: is given what `load` was given, `""` if nothing, and opens the area where it is called;
-the end of the `with` statement closes it. Decorate it with `contextlib.contextmanager`."""
+RepositoryOpener: TypeAlias = Callable[[str], AbstractContextManager[Repository]]
+"""What the option `opener` names: is given what `load` was given, `""` if nothing, and opens the repository where it is
+called; the end of the `with` statement closes it. Decorate it with `contextlib.contextmanager`."""
 
-_OPTIONS = frozenset({"path", "kv", "area", "repository", "branch", "at", "metarange", "payload", "tombstones", "keys",
-                      "prefix", "first", "last", "partition_bytes"})
+_OPTIONS = frozenset({"path", "kv", "opener", "repository", "branch", "at", "metarange", "payload", "tombstones",
+                      "keys", "prefix", "first", "last", "partition_bytes"})
 _WHAT = ("branch", "at", "metarange")
 
 
@@ -58,9 +58,9 @@ class StagingSourceOptions:
     """What a reader of the source may ask for.
 
     Attributes:
-        path: the folder of the ranges, absolute; with `area` whatever was given, for that function.
-        kv: the SQLite file of the branches; `None` with `area`, or where a metarange alone is read.
-        area: `module:function`: gives the area where this is read; `None` if `path` and `kv` do.
+        path: the folder of the ranges, absolute; with `opener` whatever was given, for that function.
+        kv: the SQLite file of the branches; `None` with `opener`, or where a metarange alone is read.
+        opener: `module:function`: gives the repository where this is read; `None` if `path` and `kv` do.
         repository: which of the store's repositories.
         branch: the branch to read with all that is staged.
         at: the commit, or the branch whose HEAD to read.
@@ -73,7 +73,7 @@ class StagingSourceOptions:
 
     path: str
     kv: str | None = None
-    area: str | None = None
+    opener: str | None = None
     repository: str = "main"
     branch: str | None = None
     at: str | None = None
@@ -90,14 +90,14 @@ class StagingSourceOptions:
         Raises:
             InvalidInput: one is unknown, has a value that it cannot have, or they do not go together.
         """
-        given = given_options(options, _OPTIONS, None if "area" in {name.lower() for name in options} else "branch")
+        given = given_options(options, _OPTIONS, None if "opener" in {name.lower() for name in options} else "branch")
         named = [name for name in _WHAT if given.get(name)]
         if len(named) != 1:
             raise InvalidInput(f"say what to read by one of {', '.join(_WHAT)}; given: {' and '.join(named) or 'none'}")
         parsed = cls(
-            path=given.get("path", "") if "area" in given else folder_of(given),
+            path=given.get("path", "") if "opener" in given else folder_of(given),
             kv=os.path.abspath(given["kv"].removeprefix("file://")) if given.get("kv") else None,
-            area=given.get("area"), repository=given.get("repository", "main"), branch=given.get("branch"),
+            opener=given.get("opener"), repository=given.get("repository", "main"), branch=given.get("branch"),
             at=given.get("at"), metarange=MetaRangeId(given["metarange"]) if "metarange" in given else None,
             payload=one_of(given, "payload", {"true": True, "false": False}),
             tombstones=one_of(given, "tombstones", {"false": False, "true": True}), keys=_keys(given),
@@ -111,16 +111,17 @@ class StagingSourceOptions:
             branch_key(self.branch)
         if self.metarange is not None:
             check_id(self.metarange)
-        if self.area is not None:
-            module, _, function = self.area.partition(":")
+        if self.opener is not None:
+            module, _, function = self.opener.partition(":")
             if not (all(map(str.isidentifier, module.split("."))) and function.isidentifier()):
-                raise InvalidInput(f"option 'area' is {self.area!r}; it takes package.module:function, the name of a "
-                                   "function that the workers can import")
-        if self.area is not None and self.kv is not None:
-            raise InvalidInput("options 'area' and 'kv' were both given; what 'area' names opens the key-value store")
-        if self.area is None and self.kv is None and self.metarange is None:
-            raise InvalidInput("where are the branches? Give option 'kv', the SQLite file, or 'area', a function that "
-                               "opens other stores; a metarange alone needs neither")
+                raise InvalidInput(f"option 'opener' is {self.opener!r}; it takes package.module:function, the name of "
+                                   "a function that the workers can import")
+        if self.opener is not None and self.kv is not None:
+            raise InvalidInput("options 'opener' and 'kv' were both given; what 'opener' names opens the key-value "
+                               "store")
+        if self.opener is None and self.kv is None and self.metarange is None:
+            raise InvalidInput("where are the branches? Give option 'kv', the SQLite file, or 'opener', a function "
+                               "that opens other stores; a metarange alone needs neither")
         if self.tombstones and self.branch is None:
             raise InvalidInput("option 'tombstones' needs option 'branch'; what is committed has no tombstones")
 
@@ -132,18 +133,18 @@ class StagingSourceOptions:
         return (("key", "binary"), ("identity", "binary"), ("length", "bigint"), ("state", "string"), *deleted, *value)
 
     def open(self) -> AbstractContextManager[Repository]:
-        """The area, in this process, for a `with` statement.
+        """The repository, in this process, for a `with` statement.
 
         Raises:
             NotFound: there is no such folder.
             NotAStore: the file of the branches holds no store.
-            InvalidInput: the function that `area` names cannot be imported.
+            InvalidInput: the function that `opener` names cannot be imported.
         """
-        return _local_area(self) if self.area is None else _imported(self.area)(self.path)
+        return _local_repository(self) if self.opener is None else _imported(self.opener)(self.path)
 
 
 @contextmanager
-def _local_area(options: StagingSourceOptions) -> Iterator[Repository]:
+def _local_repository(options: StagingSourceOptions) -> Iterator[Repository]:
     from compactlib.staging.parquet import ParquetFormat
 
     if not os.path.isdir(options.path):
@@ -156,12 +157,12 @@ def _local_area(options: StagingSourceOptions) -> Iterator[Repository]:
         yield Repository(store, committed, name=options.repository)
 
 
-def _imported(name: str) -> AreaOpener:
+def _imported(name: str) -> RepositoryOpener:
     module, _, function = name.partition(":")
     try:
-        found: AreaOpener = getattr(importlib.import_module(module), function)
+        found: RepositoryOpener = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
-        raise InvalidInput(f"option 'area' is {name!r}, which cannot be imported here ({error}); ship the module to "
+        raise InvalidInput(f"option 'opener' is {name!r}, which cannot be imported here ({error}); ship the module to "
                            "the workers: spark.addArtifacts('module.py', pyfile=True)") from error
     return found
 

@@ -94,7 +94,7 @@ class BranchPart:
         return sum(each.size_bytes for each in self.ranges)
 
 
-def plan_parts(area: Repository, options: StagingSourceOptions) -> list[BranchPart]:
+def plan_parts(repository: Repository, options: StagingSourceOptions) -> list[BranchPart]:
     """The parts to read, ascending by key. Reads the branch's record, a commit and a metarange, and no range.
 
     Raises:
@@ -107,18 +107,18 @@ def plan_parts(area: Repository, options: StagingSourceOptions) -> list[BranchPa
     if options.metarange is not None:
         base = head = options.metarange
     elif options.at is not None:
-        base = head = area.at(options.at).metarange_id
+        base = head = repository.at(options.at).metarange_id
     else:
         assert options.branch is not None
-        record = area.context.branches.read(options.branch).record
-        view = BranchView.of(area.context, options.branch, record)
+        record = repository.context.branches.read(options.branch).record
+        view = BranchView.of(repository.context, options.branch, record)
         base, head = view.base, view.head
     keys = options.keys
     if keys.is_empty:
         return []
-    of_head = {entry.range_id for entry in area.context.committed.ranges_of(head)}
+    of_head = {entry.range_id for entry in repository.context.committed.ranges_of(head)}
     wanted = [PlannedRange(entry=entry, of_head=entry.range_id in of_head)
-              for entry in area.context.committed.ranges_of(base)
+              for entry in repository.context.committed.ranges_of(base)
               if entry.max_key >= keys.first and (keys.behind is None or entry.min_key < keys.behind)]
     groups = neighbours(wanted, options.partition_bytes) or ([()] if record is not None else [])
     if not groups:
@@ -128,52 +128,52 @@ def plan_parts(area: Repository, options: StagingSourceOptions) -> list[BranchPa
             for group, first, behind in zip(groups, [keys.first, *ends], [*ends, keys.behind], strict=True)]
 
 
-def read_part(area: Repository, part: BranchPart, options: StagingSourceOptions) -> Iterator[pa.RecordBatch]:
+def read_part(repository: Repository, part: BranchPart, options: StagingSourceOptions) -> Iterator[pa.RecordBatch]:
     """The records of a part, ascending by key.
 
     Raises:
         Stale: the branch was committed to, reset or compacted since the part was planned.
         CorruptData, Unsupported: as for `Repository`; and what its stores raise.
     """
-    reader = _PartReader(area, part, options)
+    reader = _PartReader(repository, part, options)
     try:
         yield from reader.batches()
     except (MetaRangeNotFound, RangeNotFound):
-        _require_same_layers(area, part, options)
+        _require_same_layers(repository, part, options)
         raise
-    _require_same_layers(area, part, options)
+    _require_same_layers(repository, part, options)
 
 
-def _require_same_layers(area: Repository, part: BranchPart, options: StagingSourceOptions) -> None:
+def _require_same_layers(repository: Repository, part: BranchPart, options: StagingSourceOptions) -> None:
     """Pass a part whose layers the branch still names: then none of them was cleaned up while it was read."""
     if part.record is None or options.branch is None:
         return
-    if not area.context.branches.read(options.branch).record.extends(part.record):
+    if not repository.context.branches.read(options.branch).record.extends(part.record):
         raise Stale(f"branch {options.branch!r} was committed to, reset or compacted after this read was planned; load "
                     "the branch again to see it as it is now")
 
 
 def plan_slices(options: StagingSourceOptions) -> list[BranchPart]:
-    """`plan_parts` of the area that the options name."""
-    with options.open() as area:
-        return plan_parts(area, options)
+    """`plan_parts` of the repository that the options name."""
+    with options.open() as repository:
+        return plan_parts(repository, options)
 
 
 def read_slice(part: BranchPart, options: StagingSourceOptions) -> Iterator[pa.RecordBatch]:
-    """`read_part` of the area that the options name."""
-    with options.open() as area:
-        yield from read_part(area, part, options)
+    """`read_part` of the repository that the options name."""
+    with options.open() as repository:
+        yield from read_part(repository, part, options)
 
 
 class _PartReader:
     """Lays what is staged over one part's ranges."""
 
-    def __init__(self, area: Repository, part: BranchPart, options: StagingSourceOptions) -> None:
-        self._committed: Committed = area.context.committed
+    def __init__(self, repository: Repository, part: BranchPart, options: StagingSourceOptions) -> None:
+        self._committed: Committed = repository.context.committed
         self._part = part
         self._options = options
         self._schema = schema_of(options.columns)
-        self._staged = _StagedKeys(area, part)
+        self._staged = _StagedKeys(repository, part)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         for planned in self._part.ranges:
@@ -227,9 +227,9 @@ class _PartReader:
 class _StagedKeys:
     """The newest staged entries of a part's keys, in order, some at a time."""
 
-    def __init__(self, area: Repository, part: BranchPart) -> None:
+    def __init__(self, repository: Repository, part: BranchPart) -> None:
         self._behind = part.keys.behind
-        self._entries = iter(()) if part.record is None else _newest(area, part.record, part.keys.first)
+        self._entries = iter(()) if part.record is None else _newest(repository, part.record, part.keys.first)
         self._next: _StagedKey | None = next(self._entries, None)
 
     def take(self, last: bytes | None) -> tuple[list[_StagedKey], bool]:
@@ -248,9 +248,9 @@ class _StagedKeys:
         return (last is not None and key > last) or (self._behind is not None and key >= self._behind)
 
 
-def _newest(area: Repository, record: BranchRecord, start: bytes) -> Iterator[_StagedKey]:
+def _newest(repository: Repository, record: BranchRecord, start: bytes) -> Iterator[_StagedKey]:
     """The newest staged entry of every key from `start` on, and which kind of token it is in."""
-    tokens = area.context.tokens
+    tokens = repository.context.tokens
     staging = ((key, STAGED, each.record) for key, each in tokens.scan(record.staging_token, start))
     sealed = ((key, SEALED, each.record) for key, each in MergedTokens(tokens, record.sealed_tokens, start))
     previous: bytes | None = None

@@ -94,16 +94,16 @@ def staging(folder: Path, observer: Observer) -> None:
     clock = ManualClock(1_700_000_000.0)
     store = MeteredStore(MemoryStore(), observer, name="branches", clock=clock)
     objects = MeteredObjects(MemoryObjects(clock=clock), observer, name="ranges", clock=clock)
-    area = Repository(store, CommittedRanges(objects), clock=clock, rng=Random(1), observer=observer,
+    repo = Repository(store, CommittedRanges(objects), clock=clock, rng=Random(1), observer=observer,
                       events=StagingMetrics(observer, "main"), options=StagingOptions(owns_ranges=True))
-    main = area.create_branch("main")
+    main = repo.create_branch("main")
     main.put_many({b"%03d" % number: b"v" for number in range(200)})
     main.commit("everything")
     main.delete_many([b"%03d" % number for number in range(150)])
     main.list(limit=1)
-    assert isinstance(area.compact(), Done)
+    assert isinstance(repo.compact(), Done)
     clock.advance(1e6)
-    assert isinstance(area.reclaim(), Done)
+    assert isinstance(repo.reclaim(), Done)
 
 
 def catalog(folder: Path, observer: Observer) -> None:

@@ -30,9 +30,9 @@ def test_a_trigger_in_the_lab_is_the_real_sensors_own(policy: SensePolicy, windo
     random = Random(str(policy))
     clock = ManualClock(1_700_000_000.0)
     sensor = CompactionSensor(policy)
-    area = Repository(MemoryStore(), CommittedRanges(MemoryObjects(clock=clock)), name="lab", clock=clock,
+    repo = Repository(MemoryStore(), CommittedRanges(MemoryObjects(clock=clock)), name="lab", clock=clock,
                       policy=AlwaysPolicy(window_seconds=window), rng=Random(1), events=sensor.events("lab"))
-    main = area.create_branch("main")
+    main = repo.create_branch("main")
     main.put_many({key_of(number): b"v" for number in range(BASE)})
     main.commit("what was there before")
     replay = SensorReplay(policy, SensorSettings(page_keys=PAGE, base_keys=BASE, window_seconds=window))
@@ -46,7 +46,7 @@ def test_a_trigger_in_the_lab_is_the_real_sensors_own(policy: SensePolicy, windo
         else:
             main.list(after=key_of(key - 1) if key else None, limit=PAGE)
         trigger = sensor.take()
-        outcome = None if trigger is None else area.compact()
+        outcome = None if trigger is None else repo.compact()
         assert isinstance(outcome, Done | Skipped | None)
         mine = replay.make(kind, key, 1, round(clock.now() * 1000))
         assert mine == (None if trigger is None else trigger.why), f"step {step}"

@@ -1,4 +1,4 @@
-"""Branches for the Spark tests, and what their rows have to be, told key by key by the area's own reads."""
+"""Branches for the Spark tests, and what their rows have to be, told key by key by the repository's own reads."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from compactlib.staging import Record, Repository
 from compactlib.staging.view import BranchView
 
 
-def seal(area: Repository, branch: str) -> None:
+def seal(repo: Repository, branch: str) -> None:
     """Leave the staging token to the sealed ones, as a commit or a compaction that died has done."""
-    token = area.context.tokens.issue(branch)
-    area.context.branches.update(branch, lambda record: record.sealed_with(token))
+    token = repo.context.tokens.issue(branch)
+    repo.context.branches.update(branch, lambda record: record.sealed_with(token))
 
 
 def row_of(key: bytes, record: Record | None, state: str) -> dict[str, Any]:
@@ -21,11 +21,11 @@ def row_of(key: bytes, record: Record | None, state: str) -> dict[str, Any]:
             "value": None if record is None else record.data}
 
 
-def expected_rows(area: Repository, branch: str) -> list[dict[str, Any]]:
+def expected_rows(repo: Repository, branch: str) -> list[dict[str, Any]]:
     """Every row, tombstones included: the branch's own listing and one look at each key; states from one read each."""
-    context = area.context
+    context = repo.context
     view = BranchView.of(context, branch, context.branches.read(branch).record)
-    keys = {entry.key for entry in area.branch(branch).entries()} | {key for key, _ in view.staged()}
+    keys = {entry.key for entry in repo.branch(branch).entries()} | {key for key, _ in view.staged()}
     rows = []
     for key in sorted(keys):
         found = view.find(key)

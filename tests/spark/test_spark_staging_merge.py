@@ -80,8 +80,8 @@ def test_the_ids_and_counts_are_those_of_one_machine(spark: SparkSession, tmp_pa
 def test_a_compactor_runs_its_rewrite_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     open_objects = functools.partial(LocalObjects, tmp_path)
     committed = CommittedRanges(open_objects(), rule=SplitRule(raggedness=20), range_format=ParquetFormat())
-    area = Repository(MemoryStore(), committed)
-    main = area.create_branch("main")
+    repo = Repository(MemoryStore(), committed)
+    main = repo.create_branch("main")
     for number in range(200):
         main.put(key(number), b"%d" % number)
     main.commit("first")
@@ -89,7 +89,7 @@ def test_a_compactor_runs_its_rewrite_on_spark(spark: SparkSession, tmp_path: Pa
         main.delete(key(number))
     main.put(key(500), b"new")
     before = [(one.kind, one.key) for one in main.differences()]
-    outcome = area.compact(executor=StagingMerge(spark, committed, open_objects))
+    outcome = repo.compact(executor=StagingMerge(spark, committed, open_objects))
     assert isinstance(outcome, Done)
     assert [(one.kind, one.key) for one in main.differences()] == before
     assert len(before) == 41

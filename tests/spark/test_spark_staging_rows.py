@@ -41,10 +41,10 @@ from tests.staging.world import NOW
 SMALL_RANGES = SplitRule(raggedness=4)
 
 
-def memory_area(range_format: RangeFormat | None = None, rule: SplitRule = SMALL_RANGES) -> Repository:
-    area = Repository(MemoryStore(), CommittedRanges(MemoryObjects(), rule=rule, range_format=range_format))
-    area.create_branch("main")
-    return area
+def memory_repo(range_format: RangeFormat | None = None, rule: SplitRule = SMALL_RANGES) -> Repository:
+    repo = Repository(MemoryStore(), CommittedRanges(MemoryObjects(), rule=rule, range_format=range_format))
+    repo.create_branch("main")
+    return repo
 
 
 def options(**asked: Any) -> StagingSourceOptions:
@@ -52,18 +52,18 @@ def options(**asked: Any) -> StagingSourceOptions:
     return StagingSourceOptions(path="unused", **given)
 
 
-def rows(area: Repository, wanted: StagingSourceOptions, parts: list[BranchPart] | None = None,
+def rows(repo: Repository, wanted: StagingSourceOptions, parts: list[BranchPart] | None = None,
          ) -> list[dict[str, Any]]:
-    planned = plan_parts(area, wanted) if parts is None else parts
-    return [row for part in planned for batch in read_part(area, part, wanted) for row in batch.to_pylist()]
+    planned = plan_parts(repo, wanted) if parts is None else parts
+    return [row for part in planned for batch in read_part(repo, part, wanted) for row in batch.to_pylist()]
 
 
 def without(found: list[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name not in names} for row in found]
 
 
-def fill(area: Repository, low: int, high: int, value: bytes = b"value") -> None:
-    area.branch("main").put_many({key(number): value + b" %d" % number for number in range(low, high)})
+def fill(repo: Repository, low: int, high: int, value: bytes = b"value") -> None:
+    repo.branch("main").put_many({key(number): value + b" %d" % number for number in range(low, high)})
 
 
 def key(number: int) -> bytes:
@@ -71,69 +71,69 @@ def key(number: int) -> bytes:
 
 
 @pytest.fixture(params=["plain", "parquet"])
-def area(request: pytest.FixtureRequest) -> Repository:
+def repo(request: pytest.FixtureRequest) -> Repository:
     """A commit, a compaction above it that changed, added and removed, a sealed token and a staging token."""
-    area = memory_area(PlainFormat() if request.param == "plain" else ParquetFormat())
-    main = area.branch("main")
-    fill(area, 0, 60)
+    repo = memory_repo(PlainFormat() if request.param == "plain" else ParquetFormat())
+    main = repo.branch("main")
+    fill(repo, 0, 60)
     main.commit("first")
-    fill(area, 10, 14, b"compacted")
+    fill(repo, 10, 14, b"compacted")
     main.delete_many([key(number) for number in range(20, 24)])
     main.put(b"path/00020x", b"only compacted")
-    assert isinstance(area.compact(), Done)
-    fill(area, 30, 33, b"sealed")
+    assert isinstance(repo.compact(), Done)
+    fill(repo, 30, 33, b"sealed")
     main.delete_many([key(number) for number in (33, 34, 35)])
-    seal(area, "main")
-    fill(area, 32, 35, b"staged")
+    seal(repo, "main")
+    fill(repo, 32, 35, b"staged")
     main.delete(key(0))
     main.delete(key(30))
     main.put(b"zz/behind", b"")
-    return area
+    return repo
 
 
 class TestRows:
-    def test_they_are_what_the_branch_answers(self, area: Repository) -> None:
-        found = rows(area, options())
-        assert found == expected_rows(area, "main")
+    def test_they_are_what_the_branch_answers(self, repo: Repository) -> None:
+        found = rows(repo, options())
+        assert found == expected_rows(repo, "main")
         assert {row["state"] for row in found} == {"committed", "compacted", "sealed", "staged"}
         assert [row["key"] for row in found if row["deleted"]] == list(map(key, (0, 30, 35)))
 
-    def test_without_tombstones_they_are_the_listing(self, area: Repository) -> None:
-        found = rows(area, options(tombstones=False))
+    def test_without_tombstones_they_are_the_listing(self, repo: Repository) -> None:
+        found = rows(repo, options(tombstones=False))
         assert [(row["key"], row["identity"], row["value"]) for row in found] == [
-            (entry.key, entry.record.identity, entry.record.data) for entry in area.branch("main").entries()
+            (entry.key, entry.record.identity, entry.record.data) for entry in repo.branch("main").entries()
             if entry.record is not None]
-        assert found == without([row for row in expected_rows(area, "main") if not row["deleted"]], "deleted")
+        assert found == without([row for row in expected_rows(repo, "main") if not row["deleted"]], "deleted")
 
-    def test_without_values(self, area: Repository) -> None:
-        assert rows(area, options(payload=False)) == without(expected_rows(area, "main"), "value")
+    def test_without_values(self, repo: Repository) -> None:
+        assert rows(repo, options(payload=False)) == without(expected_rows(repo, "main"), "value")
 
-    def test_head_and_a_commit_are_committed(self, area: Repository) -> None:
-        commit = area.branch("main").status().commit_id
+    def test_head_and_a_commit_are_committed(self, repo: Repository) -> None:
+        commit = repo.branch("main").status().commit_id
         assert commit is not None
-        wanted = without([row_of(name, record, "committed") for name, record in area.at(commit).records()], "deleted")
+        wanted = without([row_of(name, record, "committed") for name, record in repo.at(commit).records()], "deleted")
         for ref in ("main", commit):
-            assert rows(area, options(branch=None, at=ref, tombstones=False)) == wanted
-        metarange = area.at(commit).metarange_id
-        assert rows(area, options(branch=None, metarange=metarange, tombstones=False)) == wanted
+            assert rows(repo, options(branch=None, at=ref, tombstones=False)) == wanted
+        metarange = repo.at(commit).metarange_id
+        assert rows(repo, options(branch=None, metarange=metarange, tombstones=False)) == wanted
 
     def test_a_branch_without_a_commit(self) -> None:
-        area = memory_area()
-        assert rows(area, options()) == []
-        area.branch("main").put(b"a", b"1")
-        assert [(row["key"], row["state"]) for row in rows(area, options())] == [(b"a", "staged")]
-        assert plan_parts(area, options(branch=None, at="main", tombstones=False)) == []
+        repo = memory_repo()
+        assert rows(repo, options()) == []
+        repo.branch("main").put(b"a", b"1")
+        assert [(row["key"], row["state"]) for row in rows(repo, options())] == [(b"a", "staged")]
+        assert plan_parts(repo, options(branch=None, at="main", tombstones=False)) == []
 
     def test_many_staged_entries_are_laid_over_some_at_a_time(self) -> None:
-        area = memory_area(ParquetFormat(), SplitRule())
-        main = area.branch("main")
+        repo = memory_repo(ParquetFormat(), SplitRule())
+        main = repo.branch("main")
         for at in range(0, 4000, 1000):
             main.put_many({key(number): b"old" for number in range(5 * at, 5 * (at + 1000), 5)})
         main.commit("every fifth")
         for at in range(0, 20_000, 1000):
             main.put_many({key(number): b"new" for number in range(at, at + 1000) if number % 2})
         wanted = options()
-        batches = [batch for part in plan_parts(area, wanted) for batch in read_part(area, part, wanted)]
+        batches = [batch for part in plan_parts(repo, wanted) for batch in read_part(repo, part, wanted)]
         assert max(batch.num_rows for batch in batches) == MAX_BATCH_ROWS
         found = [row for batch in batches for row in batch.to_pylist()]
         assert [row["key"] for row in found] == [key(number) for number in range(20_000)
@@ -141,38 +141,38 @@ class TestRows:
         assert all(row["value"] == (b"new" if int(row["key"][5:]) % 2 else b"old") for row in found)
 
     def test_large_staged_values_come_a_few_at_a_time(self) -> None:
-        area = memory_area()
-        main = area.branch("main")
+        repo = memory_repo()
+        main = repo.branch("main")
         for number in range(10):
             main.put(key(number), bytes(1 << 20))
-        sizes = [batch.num_rows for part in plan_parts(area, options()) for batch in read_part(area, part, options())]
+        sizes = [batch.num_rows for part in plan_parts(repo, options()) for batch in read_part(repo, part, options())]
         assert sum(sizes) == 10
         assert max(sizes) <= 4
 
 
 class TestParts:
-    def test_one_for_each_range_or_for_several_small_ones(self, area: Repository) -> None:
-        base = area.branch("main").status().compacted_metarange_id
-        ranges = area.context.committed.ranges_of(base)
-        parts = plan_parts(area, options())
+    def test_one_for_each_range_or_for_several_small_ones(self, repo: Repository) -> None:
+        base = repo.branch("main").status().compacted_metarange_id
+        ranges = repo.context.committed.ranges_of(base)
+        parts = plan_parts(repo, options())
         assert [part.ranges[0].entry for part in parts] == list(ranges)
         assert {each.of_head for part in parts for each in part.ranges} == {True, False}
-        (whole,) = plan_parts(area, options(partition_bytes=1 << 20))
+        (whole,) = plan_parts(repo, options(partition_bytes=1 << 20))
         assert [each.entry for each in whole.ranges] == list(ranges)
         assert whole.size_bytes == sum(entry.size_bytes for entry in ranges)
 
-    def test_they_cover_every_key_once(self, area: Repository) -> None:
-        parts = plan_parts(area, options())
+    def test_they_cover_every_key_once(self, repo: Repository) -> None:
+        parts = plan_parts(repo, options())
         assert [part.keys.first for part in parts] == [b"", *(part.keys.behind for part in parts[:-1])]
         assert parts[-1].keys.behind is None
 
     def test_large_ranges_have_their_own(self) -> None:
-        area = memory_area(rule=SplitRule(raggedness=1))
+        repo = memory_repo(rule=SplitRule(raggedness=1))
         for number in range(6):
-            area.branch("main").put(key(number), bytes(1000))
-        area.branch("main").commit("large")
+            repo.branch("main").put(key(number), bytes(1000))
+        repo.branch("main").commit("large")
         for most, groups in ((1, [1] * 6), (2200, [2, 2, 2]), (3300, [3, 3]), (1 << 20, [6])):
-            assert [len(part.ranges) for part in plan_parts(area, options(partition_bytes=most))] == groups
+            assert [len(part.ranges) for part in plan_parts(repo, options(partition_bytes=most))] == groups
 
     @pytest.mark.parametrize(("asked", "keys"), [
         ({"prefix": "path/0002"}, KeyRange(first=b"path/0002", behind=b"path/0003")),
@@ -183,14 +183,14 @@ class TestParts:
         ({"prefix": "path/0002", "first": "zz"}, KeyRange(first=b"zz", behind=b"path/0003")),
         ({}, KeyRange()),
     ])
-    def test_a_part_of_the_keys_reads_their_ranges_only(self, area: Repository, asked: dict[str, str],
+    def test_a_part_of_the_keys_reads_their_ranges_only(self, repo: Repository, asked: dict[str, str],
                                                        keys: KeyRange) -> None:
         given = StagingSourceOptions.parse({"path": "p", "kv": "k", "branch": "main", **asked})
         assert given.keys == keys
         wanted = options(keys=keys)
-        assert rows(area, wanted) == [row for row in expected_rows(area, "main") if row["key"] >= keys.first
+        assert rows(repo, wanted) == [row for row in expected_rows(repo, "main") if row["key"] >= keys.first
                                       and (keys.behind is None or row["key"] < keys.behind)]
-        for part in plan_parts(area, wanted):
+        for part in plan_parts(repo, wanted):
             for planned in part.ranges:
                 assert planned.entry.max_key >= keys.first
                 assert keys.behind is None or planned.entry.min_key < keys.behind
@@ -206,8 +206,8 @@ def steps(draw: st.DrawFn) -> list[tuple[str, int]]:
 @settings(max_examples=60, deadline=None)
 def test_any_branch_reads_as_its_own_listing(done: list[tuple[str, int]], low: int, high: int, part_bytes: int,
                                              parquet: bool) -> None:
-    area = memory_area(ParquetFormat() if parquet else None)
-    main = area.branch("main")
+    repo = memory_repo(ParquetFormat() if parquet else None)
+    main = repo.branch("main")
     for place, (kind, number) in enumerate(done):
         if kind == "put":
             main.put(key(number), b"%d" % (place % 3))
@@ -216,64 +216,64 @@ def test_any_branch_reads_as_its_own_listing(done: list[tuple[str, int]], low: i
         elif kind == "commit":
             main.commit("some")
         elif kind == "compact":
-            area.compact(policy=NOW)
+            repo.compact(policy=NOW)
         elif kind == "seal":
-            seal(area, "main")
+            seal(repo, "main")
         else:
             main.reset_prefix(key(number)[:-1])
-    wanted = expected_rows(area, "main")
-    assert rows(area, options(partition_bytes=part_bytes)) == wanted
+    wanted = expected_rows(repo, "main")
+    assert rows(repo, options(partition_bytes=part_bytes)) == wanted
     listed = [(entry.key, entry.record) for entry in main.entries()]
     assert [(row["key"], row["value"]) for row in wanted if not row["deleted"]] == [
         (name, record.data) for name, record in listed if record is not None]
     keys = KeyRange(first=key(low), behind=key(high))
-    assert rows(area, options(keys=keys, partition_bytes=part_bytes)) == [
+    assert rows(repo, options(keys=keys, partition_bytes=part_bytes)) == [
         row for row in wanted if key(low) <= row["key"] < key(high)]
-    assert area.plan().view.tombstones == sum(row["deleted"] for row in wanted)
+    assert repo.plan().view.tombstones == sum(row["deleted"] for row in wanted)
 
 
 class TestWhileTheBranchIsUsed:
-    def test_what_is_staged_later_may_be_seen(self, area: Repository) -> None:
-        planned = plan_parts(area, options())
-        area.branch("main").put(b"path/00001", b"later")
-        assert rows(area, options(), planned) == expected_rows(area, "main")
+    def test_what_is_staged_later_may_be_seen(self, repo: Repository) -> None:
+        planned = plan_parts(repo, options())
+        repo.branch("main").put(b"path/00001", b"later")
+        assert rows(repo, options(), planned) == expected_rows(repo, "main")
 
-    def test_a_seal_does_not_matter(self, area: Repository) -> None:
-        planned, before = plan_parts(area, options()), expected_rows(area, "main")
-        seal(area, "main")
-        area.branch("main").put(b"path/00001", b"later")
-        assert rows(area, options(), planned) == before
+    def test_a_seal_does_not_matter(self, repo: Repository) -> None:
+        planned, before = plan_parts(repo, options()), expected_rows(repo, "main")
+        seal(repo, "main")
+        repo.branch("main").put(b"path/00001", b"later")
+        assert rows(repo, options(), planned) == before
 
     @pytest.mark.parametrize("what", ["commit", "reset", "compact"])
-    def test_new_layers_make_the_plan_stale(self, area: Repository, what: str) -> None:
-        planned = plan_parts(area, options())
+    def test_new_layers_make_the_plan_stale(self, repo: Repository, what: str) -> None:
+        planned = plan_parts(repo, options())
         if what == "compact":
-            assert isinstance(area.compact(policy=NOW), Done)
+            assert isinstance(repo.compact(policy=NOW), Done)
         else:
-            assert isinstance(getattr(area.branch("main"), what)(*["more"] * (what == "commit")), Done)
+            assert isinstance(getattr(repo.branch("main"), what)(*["more"] * (what == "commit")), Done)
         with pytest.raises(Stale, match="load the branch again"):
-            rows(area, options(), planned)
-        assert rows(area, options()) == expected_rows(area, "main")
+            rows(repo, options(), planned)
+        assert rows(repo, options()) == expected_rows(repo, "main")
 
-    def test_ranges_collected_meanwhile_are_stale_too(self, area: Repository) -> None:
-        planned = plan_parts(area, options())
-        area.branch("main").reset()
-        committed = area.context.committed
+    def test_ranges_collected_meanwhile_are_stale_too(self, repo: Repository) -> None:
+        planned = plan_parts(repo, options())
+        repo.branch("main").reset()
+        committed = repo.context.committed
         assert isinstance(committed, CommittedRanges)
-        kept = {entry.range_id for entry in committed.ranges_of(area.at("main").metarange_id)}
+        kept = {entry.range_id for entry in committed.ranges_of(repo.at("main").metarange_id)}
         for stored in [stored for stored in committed.list_ranges() if stored.id not in kept]:
             committed.files.objects.delete(f"ranges/{stored.id}")
-        fresh = Repository(area.context.store, CommittedRanges(committed.files.objects))
+        fresh = Repository(repo.context.store, CommittedRanges(committed.files.objects))
         with pytest.raises(Stale):
             rows(fresh, options(), planned)
 
-    def test_a_lost_range_is_not(self, area: Repository) -> None:
-        committed = area.context.committed
+    def test_a_lost_range_is_not(self, repo: Repository) -> None:
+        committed = repo.context.committed
         assert isinstance(committed, CommittedRanges)
-        planned = plan_parts(area, options())
+        planned = plan_parts(repo, options())
         lost = planned[1].ranges[0].entry.range_id
         committed.files.objects.delete(f"ranges/{lost}")
-        fresh = Repository(area.context.store, CommittedRanges(committed.files.objects))
+        fresh = Repository(repo.context.store, CommittedRanges(committed.files.objects))
         with pytest.raises(NotFound, match=lost):
             rows(fresh, options(), planned)
 
@@ -281,8 +281,8 @@ class TestWhileTheBranchIsUsed:
 class TestStoresInFiles:
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
-        with self.opened(tmp_path) as area:
-            main = area.create_branch("main")
+        with self.opened(tmp_path) as repo:
+            main = repo.create_branch("main")
             main.put_many({key(number): random.Random(number).randbytes(30) for number in range(50)})
             main.commit("first")
             main.put(b"path/00003", b"staged")
@@ -299,13 +299,13 @@ class TestStoresInFiles:
                 for row in batch.to_pylist()]
 
     def test_a_branch(self, folder: Path) -> None:
-        with self.opened(folder) as area:
-            wanted = expected_rows(area, "main")
+        with self.opened(folder) as repo:
+            wanted = expected_rows(repo, "main")
         assert self.read(self.given(folder, branch="main", tombstones="true")) == wanted
 
     def test_a_metarange_needs_no_key_value_store(self, folder: Path) -> None:
-        with self.opened(folder) as area:
-            head = area.at("main")
+        with self.opened(folder) as repo:
+            head = repo.at("main")
             wanted = without([row_of(name, record, "committed") for name, record in head.records()], "deleted")
         assert head.metarange_id is not None
         (folder / "kv.sqlite").unlink()
@@ -336,19 +336,20 @@ class TestStoresInFiles:
             self.read(self.given(folder, branch="main", kv=str(tmp_path / "absent.sqlite")))
         assert not (tmp_path / "absent.sqlite").exists()
 
-    def test_an_area_of_ones_own(self, folder: Path) -> None:
-        with self.opened(folder) as area:
-            wanted = expected_rows(area, "main")
+    def test_stores_of_ones_own(self, folder: Path) -> None:
+        with self.opened(folder) as repo:
+            wanted = expected_rows(repo, "main")
         name = f"{__name__}:_Opened"
-        given = StagingSourceOptions.parse({"path": str(folder), "area": name, "branch": "main", "tombstones": "true"})
+        given = StagingSourceOptions.parse(
+            {"path": str(folder), "opener": name, "branch": "main", "tombstones": "true"})
         assert self.read(given) == wanted
-        missing = StagingSourceOptions.parse({"area": f"{__name__}:absent", "branch": "main"})
+        missing = StagingSourceOptions.parse({"opener": f"{__name__}:absent", "branch": "main"})
         with pytest.raises(InvalidInput, match="cannot be imported here"):
             self.read(missing)
 
 
 class _Opened:
-    """Opens the stores of a folder for a `with` statement; also what the option `area` names in a test."""
+    """Opens the stores of a folder for a `with` statement; also what the option `repo` names in a test."""
 
     def __init__(self, folder: Path | str) -> None:
         self._folder = Path(folder)
@@ -373,8 +374,8 @@ class TestBadInput:
         ({"kv": "k", "branch": "\0"}, "without control"),
         ({"kv": "k", "branch": "main", "repository": "a b"}, "repository name"),
         ({"metarange": "12"}, "no id of 40"),
-        ({"branch": "main", "area": "no function"}, "package.module:function"),
-        ({"branch": "main", "area": "m:f", "kv": "k"}, "both given"),
+        ({"branch": "main", "opener": "no function"}, "package.module:function"),
+        ({"branch": "main", "opener": "m:f", "kv": "k"}, "both given"),
         ({"kv": "k", "at": "main", "tombstones": "true"}, "needs option 'branch'"),
         ({"kv": "k", "branch": "main", "tombstones": "yes"}, "false or true"),
         ({"kv": "k", "branch": "main", "partition_bytes": "-1"}, "a number of bytes"),
@@ -388,6 +389,6 @@ class TestBadInput:
             StagingSourceOptions.parse({"path": "ranges", **given})
 
     def test_no_keys_no_parts(self) -> None:
-        area = memory_area()
-        area.branch("main").put(b"a", b"1")
-        assert plan_parts(area, options(keys=KeyRange(first=b"b", behind=b"a"))) == []
+        repo = memory_repo()
+        repo.branch("main").put(b"a", b"1")
+        assert plan_parts(repo, options(keys=KeyRange(first=b"b", behind=b"a"))) == []

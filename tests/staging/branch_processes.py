@@ -93,8 +93,8 @@ def check_found(key: int, found: bytes | None, acknowledged: int, begun: int) ->
         assert not is_delete(version)
 
 
-def open_area(folder: Path, store: str, seed: int | None = None) -> tuple[KVStore, Repository]:
-    """The area of a process; `store` is `sqlite` or the address of a PostgreSQL server."""
+def open_repository(folder: Path, store: str, seed: int | None = None) -> tuple[KVStore, Repository]:
+    """The repo of a process; `store` is `sqlite` or the address of a PostgreSQL server."""
     kv: KVStore
     if store == "sqlite":
         kv = SqliteStore(folder / "state.sqlite", synchronous="normal", busy_seconds=60.0)
@@ -146,10 +146,10 @@ def read_all(main: Branch, page: Page) -> None:
 def take_part(folder: Path, store: str, role: str, number: int, rounds: int) -> None:
     """Play a role until the writers have ended."""
     page = Page(folder / "page")
-    kv, area = open_area(folder, store)
-    main = area.branch("main")
+    kv, repo = open_repository(folder, store)
+    main = repo.branch("main")
     chance = random.Random(number)
-    cleaner = TokenCleaner(area.context, grace_seconds=0)
+    cleaner = TokenCleaner(repo.context, grace_seconds=0)
     if role == "writer":
         write(main, page, number, rounds)
     while not page.writers_ended:
@@ -159,7 +159,7 @@ def take_part(folder: Path, store: str, role: str, number: int, rounds: int) -> 
         elif role == "committer":
             until_done(lambda: main.commit("by the committer"))
         elif role == "compactor":
-            until_done(lambda: area.compact(policy=NOW))
+            until_done(lambda: repo.compact(policy=NOW))
         elif role == "cleaner":
             until_done(cleaner.run)
             until_done(lambda: main.put(b"r/%d" % chance.randrange(3), b"x"))

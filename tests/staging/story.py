@@ -96,7 +96,7 @@ class Story:
         finally:
             for actor in self._actors.values():
                 actor.go_on()
-        self._world.area.audit()
+        self._world.repo.audit()
 
     def _line(self, line: str) -> list[str]:
         if line.endswith(" goes on"):
@@ -145,59 +145,59 @@ class Story:
         yield from ()
 
     def _create(self, world: World, name: str, source: str) -> Iterator[str]:
-        world.area.create_branch(name, source)
+        world.repo.create_branch(name, source)
         yield from ()
 
     def _drop(self, world: World, name: str) -> Iterator[str]:
-        world.area.delete_branch(name)
+        world.repo.delete_branch(name)
         yield from ()
 
     def _put(self, world: World, name: str, key: str, value: str) -> Iterator[str]:
-        world.area.branch(name).put(key.encode(), value.encode())
+        world.repo.branch(name).put(key.encode(), value.encode())
         yield from ()
 
     def _put_if(self, world: World, name: str, key: str, value: str, expected: str | None = None) -> Iterator[str]:
         state: Record | None = None if expected is None else record(expected)
-        world.area.branch(name).put_if(key.encode(), value.encode(), state)
+        world.repo.branch(name).put_if(key.encode(), value.encode(), state)
         yield "put"
 
     def _delete(self, world: World, name: str, key: str) -> Iterator[str]:
-        world.area.branch(name).delete(key.encode())
+        world.repo.branch(name).delete(key.encode())
         yield from ()
 
     def _get(self, world: World, name: str, key: str) -> Iterator[str]:
-        yield world.area.branch(name).get(key.encode()).data.decode()
+        yield world.repo.branch(name).get(key.encode()).data.decode()
 
     def _list(self, world: World, name: str, limit: str = "1000") -> Iterator[str]:
-        page = world.area.branch(name).list(limit=int(limit))
+        page = world.repo.branch(name).list(limit=int(limit))
         yield _texts({entry.key.decode(): entry.record.data.decode() for entry in page.entries if entry.record})
 
     def _head(self, world: World, name: str) -> Iterator[str]:
-        yield _texts(head_contents(world.area.branch(name)))
+        yield _texts(head_contents(world.repo.branch(name)))
 
     def _diff(self, world: World, name: str) -> Iterator[str]:
-        yield from diff(world.area.branch(name)) or ["nothing"]
+        yield from diff(world.repo.branch(name)) or ["nothing"]
 
     def _commit(self, world: World, name: str) -> Iterator[str]:
-        yield _told(world.area.branch(name).commit("commit"))
+        yield _told(world.repo.branch(name).commit("commit"))
 
     def _merge(self, world: World, name: str, source: str) -> Iterator[str]:
-        yield _told(world.area.branch(name).merge(source))
+        yield _told(world.repo.branch(name).merge(source))
 
     def _hard_reset(self, world: World, name: str, ref: str, discard: str = "") -> Iterator[str]:
-        yield _told(world.area.branch(name).hard_reset(ref, discard=bool(discard)))
+        yield _told(world.repo.branch(name).hard_reset(ref, discard=bool(discard)))
 
     def _reset(self, world: World, name: str) -> Iterator[str]:
-        yield _told(world.area.branch(name).reset())
+        yield _told(world.repo.branch(name).reset())
 
     def _reset_key(self, world: World, name: str, key: str) -> Iterator[str]:
-        yield _told(world.area.branch(name).reset_key(key.encode()))
+        yield _told(world.repo.branch(name).reset_key(key.encode()))
 
     def _reset_prefix(self, world: World, name: str, prefix: str) -> Iterator[str]:
-        yield _told(world.area.branch(name).reset_prefix(prefix.encode()))
+        yield _told(world.repo.branch(name).reset_prefix(prefix.encode()))
 
     def _compact(self, world: World, name: str) -> Iterator[str]:
-        yield _told(world.area.compact(branch=name))
+        yield _told(world.repo.compact(branch=name))
 
     def _clean(self, world: World) -> Iterator[str]:
         TokenCleaner(world.context, grace_seconds=0).run()
@@ -208,7 +208,7 @@ class Story:
         yield from ()
 
     def _show(self, world: World, name: str) -> Iterator[str]:
-        branch = world.area.branch(name)
+        branch = world.repo.branch(name)
         now = branch.record()
         yield f"staged {self._entries(world, now.staging_token)}"
         for token in now.sealed_tokens:

@@ -107,19 +107,19 @@ def test_every_way_to_drop_a_token_ends_in_the_cleanup() -> None:
     """B9 and C20, and resets, moves of HEAD and compactions."""
     world = World()
     branch = world.branch({"a": "1"})
-    other = world.area.create_branch("other", "main")
+    other = world.repo.create_branch("other", "main")
     cleaner = TokenCleaner(world.context, grace_seconds=0, orphan_seconds=0)
 
     ways: list[Callable[[], object]] = [
         lambda: branch.commit("c"), branch.reset, world.compact, lambda: branch.reset_prefix(b"k"),
-        lambda: branch.hard_reset("other", discard=True), lambda: world.area.delete_branch("other")]
+        lambda: branch.hard_reset("other", discard=True), lambda: world.repo.delete_branch("other")]
     for number, drop in enumerate(ways):
         branch.put(b"k", b"%d" % number)
         other.put(b"k", b"1") if number == 5 else None
         drop()
         cleaner.run()
         cleaner.sweep()
-        world.area.audit()
+        world.repo.audit()
     cleaner.run()
     named = {token for found in world.context.branches.list() for token in found.record.tokens}
     assert {mark.token for mark in world.context.tokens.registered()} == named

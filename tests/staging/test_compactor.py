@@ -54,11 +54,11 @@ def test_new_sealed_tokens_make_it_give_way_or_stay_in_front() -> None:
         branch.put(b"e", b"5")
         world.context.branches.update("main", lambda record: record.sealed_with(world.context.tokens.issue("main")))
 
-    outcome = Meanwhile(world).during(seal, world.area)
+    outcome = Meanwhile(world).during(seal, world.repo)
     assert isinstance(outcome, LostRace)
     assert outcome.step == "swap"
     assert len(branch.record().sealed_tokens) == 2
-    kept = Meanwhile(world).during(seal, world.another_area(StagingOptions(on_new_sealed="keep")))
+    kept = Meanwhile(world).during(seal, world.another_repo(StagingOptions(on_new_sealed="keep")))
     assert isinstance(kept, Done)
     assert (kept.stats.sealed_before, kept.stats.sealed_after) == (2, 1)
     assert values(branch) == {b"b": b"2", b"c": b"3", b"e": b"5"}
@@ -67,7 +67,7 @@ def test_new_sealed_tokens_make_it_give_way_or_stay_in_front() -> None:
 @pytest.mark.parametrize("what", ["commit", "reset", "hard_reset", "delete", "recreate", "compact"])
 def test_it_gives_way_to_everybody(what: str) -> None:
     world, branch = sigma()
-    world.area.create_branch("other", "main")
+    world.repo.create_branch("other", "main")
 
     def act() -> None:
         if what == "commit":
@@ -79,17 +79,17 @@ def test_it_gives_way_to_everybody(what: str) -> None:
         elif what == "compact":
             compacted(world)
         else:
-            world.area.delete_branch("main")
+            world.repo.delete_branch("main")
             if what == "recreate":
-                world.area.create_branch("main", "other").put(b"z", b"9")
+                world.repo.create_branch("main", "other").put(b"z", b"9")
 
-    outcome = Meanwhile(world).during(act, world.another_area())
+    outcome = Meanwhile(world).during(act, world.another_repo())
     assert isinstance(outcome, LostRace), outcome
     if what != "delete":
         expected = {"commit": {b"b": b"2", b"c": b"3"}, "compact": {b"b": b"2", b"c": b"3"},
                     "recreate": {b"a": b"1", b"b": b"2", b"z": b"9"}}.get(what, {b"a": b"1", b"b": b"2"})
         assert values(branch) == expected
-        world.area.audit()
+        world.repo.audit()
 
 
 def test_a_branch_that_is_full_of_sealed_tokens_is_emptied() -> None:
@@ -112,7 +112,7 @@ def test_the_loser_of_two_seals_leaves_no_token_behind() -> None:
     world.branch({"a": "1"}).put(b"c", b"3")
     registered = len(list(world.context.tokens.registered()))
     losing.append(True)
-    outcome = world.area.compact(policy=NOW)
+    outcome = world.repo.compact(policy=NOW)
     losing.clear()
     assert isinstance(outcome, LostRace)
     assert outcome.step == "seal"
@@ -129,7 +129,7 @@ def test_a_plan_says_what_there_is_to_gain_and_changes_nothing() -> None:
     branch.delete_many([b"key%04d" % number for number in range(100, 200)])
     branch.put(b"key0150", b"back")
     before = branch.record()
-    plan = world.area.plan()
+    plan = world.repo.plan()
     assert branch.record() == before
     assert not plan.is_empty
     assert (plan.view.tombstones, plan.view.longest_run, plan.view.puts) == (99, 50, 1)
@@ -143,24 +143,24 @@ def test_a_plan_says_what_there_is_to_gain_and_changes_nothing() -> None:
     assert "99 tombstones, at most 50 in a row" in repr(plan)
     assert "requests for a key that is not staged" in str(plan)
     assert "<table" in plan._repr_html_()
-    again = world.area.plan()
+    again = world.repo.plan()
     assert again.is_empty
     assert again.why == "nothing to compact: 0 entries are staged, and 0 tokens are sealed"
     assert (again.bytes_to_copy, again.bytes_freed, again.is_exact) == (0, 0, True)
     branch.delete(b"key0000")
-    throttled = world.area.plan()
+    throttled = world.repo.plan()
     assert throttled.is_empty
     assert f"at {world.clock.now() + 300:.3f}" in throttled.why
     assert "window_seconds" in throttled.why
     world.clock.advance(301)
-    assert not world.area.plan().is_empty
+    assert not world.repo.plan().is_empty
 
 
 def test_a_plan_looks_at_no_more_than_it_may() -> None:
     world = World(options=StagingOptions(max_scanned=10))
     branch = world.branch({f"k{number:02}": "v" for number in range(50)})
     branch.delete_many([b"k%02d" % number for number in range(50)])
-    plan = world.area.plan()
+    plan = world.repo.plan()
     assert not plan.view.all_seen
     assert plan.view.tombstones == 10
     assert (plan.bytes_to_copy, plan.bytes_needed, plan.is_exact) == (None, None, False)
@@ -172,19 +172,19 @@ def test_the_cost_policy_pays_for_runs_and_not_for_scattered_deletes() -> None:
     branch = world.branch({f"key{number:04}": "v" * 2000 for number in range(1000)})
     branch.delete_many([b"key%04d" % number for number in range(0, 1000, 100)])
     policy = CostPolicy(long_run=50)
-    refused = world.area.plan(policy)
+    refused = world.repo.plan(policy)
     assert refused.is_empty
     assert "below long_run=50" in refused.why
-    assert world.area.compact(policy=policy) == Skipped(refused.why)
+    assert world.repo.compact(policy=policy) == Skipped(refused.why)
     branch.delete_many([b"key%04d" % number for number in range(500, 600)])
-    assert world.area.plan(policy).why == "101 tombstones in a row"
-    assert not world.area.plan(CostPolicy(long_run=10_000, bytes_per_tombstone=1e9)).is_empty
+    assert world.repo.plan(policy).why == "101 tombstones in a row"
+    assert not world.repo.plan(CostPolicy(long_run=10_000, bytes_per_tombstone=1e9)).is_empty
 
 
 def test_a_spent_budget_is_a_failure_after_which_everything_reads_as_before() -> None:
     world, branch = sigma()
     before = seen(branch)
-    outcome = world.area.compact(budget=Budget(total_bytes=1))
+    outcome = world.repo.compact(budget=Budget(total_bytes=1))
     assert isinstance(outcome, Failed)
     assert isinstance(outcome.error, BudgetSpent)
     assert outcome.changed == "no"
@@ -195,21 +195,21 @@ def test_a_spent_budget_is_a_failure_after_which_everything_reads_as_before() ->
 
 def test_a_branch_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(BranchNotFound):
-        World().area.compact(branch="none")
+        World().repo.compact(branch="none")
     with pytest.raises(InvalidInput):
-        World().area.compact(branch="")
+        World().repo.compact(branch="")
 
 
 def test_the_rewrite_runs_in_a_thread_and_in_another_process(tmp_path: Path) -> None:
     stores = FileStores(str(tmp_path))
     clock = ManualClock(1_000_000.0)
     with closing(SqliteStore(stores.sqlite_path)) as store, LocalObjects(stores.objects_path) as objects:
-        area = Repository(store, CommittedRanges(objects), stores=stores, clock=clock)
-        branch = area.create_branch("main")
+        repo = Repository(store, CommittedRanges(objects), stores=stores, clock=clock)
+        branch = repo.create_branch("main")
         executors: list[Executor] = [LocalExecutor(workers=2), ProcessExecutor(workers=1)]
         for number, executor in enumerate(executors):
             branch.put(b"k%d" % number, b"v")
-            outcome = area.compact(policy=NOW, executor=executor)
+            outcome = repo.compact(policy=NOW, executor=executor)
             assert isinstance(outcome, Done), outcome
             assert outcome.stats.applied.added == 1
         assert values(branch) == {b"k0": b"v", b"k1": b"v"}
@@ -222,7 +222,7 @@ def test_an_executor_that_gives_something_else_is_named() -> None:
         def run(self, tasks: object, **_: object) -> object:
             return iter(())
 
-    outcome = world.area.compact(executor=Lazy())  # type: ignore[arg-type]
+    outcome = world.repo.compact(executor=Lazy())  # type: ignore[arg-type]
     assert isinstance(outcome, Failed)
     assert "gave no outcome" in str(outcome.error)
 
@@ -230,11 +230,11 @@ def test_an_executor_that_gives_something_else_is_named() -> None:
 def test_metrics_of_compactions() -> None:
     observer = RecordingObserver()
     world = World()
-    area = Repository(world.store, world.committed, clock=world.clock, observer=observer)
-    branch = area.create_branch("main")
+    repo = Repository(world.store, world.committed, clock=world.clock, observer=observer)
+    branch = repo.create_branch("main")
     branch.put(b"a", b"1")
-    area.compact()
-    area.compact()
+    repo.compact()
+    repo.compact()
     labels = {("repository", "main")}
     counts = {(name, dict(told)["outcome"]): value for (name, told), value in observer.counters.items()
               if name == "staging_compactions" and labels <= set(told)}

@@ -30,7 +30,7 @@ def interrupted(world: World, when: Callable[[KVOperation], bool], action: Calla
             pending.pop()()
 
     other = World(FaultyStore(world.store, choose), world.objects, seed=77)
-    return other.area.branch("main")
+    return other.repo.branch("main")
 
 
 def cleaned(world: World) -> None:
@@ -84,7 +84,7 @@ def test_d3_a_reset_of_a_prefix_that_loses_has_destroyed_nothing() -> None:
 
     other = World(FaultyStore(world.store, conflict), world.objects, seed=77)
     with pytest.raises(Exception, match="10 times in a row"):
-        other.area.branch("main").reset_prefix(b"p/")
+        other.repo.branch("main").reset_prefix(b"p/")
     assert (main.record(), contents(main), list(world.context.tokens.scan(main.record().staging_token))) == before
     assert isinstance(main.reset_prefix(b"p/"), Done)
     assert contents(main) == {"p/a": "1"}
@@ -99,7 +99,7 @@ def test_d4_whatever_settles_a_branch_clears_the_compaction(leave: Callable[[Bra
     leave(main)
     assert main.record().compacted_metarange_id is None
     assert contents(main) == head_contents(main)
-    world.area.audit()
+    world.repo.audit()
 
 
 @pytest.mark.parametrize("late", ["x", "foo"])
@@ -146,7 +146,7 @@ def test_d6_an_error_while_reading_is_never_no_changes() -> None:
 
         other = World(FaultyStore(world.store, choose), world.objects, seed=77)
         with pytest.raises((DirtyBranch, StoreFailed)) as caught:
-            other.area.branch("main").merge("source")
+            other.repo.branch("main").merge("source")
         assert main.record().commit_id == head
         assert contents(main) == {"a": "1", "y": "2"}
         if not met:

@@ -27,7 +27,7 @@ def test_commits_of_all_branches_and_their_ancestors_are_live() -> None:
     for number in range(3):
         main.put(b"k", b"%d" % number)
         main.commit("c")
-    side = world.area.create_branch("side", "main")
+    side = world.repo.create_branch("side", "main")
     side.put(b"s", b"1")
     side.commit("side")
     expected = {commit.metarange_id for branch in (main, side) for _, commit in branch.log()}
@@ -42,10 +42,10 @@ def test_a_deleted_branch_leaves_garbage_after_the_grace_period() -> None:
     observer = RecordingObserver()
     world = World()
     world.branch({"a": "1"})
-    side = world.area.create_branch("side", "main")
+    side = world.repo.create_branch("side", "main")
     side.put(b"s", b"1")
     side.commit("side")
-    world.area.delete_branch("side")
+    world.repo.delete_branch("side")
     context = attrs.evolve(world.context, observer=observer)
     assert isinstance(collect_garbage(context, grace_seconds=100), Skipped)
     world.clock.advance(101)
@@ -53,8 +53,8 @@ def test_a_deleted_branch_leaves_garbage_after_the_grace_period() -> None:
     assert isinstance(outcome, Done)
     assert (outcome.stats.metaranges_deleted, outcome.stats.ranges_deleted) == (1, 1)
     assert observer.counters["staging_ranges_collected", (("repository", "main"),)] == 1
-    assert world.area.branch("main").get(b"a").data == b"1"
-    world.area.audit()
+    assert world.repo.branch("main").get(b"a").data == b"1"
+    world.repo.audit()
 
 
 def test_many_commits_and_compactions_leave_what_is_needed() -> None:
@@ -70,7 +70,7 @@ def test_many_commits_and_compactions_leave_what_is_needed() -> None:
         assert branch.list().keys == (b"a", *(b"k%d" % each for each in range(number + 1)))
         assert [commit.generation for _, commit in branch.log()] == list(range(1 + (number + 1) // 2, 0, -1))
     for commit_id, _ in branch.log():
-        assert list(world.area.at(commit_id).records())
+        assert list(world.repo.at(commit_id).records())
 
 
 def test_an_error_is_an_outcome_and_nothing_is_deleted_for_it() -> None:
@@ -86,7 +86,7 @@ def test_an_error_is_an_outcome_and_nothing_is_deleted_for_it() -> None:
     # Had "the store cannot be read" been taken for "there are no branches", everything would be gone now.
     assert isinstance(collect_garbage(world.context, grace_seconds=1), Failed)
     failing.clear()
-    assert world.area.branch("main").get(b"a").data == b"1"
+    assert world.repo.branch("main").get(b"a").data == b"1"
     with pytest.raises(InvalidInput, match="0 or more"):
         collect_garbage(world.context, grace_seconds=-1)
 
@@ -101,13 +101,13 @@ class Forgotten:
     def __init__(self, step: int) -> None:
         self.base = World()
         self.base.branch({"a": "1"})
-        side = self.base.area.create_branch("side", "main")
+        side = self.base.repo.create_branch("side", "main")
         side.put(b"s", b"1")
         side.commit("side")
         record = side.record()
         assert record.commit_id is not None
         self.commit_id: CommitId = record.commit_id
-        self.base.area.delete_branch("side")
+        self.base.repo.delete_branch("side")
         self.base.clock.advance(1000)
         self.step = step
         self.seen = 0
@@ -133,24 +133,24 @@ class Forgotten:
         """What was acknowledged can be read, now and later."""
         for _ in range(2):
             if branch is not None:
-                assert World(self.base.store, self.base.objects, seed=3).area.branch(branch.name).get(b"s").data == b"1"
+                assert World(self.base.store, self.base.objects, seed=3).repo.branch(branch.name).get(b"s").data == b"1"
             self.base.clock.advance(1000)
             self.collect()
 
 
 def again(world: World, commit_id: CommitId) -> Branch:
-    return world.area.create_branch("again", commit_id)
+    return world.repo.create_branch("again", commit_id)
 
 
 def reset_to(world: World, commit_id: CommitId) -> Branch:
-    main = world.area.branch("main")
+    main = world.repo.branch("main")
     main.hard_reset(commit_id)
     return main
 
 
 def import_it(world: World, commit_id: CommitId) -> Branch:
-    main = world.area.branch("main")
-    main.commit_metarange(world.area.commit(commit_id).metarange_id, "import")
+    main = world.repo.branch("main")
+    main.commit_metarange(world.repo.commit(commit_id).metarange_id, "import")
     return main
 
 
@@ -210,20 +210,20 @@ def test_a_commit_that_comes_back_without_its_ancestors_does_not_stop_the_collec
     world = World()
     context = attrs.evolve(world.context, observer=observer)
     world.branch({"a": "1"})
-    side = world.area.create_branch("side", "main")
+    side = world.repo.create_branch("side", "main")
     side.put(b"p", b"1")
     side.commit("parent")
     world.clock.advance(1000)
     side.put(b"c", b"1")
     side.commit("child")
     commit_id, parent = [each for each, _ in side.log()][:2]
-    world.area.delete_branch("side")
+    world.repo.delete_branch("side")
     # The parent's records are old, the child's are young.
     assert isinstance(collect_garbage(context, grace_seconds=100), Done)
-    again = world.area.create_branch("again", commit_id)
+    again = world.repo.create_branch("again", commit_id)
     assert again.get(b"c").data == again.get(b"p").data == b"1"
     with pytest.raises(MetaRangeNotFound):
-        list(world.area.at(parent).records())
+        list(world.repo.at(parent).records())
     again.put(b"x", b"1")
     world.compact("again")
     again.reset()
@@ -233,4 +233,4 @@ def test_a_commit_that_comes_back_without_its_ancestors_does_not_stop_the_collec
     assert outcome.stats.metaranges_deleted == 1
     assert outcome.stats.gone == 1
     assert [fields["gone"] for name, fields in observer.events if name == "staging_garbage"] == [0, 1]
-    assert World(world.store, world.objects, seed=3).area.branch("again").list().keys == (b"a", b"c", b"p")
+    assert World(world.store, world.objects, seed=3).repo.branch("again").list().keys == (b"a", b"c", b"p")

@@ -29,7 +29,7 @@ from tests.staging.branch_world import LoggedStore
 GRACE = 100.0
 
 
-def area_over(store: Any, objects: ObjectStore, clock: ManualClock, seed: int) -> Repository:
+def repo_over(store: Any, objects: ObjectStore, clock: ManualClock, seed: int) -> Repository:
     names = iter(range(1_000_000))
     committed = CommittedRanges(objects, clock=clock, new_name=lambda: f"mark-{seed}-{next(names)}")
     return Repository(store, committed, clock=clock, rng=Random(seed))
@@ -41,17 +41,17 @@ def forget() -> tuple[list[tuple[bytes, bytes, bytes]], list[tuple[str, bytes]],
     Its parent {a, p} was on that branch alone, too.
     """
     store, objects = LoggedStore(), MemoryObjects()
-    area = area_over(store, objects, ManualClock(0.0), 1)
-    main = area.create_branch("main")
+    repo = repo_over(store, objects, ManualClock(0.0), 1)
+    main = repo.create_branch("main")
     main.put(b"a", b"1")
     main.commit("first")
-    side = area.create_branch("side", "main")
+    side = repo.create_branch("side", "main")
     for key in (b"p", b"s"):
         side.put(key, b"1")
         side.commit("side")
     commit_id = side.record().commit_id
     assert commit_id is not None
-    area.delete_branch("side")
+    repo.delete_branch("side")
     kept = [(info.key, objects.get(info.key)) for info in objects.list() if not info.key.startswith("reused/")]
     return list(store.cells()), kept, commit_id
 
@@ -73,30 +73,30 @@ class World:
         self._stage = stage
         self._seed = 1
 
-    def area(self) -> Repository:
+    def repo(self) -> Repository:
         """A process that takes part."""
         self._seed += 1
-        return area_over(SteppedStore(self.store, self._stage), SteppedObjects(self.objects, self._stage),
+        return repo_over(SteppedStore(self.store, self._stage), SteppedObjects(self.objects, self._stage),
                          ManualClock(10 * GRACE), self._seed)
 
     def after(self) -> Repository:
         """A process that looks at it afterwards."""
         self._seed += 1
-        return area_over(self.store, self.objects, self.clock, 100 + self._seed)
+        return repo_over(self.store, self.objects, self.clock, 100 + self._seed)
 
 
 def again(world: World) -> str:
-    world.area().create_branch("again", FORGOTTEN)
+    world.repo().create_branch("again", FORGOTTEN)
     return "again"
 
 
 def reset_to(world: World) -> str:
-    world.area().branch("main").hard_reset(FORGOTTEN, discard=True)
+    world.repo().branch("main").hard_reset(FORGOTTEN, discard=True)
     return "main"
 
 
 def collect(world: World) -> object:
-    return collect_garbage(world.area().context, grace_seconds=GRACE)
+    return collect_garbage(world.repo().context, grace_seconds=GRACE)
 
 
 def check_into(told: Counter[str]) -> Callable[[World, Mapping[str, Any]], None]:

@@ -12,27 +12,27 @@ from compactlib.outcome import Failed
 from compactlib.staging import Repository
 from compactlib.staging.cleanup import TokenCleaner
 from tests.kv.postgres_server import postgres
-from tests.staging.branch_processes import KEYS, ROLES, Page, check_found, name_of, open_area
+from tests.staging.branch_processes import KEYS, ROLES, Page, check_found, name_of, open_repository
 
 
 def run_eight(folder: Path, store: str, rounds: int) -> None:
     page = Page.make(folder / "page")
-    kv, area = open_area(folder, store)
-    area.create_branch("main").put(b"first", b"1")
-    area.branch("main").commit("first")
+    kv, repo = open_repository(folder, store)
+    repo.create_branch("main").put(b"first", b"1")
+    repo.branch("main").commit("first")
     command = [sys.executable, "-m", "tests.staging.branch_processes", str(folder), store]
     running = [subprocess.Popen([*command, role, str(number), str(rounds)], stderr=subprocess.PIPE)
                for role, number in ROLES]
     told = [process.communicate()[1].decode() for process in running]
     assert [process.returncode for process in running] == [0] * len(ROLES), "\n".join(told)
-    check_end(area, page)
+    check_end(repo, page)
     kv.close()
 
 
-def check_end(area: Repository, page: Page) -> None:
+def check_end(repo: Repository, page: Page) -> None:
     """What is left is the last version of each key; it is committed as it is; and everything dropped is cleaned up."""
-    main = area.branch("main")
-    area.audit()
+    main = repo.branch("main")
+    repo.audit()
     held = {entry.key: entry.record.data for entry in main.entries() if entry.record is not None}
     for key in range(KEYS):
         assert page.acknowledged(key) == page.begun(key) > 0
@@ -40,11 +40,11 @@ def check_end(area: Repository, page: Page) -> None:
     main.commit("at the end")
     assert {key: record.data for key, record in main.head().records()} == held
     assert not main.is_dirty()
-    cleaner = TokenCleaner(area.context, grace_seconds=0, orphan_seconds=0)
+    cleaner = TokenCleaner(repo.context, grace_seconds=0, orphan_seconds=0)
     for outcome in (cleaner.sweep(), cleaner.run()):
         assert not isinstance(outcome, Failed), outcome
-    named = {token for found in area.context.branches.list() for token in found.record.tokens}
-    assert {mark.token for mark in area.context.tokens.registered()} == named
+    named = {token for found in repo.context.branches.list() for token in found.record.tokens}
+    assert {mark.token for mark in repo.context.tokens.registered()} == named
 
 
 def test_eight_processes_on_one_sqlite_file(tmp_path: Path) -> None:

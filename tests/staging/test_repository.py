@@ -47,15 +47,15 @@ def test_a_branch_is_given_by_name_or_by_handle() -> None:
     world = World()
     side = world.branch({"a": "1", "b": "2"}, name="side")
     side.delete(b"a")
-    assert world.area.view(branch="side") == world.area.view(branch=side)
-    plan = world.area.plan(branch=side)
-    assert world.area.plan(view=world.area.view(branch=side)) == plan
-    outcome = world.area.compact(plan)  # the plan knows its branch
+    assert world.repo.view(branch="side") == world.repo.view(branch=side)
+    plan = world.repo.plan(branch=side)
+    assert world.repo.plan(view=world.repo.view(branch=side)) == plan
+    outcome = world.repo.compact(plan)  # the plan knows its branch
     assert isinstance(outcome, Done)
     assert outcome.stats.branch == "side"
     side.delete(b"b")
-    assert isinstance(world.area.compact(branch=side, policy=NOW), Done)
-    for call in (world.area.view, world.area.plan, world.area.compact):
+    assert isinstance(world.repo.compact(branch=side, policy=NOW), Done)
+    for call in (world.repo.view, world.repo.plan, world.repo.compact):
         with pytest.raises(BranchNotFound, match="main"):
             call()
 
@@ -64,47 +64,47 @@ def test_handles_views_and_plans_of_another_branch_or_repository_are_refused() -
     world = World()
     main, side = world.branch({"a": "1"}, staged={"b": "1"}), world.branch({"a": "1"}, name="side", staged={"b": "1"})
     elsewhere = Repository(world.store, world.committed, name="elsewhere", clock=world.clock)
-    plan = world.area.plan()
+    plan = world.repo.plan()
     before = main.record()
     for refused in (
         lambda: elsewhere.view(branch=main), lambda: elsewhere.compact(branch=main),
-        lambda: elsewhere.plan(view=world.area.view()), lambda: elsewhere.compact(plan),
-        lambda: world.area.plan(view=world.area.view(), branch=side), lambda: world.area.compact(plan, branch="side"),
-        lambda: world.area.compact(plan, policy=NOW),
+        lambda: elsewhere.plan(view=world.repo.view()), lambda: elsewhere.compact(plan),
+        lambda: world.repo.plan(view=world.repo.view(), branch=side), lambda: world.repo.compact(plan, branch="side"),
+        lambda: world.repo.compact(plan, policy=NOW),
     ):
         with pytest.raises(InvalidInput):
             refused()
     assert main.record() == before
-    assert not world.area.status().is_busy
-    assert isinstance(world.area.compact(pickle.loads(pickle.dumps(plan)), branch=main), Done)
+    assert not world.repo.status().is_busy
+    assert isinstance(world.repo.compact(pickle.loads(pickle.dumps(plan)), branch=main), Done)
 
 
 def test_a_plan_of_another_store_is_refused_and_an_outdated_one_is_stale() -> None:
     world, other = World(), World(seed=2)
     for each in (world, other):
         each.branch({"a": "1", "b": "2"}).delete(b"a")
-    plan = world.area.plan()
+    plan = world.repo.plan()
     with pytest.raises(InvalidInput, match="never had"):
-        other.area.compact(plan)
+        other.repo.compact(plan)
     empty = World(seed=3)
     with pytest.raises(InvalidInput, match="never had"):
-        empty.area.compact(plan)
-    main = world.area.branch("main")
+        empty.repo.compact(plan)
+    main = world.repo.branch("main")
     main.put(b"c", b"3")  # staged later: compacted too
-    world.area.context.branches.update("main", lambda record: record)
-    assert isinstance(world.area.compact(plan), Done)
-    outcome = world.area.compact(plan)
+    world.repo.context.branches.update("main", lambda record: record)
+    assert isinstance(world.repo.compact(plan), Done)
+    outcome = world.repo.compact(plan)
     assert isinstance(outcome, Failed)
     assert isinstance(outcome.error, OutdatedPlan)
     assert (outcome.error.branch, outcome.changed) == ("main", "no")
     assert "its tokens" in str(outcome.error)
     # Long afterwards, when no token is left of what it was made for: its commit is.
     world.clock.advance(1e7)
-    world.area.reclaim()
-    world.area.reclaim()
-    assert isinstance(world.area.compact(plan), Failed)
-    world.area.delete_branch("main")
-    gone = world.area.compact(plan)
+    world.repo.reclaim()
+    world.repo.reclaim()
+    assert isinstance(world.repo.compact(plan), Failed)
+    world.repo.delete_branch("main")
+    gone = world.repo.compact(plan)
     assert isinstance(gone, Failed)
     assert "was deleted" in str(gone.error)
 
@@ -112,11 +112,11 @@ def test_a_plan_of_another_store_is_refused_and_an_outdated_one_is_stale() -> No
 def test_a_plan_holds_though_the_record_was_written_anew_as_it_was() -> None:
     world = World(options=StagingOptions(orphan_seconds=0))
     main = world.branch({"a": "1"}, staged={"a": None})
-    plan, before = world.area.plan(), main.record()
+    plan, before = world.repo.plan(), main.record()
     world.context.tokens.issue("main")  # an orphan, for whose sake the sweep writes the record
-    world.area.reclaim()
+    world.repo.reclaim()
     assert main.record().version == before.version + 1
-    assert isinstance(world.area.compact(plan), Done)
+    assert isinstance(world.repo.compact(plan), Done)
 
 
 # --- room, fences, budgets
@@ -136,24 +136,24 @@ def test_without_room_nothing_begins_and_both_numbers_are_told(tmp_path: Path) -
     world = World(objects=LocalObjects(tmp_path, files=files), options=StagingOptions(max_scanned=1_000_000))
     main = world.branch({"a": "1"})
     main.put_many({b"%04d" % number: b"x" * 100 for number in range(500)})
-    plan = world.area.plan()
+    plan = world.repo.plan()
     assert plan.bytes_available == 1 << 30
     assert plan.bytes_needed is not None
     assert 50_000 < plan.bytes_needed < 100_000
     before = main.record()
     files.room = plan.bytes_needed - 1
-    for outcome in (world.area.compact(plan), world.area.compact()):
+    for outcome in (world.repo.compact(plan), world.repo.compact()):
         assert isinstance(outcome, Skipped)
         assert f"about {plan.bytes_needed:,} bytes" in outcome.reason
         assert f"{files.room:,}" in outcome.reason
     for part in range(2):
         main.put_many({b"more %d %04d" % (part, number): b"x" * 100 for number in range(1000)})
-    outcome = world.area.compact()  # it looks at the first entries only
+    outcome = world.repo.compact()  # it looks at the first entries only
     assert isinstance(outcome, Skipped)
     assert "more than" in outcome.reason
     assert main.record() == before
     files.room = 1 << 30
-    assert isinstance(world.area.compact(), Done)
+    assert isinstance(world.repo.compact(), Done)
 
 
 def test_a_job_that_lost_its_lease_compacts_nothing() -> None:
@@ -168,12 +168,12 @@ def test_a_job_that_lost_its_lease_compacts_nothing() -> None:
     world = World()
     main = world.branch({"a": "1", "b": "2"})
     main.delete(b"a")
-    late = world.area.compact(fence=TokenFence(cast("Any", Fence()), "main", 6))
+    late = world.repo.compact(fence=TokenFence(cast("Any", Fence()), "main", 6))
     assert isinstance(late, Failed)
     assert (type(late.error), late.changed) == (Conflict, "no")
     assert main.record().compacted_metarange_id is None
     assert contents(main) == {"b": "2"}
-    assert isinstance(world.area.compact(fence=TokenFence(cast("Any", Fence()), "main", 7), policy=NOW), Done)
+    assert isinstance(world.repo.compact(fence=TokenFence(cast("Any", Fence()), "main", 7), policy=NOW), Done)
 
 
 def test_a_view_asks_its_budget() -> None:
@@ -182,8 +182,8 @@ def test_a_view_asks_its_budget() -> None:
     budget = Budget()
     budget.cancel()
     with pytest.raises(CompactlibError, match="cancelled"):
-        world.area.view(budget=budget)
-    outcome = world.area.compact(budget=budget)
+        world.repo.view(budget=budget)
+    outcome = world.repo.compact(budget=budget)
     assert isinstance(outcome, Failed)
     assert outcome.changed == "no"
 
@@ -195,23 +195,23 @@ def test_reclaim_says_what_each_part_did_and_what_it_left() -> None:
     world = World(options=StagingOptions(grace_seconds=60, orphan_seconds=100, range_grace_seconds=200))
     main = world.branch({"a": "1", "b": "2"})
     main.delete(b"a")
-    assert isinstance(world.area.compact(), Done)
-    outcome = world.area.reclaim()
+    assert isinstance(world.repo.compact(), Done)
+    outcome = world.repo.reclaim()
     assert isinstance(outcome, Skipped)
     for gate in ("orphan_seconds=100", "grace_seconds=60", "owns_ranges=False"):
         assert gate in outcome.reason
     world.clock.advance(60)
-    outcome = world.area.reclaim()
+    outcome = world.repo.reclaim()
     assert isinstance(outcome, Done)
     assert (outcome.stats.tokens.tokens_removed, outcome.stats.tokens.entries_removed) == (1, 1)
     assert outcome.stats.ranges is None
     assert any("owns_ranges" in left for left in outcome.stats.left)
     main.commit("c")
     main.reset()
-    world.area.delete_branch("main")
-    world.area.create_branch("other")
+    world.repo.delete_branch("main")
+    world.repo.create_branch("other")
     world.clock.advance(1000)
-    owner = world.another_area(StagingOptions(owns_ranges=True, range_grace_seconds=200))
+    owner = world.another_repo(StagingOptions(owns_ranges=True, range_grace_seconds=200))
     outcome = owner.reclaim()
     assert isinstance(outcome, Done)
     assert outcome.stats.ranges is not None
@@ -224,13 +224,13 @@ def test_a_reclaim_whose_budget_is_spent_goes_on_the_next_time() -> None:
     world = World(options=StagingOptions(grace_seconds=0, owns_ranges=True))
     main = world.branch({"a": "1", "b": "2"})
     main.delete(b"a")
-    world.area.compact()
+    world.repo.compact()
     budget = Budget()
     budget.cancel()
-    outcome = world.area.reclaim(budget=budget)
+    outcome = world.repo.reclaim(budget=budget)
     assert isinstance(outcome, Failed)
     assert outcome.changed == "no"
-    assert isinstance(world.area.reclaim(), Done)
+    assert isinstance(world.repo.reclaim(), Done)
 
 
 def test_verify_lists_what_is_damaged_missing_and_contradictory() -> None:
@@ -238,7 +238,7 @@ def test_verify_lists_what_is_damaged_missing_and_contradictory() -> None:
     main = world.branch({f"k{number}": "v" for number in range(20)}, staged={"a": "1", "b": None}, sealed=[{"c": "2"}])
     main.commit("second")
     main.put(b"staged", b"1")
-    sound = world.area.verify()
+    sound = world.repo.verify()
     assert sound.is_sound
     assert sound.findings == ()
     assert sound.records > 40
@@ -249,25 +249,25 @@ def test_verify_lists_what_is_damaged_missing_and_contradictory() -> None:
     inner.set(token, b"staged", b"no entry")
     commit = bytearray(inner.get(b"staging/main", b"commits/" + commit_id.encode()).value)
     commit[-6] ^= 1
-    found = world.area.verify()
+    found = world.repo.verify()
     assert [(each.kind, str(token) in each.place) for each in found.findings] == [("damage", True)]
     inner.set(b"staging/main", b"commits/" + commit_id.encode(), bytes(commit))
     fresh = World(inner, objects)
-    kinds = sorted((each.kind, each.place.split(" ")[0]) for each in fresh.area.verify().findings)
+    kinds = sorted((each.kind, each.place.split(" ")[0]) for each in fresh.repo.verify().findings)
     assert kinds == [("damage", "key"), ("damage", "key"), ("missing", "commit")]
 
 
 def test_verify_finds_ranges_that_are_gone_and_a_token_that_is_named_twice() -> None:
     world = World()
     main = world.branch({"a": "1"})
-    world.area.create_branch("side", "main")
+    world.repo.create_branch("side", "main")
     info = next(iter(world.objects.list("ranges/")))
     world.objects.delete(info.key)
-    (finding,) = world.area.verify().findings
+    (finding,) = world.repo.verify().findings
     assert (finding.kind, finding.place) == ("missing", info.key)
     token = main.record().staging_token
     world.context.branches.update("side", lambda record: record.sealed_with(token))
-    kinds = {each.kind for each in world.area.verify().findings}
+    kinds = {each.kind for each in world.repo.verify().findings}
     assert kinds == {"missing", "contradiction"}
 
 
@@ -275,7 +275,7 @@ def test_verify_looks_again_for_what_a_branch_has_let_go_of() -> None:
     world = World()
     main = world.branch({"a": "1", "b": "2"})
     main.delete(b"a")
-    world.area.compact()
+    world.repo.compact()
     gone = main.record().compacted_metarange_id
     read = world.committed.verify
 
@@ -286,7 +286,7 @@ def test_verify_looks_again_for_what_a_branch_has_let_go_of() -> None:
         return read(*given, **named)
 
     world.committed.verify = late  # type: ignore[method-assign]
-    assert world.area.verify().findings == ()
+    assert world.repo.verify().findings == ()
 
 
 def test_status_counts_what_this_object_did() -> None:
@@ -296,15 +296,15 @@ def test_status_counts_what_this_object_did() -> None:
 
     class Fence:
         def guard(self) -> Any:
-            told.append(world.area.status())
+            told.append(world.repo.status())
             raise ZeroDivisionError("a host's bug")
 
     with pytest.raises(ZeroDivisionError):
-        world.area.compact(fence=Fence())
+        world.repo.compact(fence=Fence())
     assert (told[0].is_busy, told[0].compacting) == (True, ("main",))
-    world.area.compact(policy=NOW)
-    world.area.compact()
-    status = world.area.status()
+    world.repo.compact(policy=NOW)
+    world.repo.compact()
+    status = world.repo.status()
     assert not status.is_busy
     assert dict(status.outcomes) == {"compacted": 1, "skipped": 1}
     assert (status.failures, status.last_error) == (1, "ZeroDivisionError: a host's bug")
@@ -319,7 +319,7 @@ def test_a_closed_repository_compacts_no_more_and_its_branches_stay() -> None:
     world = World()
     main = world.branch({"a": "1", "b": "2"})
     main.delete(b"a")
-    with world.area as repository:
+    with world.repo as repository:
         plan = repository.plan()
     repository.close()
     calls: list[Callable[[], object]] = [
@@ -330,7 +330,7 @@ def test_a_closed_repository_compacts_no_more_and_its_branches_stay() -> None:
             call()
     assert contents(main) == {"b": "2"}
     main.put(b"c", b"3")
-    assert isinstance(world.another_area().compact(plan), Done)
+    assert isinstance(world.another_repo().compact(plan), Done)
 
 
 # --- wrong types
@@ -340,13 +340,13 @@ SOMETHING = [None, 42, 1.5, "text", b"bytes", ["list"], object()]
 
 def _subjects() -> Iterator[object]:
     world = World()
-    yield world.area
+    yield world.repo
     main = world.branch({"a": "1"})
     yield main
     yield main.head()
     sensor = CompactionSensor()
     yield sensor
-    yield CompactionWorker(sensor, [world.area], reclaim_seconds=None, clock=world.clock)
+    yield CompactionWorker(sensor, [world.repo], reclaim_seconds=None, clock=world.clock)
 
 
 def _calls(subject: object) -> Iterator[tuple[str, inspect.Signature]]:

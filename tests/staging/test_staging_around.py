@@ -42,7 +42,7 @@ def test_a_clock_that_jumps_once_takes_nothing_and_leaves_nothing_for_ever(jump:
     world.clock.set_now(right + jump)
     cleaner = TokenCleaner(world.context)
     branch.put(b"during", b"1")
-    assert not isinstance(world.area.compact(), Failed)
+    assert not isinstance(world.repo.compact(), Failed)
     branch.commit("during")
     branch.put(b"staged", b"1")
     in_flight = world.context.tokens.issue("main")
@@ -50,8 +50,8 @@ def test_a_clock_that_jumps_once_takes_nothing_and_leaves_nothing_for_ever(jump:
         assert not isinstance(outcome, Failed), outcome
     world.clock.set_now(right + 1)
     assert branch.list().keys == (b"a", b"before", b"during", b"staged")
-    assert world.area.branch("main").head().get(b"during").data == b"1"
-    world.area.audit()
+    assert world.repo.branch("main").head().get(b"during").data == b"1"
+    world.repo.audit()
     # Nothing is stuck: a few days later all that was dropped is gone, the window is open, garbage is collected.
     for _ in range(4):
         world.clock.advance(2 * DAY)
@@ -59,7 +59,7 @@ def test_a_clock_that_jumps_once_takes_nothing_and_leaves_nothing_for_ever(jump:
             assert not isinstance(outcome, Failed), outcome
     assert not list(world.context.tokens.dropped())
     assert in_flight not in {mark.token for mark in world.context.tokens.registered()}
-    assert isinstance(world.area.compact(), Done)
+    assert isinstance(world.repo.compact(), Done)
     assert branch.list().keys == (b"a", b"before", b"during", b"staged")
     if jump == 400 * DAY:
         assert "staging_mark_dated_anew" in [name for name, _ in observer.events]
@@ -83,9 +83,9 @@ def test_a_mark_of_a_token_in_use_is_taken_back() -> None:
     branch = world.branch({"a": "1"}, staged={"k": "1"})
     world.context.tokens.mark_dropped(branch.record().tokens, "main")
     with pytest.raises(AssertionError, match="dropped"):
-        world.area.audit()
+        world.repo.audit()
     TokenCleaner(world.context, grace_seconds=0).run()
-    world.area.audit()
+    world.repo.audit()
     assert branch.get(b"k").data == b"1"
 
 
@@ -113,21 +113,21 @@ def test_a_commit_that_uses_a_range_again_which_somebody_is_still_making(tmp_pat
     def work(folder: Path, files: RecordingFiles) -> None:
         store, names = MemoryStore(), itertools.count()
 
-        def area(disk: Files) -> Repository:
+        def repo(disk: Files) -> Repository:
             objects = LocalObjects(folder / "o", files=disk, new_name=lambda: f"n{next(names)}")
             committed = CommittedRanges(objects, new_name=lambda: f"m{next(names)}")
             return Repository(store, committed, rng=Random(next(names)))
 
         def commits() -> None:
-            again = area(files)
+            again = repo(files)
             context = again.context
             again.branch("main").commit("acknowledged")
             files.acknowledge(context.commits.metarange_of(context.branches.read("main").record.commit_id))
 
         commit.append(commits)
-        area(files).create_branch("main").put(b"k", b"v")
+        repo(files).create_branch("main").put(b"k", b"v")
         slow = Interrupted(files)
-        compacting = area(slow)  # type: ignore[arg-type]
+        compacting = repo(slow)  # type: ignore[arg-type]
         slow.armed = True
         compacting.compact()
 
@@ -144,12 +144,12 @@ def test_a_commit_that_uses_a_range_again_which_somebody_is_still_making(tmp_pat
 
 def test_files_of_others_in_the_folders_stop_no_collection(tmp_path: Path) -> None:
     clock = ManualClock(1e10)
-    area = Repository(MemoryStore(), CommittedRanges(LocalObjects(tmp_path), clock=clock), clock=clock)
-    main = area.create_branch("main")
+    repo = Repository(MemoryStore(), CommittedRanges(LocalObjects(tmp_path), clock=clock), clock=clock)
+    main = repo.create_branch("main")
     for number in range(2):
         main.put(b"k", b"%d" % number)
         main.commit("c")
-    area.delete_branch("main")
+    repo.delete_branch("main")
     for path in [*tmp_path.glob("ranges/*"), *tmp_path.glob("metaranges/*")]:
         os.utime(path, (0, 0))
     for folder in ("ranges", "metaranges", "reused", "doomed", "incoming"):
@@ -163,15 +163,15 @@ def test_files_of_others_in_the_folders_stop_no_collection(tmp_path: Path) -> No
             os.utime(path, (0, 0), follow_symlinks=False)
         (tmp_path / folder / "lost+found").mkdir()
         (tmp_path / folder / "lost+found" / "x").write_bytes(b"")
-    outcome = collect_garbage(area.context)
+    outcome = collect_garbage(repo.context)
     assert isinstance(outcome, Done), outcome
     assert outcome.stats.metaranges_deleted == 2
     for folder in ("ranges", "metaranges"):
         assert {"Thumbs.db", "with a space~", "f" * 39, "link"} <= {*os.listdir(tmp_path / folder)}
-    again = area.create_branch("again")
+    again = repo.create_branch("again")
     again.put(b"k", b"1")
     assert isinstance(again.commit("c"), Done)
-    assert isinstance(area.compact(branch="again", policy=NOW).to_dicts(), list)
+    assert isinstance(repo.compact(branch="again", policy=NOW).to_dicts(), list)
 
 
 # --- keys and values
@@ -199,39 +199,39 @@ def test_keys_of_every_character_and_values_of_every_size_work_or_are_named(tmp_
     assert {b"", b"k" * 65_537} <= {*refused} <= {b"", b"k" * 65_536, b"k" * 65_537}
     for step in ("compact", "commit", "branch"):
         with contextlib.closing(SqliteStore(path)) as store:
-            area = Repository(store, CommittedRanges(LocalObjects(tmp_path / "o")))
-            main = area.branch("main")
+            repo = Repository(store, CommittedRanges(LocalObjects(tmp_path / "o")))
+            main = repo.branch("main")
             assert {entry.key for entry in main.entries() if entry.record is not None} == written | {b"empty"}
             assert main.get(b"empty").data == b""
             match step:
                 case "compact":
-                    assert isinstance(area.compact(), Done)
+                    assert isinstance(repo.compact(), Done)
                 case "commit":
                     assert isinstance(main.commit("all of it", metadata={chr(c): chr(c) for c in range(0x250)}), Done)
                 case _:
                     for name in map(chr, (*range(0x80), *range(0x80, 0x250, 40))):
                         try:
-                            area.create_branch(name, "main")
+                            repo.create_branch(name, "main")
                         except CompactlibError:
                             assert ord(name) < 32 or ord(name) == 127, name
-            area.audit()
+            repo.audit()
 
 
 @pytest.mark.parametrize("value", [None, 5, ["list"], object()])
 def test_wrong_types_are_named(value: object) -> None:
     world = World()
-    branch, area = cast("Any", world.branch({"a": "1"})), cast("Any", world.area)
+    branch, repo = cast("Any", world.branch({"a": "1"})), cast("Any", world.repo)
     attempts: list[Callable[[], object]] = [
         lambda: branch.put(value, b"1"), lambda: branch.get(value), lambda: branch.delete(value),
         lambda: branch.put(b"k", value), lambda: branch.get_many([value]), lambda: branch.delete_many([value]),
         lambda: branch.reset_key(value), lambda: branch.commit("x", metadata={"key": value}),
         lambda: branch.commit("x", metadata={value: "value"}) if isinstance(value, int) else branch.get(value)]
     branch.put(b"staged", b"1")
-    attempts += [lambda: area.branch(value), lambda: branch.merge(value), lambda: branch.commit(value),
+    attempts += [lambda: repo.branch(value), lambda: branch.merge(value), lambda: branch.commit(value),
                  lambda: branch.hard_reset(value),
                  lambda: Repository(world.store, world.committed, name=cast("Any", value))]
     for attempt in attempts:
         with pytest.raises(CompactlibError):
             attempt()
     assert branch.list().keys == (b"a", b"staged")
-    world.area.audit()
+    world.repo.audit()

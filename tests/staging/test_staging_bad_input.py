@@ -95,12 +95,12 @@ def test_unknown_references(ref: str) -> None:
     world = World()
     main = world.branch({})
     for call in (lambda: main.merge(ref), lambda: main.revert(ref), lambda: main.hard_reset(ref),
-                 lambda: main.cherry_pick(ref), lambda: world.area.at(ref), lambda: world.area.create_branch("x", ref),
+                 lambda: main.cherry_pick(ref), lambda: world.repo.at(ref), lambda: world.repo.create_branch("x", ref),
                  lambda: main.hard_reset(ref, discard=True)):
         with pytest.raises((CommitNotFound, BranchNotFound)):
             call()
     with pytest.raises(CommitNotFound):
-        world.area.commit(CommitId("not an id"))
+        world.repo.commit(CommitId("not an id"))
 
 
 def test_a_metarange_must_be_there_before_it_is_committed() -> None:
@@ -137,7 +137,7 @@ def test_a_record_of_a_newer_release_is_left_alone() -> None:
     rewritten(world, newer)
     before = world.store.get(PARTITION, branch_key("main")).value
     for call in (lambda: main.get(b"a"), lambda: main.put(b"a", b""), lambda: main.commit("x"), main.list, main.reset,
-                 lambda: main.merge("main"), lambda: world.area.delete_branch("main"), world.area.audit,
+                 lambda: main.merge("main"), lambda: world.repo.delete_branch("main"), world.repo.audit,
                  lambda: main.delete(b"a")):
         with pytest.raises(Unsupported, match="version 2"):
             cast("Any", call)()
@@ -157,7 +157,7 @@ def test_a_missing_range_is_named_and_no_answer() -> None:
     main = world.branch({"a": "1"}, staged={"b": None})
     for key in [info.key for info in world.objects.list("ranges/")]:
         world.objects.delete(key)
-    again = World(world.store, world.objects, seed=2).area.branch("main")
+    again = World(world.store, world.objects, seed=2).repo.branch("main")
     for call in (lambda: again.get(b"a"), again.list, lambda: again.delete(b"a"), lambda: again.reset_key(b"a"),
                  lambda: again.put_if(b"a", b"2", None), lambda: again.get_many([b"a"])):
         with pytest.raises(RangeNotFound):

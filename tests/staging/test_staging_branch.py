@@ -30,21 +30,21 @@ def test_a_branch_begins_at_a_commit_a_branch_or_nowhere() -> None:
     main = world.branch({"a": "1"}, staged={"b": "2"})
     head = main.record().commit_id
     assert head is not None
-    assert contents(world.area.create_branch("empty")) == {}
-    assert contents(world.area.create_branch("from branch", "main")) == {"a": "1"}
-    assert contents(world.area.create_branch("from commit", head)) == {"a": "1"}
-    assert [branch.name for branch in world.area.branches()] == ["empty", "from branch", "from commit", "main"]
-    assert [branch.name for branch in world.area.branches("from")] == ["from branch", "from commit"]
-    world.area.audit()
+    assert contents(world.repo.create_branch("empty")) == {}
+    assert contents(world.repo.create_branch("from branch", "main")) == {"a": "1"}
+    assert contents(world.repo.create_branch("from commit", head)) == {"a": "1"}
+    assert [branch.name for branch in world.repo.branches()] == ["empty", "from branch", "from commit", "main"]
+    assert [branch.name for branch in world.repo.branches("from")] == ["from branch", "from commit"]
+    world.repo.audit()
 
 
 def test_a_branch_is_made_once() -> None:
     world = World()
     world.branch({"a": "1"})
     with pytest.raises(BranchExists) as caught:
-        world.area.create_branch("main")
+        world.repo.create_branch("main")
     assert caught.value.branch == "main"
-    assert contents(world.area.branch("main")) == {"a": "1"}
+    assert contents(world.repo.branch("main")) == {"a": "1"}
 
 
 @pytest.mark.parametrize("use", [
@@ -62,7 +62,7 @@ def test_an_unknown_branch_is_named_by_every_method(use: Callable[[Branch], obje
     world = World()
     world.branch({"a": "1"})
     with pytest.raises(BranchNotFound) as caught:
-        use(world.area.branch("nowhere"))
+        use(world.repo.branch("nowhere"))
     assert caught.value.branch == "nowhere"
 
 
@@ -73,10 +73,10 @@ def test_a_branch_is_deleted_only_as_it_is_expected_to_be() -> None:
     main.put(b"b", b"2")
     main.commit("b")
     with pytest.raises(PreconditionFailed):
-        world.area.delete_branch("main", expected=old)
-    world.area.delete_branch("main", expected=main.record())
+        world.repo.delete_branch("main", expected=old)
+    world.repo.delete_branch("main", expected=main.record())
     with pytest.raises(BranchNotFound):
-        world.area.delete_branch("main")
+        world.repo.delete_branch("main")
 
 
 def test_a_write_during_which_the_branch_is_deleted_is_not_acknowledged() -> None:
@@ -85,14 +85,14 @@ def test_a_write_during_which_the_branch_is_deleted_is_not_acknowledged() -> Non
     world.branch({})
     with pytest.raises(BranchNotFound):
         interrupted(world, lambda operation: operation.changes,
-                    lambda: world.area.delete_branch("main")).put(b"a", b"1")
+                    lambda: world.repo.delete_branch("main")).put(b"a", b"1")
 
 
 def test_a_branch_made_again_has_nothing_of_the_old_one() -> None:
     world = World()
     main = world.branch({"a": "1"}, staged={"b": "2"}, sealed=[{"c": "3"}])
-    world.area.delete_branch("main")
-    assert contents(world.area.create_branch("main")) == {}
+    world.repo.delete_branch("main")
+    assert contents(world.repo.create_branch("main")) == {}
     assert diff(main) == []
 
 
@@ -100,7 +100,7 @@ def test_tokens_of_a_deleted_branch_are_marked() -> None:
     world = World()
     main = world.branch({}, staged={"b": "2"}, sealed=[{"c": "3"}])
     tokens = main.record().tokens
-    world.area.delete_branch("main")
+    world.repo.delete_branch("main")
     assert {mark.token for mark in world.context.tokens.dropped()} == set(tokens)
 
 
@@ -113,10 +113,10 @@ def test_histories_and_views_of_commits() -> None:
         ids.append(committed(main.commit(str(number))).commit_id)
     assert [commit_id for commit_id, _ in main.log()] == ids[::-1]
     assert [commit.message for _, commit in main.log()] == ["2", "1", "0"]
-    assert world.area.at(ids[0]).get(b"k") == record("0")
-    assert world.area.at("main").get_many([b"k", b"l"]) == {b"k": record("2")}
+    assert world.repo.at(ids[0]).get(b"k") == record("0")
+    assert world.repo.at("main").get_many([b"k", b"l"]) == {b"k": record("2")}
     with pytest.raises(RecordNotFound):
-        world.area.at(ids[0]).get(b"l")
+        world.repo.at(ids[0]).get(b"l")
     assert main.head().list(limit=1).keys == (b"k",)
 
 
@@ -125,16 +125,16 @@ def test_what_status_and_reports_say() -> None:
     main = world.branch({"a": "1"}, staged={"b": "2"}, sealed=[{}, {}])
     status = main.status()
     assert (status.branch, status.sealed_tokens, status.generation, status.version) == ("main", 2, 1, 1)
-    area = world.area.survey()
-    assert (len(area.branches), area.registered_tokens, area.dropped_tokens) == (1, 3, 0)
-    assert "1 branches, 3 tokens, 0 of them dropped" in repr(area)
-    assert area.to_dicts()[0]["branch"] == "main"
+    repo = world.repo.survey()
+    assert (len(repo.branches), repo.registered_tokens, repo.dropped_tokens) == (1, 3, 0)
+    assert "1 branches, 3 tokens, 0 of them dropped" in repr(repo)
+    assert repo.to_dicts()[0]["branch"] == "main"
     page, changes = main.list(), main.diff()
     assert repr(page) == "ListPage(2 entries, 2 scanned, 0 tombstones)"
     assert repr(changes) == "DiffPage(1 differences, 1 scanned)"
     assert [row["key"] for row in page.to_dicts()] == [b"a", b"b"]
     assert [row["kind"] for row in changes.to_dicts()] == ["added"]
-    for shown in (status, area, page, changes):
+    for shown in (status, repo, page, changes):
         assert "<table" in shown._repr_html_()
 
 
@@ -180,7 +180,7 @@ def test_the_sensor_is_told_what_counts() -> None:
     main.commit("x")
     main.put(b"d", b"4")
     main.reset()
-    world.area.delete_branch("main")
+    world.repo.delete_branch("main")
     assert told.all == [("written", 2), ("written", 1), ("listed", 3), ("written", 1), ("committed", True),
                         ("reset", 0), ("deleted", "main")]
 
@@ -191,11 +191,11 @@ def test_the_sensor_is_told_what_counts() -> None:
 def test_audits_find_what_contradicts() -> None:
     world = World()
     main = world.branch({"a": "1"}, sealed=[{}])
-    world.area.audit()
+    world.repo.audit()
     record_now = main.record()
     world.context.tokens.mark_dropped(record_now.sealed_tokens, "main")
     with pytest.raises(AssertionError, match="dropped"):
-        world.area.audit()
+        world.repo.audit()
 
 
 @pytest.mark.parametrize(("wrong", "message"), [
@@ -208,7 +208,7 @@ def test_audits_find_names_of_what_is_not_there(wrong: dict[str, Any], message: 
     world.branch({"a": "1"})
     world.context.branches.update("main", lambda found: attrs.evolve(found, **wrong))
     with pytest.raises(AssertionError, match=message):
-        world.area.audit()
+        world.repo.audit()
 
 
 def test_audits_find_a_token_of_two_branches() -> None:
@@ -216,4 +216,4 @@ def test_audits_find_a_token_of_two_branches() -> None:
     main = world.branch({"a": "1"})
     world.context.branches.create("thief", main.record())
     with pytest.raises(AssertionError):
-        world.area.audit()
+        world.repo.audit()

@@ -32,12 +32,12 @@ STORES: dict[str, Callable[[], MemoryStore]] = {
 
 @attrs.frozen
 class World:
-    """One repository; every actor has an area of its own over it, as if it were a process."""
+    """One repository; every actor has an object of its own over it, as if it were a process."""
 
     stores: tuple[Any, Any]
     behind: tuple[KVStore, MemoryObjects]
 
-    def area(self, seed: int, *, stepped: bool = True) -> Repository:
+    def repo(self, seed: int, *, stepped: bool = True) -> Repository:
         store, objects = self.stores if stepped else self.behind
         clock = ManualClock(1000.0)
         names = random.Random(seed)
@@ -45,15 +45,15 @@ class World:
         return Repository(store, committed, clock=clock, rng=random.Random(seed), options=OPTIONS)
 
     def main(self, seed: int) -> Branch:
-        return self.area(seed).branch("main")
+        return self.repo(seed).branch("main")
 
 
 def make_world(kind: str) -> Callable[[Stage], World]:
     def make(stage: Stage) -> World:
         store, objects = STORES[kind](), MemoryObjects(clock=ManualClock(0.0))
         world = World((SteppedStore(store, stage), SteppedObjects(objects, stage)), (store, objects))
-        area = world.area(1, stepped=False)
-        main = area.create_branch("main")
+        repo = world.repo(1, stepped=False)
+        main = repo.create_branch("main")
         main.put(b"other", b"1")
         main.commit("first")
         main.put(b"other", b"2")
@@ -75,13 +75,13 @@ def wants(seed: int, data: bytes) -> Callable[[World], str]:
 
 def settles(how: str, *, twice: bool = False) -> Callable[[World], None]:
     def act(world: World) -> None:
-        area = world.area(4)
+        repo = world.repo(4)
         for _ in range(1 + twice):
             if how == "commit":
-                area.branch("main").commit("meanwhile")
+                repo.branch("main").commit("meanwhile")
             else:
-                area.compact(policy=NOW)
-            TokenCleaner(area.context, grace_seconds=0).run()
+                repo.compact(policy=NOW)
+            TokenCleaner(repo.context, grace_seconds=0).run()
 
     return act
 
@@ -91,7 +91,7 @@ def one_has_it(datas: Mapping[str, bytes]) -> Callable[[World, Mapping[str, Any]
         assert not [one for one in results.values() if isinstance(one, CompactlibError)], results
         winners = [name for name in datas if results[name] == "got it"]
         assert len(winners) == 1, results
-        assert world.area(9, stepped=False).branch("main").get(b"k").data == datas[winners[0]]
+        assert world.repo(9, stepped=False).branch("main").get(b"k").data == datas[winners[0]]
 
     return check
 
@@ -139,7 +139,7 @@ def adds(seed: int) -> Callable[[World], None]:
 
 def two(world: World, results: Mapping[str, Any]) -> None:
     assert not [one for one in results.values() if one is not None], results
-    assert world.area(9, stepped=False).branch("main").get(b"n").data == b"2"
+    assert world.repo(9, stepped=False).branch("main").get(b"n").data == b"2"
 
 
 @pytest.mark.parametrize("how", ["commit", "compact"])

@@ -35,7 +35,7 @@ def rotations(world: World, count: int) -> Branch:
             world.context.branches.update("main", lambda found: found.sealed_with(world.context.tokens.issue("main")))
 
     return World(FaultyStore(world.store, choose), world.objects, seed=77,
-                 options=StagingOptions(max_write_tries=3)).area.branch("main")
+                 options=StagingOptions(max_write_tries=3)).repo.branch("main")
 
 
 def test_x3_a_writer_that_meets_two_rotations_is_acknowledged_at_the_third_try() -> None:
@@ -66,10 +66,10 @@ def test_waits_grow_and_are_on_the_given_clock() -> None:
         return KVFault.CONFLICT if operation.name == "set_if" else None
 
     clock = ManualClock(0.0)
-    area = Repository(FaultyStore(world.store, conflict), world.committed, clock=clock,
+    repo = Repository(FaultyStore(world.store, conflict), world.committed, clock=clock,
                        options=StagingOptions(max_update_tries=5, first_backoff_seconds=1, max_backoff_seconds=4))
     with pytest.raises(TooManyTries):
-        area.branch("main").commit("x", allow_empty=True)
+        repo.branch("main").commit("x", allow_empty=True)
     assert 0.5 * (1 + 2 + 4 + 4) <= clock.now() <= 1 + 2 + 4 + 4
 
 
@@ -100,15 +100,15 @@ def test_a_record_write_in_doubt_is_found_out(operation: str, fault: KVFault) ->
 
         store = FaultyStore(world.store, choose)
         other = World(store, world.objects, seed=77)
-        branch = other.area.branch("main")
+        branch = other.repo.branch("main")
         calls: dict[str, Callable[[], object]] = {
             "commit": lambda branch=branch: branch.commit("b"), "reset": branch.reset,  # type: ignore[misc]
             "reset_prefix": lambda branch=branch: branch.reset_prefix(b"b"),  # type: ignore[misc]
             "merge": lambda branch=branch: branch.merge("source"),  # type: ignore[misc]
             "hard_reset": lambda branch=branch: branch.hard_reset("source", discard=True),  # type: ignore[misc]
             "put_if": lambda branch=branch: branch.put_if(b"k", b"v", None),  # type: ignore[misc]
-            "create": lambda other=other: other.area.create_branch("new", "main"),  # type: ignore[misc]
-            "delete_branch": lambda other=other: other.area.delete_branch("source"),  # type: ignore[misc]
+            "create": lambda other=other: other.repo.create_branch("new", "main"),  # type: ignore[misc]
+            "delete_branch": lambda other=other: other.repo.delete_branch("source"),  # type: ignore[misc]
         }
         try:
             outcome = calls[operation]()
@@ -123,10 +123,10 @@ def test_a_record_write_in_doubt_is_found_out(operation: str, fault: KVFault) ->
             if operation == "commit":
                 assert len(list(main.log())) == 2
             if operation == "create":
-                assert contents(world.area.branch("new")) == {"a": "1"}
+                assert contents(world.repo.branch("new")) == {"a": "1"}
             if operation == "delete_branch":
-                assert [one.name for one in world.area.branches()] == ["main"]
-        world.area.audit()
+                assert [one.name for one in world.repo.branches()] == ["main"]
+        world.repo.audit()
         if len(met) < number:
             break
     assert number > 1
@@ -150,7 +150,7 @@ def test_a_commit_in_doubt_that_others_went_on_from_is_known_again() -> None:
             world.context.branches.update("main", lambda found: found.sealed_with(world.context.tokens.issue("main")))
         return None
 
-    outcome = World(FaultyStore(world.store, choose), world.objects, seed=77).area.branch("main").commit("mine")
+    outcome = World(FaultyStore(world.store, choose), world.objects, seed=77).repo.branch("main").commit("mine")
     assert [commit.message for _, commit in main.log()] == ["on top", "mine", "made by hand"]
     assert isinstance(outcome, Done)
     assert outcome.stats.commit_id == list(main.log())[1][0]
@@ -163,7 +163,7 @@ def test_a_reset_in_doubt_that_happened_drops_its_tokens() -> None:
     token = main.record().staging_token
     store = FaultyStore(world.store, lambda operation: (
         KVFault.UNKNOWN_DONE if operation.name == "set_if" and operation.number < 10 else None))
-    outcome = World(store, world.objects, seed=77).area.branch("main").reset()
+    outcome = World(store, world.objects, seed=77).repo.branch("main").reset()
     assert isinstance(outcome, Done)
     assert outcome.stats.tokens_dropped == 1
     assert [mark.token for mark in world.context.tokens.dropped()] == [token]
@@ -190,7 +190,7 @@ def test_a_metarange_that_the_branch_let_go_of_meanwhile_is_not_missed(use: Call
         world.objects.delete(f"metaranges/{old}")
 
     use(interrupted(world, lambda operation: operation.partition.startswith(b"stg-"), superseded_and_collected))
-    world.area.audit()
+    world.repo.audit()
 
 
 def test_a_put_in_doubt_is_not_repeated() -> None:
@@ -202,7 +202,7 @@ def test_a_put_in_doubt_is_not_repeated() -> None:
         return KVFault.UNKNOWN_LOST if operation.name == "set" else None
 
     with pytest.raises(OutcomeUnknown):
-        World(FaultyStore(world.store, choose), world.objects, seed=7).area.branch("main").put(b"k", b"v")
+        World(FaultyStore(world.store, choose), world.objects, seed=7).repo.branch("main").put(b"k", b"v")
     assert missing(main, b"k")
 
 
@@ -214,8 +214,8 @@ def test_marks_that_cannot_be_written_do_not_undo_what_happened() -> None:
         return KVFault.FAIL if operation.key.startswith(b"dropped/") else None
 
     observer = RecordingObserver()
-    area = Repository(FaultyStore(world.store, choose), world.committed, clock=world.clock, observer=observer)
-    assert isinstance(area.branch("main").commit("a"), Done)
+    repo = Repository(FaultyStore(world.store, choose), world.committed, clock=world.clock, observer=observer)
+    assert isinstance(repo.branch("main").commit("a"), Done)
     assert head_contents(main) == {"a": "1"}
     assert [name for name, _ in observer.events] == ["staging_tokens_not_marked"]
 

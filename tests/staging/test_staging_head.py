@@ -56,7 +56,7 @@ def test_nothing_to_do_counts_only_if_the_branch_is_what_it_was(call: Callable[[
 def test_a_merge_takes_what_the_source_changed_since_they_parted() -> None:
     world = World()
     main = world.branch({"a": "1", "b": "1", "c": "1"})
-    dev = world.area.create_branch("dev", "main")
+    dev = world.repo.create_branch("dev", "main")
     dev.put_many({b"a": b"2", b"new": b"2"})
     dev.delete(b"b")
     dev.commit("dev")
@@ -65,7 +65,7 @@ def test_a_merge_takes_what_the_source_changed_since_they_parted() -> None:
     stats = committed(main.merge("dev", "both", metadata={"by": "ann"}))
     assert (stats.added, stats.changed, stats.removed) == (1, 1, 1)
     assert contents(main) == {"a": "2", "c": "3", "new": "2"}
-    made = world.area.commit(stats.commit_id)
+    made = world.repo.commit(stats.commit_id)
     assert made.parents[1] == dev.record().commit_id
     assert (made.generation, made.message) == (3, "both")
     assert isinstance(main.merge("dev"), NoChanges)
@@ -77,7 +77,7 @@ def test_a_merge_takes_what_the_source_changed_since_they_parted() -> None:
 def test_a_merge_with_a_conflict_needs_a_strategy(strategy: Any, value: str) -> None:
     world = World()
     main = world.branch({"a": "1"})
-    dev = world.area.create_branch("dev", "main")
+    dev = world.repo.create_branch("dev", "main")
     for branch, data in ((dev, b"2"), (main, b"3")):
         branch.put(b"a", data)
         branch.commit("change")
@@ -92,7 +92,7 @@ def test_a_merge_with_a_conflict_needs_a_strategy(strategy: Any, value: str) -> 
 def test_revert_and_cherry_pick() -> None:
     world = World()
     main = world.branch({"a": "1"})
-    dev = world.area.create_branch("dev", "main")
+    dev = world.repo.create_branch("dev", "main")
     main.put(b"b", b"2")
     made = committed(main.commit("b")).commit_id
     main.put(b"c", b"3")
@@ -125,13 +125,13 @@ def test_nothing_begins_at_a_commit_whose_records_were_collected() -> None:
     main = world.branch({"a": "1"})
     gone = world.make_commit({"lost": "1"})
     world.objects.delete(f"metaranges/{world.metarange({'lost': '1'})}")
-    other = World(world.store, world.objects, seed=5).area
+    other = World(world.store, world.objects, seed=5).repo
     for call in (lambda: other.branch("main").hard_reset(gone), lambda: other.create_branch("new", gone),
                  lambda: other.branch("main").hard_reset(gone, discard=True)):
         with pytest.raises(MetaRangeNotFound):
             call()
     assert contents(main) == {"a": "1"}
-    assert [branch.name for branch in world.area.branches()] == ["main"]
+    assert [branch.name for branch in world.repo.branches()] == ["main"]
 
 
 def test_a_hard_reset_to_an_ancestor_that_meets_a_conflict_happens_all_the_same() -> None:
@@ -150,7 +150,7 @@ def test_a_hard_reset_to_an_ancestor_that_meets_a_conflict_happens_all_the_same(
             return KVFault.CONFLICT if len(met) == 2 else None
         return None
 
-    World(FaultyStore(world.store, choose), world.objects, seed=7).area.branch("main").hard_reset(old)
+    World(FaultyStore(world.store, choose), world.objects, seed=7).repo.branch("main").hard_reset(old)
     assert (contents(main), main.record().commit_id) == ({"a": "1"}, old)
 
 

@@ -79,7 +79,7 @@ class Away:
         return None
 
 
-def area_over(store: object, objects: ObjectStore) -> Repository:
+def repo_over(store: object, objects: ObjectStore) -> Repository:
     return Repository(store, CommittedRanges(objects, cache_bytes=0), clock=ManualClock(1000.0))  # type: ignore[arg-type]
 
 
@@ -88,69 +88,69 @@ def test_a_branch_is_made_or_not_known_to_be(reads: int, told: type[CompactlibEr
     store, objects = MemoryStore(), MemoryObjects()
     faulty = FaultyStore(store, Away(lambda operation: operation.name == "set_if", reads))
     try:
-        area_over(faulty, objects).create_branch("main")
+        repo_over(faulty, objects).create_branch("main")
     except CompactlibError as error:
         assert type(error) is told
     else:
         assert told is None
-    area_over(store, objects).branch("main").record()
+    repo_over(store, objects).branch("main").record()
     with pytest.raises(BranchExists):
-        area_over(store, objects).create_branch("main")
+        repo_over(store, objects).create_branch("main")
 
 
 @pytest.mark.parametrize(("reads", "told"), [(3, None), (1000, OutcomeUnknown)])
 def test_a_branch_is_deleted_or_not_known_to_be(reads: int, told: type[CompactlibError] | None) -> None:
     store, objects = MemoryStore(), MemoryObjects()
-    area_over(store, objects).create_branch("main")
+    repo_over(store, objects).create_branch("main")
     faulty = FaultyStore(store, Away(lambda operation: operation.name == "delete_if", reads))
     try:
-        area_over(faulty, objects).delete_branch("main")
+        repo_over(faulty, objects).delete_branch("main")
     except CompactlibError as error:
         assert type(error) is told
     else:
         assert told is None
     with pytest.raises(BranchNotFound):
-        area_over(store, objects).branch("main").record()
+        repo_over(store, objects).branch("main").record()
 
 
 def test_a_branch_that_was_made_anew_is_not_deleted_in_place_of_the_old_one() -> None:
     """The delete was carried out, its answer was lost, and somebody made a branch of that name meanwhile."""
     store, objects = MemoryStore(), MemoryObjects()
-    area_over(store, objects).create_branch("main")
+    repo_over(store, objects).create_branch("main")
 
     def choose(operation: KVOperation) -> KVFault | None:
         if operation.name == "delete_if":
             assert operation.number == 2, "it was tried again"
             return KVFault.UNKNOWN_DONE
         if operation.number == 3:
-            area_over(store, objects).create_branch("main").put(b"k", b"new")
+            repo_over(store, objects).create_branch("main").put(b"k", b"new")
         return None
 
     with pytest.raises(OutcomeUnknown):
-        area_over(FaultyStore(store, choose), objects).delete_branch("main")
-    assert area_over(store, objects).branch("main").get(b"k").data == b"new"
+        repo_over(FaultyStore(store, choose), objects).delete_branch("main")
+    assert repo_over(store, objects).branch("main").get(b"k").data == b"new"
 
 
 def test_a_record_that_was_taken_is_not_told_as_refused() -> None:
     """The record was written, and the look whether its token is still in use failed: it is visible."""
     store, objects = MemoryStore(), MemoryObjects()
-    area_over(store, objects).create_branch("main")
+    repo_over(store, objects).create_branch("main")
 
     def choose(operation: KVOperation) -> KVFault | None:
         return KVFault.FAIL if operation.number > 2 else None
 
     with pytest.raises(OutcomeUnknown, match="may or may not have happened"):
-        area_over(FaultyStore(store, choose), objects).branch("main").put(b"k", b"v")
-    assert area_over(store, objects).branch("main").list().keys == (b"k",)
+        repo_over(FaultyStore(store, choose), objects).branch("main").put(b"k", b"v")
+    assert repo_over(store, objects).branch("main").list().keys == (b"k",)
 
 
 def test_a_move_that_happened_is_told_though_the_object_store_went_away_after_it() -> None:
     store, objects = MemoryStore(), MemoryObjects()
-    area = area_over(store, objects)
-    main = area.create_branch("main")
+    repo = repo_over(store, objects)
+    main = repo.create_branch("main")
     main.put(b"a", b"1")
     main.commit("first")
-    side = area.create_branch("side", "main")
+    side = repo.create_branch("side", "main")
     side.put(b"b", b"2")
     side.commit("second")
 
@@ -163,6 +163,6 @@ def test_a_move_that_happened_is_told_though_the_object_store_went_away_after_it
 
     # From the second compare-and-set on, which moves HEAD.
     gone = FaultyObjects(objects, lambda request: Fault.REFUSED if moves == 2 else None)
-    outcome = area_over(FaultyStore(store, choose), gone).branch("main").merge("side")
+    outcome = repo_over(FaultyStore(store, choose), gone).branch("main").merge("side")
     assert outcome.to_dicts()[0]["added"] == 1
     assert main.get(b"b").data == b"2"

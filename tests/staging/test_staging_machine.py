@@ -106,13 +106,13 @@ class BranchMachine(RuleBasedStateMachine):
 
     @initialize()
     def first_branch(self) -> None:
-        self.world.area.create_branch("main")
+        self.world.repo.create_branch("main")
         self.models["main"] = Model({}, {}, None)
 
     def pick(self, name: str) -> tuple[Branch, Model]:
         if name not in self.models:
             name = min(self.models)
-        return self.world.area.branch(name), self.models[name]
+        return self.world.repo.branch(name), self.models[name]
 
     # --- branches
 
@@ -121,13 +121,13 @@ class BranchMachine(RuleBasedStateMachine):
         if name in self.models:
             return
         branch, model = self.pick(source)
-        self.world.area.create_branch(name, branch.name)
+        self.world.repo.create_branch(name, branch.name)
         self.models[name] = Model(dict(model.head), dict(model.head), model.commit_id)
 
     @rule(name=names)
     def delete_branch(self, name: str) -> None:
         if name in self.models and len(self.models) > 1:
-            self.world.area.delete_branch(name, expected=self.world.area.branch(name).record())
+            self.world.repo.delete_branch(name, expected=self.world.repo.branch(name).record())
             del self.models[name]
 
     # --- writes
@@ -310,7 +310,7 @@ class BranchMachine(RuleBasedStateMachine):
             self.moved(model, outcome.stats.commit_id, result, *filter(None, [model.commit_id, parent]))
 
     def moved(self, model: Model, commit_id: CommitId, contents: Contents, *parents: CommitId) -> None:
-        commit = self.world.area.commit(commit_id)
+        commit = self.world.repo.commit(commit_id)
         assert commit.parents == parents
         self.commits[commit_id] = ModelCommit(dict(contents), parents)
         model.commit_id, model.head, model.now = commit_id, dict(contents), dict(contents)
@@ -360,11 +360,11 @@ class BranchMachine(RuleBasedStateMachine):
     @invariant()
     def everything_is_as_the_model_says(self) -> None:
         for name, model in self.models.items():
-            branch = self.world.area.branch(name)
+            branch = self.world.repo.branch(name)
             assert {entry.key: entry.record.data for entry in branch.entries() if entry.record} == model.now
             assert {key: found.data for key, found in branch.head().records()} == model.head
             assert branch.record().commit_id == model.commit_id
-        self.world.area.audit()
+        self.world.repo.audit()
         self.world.store.operations.clear()
 
     def teardown(self) -> None:

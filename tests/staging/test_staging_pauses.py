@@ -62,9 +62,9 @@ class World:
 
 
 def _create_branch(context: StagingContext) -> object:
-    area = Repository(context.store, context.committed, name=REPOSITORY, clock=context.clock,
+    repo = Repository(context.store, context.committed, name=REPOSITORY, clock=context.clock,
                        rng=context.rng)
-    area.create_branch("again", MAIN).put(b"k", b"on the new branch")
+    repo.create_branch("again", MAIN).put(b"k", b"on the new branch")
     return "made"
 
 

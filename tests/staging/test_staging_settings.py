@@ -63,7 +63,7 @@ class World:
         self.now: dict[bytes, set[bytes | None]] = {}
         self.lives = 0
 
-    def area(self, settings: Settings, store: Any = None) -> Repository:
+    def repo(self, settings: Settings, store: Any = None) -> Repository:
         self.lives += 1
         committed = CommittedRanges(self.objects, rule=settings.rule, range_format=settings.range_format,
                                     cache_bytes=settings.cache_bytes, clock=self.clock)
@@ -79,13 +79,13 @@ def life(world: World, settings: Settings, rng: random.Random) -> None:
         return rng.choice([KVFault.CRASH_BEFORE, KVFault.CRASH_AFTER]) if operation.number == crash_at else None
 
     with contextlib.suppress(Crash):
-        _live(world, settings, rng, world.area(settings, FaultyStore(world.store, choose)))
+        _live(world, settings, rng, world.repo(settings, FaultyStore(world.store, choose)))
 
 
-def _live(world: World, settings: Settings, rng: random.Random, area: Repository) -> None:
-    main = area.branch("main")
+def _live(world: World, settings: Settings, rng: random.Random, repo: Repository) -> None:
+    main = repo.branch("main")
     with contextlib.suppress(CompactlibError):
-        main = area.create_branch("main")
+        main = repo.create_branch("main")
     for _ in range(rng.randrange(3, 15)):
         match rng.randrange(9):
             case 0 | 1 | 2 | 3:
@@ -106,21 +106,21 @@ def _live(world: World, settings: Settings, rng: random.Random, area: Repository
                     continue
                 world.now[key] = kept
             case 6:
-                area.compact(policy=AlwaysPolicy(window_seconds=settings.window_seconds))
+                repo.compact(policy=AlwaysPolicy(window_seconds=settings.window_seconds))
             case 7:
-                cleaner = TokenCleaner(area.context, grace_seconds=settings.grace_seconds, orphan_seconds=3600)
+                cleaner = TokenCleaner(repo.context, grace_seconds=settings.grace_seconds, orphan_seconds=3600)
                 cleaner.run()
                 cleaner.sweep()
             case _:
-                collect_garbage(area.context, grace_seconds=3600)
+                collect_garbage(repo.context, grace_seconds=3600)
         world.clock.advance(rng.choice([0.001, 1.0, 400.0, 4000.0]))
 
 
 def audit(world: World, settings: Settings) -> None:
     """Every key is what was acknowledged last, or, if a crash came before the answer, what was asked for."""
-    area = world.area(settings)
+    repo = world.repo(settings)
     try:
-        main = area.branch("main")
+        main = repo.branch("main")
         main.record()
     except CompactlibError:
         assert not world.now
@@ -134,7 +134,7 @@ def audit(world: World, settings: Settings) -> None:
         assert (main.get_many([key]).get(key) is None) == (key not in found)
     assert all(record.data is not None for _, record in main.head().records())
     list(main.differences(page_limit=2))
-    area.audit()
+    repo.audit()
 
 
 def test_nothing_acknowledged_changes_under_other_settings() -> None:

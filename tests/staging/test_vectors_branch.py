@@ -89,7 +89,7 @@ def test_b9_a_commit_takes_in_everything() -> None:
     stats = committed(main.commit("all", metadata={"by": "ann"}))
     assert (stats.added, stats.changed, stats.removed) == (1, 1, 1)
     after = main.record()
-    made = world.area.commit(stats.commit_id)
+    made = world.repo.commit(stats.commit_id)
     assert head_contents(main) == contents(main) == {"a": "9", "c": "3"}
     assert (made.parents, made.generation, made.message, made.metadata) == (
         (before.commit_id,), 2, "all", {"by": "ann"})
@@ -134,7 +134,7 @@ def test_b13_pages_seeks_and_delimiters() -> None:
 def test_b14_no_merge_into_a_dirty_branch() -> None:
     world = World()
     main = world.branch({"a": "1"}, staged={"a": "9"})
-    other = world.area.create_branch("other", "main")
+    other = world.repo.create_branch("other", "main")
     other.put(b"b", b"2")
     other.commit("b")
     before = main.record()

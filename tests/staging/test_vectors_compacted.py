@@ -65,7 +65,7 @@ def test_c2_a_commit_after_a_compaction_writes_nothing_and_clears_it() -> None:
     assert (stats.added, stats.changed, stats.removed, stats.ranges_written) == (1, 0, 1, 0)
     assert head_contents(main) == {"b": "2", "c": "3"}
     assert (main.record().compacted_metarange_id, diff(main)) == (None, [])
-    assert world.area.commit(stats.commit_id).metarange_id == compacted
+    assert world.repo.commit(stats.commit_id).metarange_id == compacted
 
 
 def test_c7_deleting_again_what_a_compaction_removed_writes_nothing() -> None:
@@ -111,7 +111,7 @@ def test_c11_a_branch_without_a_head(head: dict[str, str | None] | None) -> None
 
 def test_c15_a_compacted_branch_is_read_by_another_area() -> None:
     world, main = sigma()
-    again = World(world.store, world.objects, seed=2).area.branch("main")
+    again = World(world.store, world.objects, seed=2).repo.branch("main")
     assert again.record() == main.record()
     assert contents(again) == {"b": "2", "c": "3"}
 
@@ -151,7 +151,7 @@ def test_c18_what_is_staged_alone() -> None:
 
 def test_c19_a_branch_from_a_compacted_one_has_head_s_view() -> None:
     world, main = sigma()
-    other = world.area.create_branch("x", "main")
+    other = world.repo.create_branch("x", "main")
     assert contents(other) == {"a": "1", "b": "2"}
     assert other.record().compacted_metarange_id is None
     assert other.record().commit_id == main.record().commit_id
@@ -160,9 +160,9 @@ def test_c19_a_branch_from_a_compacted_one_has_head_s_view() -> None:
 def test_c20_deleting_a_compacted_branch_queues_its_tokens() -> None:
     world, main = sigma()
     tokens = set(main.record().tokens)
-    world.area.delete_branch("main")
+    world.repo.delete_branch("main")
     assert tokens <= {mark.token for mark in world.context.tokens.dropped()}
-    world.area.audit()
+    world.repo.audit()
 
 
 def moves(world: World) -> dict[str, Callable[[Branch], object]]:
@@ -205,7 +205,7 @@ def test_c25_a_reset_over_a_compaction() -> None:
     assert isinstance(main.reset(), Done)
     assert (diff(main), main.record().compacted_metarange_id) == ([], None)
     assert contents(main) == {"a": "1", "b": "2"}
-    world.area.audit()
+    world.repo.audit()
 
 
 def test_c27_resetting_a_key_that_only_the_compaction_has() -> None:
@@ -269,7 +269,7 @@ def test_the_loser_of_two_commits_is_told_that_its_changes_are_committed() -> No
         return apply(*arguments, **named)  # type: ignore[arg-type]
 
     other.committed.apply = committed_first  # type: ignore[method-assign,assignment]
-    outcome = other.area.branch("main").commit("second")
+    outcome = other.repo.branch("main").commit("second")
     first = committed(winner[0])
     assert isinstance(outcome, AlreadyCommitted)
     assert outcome.commit_id == first.commit_id == main.record().commit_id
@@ -337,5 +337,5 @@ def test_c17_a_diff_over_a_compaction_opens_the_old_and_the_new_range() -> None:
     world.compact()
     objects = CountedObjects(world.objects)
     again = World(world.store, cast("ObjectStore", objects), seed=3, rule=world.committed.rule)
-    assert diff(again.area.branch("main")) == [f"{victim.decode()} removed {'x' * 30}->"]
+    assert diff(again.repo.branch("main")) == [f"{victim.decode()} removed {'x' * 30}->"]
     assert len({key for key in objects.keys_read if "/ranges/" in f"/{key}"}) == 2

@@ -25,7 +25,7 @@ def sigma() -> tuple[World, Branch]:
 
 
 def compacted(world: World, branch: str = "main", *, force: bool = True) -> CompactionStats:
-    outcome = world.area.compact(branch=branch, policy=NOW if force else None)
+    outcome = world.repo.compact(branch=branch, policy=NOW if force else None)
     assert isinstance(outcome, Done), outcome
     return outcome.stats
 
@@ -63,14 +63,14 @@ def test_c9_nothing_to_do_leaves_the_record_alone() -> None:
     world = World()
     branch = world.branch({"a": "1"})
     before = branch.record()
-    outcome = world.area.compact()
+    outcome = world.repo.compact()
     assert isinstance(outcome, Skipped)
     assert outcome.to_dicts() == [
         {"outcome": "skipped", "reason": "nothing to compact: 0 entries are staged, and 0 tokens are sealed"}]
     assert branch.record() == before
     branch.put(b"a", b"2")
     compacted(world)
-    assert isinstance(world.area.compact(policy=NOW), Skipped)
+    assert isinstance(world.repo.compact(policy=NOW), Skipped)
 
 
 def test_c10_a_branch_that_was_emptied_has_an_empty_metarange() -> None:
@@ -116,7 +116,7 @@ def test_c14_at_most_one_compaction_starts_within_the_window() -> None:
     branch.put(b"c", b"3")
     before = branch.record()
     world.clock.advance(299)
-    outcome = world.area.compact()
+    outcome = world.repo.compact()
     assert isinstance(outcome, Skipped)
     assert f"{start:.3f}" in outcome.reason
     assert f"at {start + 300:.3f}" in outcome.reason
@@ -132,14 +132,14 @@ def test_c14_a_start_in_the_future_is_a_clock_gone_wrong(ahead_seconds: float, t
     world, _ = sigma()
     world.context.branches.update("main", lambda record: attrs.evolve(
         record, compaction_started_at=world.clock.now() + ahead_seconds))
-    assert isinstance(world.area.compact(), Skipped if throttled else Done)
+    assert isinstance(world.repo.compact(), Skipped if throttled else Done)
 
 
 def test_c14_a_window_of_zero_throttles_nothing() -> None:
     world, branch = sigma()
-    assert isinstance(world.area.compact(policy=NOW), Done)
+    assert isinstance(world.repo.compact(policy=NOW), Done)
     branch.put(b"d", b"4")
-    assert isinstance(world.area.compact(policy=NOW), Done)
+    assert isinstance(world.repo.compact(policy=NOW), Done)
     with pytest.raises(InvalidInput, match="window_seconds"):
         AlwaysPolicy(window_seconds=-1)
     with pytest.raises(InvalidInput, match="on_new_sealed"):
@@ -223,10 +223,10 @@ def test_c23_nobody_sees_whether_a_compaction_ran(steps: list[tuple[tuple[object
     for operation, compacts in steps:
         assert carry_out(plain, left, operation) == carry_out(other, right, operation)
         if compacts:
-            assert not isinstance(other.area.compact(policy=NOW), Failed)
+            assert not isinstance(other.repo.compact(policy=NOW), Failed)
         assert seen(left) == seen(right)
     assert type(left.commit("end")) is type(right.commit("end"))
     assert list(left.head().records()) == list(right.head().records())
-    metaranges = {area.at("main").metarange_id for area in (plain.area, other.area)}
+    metaranges = {repo.at("main").metarange_id for repo in (plain.repo, other.repo)}
     assert len(metaranges) <= 1  # equal content, equal id
     other.context.branches.read("main").record.audit()

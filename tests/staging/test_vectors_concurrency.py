@@ -57,19 +57,19 @@ class Pauses:
 
 
 class Process:
-    """One process: its own area over the stores that all share, which can be paused at its requests."""
+    """One process: its own repo over the stores that all share, which can be paused at its requests."""
 
     def __init__(self, store: KVStore, objects: MemoryObjects, clock: ManualClock, seed: int,
                  options: StagingOptions | None = None) -> None:
         self.pauses = Pauses()
         self.store = FaultyStore(store, self.pauses.choose)
-        self.area = Repository(self.store, CommittedRanges(objects, clock=clock), clock=clock, rng=Random(seed),
+        self.repo = Repository(self.store, CommittedRanges(objects, clock=clock), clock=clock, rng=Random(seed),
                                 options=options)
-        self.cleaner = TokenCleaner(self.area.context, grace_seconds=0)
+        self.cleaner = TokenCleaner(self.repo.context, grace_seconds=0)
 
     @property
     def main(self) -> Branch:
-        return self.area.branch("main")
+        return self.repo.branch("main")
 
 
 class Scene:
@@ -79,11 +79,11 @@ class Scene:
         self.clock = ManualClock(1_000_000.0)
         self.store, self.objects = MemoryStore(), MemoryObjects(clock=self.clock)
         self.one, self.two = (Process(self.store, self.objects, self.clock, seed, options) for seed in (1, 2))
-        self.one.area.create_branch("main").put(b"a", b"1")
+        self.one.repo.create_branch("main").put(b"a", b"1")
         self.one.main.commit("first")
 
     def compact_and_clean(self) -> None:
-        assert isinstance(self.two.area.compact(policy=NOW), Done)
+        assert isinstance(self.two.repo.compact(policy=NOW), Done)
         self.two.cleaner.run()
 
     def commit_and_clean(self) -> None:
@@ -149,7 +149,7 @@ def test_x3_a_writer_that_meets_one_rotation_after_another(rotations: int, ackno
 
     def rotate() -> None:
         scene.two.main.put(b"b", b"2")
-        scene.two.area.compact(policy=NOW)
+        scene.two.repo.compact(policy=NOW)
 
     for _ in range(rotations):
         scene.one.pauses.before(writes_to_token, rotate)
@@ -163,7 +163,7 @@ def test_x3_a_writer_that_meets_one_rotation_after_another(rotations: int, ackno
 
 def test_x3_a_branch_that_is_deleted_under_a_write() -> None:
     scene = Scene()
-    scene.one.pauses.before(writes_to_token, lambda: scene.two.area.delete_branch("main"))
+    scene.one.pauses.before(writes_to_token, lambda: scene.two.repo.delete_branch("main"))
     with pytest.raises(BranchNotFound):
         scene.one.main.put(b"k", b"1")
 
@@ -219,7 +219,7 @@ def test_x11_a_commit_during_the_rewrite_of_a_compaction() -> None:
     scene = Scene()
     scene.one.main.put(b"k", b"1")
     scene.one.pauses.before(nth(swaps_branch, 2), scene.commit_and_clean)
-    outcome = scene.one.area.compact(policy=NOW)
+    outcome = scene.one.repo.compact(policy=NOW)
     assert isinstance(outcome, LostRace)
     record = scene.one.main.record()
     assert record.compacted_metarange_id is None
@@ -234,7 +234,7 @@ def test_x12_and_x13_a_compaction_during_a_commit(at: int) -> None:
 
     def other() -> None:
         scene.two.main.put(b"m", b"2")
-        assert isinstance(scene.two.area.compact(policy=NOW), Done)
+        assert isinstance(scene.two.repo.compact(policy=NOW), Done)
 
     scene.one.pauses.before(nth(swaps_branch, at), other)
     assert isinstance(scene.one.main.commit("one"), Done)
@@ -249,8 +249,8 @@ def test_x15_two_compactors() -> None:
     scene.one.main.put(b"k", b"1")
     # Both have read the same record; the other one is faster with the seal.
     results: list[object] = []
-    scene.one.pauses.before(nth(swaps_branch, 1), lambda: results.append(scene.two.area.compact(policy=NOW)))
-    mine = scene.one.area.compact(policy=NOW)
+    scene.one.pauses.before(nth(swaps_branch, 1), lambda: results.append(scene.two.repo.compact(policy=NOW)))
+    mine = scene.one.repo.compact(policy=NOW)
     assert isinstance(results[0], Done)
     assert isinstance(mine, LostRace)
     assert mine.step == "seal"
@@ -261,16 +261,16 @@ def test_x15_two_compactors() -> None:
 
     def second() -> None:
         scene.two.main.put(b"n", b"3")
-        results.append(scene.two.area.compact(policy=NOW))
+        results.append(scene.two.repo.compact(policy=NOW))
 
     scene.one.pauses.before(nth(swaps_branch, 2), second)
-    assert isinstance(scene.one.area.compact(policy=NOW), LostRace)
+    assert isinstance(scene.one.repo.compact(policy=NOW), LostRace)
     assert isinstance(results[0], Done)
     assert results[0].stats.sealed_before == 2
     assert values(scene.one.main) == {b"a": b"1", b"k": b"1", b"m": b"2", b"n": b"3"}
     # The second starts after the first has ended: the window.
     scene.one.main.put(b"o", b"4")
-    throttled = scene.one.area.compact()
+    throttled = scene.one.repo.compact()
     assert isinstance(throttled, Skipped)
     assert "window_seconds" in throttled.reason
 
@@ -279,7 +279,7 @@ def test_x16_a_reset_during_the_rewrite_of_a_compaction() -> None:
     scene = Scene()
     scene.one.main.put(b"k", b"1")
     scene.one.pauses.before(nth(swaps_branch, 2), scene.two.main.reset)
-    assert isinstance(scene.one.area.compact(policy=NOW), LostRace)
+    assert isinstance(scene.one.repo.compact(policy=NOW), LostRace)
     assert not list(scene.one.main.differences())
     assert scene.one.main.record().compacted_metarange_id is None
 
@@ -304,7 +304,7 @@ def test_x17_a_reset_of_a_prefix_that_loses_destroys_nothing() -> None:
 
     def other() -> None:
         scene.two.main.put(b"k3", b"3")
-        scene.two.area.compact(policy=NOW)
+        scene.two.repo.compact(policy=NOW)
         seen.append(values(scene.two.main))
 
     scene.one.pauses.before(nth(swaps_branch, 1), other)
@@ -315,13 +315,13 @@ def test_x17_a_reset_of_a_prefix_that_loses_destroys_nothing() -> None:
 
 def test_x19_a_merge_during_the_rewrite_of_a_compaction() -> None:
     scene = Scene()
-    side = scene.one.area.create_branch("side", "main")
+    side = scene.one.repo.create_branch("side", "main")
     side.put(b"m", b"1")
     side.commit("side")
     # What is compacted comes to nothing, so that the merge may go on.
     scene.one.main.put(b"a", b"1")
     scene.one.pauses.before(nth(swaps_branch, 2), lambda: scene.two.main.merge("side", "merged"))
-    assert isinstance(scene.one.area.compact(policy=NOW), LostRace)
+    assert isinstance(scene.one.repo.compact(policy=NOW), LostRace)
     assert values(scene.one.main) == {b"a": b"1", b"m": b"1"}
 
 
@@ -335,26 +335,26 @@ def test_x20_a_hard_reset_during_the_rewrite_of_a_compaction() -> None:
 
     def move_head_alone() -> None:
         # The worst case: tokens and compaction stay as they are, only HEAD moves.
-        scene.two.area.context.branches.update("main", lambda record: attrs.evolve(record, commit_id=first))
+        scene.two.repo.context.branches.update("main", lambda record: attrs.evolve(record, commit_id=first))
 
     scene.one.pauses.before(nth(swaps_branch, 2), move_head_alone)
-    assert isinstance(scene.one.area.compact(policy=NOW), LostRace)
+    assert isinstance(scene.one.repo.compact(policy=NOW), LostRace)
     assert values(scene.one.main) == {b"a": b"1", b"k": b"1"}
 
 
 @pytest.mark.parametrize("recreate", [False, True])
 def test_x21_a_branch_deleted_during_the_rewrite_of_a_compaction(recreate: bool) -> None:
     scene = Scene()
-    scene.one.area.create_branch("other", "main")
+    scene.one.repo.create_branch("other", "main")
     scene.one.main.put(b"k", b"1")
 
     def other() -> None:
-        scene.two.area.delete_branch("main")
+        scene.two.repo.delete_branch("main")
         if recreate:
-            scene.two.area.create_branch("main", "other").put(b"z", b"9")
+            scene.two.repo.create_branch("main", "other").put(b"z", b"9")
 
     scene.one.pauses.before(nth(swaps_branch, 2), other)
-    assert isinstance(scene.one.area.compact(policy=NOW), LostRace)
+    assert isinstance(scene.one.repo.compact(policy=NOW), LostRace)
     if recreate:
         assert values(scene.one.main) == {b"a": b"1", b"z": b"9"}
     else:
@@ -366,8 +366,8 @@ def test_x23_fifty_commits_that_die_between_their_two_steps() -> None:
     scene = Scene()
     for number in range(50):
         scene.one.main.put(b"k%02d" % number, b"1")
-        scene.one.area.context.branches.update(
-            "main", lambda record: record.sealed_with(scene.one.area.context.tokens.issue("main")))
+        scene.one.repo.context.branches.update(
+            "main", lambda record: record.sealed_with(scene.one.repo.context.tokens.issue("main")))
     expected = {b"a": b"1", **{b"k%02d" % number: b"1" for number in range(50)}}
     assert len(scene.one.main.record().sealed_tokens) == 50
     assert values(scene.two.main) == expected
@@ -378,7 +378,7 @@ def test_x23_fifty_commits_that_die_between_their_two_steps() -> None:
 
 def test_x24_an_error_while_looking_for_changes_is_never_no_changes() -> None:
     scene = Scene()
-    side = scene.one.area.create_branch("side", "main")
+    side = scene.one.repo.create_branch("side", "main")
     side.put(b"m", b"1")
     side.commit("side")
     scene.one.main.put(b"k", b"1")

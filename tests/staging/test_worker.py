@@ -26,7 +26,7 @@ def sensed_world(sensor: CompactionSensor, observer: RecordingObserver | None = 
 
 
 def worker_of(sensor: CompactionSensor, world: World, **options: Any) -> CompactionWorker:
-    return CompactionWorker(sensor, [world.area], reclaim_seconds=None, clock=world.clock, **options)
+    return CompactionWorker(sensor, [world.repo], reclaim_seconds=None, clock=world.clock, **options)
 
 
 def test_n11_what_counts_as_a_delete() -> None:
@@ -133,7 +133,7 @@ def test_branches_that_are_gone_or_nobody_s_are_passed_over() -> None:
     record = side.record()
     sensor.events("elsewhere").tombstones_written("main", record, 1)
     side.delete(b"a")
-    world.area.delete_branch("side")
+    world.repo.delete_branch("side")
     worker = worker_of(sensor, world, observer=observer)
     (outcome,) = worker.run_pending()
     assert isinstance(outcome, Skipped)
@@ -156,7 +156,7 @@ def test_workers_share_the_single_flight_of_their_repository() -> None:
                 told.extend(second.run_pending())
 
     branch.delete(b"a")
-    world.area.compact(observer=Between())
+    world.repo.compact(observer=Between())
     busy = told[1]
     assert isinstance(busy, Skipped)
     assert busy.is_busy
@@ -168,7 +168,7 @@ def test_it_reclaims_at_the_start_and_on_the_timer() -> None:
     branch = world.branch({"a": "1"})
     branch.put(b"b", b"2")
     branch.commit("c")
-    worker = CompactionWorker(CompactionSensor(), [world.area], reclaim_seconds=60, clock=world.clock)
+    worker = CompactionWorker(CompactionSensor(), [world.repo], reclaim_seconds=60, clock=world.clock)
     (outcome,) = worker.run_pending()
     assert isinstance(outcome, Done)
     assert isinstance(outcome.stats, ReclaimReport)
@@ -194,7 +194,7 @@ def test_the_thread_does_the_same_and_begins_anew_after_its_end() -> None:
             if name == "staging_compaction_triggered":
                 done.release()
 
-    worker = CompactionWorker(sensor, [world.area], policy=NOW, clock=ManualClock(), observer=Told())
+    worker = CompactionWorker(sensor, [world.repo], policy=NOW, clock=ManualClock(), observer=Told())
     with worker:
         worker.start()
         branch.delete(b"a")
@@ -241,7 +241,7 @@ def test_a_process_that_starts_learns_what_earlier_ones_left() -> None:
 def test_what_makes_no_sense_is_refused() -> None:
     world = World()
     with pytest.raises(InvalidInput, match="two repositories"):
-        CompactionWorker(CompactionSensor(), [world.area, world.another_area()])
+        CompactionWorker(CompactionSensor(), [world.repo, world.another_repo()])
     with pytest.raises(InvalidInput, match="reclaim_seconds"):
         CompactionWorker(CompactionSensor(), [], reclaim_seconds=0)
 
@@ -257,11 +257,11 @@ def test_metrics_and_the_sensor_hear_the_same_events() -> None:
     assert observer.counters["staging_tombstones_written", labels] == 2
     assert observer.counters["staging_tombstones_listed", labels] == 2
     assert sensor.take() is not None
-    assert not isinstance(world.area.compact(), Failed)
+    assert not isinstance(world.repo.compact(), Failed)
     branch.get(b"c")
     sealed = [fields["value"] for name, fields in observer.events if name == "staging_sealed_tokens"]
     assert sealed == [1, 0]
-    world.area.delete_branch("main")
+    world.repo.delete_branch("main")
 
 
 def test_commits_are_counted_and_timed_by_how_they_ended() -> None:
@@ -272,14 +272,14 @@ def test_commits_are_counted_and_timed_by_how_they_ended() -> None:
         if operation.name == "set_if":
             world.clock.advance(0.25)
 
-    area = Repository(FaultyStore(world.store, slowly), world.committed, clock=world.clock, rng=random.Random(5),
+    repo = Repository(FaultyStore(world.store, slowly), world.committed, clock=world.clock, rng=random.Random(5),
                        observer=observer)
-    main = area.create_branch("main")
+    main = repo.create_branch("main")
     main.put(b"a", b"1")
     main.commit("one")  # two compare-and-sets
     main.commit("nothing")
     with pytest.raises(BranchNotFound):
-        area.branch("nowhere").commit("x")
+        repo.branch("nowhere").commit("x")
     told = {(name.removeprefix("staging_"), dict(labels)["outcome"]): value
             for (name, labels), value in [*observer.counters.items(), *observer.measured.items()]}
     assert told == {("commits", "committed"): 1, ("commit_seconds", "committed"): [0.5],

@@ -71,7 +71,7 @@ def sensed(names: tuple[str, ...] = ("main",), observer: Observer | None = None)
 
 
 def worker_of(sensor: CompactionSensor, world: World, **options: Any) -> CompactionWorker:
-    return CompactionWorker(sensor, [world.area], reclaim_seconds=None, **options)
+    return CompactionWorker(sensor, [world.repo], reclaim_seconds=None, **options)
 
 
 def test_the_thread_survives_a_policy_that_raises_and_tries_again() -> None:
@@ -85,7 +85,7 @@ def test_the_thread_survives_a_policy_that_raises_and_tries_again() -> None:
     assert "2 errors" in repr(worker)
     told = [fields for name, fields in observer.events if name == "staging_worker_failed"]
     assert [(fields["work"], "ZeroDivisionError" in fields["message"]) for fields in told] == [("main/main", True)] * 2
-    status = world.area.status()
+    status = world.repo.status()
     assert (status.failures, status.last_error) == (2, "ZeroDivisionError: a host's bug")
     with pytest.raises(Closed):
         worker.run_pending()
@@ -154,7 +154,7 @@ def test_a_branch_is_free_again_whatever_its_compaction_raised(error: type[BaseE
         with pytest.raises(error):
             worker.run_pending()
     assert isinstance(worker.last_error, error)
-    assert not world.area.status().is_busy
+    assert not world.repo.status().is_busy
     world.clock.advance(10_000)
     (outcome,) = worker.run_pending()
     assert isinstance(outcome, Done)
@@ -164,11 +164,11 @@ def test_a_branch_is_free_again_whatever_its_compaction_raised(error: type[BaseE
 @pytest.mark.parametrize("error", [ZeroDivisionError, InvalidInput])
 def test_an_executor_that_raises_is_a_failure(error: type[Exception]) -> None:
     world, _ = sensed()
-    outcome = world.area.compact(executor=HostExecutor(Raises(1, error)))
+    outcome = world.repo.compact(executor=HostExecutor(Raises(1, error)))
     assert isinstance(outcome, Failed)
     assert isinstance(outcome.error, TaskFailed if error is ZeroDivisionError else InvalidInput)
     assert "a host's bug" in str(outcome.error)
-    assert isinstance(world.area.compact(policy=NOW), Done)
+    assert isinstance(world.repo.compact(policy=NOW), Done)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -192,7 +192,7 @@ def test_a_reclaim_that_fails_is_tried_again() -> None:
         return KVFault.FAIL if failing[0] and operation.name == "scan" else None
 
     world = World(FaultyStore(MemoryStore(), choose))
-    worker = CompactionWorker(CompactionSensor(), [world.area], reclaim_seconds=60, clock=world.clock)
+    worker = CompactionWorker(CompactionSensor(), [world.repo], reclaim_seconds=60, clock=world.clock)
     (outcome,) = worker.run_pending()
     assert isinstance(outcome, Failed)
     failing[0] = False
@@ -216,19 +216,19 @@ def test_observers_and_listeners_that_raise_break_neither_reads_nor_writes_nor_c
         branch_deleted = record_seen
 
     world = World(events=BadEvents(), observer=BadObserver(), options=StagingOptions(grace_seconds=0))
-    branch = world.area.create_branch("main")
+    branch = world.repo.create_branch("main")
     branch.put_many({b"a": b"1", b"b": b"2"})
     branch.commit("c")
     branch.delete(b"a")
     assert branch.list().keys == (b"b",)
-    assert isinstance(world.area.compact(), Done)
+    assert isinstance(world.repo.compact(), Done)
     branch.reset()
     assert branch.get(b"a").data == b"1"
-    assert isinstance(world.area.reclaim(), Done)
-    status = world.area.status()
+    assert isinstance(world.repo.reclaim(), Done)
+    status = world.repo.status()
     assert status.failures > 0
     assert status.last_error.startswith("ZeroDivisionError")
-    world.area.delete_branch("main")
+    world.repo.delete_branch("main")
 
 
 def test_a_sense_policy_that_raises_breaks_no_write_and_may_ask_the_sensor() -> None:
@@ -242,7 +242,7 @@ def test_a_sense_policy_that_raises_breaks_no_write_and_may_ask_the_sensor() -> 
     sensor = CompactionSensor(Sense())
     world = World(events=sensor.events("main"))
     world.branch({"a": "1", "b": "2"}).delete(b"a")
-    assert world.area.branch("main").list().keys == (b"b",)
+    assert world.repo.branch("main").list().keys == (b"b",)
     assert isinstance(sensor.last_error, ZeroDivisionError)
     assert sensor.failures >= 1
     assert sensor.pressure("main", "main").deletes == 1
@@ -274,8 +274,8 @@ def test_closing_cancels_what_runs_and_waits_for_it() -> None:
     assert isinstance(worker.stop(), Done)
     assert over == ["cancelled"]
     assert isinstance(worker.stop(), Done)
-    assert world.area.branch("main").list().keys == (b"b",)
-    assert isinstance(world.area.compact(policy=NOW), Done)
+    assert world.repo.branch("main").list().keys == (b"b",)
+    assert isinstance(world.repo.compact(policy=NOW), Done)
 
 
 @pytest.mark.parametrize("what", ["worker", "repository"])
@@ -288,7 +288,7 @@ def test_closing_from_within_is_busy(what: str, who: str, threads: bool) -> None
         if not worker:
             return
         try:
-            worker[0].stop() if what == "worker" else world.area.close()
+            worker[0].stop() if what == "worker" else world.repo.close()
             told.append(None)
         except Busy as busy:
             told.append(busy)
@@ -317,7 +317,7 @@ def test_closing_from_within_is_busy(what: str, who: str, threads: bool) -> None
     assert all(isinstance(each, Busy) for each in told), told
     assert told or who == "observer"
     made.stop()
-    world.area.close()
+    world.repo.close()
 
 
 def test_a_worker_that_is_at_work_elsewhere_gives_nothing_and_loses_no_trigger() -> None:
@@ -338,16 +338,16 @@ from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects
 from compactlib.staging import CommittedRanges, CompactionSensor, CompactionWorker, Repository
 assert False, "asserts are off"
-area = Repository(MemoryStore(), CommittedRanges(MemoryObjects()))
-main = area.create_branch("main")
-area.audit()
-area.context.tokens.mark_dropped([main.record().staging_token], "main")
+repo = Repository(MemoryStore(), CommittedRanges(MemoryObjects()))
+main = repo.create_branch("main")
+repo.audit()
+repo.context.tokens.mark_dropped([main.record().staging_token], "main")
 sensor = CompactionSensor(buffer=1)
 sensor._triggers.extend([None] * 3)
-worker = CompactionWorker(sensor, [area], clock=ManualClock())
+worker = CompactionWorker(sensor, [repo], clock=ManualClock())
 worker._service._agenda["reclaim main"].retry_at = float("inf")
 worker._service._agenda["reclaim main"].failures = 1
-for audit in (area.audit, sensor.audit, worker.audit):
+for audit in (repo.audit, sensor.audit, worker.audit):
     try:
         audit()
     except AuditFailed as error:

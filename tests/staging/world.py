@@ -70,11 +70,11 @@ class World:
         self.store = FaultyStore(type(self).make_store() if store is None else store)
         self.objects = MemoryObjects(clock=self.clock) if objects is None else objects
         self.committed = CommittedRanges(self.objects, rule=rule, clock=self.clock)
-        self.area = Repository(self.store, self.committed, clock=self.clock, rng=random.Random(seed),
+        self.repo = Repository(self.store, self.committed, clock=self.clock, rng=random.Random(seed),
                                events=events, options=options, observer=observer)
-        self.context = self.area.context
+        self.context = self.repo.context
 
-    def another_area(self, options: StagingOptions | None = None) -> Repository:
+    def another_repo(self, options: StagingOptions | None = None) -> Repository:
         """What another process has over the same stores."""
         return Repository(self.store, self.committed, clock=self.clock, rng=random.Random(99), options=options)
 
@@ -99,11 +99,11 @@ class World:
             commit_id=None if head is None else self.make_commit(head), staging_token=issued[0],
             sealed_tokens=tuple(issued[1:]),
             compacted_metarange_id=None if compacted is None else self.metarange(compacted)))
-        return self.area.branch(name)
+        return self.repo.branch(name)
 
     def compact(self, branch: str = "main") -> None:
         self.clock.advance(301)
-        self.area.compact(branch=branch)
+        self.repo.compact(branch=branch)
 
     def token_reads(self) -> int:
         """How many single entries of tokens were asked for since the last call."""
