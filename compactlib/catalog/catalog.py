@@ -8,6 +8,7 @@ from typing import TypeAlias, TypeVar
 
 import attrs
 
+from compactlib.arguments import refuses_misfits
 from compactlib.catalog.descriptors import Descriptor, Index, Schema, Table, Zone
 from compactlib.catalog.errors import ObjectNotFound
 from compactlib.catalog.persistent_map import PersistentMap
@@ -100,6 +101,7 @@ class Catalog:
         home = self.find_schema(schema)
         return None if home is None else self.names.get(f"relation {home.id} {name}")
 
+    @refuses_misfits
     def table(self, table_id: int) -> Table:
         """The table of this id.
 
@@ -111,6 +113,7 @@ class Catalog:
             raise ObjectNotFound(kind="table", key=str(table_id), version=self.version)
         return found
 
+    @refuses_misfits
     def zone_of(self, table: Table) -> Zone:
         """The zone that spreads this table.
 
@@ -122,6 +125,7 @@ class Catalog:
             raise ObjectNotFound(kind="zone", key=str(table.zone_id), version=self.version)
         return found
 
+    @refuses_misfits
     def index(self, index_id: int) -> Index:
         """The index of this id.
 
@@ -135,6 +139,7 @@ class Catalog:
 
     # --- the next version ---------------------------------------------------------------------------------------
 
+    @refuses_misfits
     def apply(self, changes: Sequence[Change], *, version: int, commit: Timestamp, activation: Timestamp,
               next_id: int) -> Catalog:
         """The catalog after these changes; the same on every node and at every replay. O(changes log n)."""

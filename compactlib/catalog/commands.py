@@ -15,6 +15,7 @@ from typing import Protocol
 
 import attrs
 
+from compactlib.arguments import refuses_misfits
 from compactlib.catalog.catalog import Catalog, Change, DropObject, PutObject, SetDefaultZone
 from compactlib.catalog.descriptors import Schema, Zone
 from compactlib.catalog.errors import CommandRefused
@@ -57,6 +58,7 @@ class PlannedUpdate:
     next_id: int
 
 
+@refuses_misfits
 def plan_update(catalog: Catalog, commands: Sequence[Command]) -> PlannedUpdate:
     """Check a batch, each command against the catalog that those before it leave. Changes nothing.
 

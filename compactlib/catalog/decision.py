@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from compactlib.arguments import require_method
 from compactlib.catalog.catalog import Catalog
 from compactlib.catalog.errors import DuplicateReport, EmptyTopology, TimeBeforeHistory
 from compactlib.catalog.history import HistoryView
@@ -78,6 +79,7 @@ def bound_of(given: CatalogView) -> Timestamp | None:
 
 def _checked(given: CatalogView) -> Mapping[str, NodeReport]:
     """The reports by node name."""
+    require_method("given", given, "to_dicts")
     if not given.topology.nodes:
         raise EmptyTopology("a decision needs at least one node in the topology; wait until it is known")
     reports: dict[str, NodeReport] = {}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
 from compactlib.catalog.timestamp import Timestamp
+from compactlib.errors import InvalidInput
+
+KindT = TypeVar("KindT", bound=StrEnum)
 
 ColumnDefault: TypeAlias = str | int | float | bool | None
 """A column's default value; `None` for none."""
@@ -102,6 +105,21 @@ class Zone:
                 self.strong_consistency)
 
 
+def _column_type(value: str) -> ColumnType:
+    return _one_of(ColumnType, value)
+
+
+def _index_status(value: str) -> IndexStatus:
+    return _one_of(IndexStatus, value)
+
+
+def _one_of(kind: type[KindT], value: Any) -> KindT:
+    try:
+        return kind(value)
+    except ValueError:
+        raise InvalidInput(f"{value!r:.100} is no {kind.__name__}; give one of {', '.join(kind)}") from None
+
+
 @attrs.frozen(kw_only=True)
 class Column:
     """One column of a table.
@@ -117,7 +135,7 @@ class Column:
     """
 
     name: str
-    type: ColumnType = attrs.field(converter=ColumnType)
+    type: ColumnType = attrs.field(converter=_column_type)
     nullable: bool = True
     default: ColumnDefault = None
     length: int = 0
@@ -178,7 +196,7 @@ class Index:
     columns: tuple[str, ...]
     unique: bool = False
     is_sorted: bool = True
-    status: IndexStatus = attrs.field(default=IndexStatus.REGISTERED, converter=IndexStatus)
+    status: IndexStatus = attrs.field(default=IndexStatus.REGISTERED, converter=_index_status)
     created_at: Timestamp = 0
     updated_at: Timestamp = 0
 

@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import final
 
+from compactlib.arguments import refuses_misfits
 from compactlib.catalog.catalog import EMPTY, Catalog
 from compactlib.catalog.errors import ActivationNotAscending, CatalogVersionNotFound, TimeBeforeHistory
 from compactlib.catalog.timestamp import Timestamp
@@ -30,6 +31,7 @@ class HistoryView:
 
     __slots__ = ("_activations", "_catalogs", "_end", "_versions")
 
+    @refuses_misfits
     def __init__(self, catalogs: Iterable[Catalog] = (EMPTY,)) -> None:
         self._catalogs: list[Catalog] = []
         self._versions: list[int] = []
@@ -107,6 +109,7 @@ class HistoryView:
         except TypeError:
             raise InvalidInput(f"{wanted!r} is no version; give a whole number") from None
 
+    @refuses_misfits
     def below(self, version: int) -> int | None:
         """The highest retained version strictly below this one; `None` if there is none."""
         at = bisect_left(self._versions, version, 0, self._end)
@@ -118,6 +121,7 @@ class HistoryView:
     def __iter__(self) -> Iterator[Catalog]:
         return (self._catalogs[at] for at in range(self._end))
 
+    @refuses_misfits
     def between(self, first: Timestamp, last: Timestamp) -> list[Catalog]:
         """The catalogs in force at some moment from `first` to `last`, both inclusive; at least one.
 
@@ -131,6 +135,7 @@ class HistoryView:
 
     # --- the next view ------------------------------------------------------------------------------------------
 
+    @refuses_misfits
     def with_catalog(self, catalog: Catalog) -> HistoryView:
         """A view with one version more, or with a version that it has replaced.
 

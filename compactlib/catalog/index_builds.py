@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from compactlib.arguments import refuses_misfits
 from compactlib.catalog.history import HistoryView
 from compactlib.catalog.model import Culprit, Factor, Floor, Need
 from compactlib.catalog.timestamp import Timestamp
@@ -21,6 +22,7 @@ class IndexBuilds:
         self._lock = threading.Lock()
         self._builds: dict[int, tuple[Timestamp, int]] = {}
 
+    @refuses_misfits
     def begin(self, index_id: int, version: int, view: HistoryView) -> None:
         """A build of this index begins and reads this catalog version until `end`.
 

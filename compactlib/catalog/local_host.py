@@ -6,8 +6,8 @@ What is left to a database: where zones are assigned, and how a time is replicat
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from compactlib.arguments import refuses_misfits
 from compactlib.catalog.messages import ZoneResult
 from compactlib.catalog.model import Assignments, NodeReport, Topology
 from compactlib.catalog.needs import LocalNeeds
@@ -15,11 +15,9 @@ from compactlib.catalog.plan import CatalogPlan, CutReport
 from compactlib.catalog.service import CatalogService
 from compactlib.catalog.timestamp import Timestamp
 from compactlib.catalog.watermark import LowWatermark
+from compactlib.contract import CommitFence
 from compactlib.kv import Condition
 from compactlib.outcome import Done, Failed, Skipped
-
-if TYPE_CHECKING:
-    from compactlib.contract import CommitFence
 
 MembershipLookup = Callable[[], Topology]
 """Gives the membership from where it is decided, with its epoch; may raise any `CompactlibError`."""
@@ -50,6 +48,7 @@ class LocalHost:
         fence: entered around each cut.
     """
 
+    @refuses_misfits
     def __init__(self, service: CatalogService, needs: LocalNeeds, *, watermark: LowWatermark,
                  membership: MembershipLookup, assignments: AssignmentLookup, publish: ZonePublisher,
                  guards: Guards = tuple, fence: CommitFence | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
+from compactlib.arguments import refuses_misfits
 from compactlib.catalog import keys
 from compactlib.catalog.catalog import Catalog
 from compactlib.catalog.errors import RecordDamaged, RecordMissing
@@ -82,6 +83,7 @@ class LogReader:
             raise RecordMissing(key=keys.update_key(expected).decode(), version=expected,
                                 expected=f"versions {first} to {last} without a gap")
 
+    @refuses_misfits
     def snapshot(self, version: int) -> Catalog:
         """The snapshot with which the log begins.
 
@@ -120,6 +122,7 @@ class LogReader:
                                 found=f"{len(joined)} bytes with CRC {crc32(joined):#010x}")
         return joined
 
+    @refuses_misfits
     def updates_above(self, version: int) -> int | None:
         """The lowest version above this one that has a record; `None` if there is none. For recovery and audits."""
         found = next(iter(self._updates_from(version + 1)), None)

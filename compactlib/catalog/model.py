@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from compactlib.arguments import require_type
 from compactlib.catalog.partitions import HostedPartitions, mask_of, partitions_of
 from compactlib.catalog.timestamp import Timestamp, checked_timestamp
 from compactlib.errors import InvalidInput
@@ -65,13 +66,16 @@ class Topology:
         epoch: grows with every change of the membership; re-checked when the snapshot is written.
 
     Raises:
-        InvalidInput: two nodes have one name.
+        InvalidInput: two nodes have one name, or one is no `NodeId`.
     """
 
     nodes: frozenset[NodeId]
     epoch: int = 0
 
     def __attrs_post_init__(self) -> None:
+        require_type("nodes", self.nodes, frozenset, "a frozenset of NodeId")
+        for node in self.nodes:
+            require_type("a node of the topology", node, NodeId, "a NodeId")
         names = sorted(node.name for node in self.nodes)
         twice = [name for name, after in pairwise(names) if name == after]
         if twice:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from compactlib.arguments import refuses_misfits
 from compactlib.catalog.history import HistoryView
 from compactlib.catalog.model import Factor, Floor, Need, NodeId, NodeReport, Unavailable
 from compactlib.catalog.partitions import HostedPartitions
@@ -53,6 +54,7 @@ class LocalNeeds:
         sources: everything else: low watermark, rebalance, index builds, pins, the host's own.
     """
 
+    @refuses_misfits
     def __init__(self, node: NodeId, view: Callable[[], HistoryView], *, transactions: TransactionSource,
                  partitions: PartitionSource | None = None, sources: Sequence[NeedSource] = ()) -> None:
         self.node = node

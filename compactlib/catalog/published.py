@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
+from compactlib.arguments import refuses_misfits
 from compactlib.catalog import keys
 from compactlib.catalog.arguments import printed, whole
 from compactlib.catalog.errors import StaleIncarnation
@@ -157,6 +158,7 @@ class PublishedTimes:
         life, time = unseal_fields(key, found.value, RecordType.PUBLISHED, "incarnation", "time")
         return checked_timestamp(time) if life == incarnation else 0
 
+    @refuses_misfits
     def remove(self, table: int, partition: int, incarnation: int) -> None:
         """The partition is gone from this node; one that is not registered in this life is no error.
 
@@ -187,6 +189,7 @@ class PublishedTimes:
             if index > max(known.flushed_index, known.applied[0]):
                 known.applied = index, max(known.applied[1], time)
 
+    @refuses_misfits
     def begin_flush(self, table: int, partition: int, incarnation: int) -> FlushTicket:
         """Call before a flush begins: the ticket holds what was applied until now, and the flush will cover.
 
@@ -197,6 +200,7 @@ class PublishedTimes:
             index, time = self._known(table, partition, incarnation).applied
         return FlushTicket(table, partition, incarnation, index, time)
 
+    @refuses_misfits
     def flushed(self, tickets: Iterable[FlushTicket]) -> int:
         """Call after a flush has succeeded, and never after one that failed; returns how many times rose.
 
@@ -292,6 +296,7 @@ class PublishedTimes:
 
     # --- looking ------------------------------------------------------------------------------------------------
 
+    @refuses_misfits
     def published(self, table: int, partition: int) -> Timestamp | None:
         """The partition's published time; `None` if it is not registered."""
         with self._lock:

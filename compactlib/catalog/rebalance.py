@@ -15,6 +15,7 @@ from typing import Protocol
 
 import attrs
 
+from compactlib.arguments import refuses_misfits
 from compactlib.catalog.history import HistoryView
 from compactlib.catalog.model import Culprit, Factor, Floor, Need
 from compactlib.catalog.timestamp import HIGHEST, Timestamp
@@ -71,6 +72,7 @@ class _ChangePoints:
         return safe if self.deleted is None else self.deleted - 1
 
 
+@refuses_misfits
 def rebalance_minimum(view: HistoryView, placement: Placement) -> tuple[Timestamp, int | None]:
     """The lowest time that a rebalance may still need, and the zone that needs it; `safe` and `None` if none does.
 
@@ -148,14 +150,17 @@ class PlacementTracker:
         self._lock = threading.Lock()
         self._zones: dict[int, ZoneProgress] = {}
 
+    @refuses_misfits
     def started(self, zone: int, change: Timestamp) -> None:
         """The rebalance for this change was started for all partitions of the zone."""
         self._edit(zone, lambda known: attrs.evolve(known, trigger=max(known.trigger or 0, change)))
 
+    @refuses_misfits
     def moving(self, zone: int, partition: int, change: Timestamp) -> None:
         """A partition has begun to move to the assignments of this change."""
         self._edit(zone, lambda known: attrs.evolve(known, pending={**known.pending, partition: change}))
 
+    @refuses_misfits
     def settled(self, zone: int, partition: int, change: Timestamp) -> None:
         """A partition has the assignments of this change."""
         def edit(known: ZoneProgress) -> ZoneProgress:

@@ -6,6 +6,7 @@ cut, and none above. Anything else is an error that names the key; a shorter his
 
 from __future__ import annotations
 
+from compactlib.arguments import refuses_misfits
 from compactlib.catalog.catalog import EMPTY, Catalog
 from compactlib.catalog.errors import ObjectNotFound, RecordDamaged, RecordMissing
 from compactlib.catalog.history import HistoryView
@@ -18,6 +19,7 @@ from compactlib.errors import Busy
 _MAX_LOOKS = 100
 
 
+@refuses_misfits
 def recover_history(log: LogReader) -> HistoryView:
     """The history that the log holds; version 0 alone if the log is empty. O(retained versions), in pages.
 

@@ -6,6 +6,7 @@ the invariant in notes/catalog.md section 5 that it keeps.
 
 from __future__ import annotations
 
+from compactlib.arguments import refuses_misfits
 from compactlib.catalog.catalog import Catalog
 from compactlib.catalog.errors import TimeBeforeHistory, UnsafeCompaction
 from compactlib.catalog.history import HistoryView
@@ -13,6 +14,7 @@ from compactlib.catalog.model import Factor, Unavailable
 from compactlib.catalog.view import CatalogView
 
 
+@refuses_misfits
 def check_target(given: CatalogView, target: int) -> None:
     """Check that cutting history to `target` takes nothing from anybody who reported, and that all who must have did.
 

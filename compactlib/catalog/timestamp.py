@@ -17,6 +17,7 @@ import math
 import threading
 from typing import TypeAlias
 
+from compactlib.arguments import refuses_misfits
 from compactlib.catalog.errors import ClockSkewExceeded
 from compactlib.clock import Clock
 from compactlib.errors import InvalidInput
@@ -140,6 +141,7 @@ class HybridClock:
         InvalidInput: the skew is negative or not finite.
     """
 
+    @refuses_misfits
     def __init__(self, clock: Clock, *, max_skew_seconds: float = 0.5, observer: Observer | None = None) -> None:
         self.max_skew_ms: int = milliseconds(max_skew_seconds, name="max_skew_seconds")
         self._observer = observer
@@ -154,6 +156,7 @@ class HybridClock:
         """The physical clock, held against the monotonic one."""
         return self._steady
 
+    @refuses_misfits
     def known(self, time: Timestamp) -> None:
         """Tell the clock of a time that a store was seen at in an earlier life; the first call counts.
 
@@ -200,6 +203,7 @@ class HybridClock:
             self._last = max(self._last + 1, time)
             return self._last
 
+    @refuses_misfits
     def ahead_ms(self, time: Timestamp) -> int:
         """By how many milliseconds a timestamp runs ahead of the physical clock; negative if it lies behind."""
         return physical_ms(time) - int(self._steady.steady() * 1000)

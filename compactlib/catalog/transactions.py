@@ -20,7 +20,7 @@ from compactlib.catalog.errors import CatalogVersionNotFound
 from compactlib.catalog.history import HistoryView
 from compactlib.catalog.model import Culprit, Factor, Floor, Need
 from compactlib.catalog.timestamp import HybridClock, Timestamp
-from compactlib.errors import AuditFailed
+from compactlib.errors import AuditFailed, InvalidInput
 
 
 class Transaction:
@@ -74,9 +74,16 @@ class ActiveTransactions:
         return Transaction(began, catalog.version, counter)
 
     def end(self, transaction: Transaction) -> None:
-        """End it; ending it again does nothing. O(1)."""
+        """End it; ending it again does nothing. O(1).
+
+        Raises:
+            InvalidInput: it is no `Transaction`.
+        """
         with self._lock:
-            counter = transaction._counter
+            try:
+                counter = transaction._counter
+            except AttributeError:
+                raise InvalidInput(f"{transaction!r:.100} is no transaction; give what begin() returned") from None
             if counter is None:
                 return
             transaction._counter = None

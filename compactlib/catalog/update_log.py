@@ -10,10 +10,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import attrs
 
+from compactlib.arguments import refuses_misfits
 from compactlib.catalog import keys
 from compactlib.catalog.arguments import whole
 from compactlib.catalog.catalog import Catalog
@@ -40,12 +41,10 @@ from compactlib.catalog.records import (
 )
 from compactlib.checksum import crc32
 from compactlib.clock import Clock, SystemClock
+from compactlib.contract import CommitFence
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import EXISTS, Condition, Delete, KVStore, OutcomeUnknown, Predicate, PredicateFailed, Put
 from compactlib.runtime import look_until_seen
-
-if TYPE_CHECKING:
-    from compactlib.contract import CommitFence
 
 SeenT = TypeVar("SeenT")
 
@@ -100,6 +99,7 @@ class UpdateLog(LogReader):
         InvalidInput: a limit is less than 1 kB, or the store cannot change several keys at once.
     """
 
+    @refuses_misfits
     def __init__(self, store: KVStore, partition: bytes = b"catalog", *, chunk_bytes: int = DEFAULT_CHUNK_BYTES,
                  max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES, rng: random.Random | None = None,
                  clock: Clock | None = None) -> None:
@@ -145,6 +145,7 @@ class UpdateLog(LogReader):
 
     # --- appending ----------------------------------------------------------------------------------------------
 
+    @refuses_misfits
     def append(self, update: Update) -> Appended | LostRace:
         """Append a version if the log ends with the one before it; the first may have any number. One read, one write.
 
@@ -219,6 +220,7 @@ class UpdateLog(LogReader):
 
     # --- snapshots ----------------------------------------------------------------------------------------------
 
+    @refuses_misfits
     def save_snapshot(self, catalog: Catalog, *, term: int | None = None, conditions: Sequence[Condition] = (),
                       fence: CommitFence | None = None,
                       pace: Callable[[int], object] | None = None) -> SnapshotSaved | AlreadyCompacted:
@@ -303,6 +305,7 @@ class UpdateLog(LogReader):
             self.store.set(self.partition, chunk, piece)
         return record, tuple(pieces), sum(len(chunk) + len(piece) for chunk, piece in pieces.items())
 
+    @refuses_misfits
     def snapshot_bytes(self, catalog: Catalog) -> tuple[int, bool]:
         """How many bytes a snapshot of this version takes in the store, with its keys; and whether that is exact.
 

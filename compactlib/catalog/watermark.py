@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 
+from compactlib.arguments import refuses_misfits
 from compactlib.catalog import keys
 from compactlib.catalog.arguments import printed, whole
 from compactlib.catalog.errors import BelowLowWatermark
@@ -184,6 +185,7 @@ class LowWatermark:
                 raise InvalidInput(f"reader {reader!r} holds a lock already; give each reader a name of its own")
             self._readers[reader] = time
 
+    @refuses_misfits
     def unlock(self, reader: Hashable) -> None:
         """End a reader; one that holds no lock is no error. The last one below a pending value puts it in force."""
         self._no_longer_blocks(reader)

@@ -1,0 +1,76 @@
+"""Whatever is given for whichever argument of whatever stands in the package's face: what cannot be is named."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+import pytest
+
+import compactlib.catalog as face
+from compactlib.catalog import (
+    ActiveTransactions,
+    HostedPartitions,
+    IndexBuilds,
+    LocalNeeds,
+    LogFollower,
+    LowWatermark,
+    NodeId,
+    PlacementTracker,
+    PublishedTimes,
+)
+from compactlib.errors import CompactlibError
+from tests.catalog.cases import given, history
+from tests.catalog.services import grown, service_in
+
+STRANGE: Sequence[Any] = (42, -1, "text", 2.5, None, b"bytes", object(), [object()], {"a": 1}, lambda: None)
+WAITS = {"start", "stop", "wait_ready", "wait_until"}
+"""Methods that return when something has happened."""
+
+
+def objects() -> Mapping[str, Any]:
+    service = grown(service_in(delay_seconds=0), 3)
+    store = service.log.store
+    transactions = ActiveTransactions(lambda: service.history, service.clock)
+    return {
+        "service": service, "log": service.log, "clock": service.clock, "pins": service.pins,
+        "history": service.history, "catalog": service.catalog(2), "transactions": transactions,
+        "watermark": LowWatermark(store, "A", service.clock), "published": PublishedTimes(store, "A"),
+        "builds": IndexBuilds(), "needs": LocalNeeds(NodeId("A"), lambda: service.history, transactions=transactions),
+        "follower": LogFollower(service), "hosted": HostedPartitions.of({1: [2]}), "view": given(history()),
+        "tracker": PlacementTracker(lambda: 1), "plan": service.plan(), "status": service.status(),
+    }
+
+
+def arguments_of(call: Callable[..., Any]) -> Sequence[str]:
+    """The names of the arguments of which a call has some of a fixed number."""
+    return [each.name for each in inspect.signature(call).parameters.values()
+            if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+
+
+def calls() -> Iterator[str]:
+    for name, value in objects().items():
+        for method in dir(value):
+            call = getattr(value, method, None)
+            if not method.startswith("_") and method not in WAITS and inspect.isroutine(call) and arguments_of(call):
+                yield f"{name}.{method}"
+    for name in face.__all__:
+        made = getattr(face, name)
+        if inspect.isfunction(made) or (inspect.isclass(made) and not issubclass(made, Enum | int)
+                                        and not getattr(made, "_is_protocol", False)):
+            yield name
+
+
+@pytest.mark.parametrize("name", sorted(calls()))
+def test_what_cannot_be_is_named(name: str) -> None:
+    owner, _, method = name.partition(".")
+    call = getattr(objects()[owner], method) if method else getattr(face, name)
+    for strange in STRANGE:
+        try:
+            call(**dict.fromkeys(arguments_of(call), strange))
+        except CompactlibError as error:
+            assert str(error), f"{name}({strange!r})"
+        except Exception as error:
+            raise AssertionError(f"{name}({strange!r}) raised {error!r}; it has to be a CompactlibError") from error
