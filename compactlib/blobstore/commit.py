@@ -39,7 +39,7 @@ def check_names_are_free(folder: StrPath, targets: Iterable[SegmentName]) -> Non
         path = os.path.join(folder, target.log_file)
         if os.path.isdir(path) and not os.path.islink(path):
             raise Conflict(f"{path} is a folder, and a new segment of the compaction gets this name; see what it is, "
-                           f"move it away, and resume the compaction")
+                           f"move it away, and compact again")
 
 
 def place_targets(files: Files, folder: StrPath, cycle: Cycle) -> None:

@@ -274,7 +274,7 @@ class CompactionLog(Printed):
         """
         if self.phase not in (Phase.PREPARE, Phase.COPY):
             raise CompactionOutOfOrder(f"compaction {self.number} is in phase {self.phase.value} and cannot be dropped "
-                                       f"any more; resume it", phase=self.phase.value)
+                                       f"any more; finish it with resume()", phase=self.phase.value)
         cycles = self.cycles[:-1] if self.phase is Phase.COPY else self.cycles
         return attrs.evolve(self, cycles=cycles, dropped=True)
 

@@ -135,7 +135,7 @@ class CompactionWork:
         A segment with a record that cannot be beside another one is left out, as one with a damaged record is.
 
         Raises:
-            PlanDoesNotFit: victims are gone, because the log has lost steps; drop the compaction.
+            PlanDoesNotFit: victims are gone, because the log has lost steps; give the compaction up.
             BudgetSpent: the budget ended while the cycle was decided; call again.
             StorageError: the disk refused; call again.
         """
@@ -229,7 +229,7 @@ class CompactionWork:
         unknown = set(base.remaining).difference(info.name for info in snapshot.segments)
         if unknown:
             raise PlanDoesNotFit(f"segment {min(unknown)} of compaction {base.number} of store {self._store.name} is "
-                                 f"not in the log any more; drop the compaction and make a new plan")
+                                 f"not in the log any more; give it up with drop_compaction(), and plan anew")
         plan = plan_cycle(
             snapshot, base.remaining, base.copied_before, self._rules(now_ms), swap_segments=base.swap_segments,
             segment_bytes=self._store.segment_bytes, header_bytes=SEGMENT_HEADER_BYTES,
@@ -287,7 +287,7 @@ class CompactionWork:
         target = next((each for each in self._planned().targets if self._task_name(each.name) == result.task), None)
         if target is None or (file.size_bytes, file.entries) != (target.end, target.records):
             raise Conflict(f"{file.path} holds {file.entries} records up to {file.size_bytes}, which is not what this "
-                           f"compaction asked for; resume it, which decides anew")
+                           f"compaction asked for; compact again, which decides anew")
         # The index first: if the budget ends in between, what was copied is still there to go on with.
         starts = tuple(self._write_index_files(target, self._breather(budget)))
         self._files.rename(file.path, os.path.join(self._folder, private_name(target.name)))
@@ -354,7 +354,7 @@ class CompactionWork:
         self._restarts += 1
         if self._restarts > _MAX_RESTARTS:
             raise Conflict(f"blobs of {self._store.name} came back to life while they were being dropped, "
-                           f"{_MAX_RESTARTS} times in a row; resume the compaction later")
+                           f"{_MAX_RESTARTS} times in a row; compact again later")
         self.log = self.log.restart_copy()
         self._write_log()
 

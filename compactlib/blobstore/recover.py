@@ -46,7 +46,7 @@ class CompactionRecovery:
     """What was found and done.
 
     Attributes:
-        log: the compaction that is still in progress and can be resumed or dropped, or `None`.
+        log: the compaction that is still in progress, which the next one finishes, or `None`.
         finished: segments that took the place of others, because the commit had happened.
         removed: names that were removed.
         damage: the compaction log could not be read and was set aside, or its last step could not; everything else

@@ -7,12 +7,14 @@ store is opened. One that stopped with an error stays in progress: it is resumed
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from compactlib.blobstore.commit import bytes_of, remove_names
 from compactlib.blobstore.compaction_file import (
+    LOG_NAME,
     CompactionFile,
     close_log,
     next_number,
@@ -32,7 +34,7 @@ from compactlib.blobstore.recover import leftovers
 from compactlib.blobstore.sense import Sensor
 from compactlib.blobstore.validity import nobody
 from compactlib.budget import Budget
-from compactlib.errors import AuditFailed, CompactlibError, InvalidInput
+from compactlib.errors import AuditFailed, CompactlibError, InvalidInput, StorageError
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.ownership import Ownership, Run
 
@@ -147,7 +149,7 @@ class StoreCompactions:
     def busy(self) -> Skipped:
         """The answer to who comes second."""
         why = ("it is being closed" if self.ownership.is_ending
-               else "another compaction or a hard delete of it is running")
+               else "another compaction, a reclaim or a hard delete of it is running")
         return Skipped(f"store {self._store.name} is busy: {why}", is_busy=True)
 
     def in_the_way(self) -> Skipped | None:
@@ -211,8 +213,17 @@ class StoreCompactions:
             number=next_number(store.folder), started_ms=milliseconds(now), is_full=plan.is_full, victims=plan.names,
             reference_ms=milliseconds(plan.reference_time), swap_segments=store.config.swap_segments)
         file = CompactionFile(store.files, store.folder)
-        file.write(log)
-        self._work = CompactionWork(store, file, log, self._questions, events, resumed=False)
+        work = CompactionWork(store, file, log, self._questions, events, resumed=False)
+        try:
+            file.write(log)
+        except StorageError:
+            # The log may have its name all the same. It goes; if even that is refused, the compaction has begun.
+            with contextlib.suppress(StorageError):
+                remove_names(store.files, store.folder, (LOG_NAME,))
+            if os.path.lexists(os.path.join(store.folder, LOG_NAME)):
+                self._work = work
+            raise
+        self._work = work
 
     def close(self, work: CompactionWork, seconds: float) -> BlobCompactionReport:
         """DONE: the log goes to the history, and what attempts have left goes.

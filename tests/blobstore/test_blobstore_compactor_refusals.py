@@ -111,6 +111,7 @@ def test_a_disk_that_refuses_leaves_a_usable_store_and_the_attempt_goes_on(fail_
         files._errno = error  # noqa: SLF001
         segments = segment_names(store)
         outcome = store.compact(plan_of(store))
+        store.audit()
         assert answers(store, 24) == plain
         if isinstance(outcome, Failed):
             assert isinstance(outcome.error, StorageError)
