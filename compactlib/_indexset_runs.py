@@ -12,7 +12,7 @@ from itertools import compress, islice, repeat
 from operator import add, ge, lt
 from typing import Any, TypeAlias
 
-from compactlib.errors import CompactlibError, InvalidInput, Unsorted
+from compactlib.errors import AuditFailed, InvalidInput, Unsorted
 
 MAX_INDEX = (1 << 64) - 1
 """The highest index there can be."""
@@ -96,14 +96,14 @@ def audit(runs: Runs) -> None:
     """Check that a family is canonical.
 
     Raises:
-        CompactlibError: it is not; says where.
+        AuditFailed: it is not; says where.
     """
     firsts, lasts = runs
     if len(firsts) != len(lasts):
-        raise CompactlibError(f"{len(firsts)} runs begin, {len(lasts)} end")
+        raise AuditFailed(f"{len(firsts)} runs begin, {len(lasts)} end")
     before = -2
     for run, (first, last) in enumerate(zip(firsts, lasts, strict=True)):
         if not before + 2 <= first <= last:
-            raise CompactlibError(f"run {run} is {first}..{last} after a run that ends at {before}; it must begin at "
-                                  f"{before + 2} or above and not end before it begins")
+            raise AuditFailed(f"run {run} is {first}..{last} after a run that ends at {before}; it must begin at "
+                              f"{before + 2} or above and not end before it begins")
         before = last

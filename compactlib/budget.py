@@ -13,7 +13,7 @@ import threading
 import attrs
 
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput
+from compactlib.errors import AuditFailed, BudgetSpent, InvalidInput
 from compactlib.throttle import Throttle
 
 _LOOK_AGAIN_SECONDS = 0.1
@@ -279,13 +279,13 @@ class Budget:
         """Check the budget's own invariants.
 
         Raises:
-            CompactlibError: more was granted than the total, or less than nothing; the message has the numbers.
+            AuditFailed: more was granted than the total, or less than nothing; the message has the numbers.
         """
         account = self._account
         with account.lock:
             granted, charged, total = account.granted_bytes, account.charged_bytes, account.total_bytes
         if granted < 0 or charged < 0 or (total is not None and granted > total):
-            raise CompactlibError(f"a budget of {total} bytes in all has granted {granted} and was charged {charged}")
+            raise AuditFailed(f"a budget of {total} bytes in all has granted {granted} and was charged {charged}")
         if account.throttle is not None:
             account.throttle.audit()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno as _errno
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 
 def _revive(cls: type[CompactlibError], args: tuple[Any, ...], state: dict[str, Any]) -> CompactlibError:
@@ -196,15 +196,21 @@ class StorageError(CompactlibError, OSError):
         operation: what was tried (`"write"`, `"rename"`, ...).
         path: on which file or folder.
         errno: the operating system's number.
+        detail: what was found; the system's own words for `errno`, unless others were given.
+        advice: what to do; what usually helps, unless something else was given.
     """
 
-    def __init__(self, *, operation: str, path: str | os.PathLike[str], errno: int) -> None:
+    def __init__(self, *, operation: str, path: str | os.PathLike[str], errno: int, detail: str = "",
+                 advice: str = "") -> None:
         self.operation = operation
         self.path: str = os.fspath(path)
-        super().__init__(f"{operation} {self.path}: {os.strerror(errno)}; {self._advice}")
+        self.detail: str = detail or os.strerror(errno)
+        self.advice: str = advice or self._advice_for.get(errno, self._advice)
+        super().__init__(f"{operation} {self.path}: {self.detail}; {self.advice}")
         self.errno: int | None = errno
 
     _advice = "see the operating system's error"
+    _advice_for: ClassVar[dict[int, str]] = {}
 
     def _state(self) -> dict[str, Any]:
         return {**super()._state(), "errno": self.errno}
@@ -218,15 +224,27 @@ class StorageError(CompactlibError, OSError):
 
 
 class DiskFull(StorageError):
-    """No space (or quota) is left. Free some and call again: the work goes on from what was committed."""
+    """No space is left, or a quota or a limit on sizes is reached; the message says which, and what helps.
+
+    Call again then: the work goes on from what was committed.
+    """
 
     _advice = "free some space and call again"
+    _advice_for: ClassVar[dict[int, str]] = {
+        _errno.EDQUOT: "the disk may have room: remove what counts towards this quota, or have it raised, and call "
+                       "again",
+        _errno.EFBIG: "the disk may have room: use smaller files, or raise the limit of this process (ulimit -f) or of "
+                      "the file system",
+    }
 
 
 class ReadOnly(StorageError):
-    """The file or folder cannot be written by this process. Give it the permission to write there."""
+    """The disk, the file or the folder refuses this process. Give it the permission, or a disk that can be written."""
 
-    _advice = "give this process permission to write there"
+    _advice = "give this process the permission for that"
+    _advice_for: ClassVar[dict[int, str]] = {
+        _errno.EROFS: "mount the file system for writing, or use another folder",
+    }
 
 
 _NAMED: dict[int, type[StorageError]] = {

@@ -28,7 +28,7 @@ from compactlib import _indexset_algebra, _indexset_bytes, _indexset_roaring, _i
 from compactlib._indexset_collect import RunCollector
 from compactlib._indexset_positions import common_positions, merge_positions
 from compactlib._indexset_runs import MAX_INDEX, Column, Runs, check_ascending, column, joined, split_pairs
-from compactlib.errors import CompactlibError, InvalidInput, NotFound
+from compactlib.errors import AuditFailed, InvalidInput, NotFound
 
 if TYPE_CHECKING:
     from pyroaring import AbstractBitMap64, BitMap64
@@ -351,12 +351,12 @@ class IndexSet:
         """Check that the runs ascend, do not touch, and add up to `count`.
 
         Raises:
-            CompactlibError: they do not; says where.
+            AuditFailed: they do not; says where.
         """
         _indexset_runs.audit(self._runs)
         counted = sum(last - first + 1 for first, last in self.runs())
         if counted != self._count:
-            raise CompactlibError(f"the runs hold {counted} members, the set says {self._count}")
+            raise AuditFailed(f"the runs hold {counted} members, the set says {self._count}")
 
     @property
     def _runs(self) -> Runs:
@@ -387,7 +387,7 @@ class IndexSetBuilder(RunCollector):
         """Check the runs taken so far.
 
         Raises:
-            CompactlibError: they are not in order; says where.
+            AuditFailed: they are not in order; says where.
         """
         self.build().audit()
 

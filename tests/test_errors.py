@@ -29,6 +29,7 @@ from compactlib.errors import (
     ReadOnly,
     StorageError,
 )
+from compactlib.kv.etcd_errors import refused
 
 CLASSES = [value for value in vars(errors).values()
            if isinstance(value, type) and issubclass(value, BaseException) and value.__module__ == errors.__name__]
@@ -176,3 +177,29 @@ def test_a_spent_budget_counts_as_busy_and_says_why() -> None:
     error = BudgetSpent("the deadline has passed", reason="deadline", spent_bytes=10)
     assert isinstance(error, errors.Busy)
     assert (error.reason, error.spent_bytes) == ("deadline", 10)
+
+
+@pytest.mark.parametrize(("number", "kind", "found", "advice"), [
+    (errno.ENOSPC, DiskFull, "No space left on device", "free some space and call again"),
+    (errno.EDQUOT, DiskFull, "Disk quota exceeded", "the disk may have room: remove what counts towards this quota"),
+    (errno.EFBIG, DiskFull, "File too large", "use smaller files, or raise the limit of this process"),
+    (errno.EROFS, ReadOnly, "Read-only file system", "mount the file system for writing, or use another folder"),
+    (errno.EACCES, ReadOnly, "Permission denied", "give this process the permission for that"),
+    (errno.EIO, StorageError, "Input/output error", "see the operating system's error"),
+])
+def test_a_disk_that_refuses_says_what_and_what_helps(number: int, kind: type[StorageError], found: str,
+                                                      advice: str) -> None:
+    error = StorageError.from_os(OSError(number, "x"), "write", "/some/path")
+    assert type(error) is kind
+    assert str(error).startswith(f"write /some/path: {found}; ")
+    assert advice in str(error)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_a_full_quota_of_a_store_is_no_full_disk() -> None:
+    error = refused("set", "http://etcd", '{"code": 8, "message": "etcdserver: mvcc: database space exceeded"}', "",
+                    writes=True)
+    assert isinstance(error, DiskFull)
+    assert (error.errno, "No space left" in str(error)) == (errno.EDQUOT, False)
+    assert "database space exceeded" in str(error)
+    assert "--quota-backend-bytes" in str(error)

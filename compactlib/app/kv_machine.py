@@ -23,7 +23,7 @@ from typing import TypeAlias
 
 import attrs
 
-from compactlib.errors import CompactlibError, InvalidInput, NotFound
+from compactlib.errors import AuditFailed, InvalidInput, NotFound
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.model import Entry
 from compactlib.raftlog.snapshots import LiveTracker
@@ -170,12 +170,12 @@ class KvMachine:
         """Check the machine's own invariants, and that what was reported is what a walk finds.
 
         Raises:
-            CompactlibError: two keys claim one entry, or one lies above what was applied, or the reports were wrong.
+            AuditFailed: two keys claim one entry, or one lies above what was applied, or the reports were wrong.
         """
         distinct = set(self._places.values())
         if len(distinct) != len(self._places) or max(distinct, default=-1) > self.applied:
-            raise CompactlibError(f"{len(self._places)} keys claim {len(distinct)} entries up to "
-                                  f"{max(distinct, default=-1)}, with {self.applied} applied last")
+            raise AuditFailed(f"{len(self._places)} keys claim {len(distinct)} entries up to "
+                              f"{max(distinct, default=-1)}, with {self.applied} applied last")
         self._tracker.audit(self)
 
     def __eq__(self, other: object) -> bool:

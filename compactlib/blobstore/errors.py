@@ -94,10 +94,10 @@ class StoreFull(DiskFull):
     """
 
     def __init__(self, *, path: str | os.PathLike[str], capacity_bytes: int, wanted_bytes: int) -> None:
-        super().__init__(operation="append", path=path, errno=_errno.EDQUOT)
         for_what = f"a record of {wanted_bytes:,} bytes" if wanted_bytes else "going on"
-        self.args = (f"append {self.path}: all {capacity_bytes:,} bytes of the log's capacity are in segments, and "
-                     f"{for_what} needs another one; compact the store, or create a larger one",)
+        super().__init__(operation="append", path=path, errno=_errno.EDQUOT,
+                         detail=f"all {capacity_bytes:,} bytes of the log's capacity are in segments, and {for_what} "
+                                f"needs another one", advice="compact the store, or create a larger one")
         self.capacity_bytes = capacity_bytes
         self.wanted_bytes = wanted_bytes
 

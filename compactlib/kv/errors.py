@@ -130,6 +130,7 @@ class StoreFailed(StorageError):
         self.operation = operation
         self.path: str = path
         self.detail = detail
+        self.advice = self._advice
         self.errno: int | None = errno
 
     _advice = "see what the backend said"

@@ -28,7 +28,9 @@ def refused(operation: str, path: str, text: str, reason: str, *, writes: bool) 
     detail = message or reason or "an answer without a message"
     if code == _RESOURCE_EXHAUSTED or (code is None and reason == "Too Many Requests"):
         if "space exceeded" in detail:
-            return DiskFull(operation=operation, path=path, errno=errno.ENOSPC)
+            return DiskFull(operation=operation, path=path, errno=errno.EDQUOT, detail=f"etcd's own quota is full "
+                            f"({detail})", advice="compact and defragment etcd and disarm its alarm (etcdctl alarm "
+                            "disarm), or raise its --quota-backend-bytes, and call again")
         if "larger than max" not in detail:
             return SlowDown(operation=operation, detail=detail)
     elif code not in _REFUSED:

@@ -28,7 +28,9 @@ def named(error: sqlite3.Error, operation: str, path: str) -> CompactlibError:
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return DamagedStore(path=path, detail=str(error))
         case sqlite3.SQLITE_FULL:
-            return DiskFull(operation=operation, path=path, errno=errno.ENOSPC)
+            # SQLite does not say which: the disk, or a bound on the file's pages.
+            return DiskFull(operation=operation, path=path, errno=errno.ENOSPC, detail=str(error),
+                            advice="free some space, or raise max_page_count if one was set, and call again")
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
             return ReadOnly(operation=operation, path=path, errno=errno.EROFS)
         case sqlite3.SQLITE_CANTOPEN:

@@ -19,7 +19,7 @@ from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.names import FIRST_SEGMENT, SegmentName
 from compactlib.blobstore.plan_history import PlanHistory
 from compactlib.blobstore.policy import Choice, Dying, SegmentView, StoreView
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.lab.blob_records import DEAD, NEVER, Records, put_plainly
 
 if TYPE_CHECKING:
@@ -289,23 +289,23 @@ class BlobLog:
         """Check the log against its records. O(records).
 
         Raises:
-            CompactlibError: a number is not what its parts come to.
+            AuditFailed: a number is not what its parts come to.
         """
         self.records.audit()
         names = self.names
         if list(names) != sorted(set(names)) or len(names) > self.settings.segments:
-            raise CompactlibError(f"{len(names)} segments that do not ascend, or more than {self.settings.segments}")
+            raise AuditFailed(f"{len(names)} segments that do not ascend, or more than {self.settings.segments}")
         place, size = self.records.place, self.records.size
         for row in self._order:
             members = self._members[row]
             used = sum(size[record] for record in members if place[record] == row)
             if used != self._valid[row] or not used <= self._used[row] <= self.settings.room_bytes:
-                raise CompactlibError(f"segment {self._names[row]} counts {self._valid[row]} valid bytes of "
-                                      f"{self._used[row]}; its records come to {used}")
+                raise AuditFailed(f"segment {self._names[row]} counts {self._valid[row]} valid bytes of "
+                                  f"{self._used[row]}; its records come to {used}")
         alive = sum(each != DEAD for each in place)
         held = sum(place[record] == row for row in self._order for record in self._members[row])
         if alive != held:
-            raise CompactlibError(f"{alive} records are alive, the segments hold {held}")
+            raise AuditFailed(f"{alive} records are alive, the segments hold {held}")
 
     def __repr__(self) -> str:
         return f"BlobLog({len(self._order)} of {self.settings.segments} segments, {self.valid_bytes:,} valid bytes)"

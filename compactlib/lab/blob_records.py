@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 
-from compactlib.errors import CompactlibError
+from compactlib.errors import AuditFailed
 
 NEVER = (1 << 62) - 1
 """When a record dies that does not."""
@@ -162,15 +162,15 @@ class Records:
         """Check that free numbers are dead ones, each once, and that the deletes ascend.
 
         Raises:
-            CompactlibError: they are not.
+            AuditFailed: they are not.
         """
         free = set(self.free)
         if len(free) != len(self.free) or any(self.place[record] != DEAD for record in free):
-            raise CompactlibError(f"of {len(self.free)} free numbers {len(free)} are different, or one is in use")
+            raise AuditFailed(f"of {len(self.free)} free numbers {len(free)} are different, or one is in use")
         if any(after < before for before, after in zip(self._due, self._due[1:], strict=False)):
-            raise CompactlibError("the deletes that wait do not ascend in time")
+            raise AuditFailed("the deletes that wait do not ascend in time")
         if any(record >= 0 and record in free for record in self.current):
-            raise CompactlibError("a key leads to a record that is free")
+            raise AuditFailed("a key leads to a record that is free")
 
 
 def put_plainly(keys: array[int], times: array[int], given: array[int], row: int, size: int, records: Records,

@@ -13,7 +13,7 @@ from array import array
 import attrs
 
 from compactlib.clock import ManualClock
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import AuditFailed, CompactlibError, InvalidInput
 from compactlib.lab.measures import Measures
 from compactlib.lab.operations import DELETE, READ, Operations
 from compactlib.lab.reports import ReplayReport
@@ -348,7 +348,7 @@ class RaftLogReplay:
         """Check the segments' counts against their entries. O(entries).
 
         Raises:
-            CompactlibError: they differ.
+            AuditFailed: they differ.
         """
         waiting: dict[int, int] = {}
         for number, _, _ in self._dying:
@@ -357,5 +357,5 @@ class RaftLogReplay:
             live = sum(self._index_of.get(key) == index
                        for index, key in zip(segment.indexes, segment.keys, strict=True))
             if live + waiting.get(segment.number, 0) != segment.live or segment.data_bytes != sum(segment.sizes):
-                raise CompactlibError(f"segment {segment.number} counts {segment.live} live entries; {live} are, and "
-                                      f"{waiting.get(segment.number, 0)} wait for the next snapshot")
+                raise AuditFailed(f"segment {segment.number} counts {segment.live} live entries; {live} are, and "
+                                  f"{waiting.get(segment.number, 0)} wait for the next snapshot")

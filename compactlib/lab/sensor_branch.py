@@ -8,7 +8,7 @@ import attrs
 from sortedcontainers import SortedSet
 
 from compactlib.clock import ManualClock
-from compactlib.errors import CompactlibError
+from compactlib.errors import AuditFailed
 from compactlib.lab.sensor_report import SensorMeasures
 from compactlib.staging.names import StagingToken
 from compactlib.staging.policy import SensePolicy
@@ -204,7 +204,7 @@ class SensorBranch:
         """Check the counts against the keys. O(keys).
 
         Raises:
-            CompactlibError: a number is not what its parts come to.
+            AuditFailed: a number is not what its parts come to.
         """
         self.sensor.audit()
         tombstones = {key for key, size in self._staged.items() if size is None}
@@ -214,8 +214,8 @@ class SensorBranch:
         live += sum(size or 0 for size in self._staged.values())
         found = (self._hidden_bytes, self._staged_bytes, self._live_bytes, set(self._tombstones))
         if found != (hidden, staged, live, tombstones):
-            raise CompactlibError(f"hidden, staged and live bytes and tombstones are counted as {found[:3]} and "
-                                  f"{len(found[3])}; the keys come to {(hidden, staged, live)} and {len(tombstones)}")
+            raise AuditFailed(f"hidden, staged and live bytes and tombstones are counted as {found[:3]} and "
+                              f"{len(found[3])}; the keys come to {(hidden, staged, live)} and {len(tombstones)}")
         held = {key for keys in self._in_range.values() for key in keys}
         if held != set(self._base) or self._base_bytes != sum(self._base.values()):
-            raise CompactlibError(f"ranges hold {len(held)} keys, the base has {len(self._base)}")
+            raise AuditFailed(f"ranges hold {len(held)} keys, the base has {len(self._base)}")

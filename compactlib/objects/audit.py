@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from compactlib.errors import CompactlibError
+from compactlib.errors import AuditFailed
 from compactlib.objects.errors import BadKey
 from compactlib.objects.keys import check_key
 from compactlib.objects.store import ObjectInfo
@@ -19,18 +19,18 @@ def audit_listing(store: str, listed: Iterable[ObjectInfo]) -> None:
         listed: what it lists, from the first key to the last.
 
     Raises:
-        CompactlibError: it is not so; the message names the object.
+        AuditFailed: it is not so; the message names the object.
     """
     before = ""
     for info in listed:
         try:
             check_key(info.key)
         except BadKey as error:
-            raise CompactlibError(f"{store} holds {info.key!r}, which nobody can have created here: {error}; "
-                                  f"move it elsewhere") from error
+            raise AuditFailed(f"{store} holds {info.key!r}, which nobody can have created here: {error}; "
+                              f"move it elsewhere") from error
         if info.key <= before:
-            raise CompactlibError(f"{store} lists {info.key!r} after {before!r}; keys ascend")
+            raise AuditFailed(f"{store} lists {info.key!r} after {before!r}; keys ascend")
         if info.size_bytes < 0 or not math.isfinite(info.modified_at):
-            raise CompactlibError(f"{store} lists {info.key!r} with {info.size_bytes} bytes, created at "
-                                  f"{info.modified_at}, which cannot be")
+            raise AuditFailed(f"{store} lists {info.key!r} with {info.size_bytes} bytes, created at "
+                              f"{info.modified_at}, which cannot be")
         before = info.key

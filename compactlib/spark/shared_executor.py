@@ -17,7 +17,7 @@ from typing import TypeAlias
 import attrs
 
 from compactlib.budget import Budget
-from compactlib.errors import BudgetSpent, Closed, CompactlibError, InvalidInput
+from compactlib.errors import AuditFailed, BudgetSpent, Closed, CompactlibError, InvalidInput
 from compactlib.observe import Observer, Progress, telling
 from compactlib.rewrite import (
     Attempt,
@@ -175,11 +175,11 @@ class SharedExecutor:
         """Check that whatever waits is going to be looked at.
 
         Raises:
-            CompactlibError: tasks wait, and nobody is there to run them.
+            AuditFailed: tasks wait, and nobody is there to run them.
         """
         with self._changed:
             if self._heap and not any(pump.is_alive() for pump in self._pumps):
-                raise CompactlibError(f"{len(self._heap)} tasks wait for a shared executor whose threads are gone")
+                raise AuditFailed(f"{len(self._heap)} tasks wait for a shared executor whose threads are gone")
 
     def __enter__(self) -> SharedExecutor:
         return self

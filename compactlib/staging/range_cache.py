@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.staging.checks import check_type
 
 _V = TypeVar("_V")
@@ -89,10 +89,10 @@ class SizedCache(Generic[_V]):
         """Check that it holds what it says and no more than it may.
 
         Raises:
-            CompactlibError: it does not; the message has the numbers.
+            AuditFailed: it does not; the message has the numbers.
         """
         with self._lock:
             total = sum(size for _, size in self._held.values())
             if total != self._size_bytes or total > self._max_bytes:
-                raise CompactlibError(f"the cache counts {self._size_bytes} bytes, holds {total}, may hold "
-                                      f"{self._max_bytes}")
+                raise AuditFailed(f"the cache counts {self._size_bytes} bytes, holds {total}, may hold "
+                                  f"{self._max_bytes}")

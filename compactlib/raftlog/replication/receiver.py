@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 import attrs
 
 from compactlib.checksum import crc32
-from compactlib.errors import CompactlibError, CorruptData, InvalidInput, LiveIndexMissing, StorageError
+from compactlib.errors import AuditFailed, CompactlibError, CorruptData, InvalidInput, LiveIndexMissing, StorageError
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed
 from compactlib.raftlog.replication.course import Course, needed_entries
@@ -203,18 +203,18 @@ class SnapshotReceiver:
         """Check the machine's own invariants.
 
         Raises:
-            CompactlibError: one is broken; says which.
+            AuditFailed: one is broken; says which.
         """
         current = self._now
         if (current is None) != (self._stage == "idle"):
-            raise CompactlibError(f"the receiver is {self._stage} with transfer {current}")
+            raise AuditFailed(f"the receiver is {self._stage} with transfer {current}")
         if current is None:
             return
         at_end = current.position.phase is Phase.END
         if at_end == (self._stage == "receiving") or current.position != current.course.settled(current.position):
-            raise CompactlibError(f"the receiver is {self._stage} at {current.position}")
+            raise AuditFailed(f"the receiver is {self._stage} at {current.position}")
         if (current.live is None) != (current.position.phase is Phase.LIVE):
-            raise CompactlibError(f"live set {current.live} at {current.position}")
+            raise AuditFailed(f"live set {current.live} at {current.position}")
 
     def __repr__(self) -> str:
         return f"SnapshotReceiver({self._stage}{'' if self._now is None else f', snapshot {self._now.meta.index}'})"

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import AuditFailed, CompactlibError, InvalidInput
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.model import Entry
@@ -230,13 +230,13 @@ class SnapshotSender:
         """Check the machine's own invariants.
 
         Raises:
-            CompactlibError: one is broken; says which.
+            AuditFailed: one is broken; says which.
         """
         if (self._outcome is None) == (self._stage == "over"):
-            raise CompactlibError(f"the sender is {self._stage} with outcome {self._outcome}")
+            raise AuditFailed(f"the sender is {self._stage} with outcome {self._outcome}")
         ends = [end for end, _ in self._under_way]
         if self._acked > self._sent or ends != sorted(ends) or (ends and not self._acked < ends[0]):
-            raise CompactlibError(f"acknowledged {self._acked}, sent {self._sent}, under way {ends}")
+            raise AuditFailed(f"acknowledged {self._acked}, sent {self._sent}, under way {ends}")
 
     def __repr__(self) -> str:
         return f"SnapshotSender(snapshot {self._meta.index}, {self._stage}, {self._acked.phase.name.lower()} " \

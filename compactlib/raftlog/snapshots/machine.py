@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from compactlib.errors import CompactlibError, InvalidInput, Unsorted
+from compactlib.errors import AuditFailed, InvalidInput, Unsorted
 from compactlib.indexset import IndexSet, IndexSetBuilder
 from compactlib.raftlog.model import Entry
 
@@ -98,17 +98,17 @@ class LiveTracker:
         """Check that what was reported makes sense; with a machine, that it is what the machine itself says.
 
         Raises:
-            CompactlibError: it does not; says where.
+            AuditFailed: it does not; says where.
         """
         live = self.live_set()
         if live and live.last > self._applied:
-            raise CompactlibError(f"entry {live.last} is live, {self._applied} was applied last")
+            raise AuditFailed(f"entry {live.last} is live, {self._applied} was applied last")
         if machine is not None:
             asked = machine.live_indexes()
             wanted = asked if isinstance(asked, IndexSet) else IndexSet.from_iterable(asked)
             if live != wanted:
-                raise CompactlibError(f"the deaths reported leave {live}, the machine says {wanted}; only the one: "
-                                      f"{(live - wanted)!r}, only the other: {(wanted - live)!r}")
+                raise AuditFailed(f"the deaths reported leave {live}, the machine says {wanted}; only the one: "
+                                  f"{(live - wanted)!r}, only the other: {(wanted - live)!r}")
 
     def __repr__(self) -> str:
         return f"LiveTracker({self._base!r}, {len(self._dead)} deaths since, applied {self._applied})"
