@@ -53,11 +53,11 @@ class CatalogCompaction:
     def __init__(self, log: UpdateLog, clock: HybridClock, *, policy: CatalogPolicy | None, observer: Observer,
                  history: Callable[[], HistoryView], follow: Callable[[], object],
                  tell_news: Callable[[Observer], None]) -> None:
-        self.owner = Ownership(f"the catalog in partition {log.partition!r}")
-        self.pins = Pins(log, clock)
+        self.owner: Ownership = Ownership(f"the catalog in partition {log.partition!r}")
+        self.pins: Pins = Pins(log, clock)
         self.policy: CatalogPolicy = CutToBound() if policy is None else policy
         self.source: ClusterSource | None = None
-        self.failures = 0
+        self.failures: int = 0
         self.last_error: CompactlibError | None = None
         self._log = log
         self._clock = clock
@@ -232,6 +232,21 @@ class CatalogCompaction:
             if run is None and self.owner.is_closed:
                 self.require_open()
             yield run
+
+    @contextmanager
+    def asking(self, budget: Budget | None) -> Iterator[Budget]:
+        """A budget for work that changes nothing, and that closing the service ends.
+
+        Raises:
+            Closed: it was closed meanwhile.
+        """
+        asked = (budget or Budget()).lend()
+        with self.owner.cancels(asked):
+            try:
+                yield asked
+            except BudgetSpent:
+                self.require_open()
+                raise
 
     def require_open(self) -> None:
         """Raise if the service was closed.

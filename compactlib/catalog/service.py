@@ -405,13 +405,12 @@ class CatalogService:
         for name, value, kind in (("topology", topology, Topology), ("assignments", assignments, Assignments),
                                   ("low_watermark", low_watermark, int), ("term", term, int)):
             require_type(name, value, (kind, NoneType), f"a {kind.__name__}")
-        asked = (budget or Budget()).lend()
-        with self._compaction.owner.cancels(asked):
+        told = _all_of("reports", reports, NodeReport)
+        held = _all_of("conditions", conditions, Condition)
+        with self._compaction.asking(budget) as asked:
             try:
-                return self._compaction.view(
-                    asked, reports=_all_of("reports", reports, NodeReport), topology=topology, term=term,
-                    assignments=assignments, low_watermark=low_watermark,
-                    conditions=_all_of("conditions", conditions, Condition))
+                return self._compaction.view(asked, reports=told, topology=topology, assignments=assignments,
+                                             low_watermark=low_watermark, term=term, conditions=held)
             finally:
                 self._tell_news(self._observer)
 
@@ -483,8 +482,7 @@ class CatalogService:
         """
         self._compaction.require_open()
         _require_budget(budget)
-        asked = (budget or Budget()).lend()
-        with self._compaction.owner.cancels(asked):
+        with self._compaction.asking(budget) as asked:
             return verify_log(self.log, self.history, asked)
 
     def status(self) -> CatalogStatus:
