@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from compactlib.budget import Budget
 from compactlib.clock import Clock
@@ -25,8 +25,6 @@ from compactlib.staging.repository import Repository
 from compactlib.staging.sensor import CompactionSensor
 
 DEFAULT_RECLAIM_SECONDS = 600.0
-WORKER_FAILED: Final = "staging_worker_failed"
-"""The event of work that failed; see `WorkService`."""
 _MAX_LISTED = 1000
 """How many branches are listed as work; those with which nothing is to be done are forgotten then."""
 
@@ -76,7 +74,7 @@ class CompactionWorker(ServiceFace):
         self._executor = executor
         self._observer = telling(observer)
         names = ", ".join(map(repr, self._repositories))
-        self._service = WorkService(f"the compaction worker of {names or 'no repository'}", event=WORKER_FAILED,
+        self._service = WorkService(f"the compaction worker of {names or 'no repository'}", event="staging_worker_failed",
                                     clock=clock, budget=budget, observer=observer)
         self._listed: set[str] = set()
         self._lock = threading.Lock()
