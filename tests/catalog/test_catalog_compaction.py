@@ -45,7 +45,14 @@ from compactlib.errors import BudgetSpent, Busy, Closed, Conflict, InvalidInput,
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown
 from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.testing.kv_faults import FaultyStore, KVFault, KVOperation
+from compactlib.testing.kv_faults import (
+    FaultyStore,
+    KVCrash,
+    KVFault,
+    KVOperation,
+    KVRun,
+    explore_kv_faults,
+)
 from tests.catalog.services import cut, grown, log_in, plan_to, service_in, sound
 
 
@@ -432,6 +439,53 @@ def test_a_cut_without_an_answer_is_unknown_and_the_next_call_sees() -> None:
     again = service_in(store, seed=3)
     assert again.history.earliest == 5
     sound(again)
+
+
+def test_whatever_the_store_does_to_any_request_the_outcome_is_true_and_the_next_call_goes_on() -> None:
+    """Every fault at every request of a compaction: what it says has changed has, and nothing is lost."""
+    filled = MemoryStore()
+    writer = CatalogService(log_in(filled, chunk_bytes=1024), HybridClock(ManualClock(1000.0)), delay_seconds=0)
+    for number in range(9):
+        writer.execute([CreateSchema(f"a schema with a name that takes some room, number {number}")], wait=False)
+
+    def prepared() -> MemoryStore:
+        store = MemoryStore()
+        for entry in filled.scan(b"catalog"):
+            store.set(b"catalog", entry.key, entry.value)
+        return store
+
+    def opened(store: KVStore, seed: int) -> CatalogService:
+        service = CatalogService(log_in(store, seed=seed, chunk_bytes=1024, clock=ManualClock(1.0)),
+                                 HybridClock(ManualClock(1001.0)), delay_seconds=0)
+        service.connect(Everybody(service))
+        return service
+
+    outcomes: list[Done[CutReport] | Skipped | Failed] = []
+
+    def compact(store: FaultyStore) -> None:
+        service = opened(store, 2)
+        plan = service.plan()
+        store.acknowledge("planned")
+        outcomes.append(service.compact(plan))
+
+    def check(store: KVStore, run: KVRun) -> None:
+        again = opened(store, 3)
+        is_cut = again.history.earliest == 9
+        assert again.history.latest == 9
+        assert is_cut or again.history.earliest == 0
+        if "planned" in run.acknowledged and outcomes and not isinstance(run.error, KVCrash):
+            outcome = outcomes.pop()
+            assert not isinstance(outcome, Skipped)
+            changed = "all" if isinstance(outcome, Done) else outcome.changed
+            assert is_cut or changed in ("no", "unknown"), outcome
+            assert not is_cut or changed in ("all", "partly", "unknown"), outcome
+        outcomes.clear()
+        assert isinstance(again.compact(), Skipped if is_cut else Done)
+        sound(again)
+        assert again.verify().findings == ()
+
+    report = explore_kv_faults(prepared, compact, check)
+    assert report.operations > 20
 
 
 # --- budgets, closing -----------------------------------------------------------------------------------------------
