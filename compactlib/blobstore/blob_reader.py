@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from types import NoneType
 from typing import Any
 
 import attrs
 
+from compactlib.arguments import require_method, require_type
 from compactlib.blobstore.answer import content_of, judged
 from compactlib.blobstore.breather import Breather
 from compactlib.blobstore.config import BlobStoreConfig
@@ -26,7 +28,6 @@ from compactlib.blobstore.model import (
     IndexEntry,
     Missing,
     id_bytes,
-    is_a,
     milliseconds,
 )
 from compactlib.blobstore.names import SegmentName
@@ -122,19 +123,18 @@ class BlobReader:
 
     def __init__(self, folder: StrPath, config: BlobStoreConfig | None = None, *, policy: Policy | None = None,
                  clock: Clock | None = None, name: str | None = None) -> None:
-        if not is_a(folder, str, os.PathLike) or not is_a(config, BlobStoreConfig, type(None)):
-            raise InvalidInput(f"a store is read by a path and a BlobStoreConfig, not {type(folder).__name__} and "
-                               f"{type(config).__name__}")
-        if not is_a(name, str, type(None)):
-            raise InvalidInput(f"the name of a store is text, not {type(name).__name__}")
+        require_type("folder", folder, (str, os.PathLike), "a path")
+        require_type("config", config, (BlobStoreConfig, NoneType), "a BlobStoreConfig, or None")
+        require_type("name", name, (str, NoneType), "text, or None")
         self._policy: Policy = StatsBased() if policy is None else policy
         check_policy_type("policy", self._policy)
+        self._clock: Clock = SystemClock() if clock is None else clock
+        require_method("clock", self._clock, "now", "monotonic")
         self._folder = os.path.abspath(os.fsdecode(folder))
         if "\0" in self._folder:
             raise InvalidInput(f"the folder is {self._folder!r:.200}; a path has no zero byte")
         self._name = os.path.basename(self._folder) if name is None else name
         self._config = BlobStoreConfig() if config is None else config
-        self._clock: Clock = SystemClock() if clock is None else clock
         self._refreshing = threading.Lock()
         self._closed = False
         self._look = look_at_store(self._folder)
@@ -292,8 +292,8 @@ class BlobReader:
             Unsupported: a later release wrote the history of plans.
             Closed: the reader is closed.
         """
-        if budget is not None and not callable(getattr(budget, "check", None)):
-            raise InvalidInput(f"the budget is {budget!r:.100}; give a Budget, or None")
+        if budget is not None:
+            require_method("budget", budget, "check", "lend")
         return self._view(self._policy, budget)
 
     def _view(self, policy: Policy, budget: Budget | None = None) -> StoreView:
@@ -354,9 +354,8 @@ class BlobReader:
             NotAStore, Busy, CorruptData, Unsupported, StorageError: as for `refresh`.
             Closed: the reader is closed.
         """
-        if budget is not None and not callable(getattr(budget, "spend", None)):
-            raise InvalidInput(f"the budget is {budget!r:.100}; give a Budget, or None")
         limit = Budget() if budget is None else budget
+        require_method("budget", limit, "spend")
         for left in reversed(range(_LOOKS)):
             self.refresh()
             report = self._verified(limit, is_last=not left)

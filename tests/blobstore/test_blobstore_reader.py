@@ -137,9 +137,11 @@ def test_its_plan_and_view_are_the_owners(folder: Path, clock: ManualClock) -> N
 
 def test_wrong_types_are_refused_by_name(folder: Path, clock: ManualClock) -> None:
     open_store(folder, clock).close()
-    for make in (lambda: BlobReader(3), lambda: BlobReader(folder, {}), lambda: BlobReader(folder, name=b"x"),  # type: ignore[arg-type]
-                 lambda: BlobReader(folder, policy="greedy"), lambda: BlobReader(folder, policy=StatsBased),  # type: ignore[arg-type]
-                 lambda: BlobReader("a\0b")):
+    opening: list[Callable[[], object]] = [
+        lambda: BlobReader(3), lambda: BlobReader(folder, {}), lambda: BlobReader(folder, name=b"x"),  # type: ignore[arg-type]
+        lambda: BlobReader(folder, policy="greedy"), lambda: BlobReader(folder, policy=StatsBased),  # type: ignore[arg-type]
+        lambda: BlobReader(folder, clock=3), lambda: BlobReader("a\0b")]  # type: ignore[arg-type]
+    for make in opening:
         with pytest.raises(InvalidInput):
             make()
     with reading(folder, clock) as reader:

@@ -8,7 +8,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from compactlib.blobstore import Greedy, StatsBased
+from compactlib.blobstore import Greedy, Policy, StatsBased
 from compactlib.errors import InvalidInput
 from compactlib.lab import (
     AppendMostly,
@@ -41,8 +41,9 @@ COMMON = {"write_amplification", "space_amplification", "copied_per_reclaimed", 
 
 
 def blobs() -> tuple[Experiment, ...]:
-    return compare([Greedy(min_used_fraction=0.5), StatsBased(min_used_fraction=0.5)],
-                   [Uniform(keys=300, writes=900), HotCold(keys=300, writes=900)], BlobSettings.of_slots(40, 16))
+    policies: list[Policy] = [Greedy(min_used_fraction=0.5), StatsBased(min_used_fraction=0.5)]
+    return compare(policies, [Uniform(keys=300, writes=900), HotCold(keys=300, writes=900)],
+                   BlobSettings.of_slots(40, 16))
 
 
 def raftlogs() -> tuple[Experiment, ...]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from compactlib.blobstore import Greedy, StatsBased
+from compactlib.blobstore import Greedy, Policy, StatsBased
 from compactlib.lab import (
     BlobSettings,
     HotCold,
@@ -27,9 +27,9 @@ from compactlib.staging.policy import DeletesPolicy
 
 def test_a_data_frame_job_gives_the_same_results(spark: SparkSession, tmp_path: Path) -> None:
     workloads = [Uniform(keys=300, writes=900), HotCold(keys=300, writes=900)]
+    policies: list[Policy] = [Greedy(min_used_fraction=0.5), StatsBased(min_used_fraction=0.5)]
     experiments = [
-        *compare([Greedy(min_used_fraction=0.5), StatsBased(min_used_fraction=0.5)], workloads,
-                 BlobSettings.of_slots(40, 16), seeds=(1, 2)),
+        *compare(policies, workloads, BlobSettings.of_slots(40, 16), seeds=(1, 2)),
         *compare([SeedPolicy()], workloads, RaftLogSettings(snapshot_every=200, trigger=DeadRatio(1.0))),
         *compare([DeletesPolicy(10)], workloads, SensorSettings(base_keys=300)),
         *sweep(SchedulerConfig, {"lease_seconds": [10.0, 20.0]}, SchedulerLoad(blocks=50, hang_rate=0.3),
