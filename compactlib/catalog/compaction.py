@@ -158,8 +158,10 @@ class CatalogCompaction:
         if isinstance(tidied, BudgetSpent):
             return Failed(tidied, changed="partly")
         deleted = saved.deleted + (tidied.keys if isinstance(tidied, CatalogReclaim) else 0)
+        freed = None if plan.bytes_freed is None else (
+            plan.bytes_freed + (plan.bytes_to_copy or 0) - saved.bytes_written)
         return Done(CutReport(earliest=saved.version, before=plan.earliest, bytes_written=saved.bytes_written,
-                              deleted=deleted))
+                              bytes_freed=freed, deleted=deleted))
 
     def _check(self, plan: CatalogPlan) -> None:
         """Raise unless the plan still holds, by what is known now; `check_target` searches nothing and believes nobody.

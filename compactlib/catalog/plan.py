@@ -187,12 +187,15 @@ class CutReport:
         earliest: the version that is the earliest one now.
         before: the earliest one when it was planned.
         bytes_written: keys and records that were put: the snapshot, its pieces, the log's marks.
+        bytes_freed: by how much less the store holds, once `reclaim` has come to its end; `None` if the plan does not
+            say what was there.
         deleted: keys that were deleted; fewer than there are to delete if `reclaim` has not come to its end.
     """
 
     earliest: int
     before: int
     bytes_written: int
+    bytes_freed: int | None = None
     deleted: int
 
     def to_dicts(self) -> list[dict[str, Any]]:

@@ -128,9 +128,11 @@ def test_what_is_freed_counts_garbage_and_the_marks(monkeypatch: pytest.MonkeyPa
             service.execute([CreateSchema(f"M{service.history.latest}")], wait=False)
         plan = plan_to(service, version, term=term)
         before = stored(store)
-        assert isinstance(service.compact(plan), Done)
+        outcome = service.compact(plan)
+        assert isinstance(outcome, Done)
         assert plan.is_exact
-        assert before - stored(store) == plan.bytes_freed
+        assert before - stored(store) == plan.bytes_freed == outcome.stats.bytes_freed
+        assert outcome.stats.bytes_written == plan.bytes_to_copy
         store.set(b"catalog", b"update/0000000000000000002", left)
     assert isinstance(service.reclaim(), Done)
     assert isinstance(service.reclaim(), Skipped)
@@ -505,7 +507,11 @@ def test_a_budget_ends_a_large_snapshot_between_its_pieces_and_the_next_call_goe
     assert outcome.changed == "no"
     assert len(list(store.scan(b"catalog", prefix=b"chunk/"))) == 1
     assert [progress.unit for progress in observer.progresses] == ["bytes"]
-    assert isinstance(service.compact(plan, observer=observer), Done)
+    before = stored(store)
+    done = service.compact(plan, observer=observer)
+    assert isinstance(done, Done)
+    left_behind = 1024 + 16 + len(b"chunk/0000000000000000038/0123456789abcdef/000000")  # by the first attempt
+    assert done.stats.bytes_freed == before - stored(store) - left_behind
     assert observer.progresses[-1].done <= observer.progresses[-1].total
     assert ("catalog_compacted", {"earliest": 38, "before": 0}) in observer.events
     writers = {entry.key.split(b"/")[2] for entry in store.scan(b"catalog", prefix=b"chunk/")}
