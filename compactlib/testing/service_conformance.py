@@ -289,11 +289,18 @@ class ServiceConformance(ConformanceKit):
         To do: keep what ended the thread in last_error, and look in audit() whether it lives if it should.
         """
         with self.made(tmp_path) as running:
-            error = SystemExit("the end of a thread")
-            running.hooks.on_decide = raising(error, times=1)
+            error, threads = SystemExit("the end of a thread"), []
+            dies = raising(error, times=1)
+
+            def die() -> None:
+                threads.append(threading.current_thread())
+                dies()
+
+            running.hooks.on_decide = die
             with _unreported(error):
                 running.service.start()
                 running.until(lambda: _fails(running.service.audit), "audit() to raise AuditFailed")
+                threads[0].join(PATIENCE_SECONDS)
             same(running.service.last_error, error)
             running.let_go("after its thread has died")
 
