@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import wraps
-from inspect import Signature, signature
+from inspect import signature
 from itertools import islice
 from types import NoneType, UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -47,8 +47,9 @@ def require_method(name: str, value: object, *methods: str) -> None:
 def refuses_misfits(call: Callable[ParamsP, AnswerT]) -> Callable[ParamsP, AnswerT]:
     """A call that ends in `InvalidInput`, and names the argument, where one is of another type than is annotated.
 
-    For calls that notice it themselves: the types are looked at only once a `TypeError` or its like was raised, so a
-    call that goes well costs no more than before. What is raised although all arguments fit comes through.
+    For calls that notice it themselves, and for `__attrs_post_init__`, whose arguments are the fields. The types are
+    looked at only once a `TypeError` or its like was raised, so a call that goes well costs no more than before. What
+    is raised although all arguments fit comes through.
     """
     @wraps(call)
     def checked(*args: ParamsP.args, **kwargs: ParamsP.kwargs) -> AnswerT:
@@ -65,16 +66,18 @@ def refuses_misfits(call: Callable[ParamsP, AnswerT]) -> Callable[ParamsP, Answe
 
 def _misfit(call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """Which argument does not fit; `None` if all do, or nobody can tell."""
+    checks_fields = call.__name__ == "__attrs_post_init__"
     try:
-        bound = signature(call).bind(*args, **kwargs)
-        hints = get_type_hints(call)
-    except (TypeError, NameError):
+        given = ({name: getattr(args[0], name) for name in type(args[0]).__annotations__} if checks_fields
+                 else signature(call).bind(*args, **kwargs).arguments)
+        hints = get_type_hints(type(args[0]) if checks_fields else call)
+    except (TypeError, NameError, AttributeError):
         # Called with too many or too few arguments, or annotated with what only type checkers import.
         return None
-    for name, value in bound.arguments.items():
+    wanted = type(args[0]).__annotations__ if checks_fields else call.__annotations__
+    for name, value in given.items():
         if name in hints and not _fits(value, hints[name]):
-            wanted = bound.signature.parameters[name].annotation
-            return f"{name} is {value!r:.100}{'' if wanted is Signature.empty else f'; give {wanted}'}"
+            return f"{name} is {value!r:.100}; give {wanted.get(name)}"
     return None
 
 

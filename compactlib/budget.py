@@ -12,6 +12,7 @@ import threading
 
 import attrs
 
+from compactlib.arguments import refuses_misfits
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, BudgetSpent, InvalidInput
 from compactlib.throttle import Throttle
@@ -37,6 +38,7 @@ class BudgetLimits:
     total_bytes: int | None = None
     deadline: float | None = None
 
+    @refuses_misfits
     def __attrs_post_init__(self) -> None:
         if self.total_bytes is not None and self.total_bytes < 0:
             raise InvalidInput(f"total_bytes is {self.total_bytes}; a budget cannot be negative")
@@ -92,6 +94,7 @@ class Budget:
         InvalidInput: as for `BudgetLimits`.
     """
 
+    @refuses_misfits
     def __init__(self, *, bytes_per_second: float | None = None, total_bytes: int | None = None,
                  deadline: float | None = None, clock: Clock | None = None) -> None:
         chosen: Clock = SystemClock() if clock is None else clock
@@ -124,6 +127,7 @@ class Budget:
         lent._cancelled = False
         return lent
 
+    @refuses_misfits
     def beside(self, limits: BudgetLimits) -> Budget:
         """A budget of its own limits and its own count, which ends when this one is cancelled.
 
@@ -165,6 +169,7 @@ class Budget:
         rate = None if account.throttle is None else account.throttle.bytes_per_second
         return BudgetLimits(bytes_per_second=rate, total_bytes=left, deadline=account.deadline)
 
+    @refuses_misfits
     def spend(self, size: int) -> None:
         """Ask for `size` bytes; returns when they may be written, waiting for the rate and while paused.
 
@@ -203,6 +208,7 @@ class Budget:
                 raise (self.refusal or error) from None
             raise
 
+    @refuses_misfits
     def charge(self, size: int) -> None:
         """Book `size` bytes that a worker elsewhere has already written; never waits and never refuses.
 

@@ -28,6 +28,7 @@ from compactlib import _indexset_algebra, _indexset_bytes, _indexset_roaring, _i
 from compactlib._indexset_collect import RunCollector
 from compactlib._indexset_positions import common_positions, merge_positions
 from compactlib._indexset_runs import MAX_INDEX, Column, Runs, check_ascending, column, joined, split_pairs
+from compactlib.arguments import refuses_misfits
 from compactlib.errors import AuditFailed, InvalidInput, NotFound
 
 if TYPE_CHECKING:
@@ -222,33 +223,40 @@ class IndexSet:
         """All members, ascending. Cost: O(members) in C."""
         return self._firsts.tolist() if self._lasts is self._firsts else list(self)
 
+    @refuses_misfits
     def overlaps(self, first: int, last: int) -> bool:
         """Whether a member lies in `first..last`, both inclusive; an empty range has none. Cost: O(log runs)."""
         run = bisect_left(self._lasts, first)
         return first <= last and run < len(self._firsts) and self._firsts[run] <= last
 
+    @refuses_misfits
     def overlaps_set(self, other: IndexSet) -> bool:
         """Whether the two sets share a member. Cost: O(runs where their ranges meet)."""
         return _indexset_algebra.overlap(self._runs, other._runs)
 
+    @refuses_misfits
     def isdisjoint(self, other: IndexSet) -> bool:
         """Whether the two sets share no member. Cost: as `overlaps_set`."""
         return not self.overlaps_set(other)
 
+    @refuses_misfits
     def issubset(self, other: IndexSet) -> bool:
         """Whether every member is one of `other`. Cost: as `intersection`."""
         return self.intersection(other)._count == self._count
 
     # --- taking a part ------------------------------------------------------------------------------------------
 
+    @refuses_misfits
     def at_least(self, index: int) -> IndexSet:
         """The members from `index` upwards. Cost: O(log runs), and a copy of the columns kept."""
         return self.between(index, MAX_INDEX)
 
+    @refuses_misfits
     def at_most(self, index: int) -> IndexSet:
         """The members up to and including `index`. Cost: as `at_least`."""
         return self.between(0, index)
 
+    @refuses_misfits
     def between(self, first: int, last: int) -> IndexSet:
         """The members in `first..last`, both inclusive; none if `first` exceeds `last`. Cost: as `at_least`.
 
@@ -257,6 +265,7 @@ class IndexSet:
         """
         return self._taking(_indexset_algebra.between(self._runs, first, last))
 
+    @refuses_misfits
     def chunks(self, size: int) -> Iterator[IndexSet]:
         """The members in sets of `size` each, ascending; the last one may be smaller. Each is made when asked for.
 
@@ -274,18 +283,22 @@ class IndexSet:
 
     # --- combining ----------------------------------------------------------------------------------------------
 
+    @refuses_misfits
     def union(self, *others: IndexSet) -> IndexSet:
         """The members of any of the sets. Cost: O(runs) for two, O(runs log sets) for more."""
         return self._taking(_indexset_algebra.union([self._runs, *(other._runs for other in others)]))
 
+    @refuses_misfits
     def intersection(self, other: IndexSet) -> IndexSet:
         """The members of both sets. Cost: O(runs where their ranges meet)."""
         return self._taking(_indexset_algebra.intersection(self._runs, other._runs))
 
+    @refuses_misfits
     def difference(self, other: IndexSet) -> IndexSet:
         """The members of this set that are not in `other`. Cost: O(runs)."""
         return self._taking(_indexset_algebra.difference(self._runs, other._runs))
 
+    @refuses_misfits
     def overwritten_by(self, new: IndexSet) -> IndexSet:
         """What a log holds after `new` was written over it: the members below `new.first`, and all of `new`.
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import attrs
 
+from compactlib.arguments import refuses_misfits
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CompactlibError, InvalidInput, TaskFailed
@@ -243,6 +244,7 @@ class LocalExecutor:
         InvalidInput: `workers` is less than 1.
     """
 
+    @refuses_misfits
     def __init__(self, workers: int = 1, *, attempt_id: Callable[[], str] = new_attempt_id,
                  clock: Clock | None = None) -> None:
         if workers < 1:
@@ -251,6 +253,7 @@ class LocalExecutor:
         self._attempt_id = attempt_id
         self._clock: Clock = SystemClock() if clock is None else clock
 
+    @refuses_misfits
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
         """See `Executor.run`. With one worker, a task starts when its outcome is asked for.

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import attrs
 
+from compactlib.arguments import refuses_misfits
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, InvalidInput, StorageError, Unsupported
 from compactlib.files import Files, LocalFiles, StrPath, sync_names
@@ -66,6 +67,7 @@ class SqliteStore(TransactionalStore):
         StorageError: the disk refused; `ConnectFailed` if the file cannot be opened.
     """
 
+    @refuses_misfits
     def __init__(self, path: StrPath, *, synchronous: Synchronous = "full", busy_seconds: float = 10.0,
                  page_size: int = 1000, create: bool = True, files: Files | None = None,
                  clock: Clock | None = None) -> None:
