@@ -166,6 +166,32 @@ def test_statistics_are_what_the_compactions_rules_keep(segments: tuple[tuple[In
     assert log.probes == 0
 
 
+@given(record_logs(), times, times, purge_rules, st.sets(st.integers(0, 3)))
+def test_what_is_not_tied_to_another_segment_is_kept_as_well_if_both_are_compacted(
+        segments: tuple[tuple[IndexEntry, ...], ...], reference_ms: int, now_ms: int, purge: PurgeRules,
+        chosen: set[int]) -> None:
+    """What the forecast of a plan over several segments rests on."""
+    log = LogOf(segments)
+    counted = log_statistics(log, reference_ms / 1000, now_ms / 1000, purge).valid
+    together = [name for name in counted if name.position in chosen]
+    rules = Rules(reference_ms=reference_ms, now_ms=now_ms, purge_tombstones=purge.purge_tombstones,
+                  seen_by_all_peers=purge.seen_by_all_peers, is_container_gone=purge.is_container_gone)
+    for name in counted:
+        for compacting in ([name], together if name in together else [name]):
+            kept = []
+            for entry in log.entries_of(name):
+                history = log.history(entry.id)
+                if judge(history, rules, compacting)[history.index(entry)] is Verdict.KEEP:
+                    kept.append(entry)
+            one = counted[name]
+            if len(compacting) == 1 or not any(counted[each].tied_bytes for each in together):
+                assert (one.records, one.id_bytes) == (len(kept), sum(len(entry.id) for entry in kept))
+                sizes = [entry.size for entry in kept]
+                assert (one.smallest, one.largest) == (min(sizes, default=0), max(sizes, default=0))
+            else:
+                assert one.records >= len(kept)
+
+
 @given(record_logs(), times)
 def test_container_statistics_are_sums_of_live_puts(segments: tuple[tuple[IndexEntry, ...], ...],
                                                     as_of_ms: int) -> None:
