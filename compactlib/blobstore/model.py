@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 import attrs
 
+from compactlib.arguments import require_method
 from compactlib.blobstore.names import LogPosition, SegmentName
 from compactlib.errors import InvalidInput
 
@@ -56,8 +57,8 @@ def require_methods(**arguments: tuple[object, str]) -> None:
         InvalidInput: one has not.
     """
     for name, (value, method) in arguments.items():
-        if value is not None and not callable(getattr(value, method, None)):
-            raise InvalidInput(f"the {name} is {value!r:.100}; give an object with the method {method}(), or None")
+        if value is not None:
+            require_method(name, value, method)
 
 
 def milliseconds(seconds: float) -> int:

@@ -6,6 +6,8 @@ they began, and look again if a compaction has removed a file under them. Writes
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import attrs
@@ -46,7 +48,7 @@ from compactlib.blobstore.store_log import StoreLog
 from compactlib.blobstore.stream import read_stream
 from compactlib.blobstore.verify import verify
 from compactlib.budget import Budget
-from compactlib.errors import CompactlibError, CorruptData, InvalidInput, StorageError
+from compactlib.errors import BudgetSpent, Closed, CompactlibError, CorruptData, InvalidInput, StorageError
 from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.report import VerifyReport
@@ -287,29 +289,31 @@ class BlobStore(StoreLog):
             budget: asked while everything is counted; closing the store ends the counting as well.
 
         Raises:
-            BudgetSpent: the budget ended, or the store was closed, before everything was counted.
+            BudgetSpent: the budget ended before everything was counted.
             StorageError: the history of plans cannot be read.
-            Closed: the store is closed.
+            Closed: the store is closed, or was meanwhile.
         """
         require_methods(budget=(budget, "lend"))
         self.require_mine()
-        return self._compactions.view(budget=budget)
+        with self._ended_by_closing():
+            return self._compactions.view(budget=budget)
 
     def plan(self, policy: Policy | None = None, *, view: StoreView | None = None) -> CompactionPlan:
         """What `compact` would do; see `contract.Compaction`. An empty plan says which gate is shut.
 
         Raises:
             InvalidInput: the view is of another store, or the policy made a bad choice.
-            BudgetSpent: the store was closed meanwhile.
             StorageError: the disk refused to be asked.
-            Closed: the store is closed.
+            Closed: the store is closed, or was meanwhile.
             Exception: what the policy raised.
         """
         self._check_policy(policy)
         self.require_mine()
         compactions = self._compactions
         if view is None:
-            return compactions.plan(compactions.view(policy), policy, compactions.available_bytes())
+            with self._ended_by_closing():
+                view = compactions.view(policy)
+            return compactions.plan(view, policy, compactions.available_bytes())
         check_view(view)
         if view.store != self.name or view.incarnation not in (b"", self.incarnation):
             raise InvalidInput(f"the view is of store {view.store!r}, and this is {self.name!r}; plan where it was "
@@ -444,13 +448,25 @@ class BlobStore(StoreLog):
 
         Raises:
             StorageError: the disk refused.
-            BudgetSpent: the budget ran out, or the store was closed.
-            Closed: the store is closed.
+            BudgetSpent: the budget ran out.
+            Closed: the store is closed, or was meanwhile.
             Busy: compactions took segments away under it again and again.
         """
         require_methods(budget=(budget, "lend"))
         self.require_mine()
-        return verify(self, budget=budget)
+        with self._ended_by_closing():
+            return verify(self, budget=budget)
+
+    @contextlib.contextmanager
+    def _ended_by_closing(self) -> Iterator[None]:
+        """Who looks on while the store is closed is told so, and not that somebody has cancelled their budget."""
+        try:
+            yield
+        except BudgetSpent as error:
+            owner = self._compactions.ownership
+            if owner.is_closed or owner.is_ending:
+                raise Closed(f"the blob store {self.name} was closed meanwhile; open it again") from error
+            raise
 
     # ---------------------------------------------------------------------------------------------------- internal
 

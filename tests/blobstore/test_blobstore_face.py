@@ -16,7 +16,7 @@ import pytest
 from compactlib.blobstore import BlobStore, CompactAll, Greedy, RecordKind, SegmentName, StoreFull, compact_many
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
-from compactlib.errors import CompactlibError, InvalidInput, TaskFailed
+from compactlib.errors import Closed, CompactlibError, InvalidInput, TaskFailed
 from compactlib.files import LocalFiles, StrPath
 from compactlib.observe import Observer, RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
@@ -115,6 +115,28 @@ def test_an_empty_plan_is_skipped_with_its_reason_which_names_the_setting(folder
         plan = store.plan(lazy)
         assert "min_used_fraction=1.0" in plan.why
         assert store.compact(plan) == Skipped(plan.why) == store.compact(policy=lazy)
+
+
+class ClosingClock(ManualClock):
+    """Closes a store when somebody waits."""
+
+    store: BlobStore | None = None
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        if self.store is not None:
+            self.store.close()
+
+
+@pytest.mark.parametrize("look", [BlobStore.view, BlobStore.plan])
+@pytest.mark.parametrize("buckets", [0, 100])
+def test_closing_ends_who_counts_and_they_are_told_so(look: Callable[[BlobStore], object], buckets: int,
+                                                      folder: Path) -> None:
+    clock = ClosingClock(1_000_000.0)
+    with garbage_store(folder, clock, stats_entries_per_second=1, stats_bucket_count=buckets) as store:
+        clock.store = store
+        with pytest.raises(Closed, match="meanwhile"):
+            look(store)
 
 
 # ----------------------------------------------------------------------------------------------------- room on the disk
