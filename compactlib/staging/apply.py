@@ -5,8 +5,6 @@ just come to a cut, which is where the base has one too. A change makes its rang
 start on. If the new cut falls where the old one was, the next range can be taken over again; if not (the last key of
 the range was removed, say) the following range is read too, until the cuts meet. So the result is cut exactly as if
 it had been written from scratch, and its ids are the same.
-
-Sources: `notes/staging.md` 1.18 [R] (path independence), 1.19.
 """
 
 from __future__ import annotations

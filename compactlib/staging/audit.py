@@ -28,10 +28,15 @@ def contradictions(context: StagingContext) -> Iterator[tuple[str, str]]:
     names; or a commit's generation is not one more than its parents'.
     """
     owners: dict[StagingToken, str] = {}
+    marks = _Marks(context)
     for found in context.branches.list():
         record = found.record
         while True:
-            problem = _problem(context, found.branch, record)
+            if _problem(context, marks, found.branch, record) is None:
+                break
+            # Perhaps only because it moved since the marks were read.
+            marks = _Marks(context)
+            problem = _problem(context, marks, found.branch, record)
             if problem is None:
                 break
             now = _present(context, found.branch)
@@ -55,14 +60,20 @@ def contradictions(context: StagingContext) -> Iterator[tuple[str, str]]:
             yield f"commit {commit_id}", f"generation {commit.generation}, its highest parent {highest}"
 
 
-def _problem(context: StagingContext, branch: str, record: BranchRecord) -> str | None:
+class _Marks:
+    """The tokens of the register, and those that were dropped, each with its branch, as they are now."""
+
+    def __init__(self, context: StagingContext) -> None:
+        self.registered = {(mark.branch, mark.token) for mark in context.tokens.registered()}
+        self.dropped = {(mark.branch, mark.token) for mark in context.tokens.dropped()}
+
+
+def _problem(context: StagingContext, marks: _Marks, branch: str, record: BranchRecord) -> str | None:
     record.audit()
-    registered = {mark.token for mark in context.tokens.registered() if mark.branch == branch}
-    dropped = {mark.token for mark in context.tokens.dropped() if mark.branch == branch}
-    unknown = [token for token in record.tokens if token not in registered]
+    unknown = [token for token in record.tokens if (branch, token) not in marks.registered]
     if unknown:
         return f"tokens that are not in the register: {unknown}"
-    gone = [token for token in record.tokens if token in dropped]
+    gone = [token for token in record.tokens if (branch, token) in marks.dropped]
     if gone:
         return f"tokens that were dropped: {gone}"
     try:

@@ -35,10 +35,6 @@ from compactlib.staging.context import StagingContext
 from compactlib.staging.names import StagingToken
 from compactlib.staging.tokens import TokenMark
 
-DEFAULT_GRACE_SECONDS = 3600.0
-"""Must exceed the longest read, so that none has to start over for this."""
-DEFAULT_ORPHAN_SECONDS = 86_400.0
-"""Must exceed the time that a writer of a branch record may take between two of its steps."""
 _BATCH = 1000
 _MAX_SKEW_SECONDS = 3600.0
 """Marks that lie further in the future were made by a clock gone wrong."""
@@ -86,15 +82,17 @@ class TokenCleaner:
 
     Args:
         context: the repository's stores.
-        grace_seconds: how long the entries of a dropped token stay.
-        orphan_seconds: how old a token is before the sweep takes it for forgotten.
+        grace_seconds: how long the entries of a dropped token stay; default that of the options.
+        orphan_seconds: how old a token is before the sweep takes it for forgotten; default that of the options.
 
     Raises:
         InvalidInput: a number is negative.
     """
 
-    def __init__(self, context: StagingContext, *, grace_seconds: float = DEFAULT_GRACE_SECONDS,
-                 orphan_seconds: float = DEFAULT_ORPHAN_SECONDS) -> None:
+    def __init__(self, context: StagingContext, *, grace_seconds: float | None = None,
+                 orphan_seconds: float | None = None) -> None:
+        grace_seconds = context.options.grace_seconds if grace_seconds is None else grace_seconds
+        orphan_seconds = context.options.orphan_seconds if orphan_seconds is None else orphan_seconds
         if not (grace_seconds >= 0 and orphan_seconds >= 0):
             raise InvalidInput(f"a grace of {grace_seconds} and {orphan_seconds} seconds for orphans; give 0 or more")
         self._context = context

@@ -1,4 +1,4 @@
-"""Commits: seal, build, switch (`notes/staging.md` 1.10 with all its [R]).
+"""Commits: seal, build, switch.
 
 1. Seal the staging token, unless it is empty. Every write acknowledged so far is in a sealed token now, or in what a
    compaction made of it.

@@ -2,8 +2,6 @@
 
 A metarange is an immutable sorted set of records, named by its content. Where a metarange may be `None`, that means
 "nothing was ever committed" and reads as an empty one; an EMPTY metarange has an id like any other.
-
-Sources: `notes/staging.md` 1.18 and 1.19.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ several writers wins.
 
 On other stores the record is read again, the cell compared and set, and the record read once more, as for every put.
 If the staging token was replaced meanwhile, the write must be made again in the new one, and then it meets itself:
-without more, it would find its own value and report that the condition does not hold (D13). So each call draws a write
+without more, it would find its own value and report that the condition does not hold. So each call draws a write
 id and puts it into the entry; an entry with that id is its own. What such a store cannot give:
 
 * A commit or compaction that took the entry in keeps no write ids. There the identity decides, so that of two callers

@@ -15,9 +15,6 @@ from compactlib.staging.context import StagingContext
 from compactlib.staging.model import Collected, LiveMetaRanges, MetaRangeId
 from compactlib.staging.names import CommitId
 
-DEFAULT_GRACE_SECONDS = 86_400.0
-"""Must exceed the longest commit, compaction and scan."""
-
 
 def live_metaranges(context: StagingContext, *, fenced: bool = False) -> LiveMetaRanges:
     """Every metarange that a branch needs: that of its HEAD and its compacted one; and those of HEAD's ancestors.
@@ -53,7 +50,7 @@ def live_metaranges(context: StagingContext, *, fenced: bool = False) -> LiveMet
     return LiveMetaRanges(needed=frozenset(needed), history=frozenset(history - needed))
 
 
-def collect_garbage(context: StagingContext, *, grace_seconds: float = DEFAULT_GRACE_SECONDS,
+def collect_garbage(context: StagingContext, *, grace_seconds: float | None = None,
                     budget: Budget | None = None) -> Outcome[Collected]:
     """Delete the range and metarange files that no branch needs and that are older than the grace period.
 
@@ -65,7 +62,7 @@ def collect_garbage(context: StagingContext, *, grace_seconds: float = DEFAULT_G
 
     Args:
         context: the stores.
-        grace_seconds: how old a file is before it may be deleted.
+        grace_seconds: how old a file is before it may be deleted; default `range_grace_seconds` of the options.
         budget: asked before each metarange is read, and before each file is deleted.
 
     Returns:
@@ -74,6 +71,7 @@ def collect_garbage(context: StagingContext, *, grace_seconds: float = DEFAULT_G
     Raises:
         InvalidInput: `grace_seconds` is negative.
     """
+    grace_seconds = context.options.range_grace_seconds if grace_seconds is None else grace_seconds
     if not grace_seconds >= 0:
         raise InvalidInput(f"a grace of {grace_seconds} seconds; give 0 or more")
     try:

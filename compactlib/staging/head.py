@@ -1,4 +1,4 @@
-"""Moves of HEAD: merge, revert, cherry-pick, a commit of a given metarange, hard reset (`notes/staging.md` 1.11).
+"""Moves of HEAD: merge, revert, cherry-pick, a commit of a given metarange, hard reset.
 
 HEAD may move only under a branch without uncommitted changes: a tombstone that hides nothing today would hide what the
 new HEAD brings. "Without" means the whole difference from HEAD, what a compaction made included. So a move takes two

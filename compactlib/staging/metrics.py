@@ -1,4 +1,4 @@
-"""What the staging area tells an observer in numbers, for dashboards and alarms (`notes/staging.md` 1.17).
+"""What the staging area tells an observer in numbers, for dashboards and alarms.
 
 | name | labels | says |
 |---|---|---|

@@ -1,6 +1,4 @@
 """The frozen values of the committed layer: records, changes, ranges, differences, and what an apply did.
-
-Sources: `notes/staging.md` 1.8, 1.18, 1.19.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ RangeId = NewType("RangeId", str)
 MAX_KEY_BYTES: Final = 1 << 16
 """The longest key of a record."""
 MAX_PART_BYTES: Final = 40 << 20
-"""The longest identity, and the longest data, of one record (`notes/staging.md` 1.18)."""
+"""The longest identity, and the longest data, of one record."""
 
 
 @attrs.frozen
@@ -60,7 +58,7 @@ Kind: TypeAlias = Literal["added", "changed", "removed"]
 
 @attrs.frozen
 class Difference:
-    """One key that is not the same on both sides. The same shape whatever found it (`notes/staging.md` 1.8 [R]).
+    """One key that is not the same on both sides. The same shape whatever found it.
 
     Attributes:
         kind: `"added"` (only on the right), `"removed"` (only on the left), `"changed"` (two identities).

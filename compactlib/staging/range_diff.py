@@ -1,4 +1,4 @@
-"""The difference between two metaranges, for which ranges that both have are not opened (`notes/staging.md` 1.19)."""
+"""The difference between two metaranges, for which ranges that both have are not opened."""
 
 from __future__ import annotations
 

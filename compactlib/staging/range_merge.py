@@ -1,4 +1,4 @@
-"""The three-way merge of metaranges: what the source changed is made to the destination (`notes/staging.md` 1.19)."""
+"""The three-way merge of metaranges: what the source changed is made to the destination."""
 
 from __future__ import annotations
 

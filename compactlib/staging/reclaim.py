@@ -45,8 +45,7 @@ class ReclaimReport(Printed):
 
 def reclaim(context: StagingContext, budget: Budget) -> Outcome[ReclaimReport]:
     """See `Repository.reclaim`."""
-    options = context.options
-    cleaner = TokenCleaner(context, grace_seconds=options.grace_seconds, orphan_seconds=options.orphan_seconds)
+    cleaner = TokenCleaner(context)
     tokens, ranges = CleanupStats(), None
     left: list[str] = []
     for step in (cleaner.sweep, cleaner.run):
@@ -57,11 +56,11 @@ def reclaim(context: StagingContext, budget: Budget) -> Outcome[ReclaimReport]:
                 left.append(reason)
             case Failed(error, changed):
                 return Failed(error, "partly" if changed == "no" and tokens.changes else changed)
-    if not options.owns_ranges:
+    if not context.options.owns_ranges:
         left.append("ranges are not collected, as owns_ranges=False; set it if no other repository uses the object "
                     "store or prefix")
     else:
-        match collect_garbage(context, grace_seconds=options.range_grace_seconds, budget=budget):
+        match collect_garbage(context, budget=budget):
             case Done(collected):
                 ranges = collected
             case Skipped(reason):

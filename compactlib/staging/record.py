@@ -1,8 +1,7 @@
 """`BranchRecord`: the one cell that says what a branch is made of; it changes by compare-and-set only.
 
 The layers of a branch, newest first: the staging token, the sealed tokens, and the base: the compacted metarange if
-there is one, else that of the HEAD commit. Sources: the seed, `notes/staging.md` 1.1; the stored form is described in
-docs/formats/staging-records.md.
+there is one, else that of the HEAD commit. The stored form is described in docs/formats/staging-records.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Resets: everything, one key, all keys that begin alike (`notes/staging.md` 1.12).
+"""Resets: everything, one key, all keys that begin alike.
 
 Sealed tokens are never edited: a commit or a compaction may be reading them. What is to be undone is written over, in
 the staging token or in a new one, with what HEAD has; or all layers are let go of in one compare-and-set.

@@ -5,8 +5,7 @@ A record closes its range (it is the last one in it) when the range has reached 
 last cut only: far away from a change, every cut stays where it was. What `min_bytes` forbids keeps small neighbours
 together, by that same rule.
 
-Sources: `notes/staging.md` 1.18 and the vectors R17, R18. The hash is ours: CRC-32 is in every language, in Spark
-and in zlib, and C computes it for a whole list of keys.
+The hash is CRC-32: it is in every language, in Spark and in zlib, and C computes it for a whole list of keys.
 """
 
 from __future__ import annotations

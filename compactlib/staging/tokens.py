@@ -2,7 +2,7 @@
 
 A token is drawn at random, entered in the repository's register, used by one branch, and dropped; it never comes back.
 The register is what the sweep for orphans reads: a token that is in it and in no branch record is of no use any more.
-Dropping marks a token; physical removal is the cleanup's, after a grace period. Source: `notes/staging.md` 1.3.
+Dropping marks a token; physical removal is the cleanup's, after a grace period.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What differs between a branch and its HEAD, key by key.
 
-The definition is by result (`notes/staging.md` 1.8 [R]): a key is listed if the branch gives another answer for it than
+The definition is by result: a key is listed if the branch gives another answer for it than
 HEAD does. A staged entry therefore always decides alone, also when it restores what HEAD has: then a difference that a
 compaction made of the same key is no longer one.
 """

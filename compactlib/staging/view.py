@@ -2,9 +2,9 @@
 
 A view is only a list of places to look: the tokens of a record, and the metarange under them. While somebody looks, a
 commit or a compaction may move the contents of those places elsewhere, and a cleanup may empty them. A read through a
-view is therefore worth something only if the branch's record still names all its layers afterwards (`notes/staging.md`
-1.7: without the second look 64 of 208 schedules gave an old value). One place needs no second look: what lies in the
-staging token is newer than everything else, and a write that is newer still was not acknowledged before the read began.
+view is therefore worth something only if the branch's record still names all its layers afterwards. One place needs no
+second look: what lies in the staging token is newer than everything else, and a write that is newer still was not
+acknowledged before the read began.
 """
 
 from __future__ import annotations

@@ -74,8 +74,8 @@ class CompactionWorker(ServiceFace):
         self._executor = executor
         self._observer = telling(observer)
         names = ", ".join(map(repr, self._repositories))
-        self._service = WorkService(f"the compaction worker of {names or 'no repository'}", event="staging_worker_failed",
-                                    clock=clock, budget=budget, observer=observer)
+        self._service = WorkService(f"the compaction worker of {names or 'no repository'}",
+                                    event="staging_worker_failed", clock=clock, budget=budget, observer=observer)
         self._listed: set[str] = set()
         self._lock = threading.Lock()
         if reclaim_seconds is not None:

@@ -2,11 +2,11 @@
 
 A commit or a compaction seals the token before it reads it. So a write that finds its token still in place was made
 before any seal, and is in whatever comes of it; one that does not may have come too late, and is made again in the new
-token (`notes/staging.md` 1.4).
+token.
 
 A delete of a key that nothing is known of writes nothing. But "nothing is known" must be true of the whole branch at
 one moment, and a tombstone that this very delete left in a token that was sealed meanwhile proves nothing. Hence the
-rule (1.5 [R]): once the token has changed, the tombstone is written whatever is found; and an empty answer counts only
+rule: once the token has changed, the tombstone is written whatever is found; and an empty answer counts only
 if the record is the same afterwards.
 """
 
