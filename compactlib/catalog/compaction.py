@@ -107,10 +107,20 @@ class CatalogCompaction:
             told = run.observer(self._observer if observer is None else Observers(self._observer, observer))
             try:
                 if plan is not None:
-                    return self._carry_out(plan, run.budget, told, fence)
+                    return self._carry_out_given(plan, run.budget, told, fence)
                 return self._plan_and_carry_out(policy or self.policy, run.budget, told, fence)
             finally:
                 self._tell_news(told)
+
+    def _carry_out_given(self, plan: CatalogPlan, budget: Budget, told: Observer,
+                         fence: CommitFence | None) -> Done[CutReport] | Skipped | Failed:
+        try:
+            self._require_own(plan)
+        except InvalidInput:
+            raise
+        except CompactlibError as error:
+            return Failed(error)
+        return self._carry_out(plan, budget, told, fence)
 
     def _plan_and_carry_out(self, policy: CatalogPolicy, budget: Budget, told: Observer,
                             fence: CommitFence | None) -> Done[CutReport] | Skipped | Failed:
@@ -188,7 +198,7 @@ class CatalogCompaction:
             return True  # it was committed, and what came after that failed
         return self._history().earliest >= target
 
-    def require_own(self, plan: CatalogPlan) -> None:
+    def _require_own(self, plan: CatalogPlan) -> None:
         """Raise if the plan was made from another catalog: one whose versions were committed at other times.
 
         Raises:

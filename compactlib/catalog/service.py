@@ -457,10 +457,8 @@ class CatalogService:
         for name, value, method in (("executor", executor, "run"), ("fence", fence, "guard")):
             if value is not None:
                 require_method(name, value, method)
-        if plan is not None:
-            if policy is not None:
-                raise InvalidInput("a plan and a policy were given; a plan has its policy already: give one of them")
-            self._compaction.require_own(plan)
+        if plan is not None and policy is not None:
+            raise InvalidInput("a plan and a policy were given; a plan has its policy already: give one of them")
         return self._compaction.compact(plan, policy, budget, observer, fence)
 
     def reclaim(self, *, budget: Budget | None = None) -> Done[CatalogReclaim] | Skipped | Failed:
