@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
-from compactlib.files import Files
+from compactlib.files import Files, LocalFiles
 from compactlib.kv import KVStore, MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectStore
 from compactlib.observe import Observer
@@ -78,6 +78,9 @@ class Repositories(CompactionFactory):
             number = next(iter(told)).split(b"/")[0]
             found = {key: data for key, data in listed.items() if key.startswith(number + b"/")}
             assert found == told
+
+    def reader(self, folder: Path) -> Repository:
+        return self.open(folder, files=LocalFiles())
 
     def policy(self) -> CompactionPolicy:
         return AlwaysPolicy(window_seconds=0)
