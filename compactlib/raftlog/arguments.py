@@ -8,6 +8,7 @@ from typing import Any
 
 from compactlib.errors import InvalidInput
 from compactlib.files import StrPath
+from compactlib.indexset import IndexSet
 
 
 def whole(name: str, value: Any) -> int:
@@ -20,6 +21,36 @@ def whole(name: str, value: Any) -> int:
         return operator.index(value)
     except TypeError:
         raise InvalidInput(f"{name} is {value!r:.100}; give a whole number") from None
+
+
+def listed(name: str, values: Any) -> list[Any]:
+    """The members of an iterable, of whatever kind they are.
+
+    Raises:
+        InvalidInput: it is no iterable.
+    """
+    try:
+        return list(values)
+    except TypeError:
+        raise InvalidInput(f"{name} are {values!r:.100}; give an iterable") from None
+
+
+def index_set(name: str, indexes: Any) -> IndexSet:
+    """`indexes` as a set: one, or strictly ascending whole numbers.
+
+    Raises:
+        InvalidInput: they are neither; `Unsorted` if they do not ascend.
+    """
+    try:
+        return indexes if isinstance(indexes, IndexSet) else IndexSet.from_sorted(indexes)
+    except TypeError:
+        raise InvalidInput(f"{name} are {indexes!r:.100}; give an IndexSet, or ascending indexes") from None
+
+
+def require_kind(name: str, value: object, kind: type, *, optional: bool = False) -> None:
+    """Return if `value` is a `kind` (or `None`, where that may be); raises `InvalidInput` otherwise."""
+    if not (isinstance(value, kind) or (optional and value is None)):
+        raise InvalidInput(f"{name} is {value!r:.100}; give a {kind.__name__}")
 
 
 def folder_path(folder: StrPath) -> str:
@@ -59,7 +90,9 @@ def require_method(name: str, value: object, method: str) -> None:
     Raises:
         InvalidInput: it has not.
     """
-    if isinstance(value, type) or not callable(getattr(value, method, None)):
+    # A class has its instances' methods too, and only `__call__` is its own.
+    is_class = isinstance(value, type) and method != "__call__"
+    if is_class or not callable(getattr(value, method, None)):
         raise InvalidInput(f"{name} is {value!r:.100}; give an object with the method {method}()")
 
 

@@ -91,6 +91,7 @@ class Compactor:
         dropped, dropped_bytes = tuple(stats.number for stats in plan.drops), 0
         early: tuple[int, ...] = ()
         groups: list[GroupOutcome] = list(plan.damaged)
+        waiting: tuple[GroupFailed, ...] = ()
         refused: StorageError | None = None
         fenced_off: CompactlibError | None = None
         try:
@@ -107,12 +108,16 @@ class Compactor:
             groups += [GroupFailed(group.numbers, fenced_off) for group in plan.groups]
         else:
             free, blocked = set_aside(plan, self.doomed, refused)
-            groups += [*blocked, *self._rewrite(free, state, limits, executor, run, told, fence)]
+            if refused is None:
+                waiting = blocked
+            else:
+                groups += blocked
+            groups += self._rewrite(free, state, limits, executor, run, told, fence)
         purged, unreclaimed = self._try_to_reclaim()
         report = CompactionReport(
             policy=plan.policy, why=plan.why, snapshot_index=state.index, dropped=dropped, dropped_bytes=dropped_bytes,
-            groups=tuple(groups), left_out=plan.left_out, purged_links=tuple(sorted({*early, *purged})),
-            unreclaimed=unreclaimed, seconds=self._clock.monotonic() - began)
+            groups=tuple(groups), waiting=waiting, left_out=plan.left_out,
+            purged_links=tuple(sorted({*early, *purged})), unreclaimed=unreclaimed, seconds=self._clock.monotonic() - began)
         _tell(report, told)
         return report
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from compactlib.errors import InvalidInput
+from compactlib.raftlog.arguments import listed
 from compactlib.raftlog.model import Entry
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ def runs_of(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> Iterator[tupl
     Raises:
         InvalidInput: the indexes are not consecutive, or something is no entry.
     """
-    rows = list(entries)
+    rows = listed("the entries", entries)
     if not rows:
         return
     try:

@@ -16,7 +16,7 @@ from compactlib.files import StrPath, list_folder
 from compactlib.indexset import IndexSet
 from compactlib.observe import Observer, Observers
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog.arguments import folder_path, require_budget, require_method, require_policy, whole
+from compactlib.raftlog.arguments import folder_path, index_set, require_budget, require_method, require_policy, whole
 from compactlib.raftlog.cadence import MajorCadence
 from compactlib.raftlog.feasible import require_fitting
 from compactlib.raftlog.folder import room_in, wal_of
@@ -95,7 +95,7 @@ class SegmentLog(LogWriter):
             StorageError: the disk refused. In each case the snapshot before stays in force; only when the sync of the
                 folder was refused may the new one be found when the log is opened again.
         """
-        state = SnapshotState(whole("the snapshot index", index), _set_of(live))
+        state = SnapshotState(whole("the snapshot index", index), index_set("the live indexes", live))
         with self._switch:
             self.sync()
             if self._state is not None and index < self._state.index:
@@ -269,7 +269,9 @@ class SegmentLog(LogWriter):
         told = self._observer if observer is None else Observers(self._observer, observer)
         report = self._compactor.run(plan, sensed.state, limits=self._limits, executor=executor or LocalExecutor(),
                                      run=run, observer=told, fence=fence)
-        self._cadence.ended(plan, report.failed)
+        self._cadence.ended(plan, [*report.failed, *report.waiting])
+        if report.waiting and not (report.dropped or report.groups):
+            return Skipped(str(report.waiting[0].error), is_busy=True)
         return outcome_of(report)
 
     def punch_holes(self, *, min_bytes: int = DEFAULT_MIN_HOLE_BYTES, budget: Budget | None = None
@@ -352,13 +354,14 @@ class SegmentLog(LogWriter):
             newest, refs, row = self._newest.known(), self._segments.refs, LogState.of(self._state)
             unsynced, last_term = self._newest.unsynced_entries, self._newest.last_term
             durable = self._newest.durable_index
+        listed = {ref.number for ref in refs} if newest is None else {newest.ref.number, *(ref.number for ref in refs)}
         last = newest.ref.last if newest is not None else refs[-1].last if refs else -1
         first = refs[0].first if refs else newest.ref.first if newest is not None else None
         return LogStatus(
             log_id=os.path.basename(self._folder), first_index=first, last_index=max(row.snapshot_index, last),
             last_term=last_term, durable_index=self._older_last if durable is None else durable, unconfirmed=unsynced,
             snapshot_index=row.snapshot_index, snapshot_term=row.snapshot_term,
-            smallest_live_index=row.smallest_live_index, live=len(row.live), memtable_entries=0, segments=len(refs),
+            smallest_live_index=row.smallest_live_index, live=len(row.live), memtable_entries=0, segments=len(listed),
             pinned=0, pins=0, stopped=None, is_busy=self._owner.is_running)
 
     def _leftovers(self) -> Sequence[str]:
@@ -402,10 +405,3 @@ class SegmentLog(LogWriter):
 def _without_room(needed: int, room: int) -> str:
     return (f"{needed:,} bytes are needed and {room:,} are available; make room, or drop what is wholly dead: "
             f"compact(policy=DropDead()) needs none")
-
-
-def _set_of(live: IndexSet | Iterable[int]) -> IndexSet:
-    try:
-        return live if isinstance(live, IndexSet) else IndexSet.from_sorted(live)
-    except TypeError:
-        raise InvalidInput(f"the live indexes are {live!r:.100}; give an IndexSet, or ascending indexes") from None

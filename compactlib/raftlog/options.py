@@ -10,7 +10,7 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.errors import InvalidInput
 from compactlib.files import Files, LocalFiles
 from compactlib.observe import Observer
-from compactlib.raftlog.arguments import whole
+from compactlib.raftlog.arguments import require_kind, require_method, require_policy, whole
 from compactlib.raftlog.model import SegmentLimits
 from compactlib.raftlog.policies import SeedPolicy
 from compactlib.raftlog.policy import CompactionPolicy
@@ -46,7 +46,15 @@ class LogOptions:
     run_id: Callable[[], str] = new_attempt_id
 
     def __attrs_post_init__(self) -> None:
+        require_kind("limits", self.limits, SegmentLimits)
+        require_method("the policy", self.policy, "choose")
+        require_policy(self.policy)
+        for name, value, method in (("the trigger", self.trigger, "wants_major"), ("files", self.files, "sync_folder"),
+                                    ("the clock", self.clock, "monotonic"), ("the observer", self.observer, "progress"),
+                                    ("run_id", self.run_id, "__call__")):
+            require_method(name, value, method)
         if whole("max_open_segments", self.max_open_segments) < 1:
             raise InvalidInput(f"max_open_segments is {self.max_open_segments}; at least 1 stays open")
-        if not self.keep_links_seconds >= 0:
-            raise InvalidInput(f"keep_links_seconds is {self.keep_links_seconds}; give 0 or more seconds")
+        seconds: object = self.keep_links_seconds
+        if not (isinstance(seconds, int | float) and seconds >= 0):
+            raise InvalidInput(f"keep_links_seconds is {seconds!r:.100}; give 0 or more seconds")

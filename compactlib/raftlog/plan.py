@@ -134,7 +134,8 @@ class CompactionPlan(Printed):
     groups: tuple[PlannedGroup, ...]
     left_out: tuple[LeftOutSegment, ...]
     damaged: tuple[GroupFailed, ...] = ()
-    bytes_available: int | None = None
+    # Of the disk, and not of the log: the same plan a moment later.
+    bytes_available: int | None = attrs.field(default=None, eq=False)
 
     @property
     def is_empty(self) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.indexset import IndexSet
+from compactlib.raftlog.arguments import listed, whole
 from compactlib.raftlog.entry_runs import runs_of
 from compactlib.raftlog.errors import LogStopped, Overwriting
 from compactlib.raftlog.log_segments import LogSegments
@@ -76,9 +77,12 @@ class RaftAppender(RaftReader):
 
     def append_run(self, first: int, term: int, payloads: Sequence[Buffer]) -> None:
         """Append entries of consecutive indexes and one term: a few calls, however many. Raises what `append` does."""
+        first = whole("the first index", first)
+        if type(payloads) is not list:
+            payloads = listed("the payloads", payloads)
         copied = payloads if set(map(type, payloads)) == {bytes} else list(map(_bytes_of, payloads))
         for start in range(0, len(copied), MAX_APPEND_ENTRIES):
-            part: Sequence[bytes] = copied[start:start + MAX_APPEND_ENTRIES]  # type: ignore[assignment]
+            part: Sequence[bytes] = copied[start:start + MAX_APPEND_ENTRIES]
             self._append_part(first + start, term, part)
 
     def _append_part(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
@@ -108,9 +112,11 @@ class RaftAppender(RaftReader):
             Overwriting: an index is not above the one before it, or the last index of the log.
             InvalidInput, MemtableFull, LogStopped, Closed: as `append`.
         """
+        if previous_index is not None:
+            previous_index = whole("the previous index", previous_index)
+        entries = list(map(_entry_of, listed("the entries", entries)))
         if not entries:
             return
-        entries = [Entry(index, term, _bytes_of(payload)) for index, term, payload in entries]
         for entry in entries:
             _require_numbers(entry.index, entry.index, entry.term)
         _require_sizes([entry.payload for entry in entries])
@@ -138,6 +144,7 @@ class RaftAppender(RaftReader):
             InvalidInput: it lies below the snapshot.
             LogStopped, Closed: as `append`.
         """
+        last_index = whole("the last index", last_index)
         with self._lock:
             self._require_open()
             if last_index < self.state.snapshot_index:
@@ -223,6 +230,14 @@ def _require_sizes(payloads: Sequence[bytes]) -> None:
     longest = max(map(len, payloads))
     if longest > MAX_PAYLOAD_BYTES:
         raise InvalidInput(f"a payload has {longest} bytes, at most {MAX_PAYLOAD_BYTES} are taken")
+
+
+def _entry_of(given: Any) -> Entry:
+    try:
+        index, term, payload = given
+    except (TypeError, ValueError):
+        raise InvalidInput(f"an entry is {given!r:.100}; give an Entry, or index, term, payload") from None
+    return Entry(index, term, _bytes_of(payload))
 
 
 def _bytes_of(payload: object) -> bytes:

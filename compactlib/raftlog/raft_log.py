@@ -14,7 +14,7 @@ from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, LiveIndex
 from compactlib.indexset import IndexSet
 from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog.arguments import require_budget
+from compactlib.raftlog.arguments import index_set, require_budget, require_kind, require_method
 from compactlib.raftlog.flush import FlushPlan, plan_flush
 from compactlib.raftlog.holes import DEFAULT_MIN_HOLE_BYTES, HoleReport
 from compactlib.raftlog.log_segments import LogSegments
@@ -85,6 +85,10 @@ class RaftLog(RaftAppender):
             CorruptData: the newest snapshot is damaged.
             LiveIndexMissing: the log does not hold what that snapshot needs.
         """
+        for name, value, method in (("the snapshot store", snapshots, "latest"), ("the worker", worker, "__call__"),
+                                    ("on_confirmed", on_confirmed, "__call__")):
+            if value is not None:
+                require_method(name, value, method)
         if snapshots is not None:
             with self._outbox.held(), self._snapshotting:
                 self._owner()
@@ -134,10 +138,12 @@ class RaftLog(RaftAppender):
             LiveAboveSnapshot, LiveIndexMissing: nothing changed.
             StorageError: the disk refused; the row has not changed. Call again.
         """
-        live_set = live if isinstance(live, IndexSet) else IndexSet.from_sorted(live)
+        live_set = index_set("the live indexes", live)
         if (state is None) != (self._snapshots is None):
             raise InvalidInput("a state is given to a log that has a snapshot store, and only to such a log: see "
                                "RaftLog.attach")
+        if state is not None:
+            require_method("the state", state, "__iter__")
         _require_index(index)
         with self._outbox.held(), self._snapshotting:
             self._require_open()
@@ -173,6 +179,7 @@ class RaftLog(RaftAppender):
             LiveIndexMissing: the log does not hold a live entry; nothing was changed.
             StorageError, LogStopped, Closed: as `sync`.
         """
+        require_kind("the snapshot", meta, SnapshotMeta)
         with self._outbox.held(), self._snapshotting:
             self._require_open()
             self._owner()
@@ -210,6 +217,7 @@ class RaftLog(RaftAppender):
             LiveIndexMissing: the log does not hold one of them, or it is dead.
             Closed: the log was closed.
         """
+        require_kind("what is to be pinned", indexes, IndexSet)
         self._require_open()
         # No snapshot may come between the look at the row and the pin.
         with self._snapshotting:

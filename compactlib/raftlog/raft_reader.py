@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from compactlib.errors import Closed, CorruptData, Unsorted
 from compactlib.indexset import IndexSet
+from compactlib.raftlog.arguments import listed, whole
 from compactlib.raftlog.log_segments import LogSegments
 from compactlib.raftlog.log_state import LogState, LogStates
 from compactlib.raftlog.memtable import Memtable, Table, visible_runs, visible_slabs
@@ -86,6 +87,8 @@ class RaftReader:
 
     def term_of(self, index: int) -> int | None:
         """The term of the entry of `index`, or of the snapshot that ends there; `None` if it is not known any more."""
+        if type(index) is not int:
+            index = whole("the index", index)
         row = self.state
         if index == row.snapshot_index and row.snapshot_term:
             return row.snapshot_term
@@ -106,6 +109,8 @@ class RaftReader:
         """
         if self._closed:
             self._require_open()
+        if type(index) is not int:
+            index = whole("the index", index)
         row = self.state
         if index <= row.snapshot_index and index not in row.live:
             return Dead(index, row.snapshot_index)
@@ -133,6 +138,9 @@ class RaftReader:
             Unsorted: the indexes do not ascend strictly.
             CorruptData: a whole segment is damaged.
         """
+        indexes = listed("the indexes", indexes)
+        if set(map(type, indexes)) - {int}:
+            indexes = [whole("an index", index) for index in indexes]
         for previous, index in pairwise(indexes):
             if index <= previous:
                 raise Unsorted(f"index {index} follows {previous}; sort the indexes and drop duplicates",
@@ -167,6 +175,7 @@ class RaftReader:
             Closed: the log was closed.
         """
         self._require_open()
+        first, last = whole("first", first), whole("last", last)
         tables = self._memtable.tables
         base = min((table.base for table in tables), default=MAX_INDEX + 1)
         slabs = visible_slabs(tables)

@@ -51,6 +51,8 @@ class CompactionReport(Printed):
         dropped: numbers of the segments that were removed whole.
         dropped_bytes: what their files held; given back at once, or when the last lease on them ends.
         groups: each group's outcome.
+        waiting: groups that wait for the end of a lease that somebody took after they were planned; a later run takes
+            them.
         left_out: segments that were left alone, with the reason.
         purged_links: numbers of merged segments whose old names are gone now.
         unreclaimed: why files that nobody can read any more are still there, if the disk refused to remove them; the
@@ -64,6 +66,7 @@ class CompactionReport(Printed):
     dropped: tuple[int, ...]
     dropped_bytes: int
     groups: tuple[GroupOutcome, ...]
+    waiting: tuple[GroupFailed, ...] = ()
     left_out: tuple[LeftOutSegment, ...]
     purged_links: tuple[int, ...]
     unreclaimed: StorageError | None
@@ -108,6 +111,7 @@ class CompactionReport(Printed):
             else:
                 numbers = attrs.asdict(group)
                 rows.append({**_row("rewritten", numbers.pop("members"), ""), **numbers})
+        rows.extend(_row("waiting", group.members, str(group.error)) for group in self.waiting)
         rows.extend(_row("kept", (left.stats.number,), left.reason) for left in self.left_out)
         return sorted(rows, key=lambda row: int(row["members"][0]))
 
@@ -118,6 +122,8 @@ class CompactionReport(Printed):
 
     def _summary(self) -> str:
         trouble = f", {len(self.failed)} groups FAILED" if self.failed else ""
+        if self.waiting:
+            trouble += f", {len(self.waiting)} groups wait for a lease"
         if self.unreclaimed is not None:
             trouble += ", files left to be removed"
         return (f"{self.policy} at snapshot {self.snapshot_index} ({self.why}): dropped {len(self.dropped)}, "
