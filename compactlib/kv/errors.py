@@ -130,10 +130,10 @@ class StoreFailed(StorageError):
         self.operation = operation
         self.path: str = path
         self.detail = detail
-        self.advice = self._advice
+        self.advice: str = self._advice
         self.errno: int | None = errno
 
-    _advice = "see what the backend said"
+    _advice: str = "see what the backend said"
 
     def _state(self) -> dict[str, Any]:
         return {**super()._state(), "errno": self.errno}
