@@ -21,7 +21,7 @@ from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput
 from compactlib.hosting.command_log import CommandLog
 from compactlib.hosting.errors import PollAgain
 from compactlib.hosting.snapshots import SnapshotStore
-from compactlib.kv import KVStore
+from compactlib.kv import KVStore, OutcomeUnknown
 from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import telling
@@ -229,6 +229,8 @@ class SchedulerHost:
         self.machine: SchedulerMachine = SchedulerMachine(self._config, with_index=with_index, policy=policy)
         self._snapshots = None if kv is None else SnapshotStore(kv, partition, clock=clock, rng=rng)
         self._snapshotting = threading.Lock()
+        self._last_error: CompactlibError | None = None
+        self._failures = 0
         snapshot = None if self._snapshots is None else self._snapshots.load()
         if snapshot is not None:
             self.machine.load(snapshot.data)
@@ -333,7 +335,9 @@ class SchedulerHost:
         """Check the state, the log, and the snapshot. O(everything).
 
         Raises:
-            CompactlibError: something is wrong; the message has the numbers.
+            AuditFailed: something is wrong; the message has the numbers.
+            CorruptData: the snapshot in the store is not what was written.
+            CompactlibError: it is closed or broken, or log or store cannot be asked.
         """
         self.look(SchedulerService.audit)
         self.log.audit()
@@ -365,8 +369,9 @@ class SchedulerHost:
             compacted = self.log.compact(index)
             told.append((LEFTOVERS_STAY, compacted.error if isinstance(compacted, Failed) else None))
         except CompactlibError as error:
+            self._last_error, self._failures = error, self._failures + 1
             told.append((SNAPSHOT_FAILED, error))
-            return Failed(error)
+            return Failed(error, changed="unknown" if isinstance(error, OutcomeUnknown) else "no")
         finally:
             self._snapshotting.release()
             for name, what in told:
@@ -379,8 +384,22 @@ class SchedulerHost:
             # Whether it succeeds or not, the command is done; a snapshot that failed is tried again with the next.
             self.snapshot()
 
+    @property
+    def last_error(self) -> CompactlibError | None:
+        """What kept a snapshot from being written last; `None` if nothing ever did."""
+        return self._last_error
+
+    @property
+    def failures(self) -> int:
+        """How often that was."""
+        return self._failures
+
     def close(self) -> None:
-        """Close the log; closing again does nothing. The store stays open."""
+        """Close the log; closing again does nothing. The store stays open.
+
+        Raises:
+            Busy: called from within a command, as by what `look` was given; nothing was done.
+        """
         self.log.close()
 
     def __enter__(self) -> SchedulerHost:

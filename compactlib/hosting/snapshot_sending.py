@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import attrs
 
+from compactlib.arguments import require_method, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import (
     CompactlibError,
@@ -17,7 +18,7 @@ from compactlib.errors import (
     LiveIndexMissing,
     NotFound,
 )
-from compactlib.hosting.snapshot_lines import Address, read_message
+from compactlib.hosting.snapshot_lines import Address, read_message, require_address
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.model import Entry
 from compactlib.raftlog.protocols import PinnedEntries, ReplicatedLog
@@ -218,7 +219,12 @@ async def send_snapshot(log: ReplicatedLog, snapshots: SnapshotFolder, address: 
         CorruptData: the snapshot is damaged.
         LiveIndexMissing: the log does not hold what the snapshot names.
         StorageError: the disk refused.
+        InvalidInput: an argument is of another type than it should be.
     """
+    require_method("log", log, "pin")
+    require_type("snapshots", snapshots, SnapshotFolder, "a SnapshotFolder")
+    require_address("address", address)
+    require_type("term", term, int, "a whole number")
     chosen_clock: Clock = SystemClock() if clock is None else clock
     transfer = (random.SystemRandom() if rng is None else rng).getrandbits(64)
     source = await asyncio.to_thread(_Source.held, log, snapshots)

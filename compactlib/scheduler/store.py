@@ -124,7 +124,12 @@ class StoredScheduler:
         self._every = checkpoint_every
         self._pid = os.getpid()
         self._lock = threading.Lock()
+        # The thread that carries out a command.
+        self._holder: int | None = None
         self._broken: str | None = None
+        self._closed = False
+        self._last_error: CompactlibError | None = None
+        self._failures = 0
         # Entries for the next position whose fate is not known yet: of all that are written there, one gets in.
         self._unsure: dict[bytes, tuple[Command, Operation]] = {}
         # A checkpoint of which it is not known yet whether it is in force.
@@ -153,6 +158,16 @@ class StoredScheduler:
         """The term of this owner's commands: how often the store was opened."""
         return self._head.epoch
 
+    @property
+    def last_error(self) -> CompactlibError | None:
+        """What kept a checkpoint from being written last, beside a command; `None` if nothing ever did."""
+        return self._last_error
+
+    @property
+    def failures(self) -> int:
+        """How often that was."""
+        return self._failures
+
     def poll(self, request: PollRequest) -> PollResponse:
         """One poll, durable once it is answered. A poll that changes nothing is not written down.
 
@@ -161,8 +176,8 @@ class StoredScheduler:
             JournalConflict: somebody else has taken the store over. Poll there.
             OutcomeUnknown: the poll may have been carried out; the next call finds out, and goes on from there.
             ClockJumped: the clock is off by more than its bound; nothing was changed.
-            Stale: it was closed, or somebody else has taken the store over before. Open the store again.
-            Closed: this process is a fork of the one that opened the store.
+            Stale: somebody else has taken the store over before. Open the store again.
+            Closed: it was closed, or this process is a fork of the one that opened the store.
             CompactlibError: what the store raises; nothing was changed.
         """
         with self._held():
@@ -183,8 +198,8 @@ class StoredScheduler:
             JournalConflict: somebody else has taken the store over.
             OutcomeUnknown: it may have been carried out; the next call finds out, and goes on from there.
             ClockJumped: the clock is off by more than its bound; nothing was changed.
-            Stale: it was closed, or somebody else has taken the store over before. Open the store again.
-            Closed: this process is a fork of the one that opened the store.
+            Stale: somebody else has taken the store over before. Open the store again.
+            Closed: it was closed, or this process is a fork of the one that opened the store.
             CompactlibError: what the store raises; nothing was changed.
         """
         with self._held():
@@ -213,7 +228,7 @@ class StoredScheduler:
             CompactlibError: something is wrong; the message has the numbers.
         """
         with self._held():
-            if self._broken is None:
+            if self._broken is None and not self._closed:
                 self._settle()
             self.service.audit()
             head, _ = self._read_head()
@@ -233,11 +248,21 @@ class StoredScheduler:
         if self._pid != os.getpid():
             raise Closed(f"the scheduler was opened by process {self._pid}, and this is process {os.getpid()}; a fork "
                          f"must not use what its parent has open, open it here when it is closed there")
+        self._require_outside()
         try:
             with self._lock:
-                yield
+                self._holder = threading.get_ident()
+                try:
+                    yield
+                finally:
+                    self._holder = None
         finally:
             self._observer.deliver()
+
+    def _require_outside(self) -> None:
+        if self._holder == threading.get_ident():
+            raise Busy("the scheduler is in the middle of a command, and was called from within it, by its policy or "
+                       "by its store; call it when that has returned")
 
     def _next_command(self) -> Command:
         self._require_usable()
@@ -246,6 +271,8 @@ class StoredScheduler:
         return Command(self.service.state.applied_index + 1, self._head.epoch, now, self._clock.expiry())
 
     def _require_usable(self) -> None:
+        if self._closed:
+            raise Closed("this scheduler was closed; open the store again")
         if self._broken is not None:
             raise Stale(f"this scheduler cannot go on: {self._broken}; open the store again")
 
@@ -259,6 +286,7 @@ class StoredScheduler:
                 self._checkpoint(self._head.epoch)
             except CompactlibError as error:
                 # The command is durable, and its answer true; the next one finds out whether the owner has changed.
+                self._last_error, self._failures = error, self._failures + 1
                 self._observer.event(CHECKPOINT_FAILED, {"error": str(error)})
         return result if found == record else None
 
@@ -493,9 +521,14 @@ class StoredScheduler:
         return f"{self._partition!r}/{key!r} of the key-value store"
 
     def close(self) -> None:
-        """Give the scheduler up; the store stays open. Using it afterwards raises `Stale`."""
+        """Give the scheduler up; the store stays open. Closing again does nothing; use afterwards raises `Closed`.
+
+        Raises:
+            Busy: called from within a command, by the policy, say; nothing was done.
+        """
+        self._require_outside()
         with self._lock:
-            self._broken = "it was closed"
+            self._closed = True
 
     def __repr__(self) -> str:
         return f"StoredScheduler(term {self.term}, {self._position} entries since the checkpoint, {self.service!r})"

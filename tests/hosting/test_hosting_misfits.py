@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 import threading
 from collections.abc import Callable
@@ -11,9 +12,9 @@ from typing import Any
 import pytest
 
 from compactlib import hosting
-from compactlib.errors import Busy, InvalidInput
+from compactlib.errors import Busy, InvalidInput, NotFound
 from compactlib.hosting import LocalLog, SchedulerHost, SchedulerMachine, SnapshotStore
-from compactlib.hosting.snapshot_transfer import SnapshotServer
+from compactlib.hosting.snapshot_transfer import SnapshotServer, send_snapshot
 from compactlib.kv import MemoryStore
 from compactlib.raftlog.snapshots import SnapshotFolder
 from compactlib.scheduler import (
@@ -90,6 +91,18 @@ def test_a_server_is_given_what_it_needs(changed: dict[str, Any], tmp_path: Path
     SnapshotServer(**fine)
     with pytest.raises(InvalidInput, match=next(iter(changed))):
         SnapshotServer(**{**fine, **changed})
+
+
+@pytest.mark.parametrize("changed", [{"address": "here"}, {"term": "1"}, {"snapshots": "here"}, {"log": 5}])
+def test_a_sender_is_given_what_it_needs(changed: dict[str, Any], tmp_path: Path) -> None:
+    class Log:
+        pin = print
+
+    fine: dict[str, Any] = {"log": Log(), "snapshots": SnapshotFolder(tmp_path), "address": ("127.0.0.1", 1), "term": 1}
+    with pytest.raises(NotFound):
+        asyncio.run(send_snapshot(**fine))
+    with pytest.raises(InvalidInput, match=next(iter(changed))):
+        asyncio.run(send_snapshot(**{**fine, **changed}))
 
 
 @pytest.mark.parametrize("call", [

@@ -194,6 +194,7 @@ def test_a_store_that_refuses_a_snapshot_costs_nothing_but_the_snapshot(memory_p
     outcome = host.snapshot()
     assert isinstance(outcome, Failed)
     assert [name for name, _ in observer.events] == ["scheduler_snapshot_failed"] * 2
+    assert (host.failures, host.last_error) == (2, outcome.error)
     host.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import random
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compactlib.errors import InvalidInput
+from compactlib.errors import Busy, Closed, InvalidInput
 from compactlib.kv import MemoryStore
 from compactlib.scheduler import (
     AddBlocks,
@@ -223,6 +224,30 @@ def test_what_a_policy_raises_reaches_whoever_polls_and_the_next_poll_goes_on() 
         scheduler.poll(PollRequest(job_capacity=1))
     assert scheduler.poll(PollRequest()).why.startswith("the worker has no room")
     scheduler.audit()
+
+
+def test_a_policy_that_calls_its_scheduler_is_told_that_it_is_busy() -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: scheduler.close(), lambda: scheduler.poll(PollRequest()), lambda: scheduler.apply(AddBlocks(())),
+        lambda: scheduler.checkpoint(), lambda: scheduler.audit()]
+
+    def choose(view: AssignmentView) -> Choice:
+        for call in calls:
+            with pytest.raises(Busy, match="called from within it"):
+                call()
+        return Choice((), view.why_nothing())
+
+    scheduler = StoredScheduler(MemoryStore(), ONE_EACH, policy=Strange(choose))
+    # In a thread, so that a call that waits for itself fails the test instead of hanging it.
+    polling = threading.Thread(target=lambda: scheduler.poll(PollRequest(job_capacity=1)), daemon=True)
+    polling.start()
+    polling.join(60)
+    assert not polling.is_alive()
+    scheduler.apply(AddBlocks(()))
+    scheduler.close()
+    scheduler.close()
+    with pytest.raises(Closed):
+        scheduler.poll(PollRequest())
 
 
 @pytest.mark.parametrize("policy", [5, "by_priority", Strange(lambda view: None, name=7)])

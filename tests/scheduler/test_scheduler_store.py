@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.errors import CompactlibError, CorruptData, InvalidInput, Stale, Unsupported
+from compactlib.errors import Closed, CompactlibError, CorruptData, InvalidInput, Stale, Unsupported
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, SqliteStore
 from compactlib.observe import RecordingObserver
 from compactlib.scheduler import (
@@ -293,6 +293,7 @@ def test_a_checkpoint_that_fails_does_not_take_the_command_back() -> None:
     failing.append(True)
     scheduler.apply(AddBlocks((BlockMeta(id="a", tenant="A", shard=0, level=0),)))
     assert [name for name, _ in watching.events] == ["scheduler_checkpoint_failed"]
+    assert (scheduler.failures, str(scheduler.last_error)) == (1, watching.events[0][1]["error"])
     failing.clear()
     scheduler.apply(AddBlocks((BlockMeta(id="b", tenant="A", shard=0, level=0),)))
     assert len(opened(inner).service.state.blocks) == 2
@@ -383,5 +384,5 @@ def test_settings_that_make_no_sense() -> None:
 def test_a_closed_scheduler_is_not_used_again() -> None:
     scheduler = opened(MemoryStore())
     scheduler.close()
-    with pytest.raises(Stale, match="it was closed"):
+    with pytest.raises(Closed, match="was closed; open the store again"):
         scheduler.apply(Tick())
