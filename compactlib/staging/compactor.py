@@ -1,4 +1,4 @@
-"""`compact_branch`: replaces the tokens of a branch by a metarange that says the same, with two compare-and-sets.
+"""`Compactor`: replaces the tokens of a branch by a metarange that says the same, with two compare-and-sets.
 
 1. *Seal.* The staging token becomes the newest sealed one, a fresh token takes the writes, the start time is noted.
 2. *Rewrite.* All sealed tokens are applied to the base: the compacted metarange if there is one, else HEAD's.

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 
 from compactlib.budget import Budget
-from compactlib.errors import Busy, Closed
+from compactlib.errors import BudgetSpent, Busy, Closed
 from compactlib.runtime import Run
 
 
@@ -24,6 +24,7 @@ class Flights:
     def __init__(self, what: str) -> None:
         self._what = what
         self._runs: dict[str, Run] = {}
+        self._reads: set[Run] = set()
         self._closed = False
         self._changed = threading.Condition()
 
@@ -70,6 +71,28 @@ class Flights:
                 del self._runs[name]
                 self._changed.notify_all()
 
+    @contextlib.contextmanager
+    def reading(self, budget: Budget | None) -> Iterator[Budget]:
+        """A long read inside the `with`, of which there may be any number; yields its budget, lent from `budget`.
+
+        Raises:
+            Closed: it was closed, before or meanwhile.
+        """
+        run = Run(Budget() if budget is None else budget)
+        with self._changed:
+            self.require_open()
+            self._reads.add(run)
+        try:
+            with run.inside():
+                yield run.budget
+        except BudgetSpent:
+            self.require_open()
+            raise
+        finally:
+            with self._changed:
+                self._reads.remove(run)
+                self._changed.notify_all()
+
     def close(self) -> None:
         """Let nothing begin from now on, cancel what is under way, and wait for its end; again does nothing more.
 
@@ -77,10 +100,10 @@ class Flights:
             Busy: called from within any of the work; nothing was done.
         """
         with self._changed:
-            if any(run.is_mine for run in self._runs.values()):
+            if any(run.is_mine for run in (*self._runs.values(), *self._reads)):
                 raise Busy(f"{self._what} cannot be closed from within its own work; cancel the budget of the work, "
                            f"and close when it has returned")
             self._closed = True
-            for run in self._runs.values():
+            for run in (*self._runs.values(), *self._reads):
                 run.budget.cancel()
-            self._changed.wait_for(lambda: not self._runs)
+            self._changed.wait_for(lambda: not self._runs and not self._reads)

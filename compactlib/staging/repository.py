@@ -110,9 +110,9 @@ class Repository:
             BudgetSpent: the budget ran out.
             Closed: it was closed.
         """
-        self._flights.require_open()
         check_type("the budget", budget, Budget, or_none=True)
-        return self._compactions.view(self._name_of(branch), budget=budget)
+        with self._flights.reading(budget) as lent:
+            return self._compactions.view(self._name_of(branch), budget=lent)
 
     def plan(self, policy: CompactionPolicy | None = None, *, branch: str | Branch | None = None,
              view: CompactionView | None = None) -> CompactionPlan:
@@ -199,9 +199,9 @@ class Repository:
             BudgetSpent: the budget ran out.
             Closed: it was closed.
         """
-        self._flights.require_open()
         check_type("the budget", budget, Budget, or_none=True)
-        return verify(self._context, Budget() if budget is None else budget)
+        with self._flights.reading(budget) as lent:
+            return verify(self._context, lent)
 
     def status(self) -> RepositoryStatus:
         """What this object is at, from memory; `survey` reads about all branches.
@@ -224,7 +224,7 @@ class Repository:
         audit(self._context)
 
     def close(self) -> None:
-        """Cancel the compactions and the reclaim of this object, and wait for their end; again does nothing more.
+        """Cancel what this object is at (compactions, a reclaim, views), and wait for its end; again does nothing more.
 
         It owns nothing else: the stores stay open, and so do branches, for reads and writes.
 

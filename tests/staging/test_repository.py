@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import pickle
 import random
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +15,7 @@ import pytest
 
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
-from compactlib.errors import Closed, CompactlibError, Conflict, InvalidInput
+from compactlib.errors import Busy, Closed, CompactlibError, Conflict, InvalidInput
 from compactlib.files import LocalFiles, StrPath
 from compactlib.kv import MemoryStore
 from compactlib.objects import LocalObjects, MemoryObjects
@@ -331,6 +332,38 @@ def test_a_closed_repository_compacts_no_more_and_its_branches_stay() -> None:
     assert contents(main) == {"b": "2"}
     main.put(b"c", b"3")
     assert isinstance(world.another_repo().compact(plan), Done)
+
+
+def test_closing_ends_what_reads_and_waits_for_it() -> None:
+    world = World()
+    world.branch({"a": "1"})
+    reading, closed, told = threading.Event(), threading.Event(), []
+    read = world.committed.verify
+
+    def slowly(*given: Any, budget: Budget, **named: Any) -> Any:
+        reading.set()
+        with contextlib.suppress(Busy):
+            world.repo.close()  # from within: nothing ends
+            told.append("closed from within")
+        while not budget.cancelled:
+            closed.wait(0.001)
+        told.append("cancelled")
+        return read(*given, budget=budget, **named)
+
+    def verify() -> None:
+        try:
+            world.repo.verify()
+        except Closed:
+            told.append("Closed")
+
+    world.committed.verify = slowly  # type: ignore[method-assign, assignment]
+    reader = threading.Thread(target=verify)
+    reader.start()
+    assert reading.wait(30)
+    world.repo.close()
+    assert "cancelled" in told
+    reader.join(30)
+    assert told == ["cancelled", "Closed"]
 
 
 # --- wrong types
