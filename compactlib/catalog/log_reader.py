@@ -22,6 +22,9 @@ from compactlib.catalog.records import (
 from compactlib.checksum import crc32
 from compactlib.kv import KeyNotFound, KVStore, Predicate
 
+_FEW = 4
+"""Records in the first page of those who expect to need no more; pages grow from there."""
+
 
 class LogReader:
     """Reads the log in one partition of a store. Holds no state of its own; any thread may call it.
@@ -47,7 +50,7 @@ class LogReader:
         earliest, _ = self._earliest()
         latest, _ = self._latest()
         if earliest is None and latest is None:
-            stray = next(iter(self._updates_from(0)), None)
+            stray = next(iter(self._updates_from(0, few=True)), None)
             if stray is not None and self._latest()[0] is None:
                 raise RecordMissing(key="latest", version=stray[0], expected=f"a mark, since there is {stray[1]!r}")
             return None if stray is None else self.state()
@@ -125,11 +128,13 @@ class LogReader:
     @refuses_misfits
     def updates_above(self, version: int) -> int | None:
         """The lowest version above this one that has a record; `None` if there is none. For recovery and audits."""
-        found = next(iter(self._updates_from(version + 1)), None)
+        found = next(iter(self._updates_from(version + 1, few=True)), None)
         return None if found is None else found[0]
 
-    def _updates_from(self, version: int) -> Iterator[tuple[int, bytes, bytes]]:
-        with self.store.scan(self.partition, keys.update_key(max(version, 0)), prefix=keys.UPDATES) as entries:
+    def _updates_from(self, version: int, *, few: bool = False) -> Iterator[tuple[int, bytes, bytes]]:
+        """The records from this version on, with version and key; `few`: the caller expects to stop soon."""
+        with self.store.scan(self.partition, keys.update_key(max(version, 0)), prefix=keys.UPDATES,
+                             page_size=_FEW if few else None) as entries:
             for entry in entries:
                 found = keys.version_of(entry.key)
                 if found is None:

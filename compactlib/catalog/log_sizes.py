@@ -58,14 +58,14 @@ class LogMeter:
         if state is None:
             return LogSizes(term_mark=self._mark(keys.TERM), term=self._log.term()[0])
         records: dict[int, int] = {}
-        for version, key, record in self._log._updates_from(0):
+        for version, key, record in self._log._updates_from(0, few=True):
             if version > state.earliest:
                 break
             budget.check()
             records[version] = len(key) + len(record)
         # No record above the earliest version is ever written again, so these stay as they were.
         above = {version: size for version, size in self._known.items() if version > state.earliest}
-        for version, key, record in self._log._updates_from(max(above, default=state.earliest) + 1):
+        for version, key, record in self._log._updates_from(max(above, default=state.earliest) + 1, few=bool(above)):
             budget.check()
             above[version] = len(key) + len(record)
         self._known = above

@@ -70,7 +70,7 @@ def garbage(log: LogReader, budget: Budget) -> Mapping[bytes, int]:
 
 
 def _garbage(log: LogReader, earliest: int, budget: Budget) -> Iterator[tuple[bytes, int]]:
-    for version, key, record in log._updates_from(0):
+    for version, key, record in log._updates_from(0, few=True):
         budget.check()
         if version >= earliest:
             break
