@@ -3,8 +3,6 @@
 Whatever asks for a round while one runs, or before the minimum interval has passed, is remembered; when the time has
 come all of it starts one round. A round ends when another node is elected, when the node stops, or with its last
 deadline, so nothing can hold up the next one for ever.
-
-Source: `seeds/catalog.md`, Triggering factors and Overall process; `notes/catalog.md` 1.7, 1.9, 1.14.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The lowest time that anybody needs is the *bound*. The version in force at the bound stays readable, as the snapshot, so
 it is the highest candidate; a policy may choose a lower one. From there the search goes down to the highest version
 that no index build, missing node or missing partition forbids: an index build as the last change, or a table created a
-moment ago, does not stop everything (seeds/catalog.md, compaction process; notes/catalog.md 1.12, weaknesses 1, 2, 8).
+moment ago, does not stop everything.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 The host has an election of its own (the leader of its metastore group, in the seed's words) and tells each node of its
 outcome through an `ElectionListener`. Nodes also learn terms from each other's messages, so a deposed coordinator is
 refused by everybody who knows better, whoever told them first. Terms only grow; one term belongs to one node.
-
-Source: `seeds/catalog.md`, Coordinator; `notes/catalog.md` 1.7, 1.14.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ says so with a `Refusal`. `Hello` opens a connection and is seen by the transpor
 
 A `RoundId` names the coordinator's life, so an answer can never be taken for that of another round, be it late,
 repeated, or meant for a coordinator that has restarted since.
-
-Source: `seeds/catalog.md`, both processes; `notes/catalog.md` 1.8.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Factor(StrEnum):
 RESTRICTIONS: tuple[Factor, ...] = (
     Factor.ACTIVE_TRANSACTIONS, Factor.RAFT_RECOVERY, Factor.INDEX_BUILD, Factor.REBALANCE,
 )
-"""The four restrictions of seeds/catalog.md."""
+"""The four restrictions that the design names."""
 
 
 @attrs.frozen(order=True)

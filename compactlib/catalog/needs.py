@@ -1,7 +1,7 @@
 """What a node still needs of the catalog's history: sources that a host fills, put together into one report.
 
 A source is asked for the lowest time it needs. Everything a report says is taken in one call, so the partitions it
-lists are those that its floors speak for (notes/catalog.md, weakness 9).
+lists are those that its floors speak for.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 One report and one publication are under way at most; a newer round takes their place. Zones fail apart, and a zone
 that hangs holds up neither the others nor the answer.
-
-Source: `seeds/catalog.md`, steps 1 and 3 of the replicas update and 1-2 of the compaction; `notes/catalog.md` 1.10.
 """
 
 from __future__ import annotations

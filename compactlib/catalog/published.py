@@ -1,4 +1,4 @@
-"""Published minimum times per partition: up to when a replica's data is on disk (seeds/catalog.md, replicas update).
+"""Published minimum times per partition: up to when a replica's data is on disk.
 
 A time reaches a partition as a replicated command. It is published only after a flush that began after the command was
 applied has succeeded: a recovery from then on replays nothing older. A partition starts at the activation of the

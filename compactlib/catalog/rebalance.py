@@ -2,8 +2,7 @@
 
 A zone's *change points* are the versions that move data: those that change its partitions, replicas, quorum, filter,
 storage profiles or consistency. Until every partition has followed a change point, the catalog just below it is still
-needed. The progress is read per zone, where placement keeps it, so a finished rebalance holds nothing
-(notes/catalog.md 1.13, weakness 3).
+needed. The progress is read per zone, where placement keeps it, so a finished rebalance holds nothing.
 """
 
 from __future__ import annotations

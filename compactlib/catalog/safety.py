@@ -1,7 +1,7 @@
 """The last look before history is cut: rules that hold whatever decided the target, checked with `-O` too.
 
 `decide` searches; this module checks what it found, in another way and without its caches. Each rule has the letter of
-the invariant in notes/catalog.md section 5 that it keeps.
+the invariant that it keeps, (a) to (e).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Hybrid logical timestamps: 48 bits of milliseconds, 16 bits of counter, in one integer that orders events.
 
 A timestamp is a plain `int`, so that it compares, packs and prints at no cost: `physical_ms << 16 | logical`. 0 means
-"no time"; the lowest time is 1 (notes/catalog.md 1.1).
+"no time"; the lowest time is 1.
 
 >>> commit = timestamp(1000, 5)
 >>> activation = add_ms(commit, 500)

@@ -1,6 +1,6 @@
-"""Active read-write transactions, counted by the catalog version they use (seeds/catalog.md, restriction 1).
+"""Active read-write transactions, counted by the catalog version they use (restriction 1).
 
-Beginning and ending one touches a single counter, however many are active (notes/catalog.md 1.10).
+Beginning and ending one touches a single counter, however many are active.
 
 >>> from compactlib.catalog.history import HistoryView
 >>> from compactlib.catalog.timestamp import HybridClock, timestamp

@@ -2,7 +2,7 @@
 
 Appending is a compare-and-set on the latest version. A snapshot is one conditional multi-operation: it moves the
 earliest version, puts the snapshot in the place of that version's update, and deletes the updates below; a crash before
-it changes nothing, a crash after it leaves at most garbage that `reclaim` removes (notes/catalog.md 1.4, 1.5).
+it changes nothing, a crash after it leaves at most garbage that `reclaim` removes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The low watermark: below it, data may be gone. It only rises, survives restarts, and waits for its readers.
 
 Raising it has four steps: refuse new readers below the candidate, persist it, wait for the present readers, put it in
-force and tell the listeners. A value that was recovered counts at once (notes/catalog.md 1.6, weakness 20).
+force and tell the listeners. A value that was recovered counts at once.
 """
 
 from __future__ import annotations

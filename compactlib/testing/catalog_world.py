@@ -365,7 +365,7 @@ class World:
         """Raise if somebody needs a version below `target`, which was cut away, or `target` is below an earlier one.
 
         Raises:
-            SimulationFailure: invariants (a), (b) or (c) of notes/catalog.md 5.
+            SimulationFailure: invariants (a), (b) or (c): a version that is needed, or the order of cuts.
         """
         if self.cuts and target < max(self.cuts):
             raise SimulationFailure(f"the earliest version went back from {max(self.cuts)} to {target}")
