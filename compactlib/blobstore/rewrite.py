@@ -304,22 +304,30 @@ class _Writing:
         self.attempt.observer.progress(Progress(work, self.end - SEGMENT_HEADER_BYTES, self.total))
         for source in self.task.sources:
             file = self._open_source(source.segment)
-            cache, before = PageCache(file.fileno()), SEGMENT_HEADER_BYTES
-            # All at once and first: reading one record brings others into the cache.
-            for span in _spans(source, len(self.buffer), cache.cached(source.columns()[0])):
-                seen += 1
-                if seen > done:
-                    self._copy(_Input(file.fileno(), file.path, span.offset), span)
-                    self._forget_read(cache, span, before)
-                    self.attempt.observer.progress(Progress(work, self.end - SEGMENT_HEADER_BYTES, self.total))
-                before = span.end
-            if self.was_cold:
-                cache.forget(before, before + READ_AHEAD_BYTES)
+            try:
+                seen = self._copy_source(source, file, seen, done, work)
+            finally:
+                file.close()
         if not self.records:
             raise InvalidInput(f"task {self.task.name!r} has no record to copy; drop its segments instead")
         self.out.sync()
         for offset, length in self.cold:
             forget_written(self.out.fileno(), offset, length)
+
+    def _copy_source(self, source: SourceRecords, file: SegmentFile, seen: int, done: int, work: str) -> int:
+        """Copy the spans of one source behind the first `done` of all; how many were seen."""
+        cache, before = PageCache(file.fileno()), SEGMENT_HEADER_BYTES
+        # All at once and first: reading one record brings others into the cache.
+        for span in _spans(source, len(self.buffer), cache.cached(source.columns()[0])):
+            seen += 1
+            if seen > done:
+                self._copy(_Input(file.fileno(), file.path, span.offset), span)
+                self._forget_read(cache, span, before)
+                self.attempt.observer.progress(Progress(work, self.end - SEGMENT_HEADER_BYTES, self.total))
+            before = span.end
+        if self.was_cold:
+            cache.forget(before, before + READ_AHEAD_BYTES)
+        return seen
 
     def _forget_read(self, cache: PageCache, span: _Span, before: int) -> None:
         """Give up what only this attempt has read: the gap before the span, and what was cold in it."""
@@ -339,6 +347,7 @@ class _Writing:
     def _open_source(self, name: SegmentName) -> SegmentFile:
         file = SegmentFile(os.path.join(self.task.folder, name.log_file))
         if file.header.name != name or file.header.incarnation != self.task.header.incarnation:
+            file.close()
             raise CorruptData(path=file.path, offset=0, expected=f"segment {name} of this store",
                               found=f"segment {file.header.name} of store {file.header.incarnation.hex()}")
         return file

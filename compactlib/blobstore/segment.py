@@ -170,9 +170,14 @@ class SegmentFile:
         except OSError as error:
             raise StorageError.from_os(error, "read", self.path) from error
 
+    def close(self) -> None:
+        """Close it now, for who shares it with nobody: an error that is kept would keep the last reference."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
     def __del__(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
+        self.close()
 
     def __repr__(self) -> str:
         return f"SegmentFile({self.path!r}, {self.header.name})"
