@@ -117,7 +117,8 @@ class Compactor:
         report = CompactionReport(
             policy=plan.policy, why=plan.why, snapshot_index=state.index, dropped=dropped, dropped_bytes=dropped_bytes,
             groups=tuple(groups), waiting=waiting, left_out=plan.left_out,
-            purged_links=tuple(sorted({*early, *purged})), unreclaimed=unreclaimed, seconds=self._clock.monotonic() - began)
+            purged_links=tuple(sorted({*early, *purged})), unreclaimed=unreclaimed,
+            seconds=self._clock.monotonic() - began)
         _tell(report, told)
         return report
 
