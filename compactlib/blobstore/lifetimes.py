@@ -1,4 +1,4 @@
-"""Until when each record of a blob has to be kept: the compaction's rules with the times left open (notes 1.4, 1.5).
+"""Until when each record of a blob has to be kept: the compaction's rules with the times left open.
 
 `validity.judge` says what becomes of a record at one reference time and one now. Nothing in its rules comes back to
 life by time alone, so the same answer is two times for each record: one that the reference time must not pass (then

@@ -4,7 +4,7 @@ On demand, all entries of the index are looked at once. The sealed index segment
 space of hashes is cut into slices, and in each slice the segments' pieces are merged, so that all records of
 a blob come together. Nothing is looked up, and memory is bounded by the slice. A few microseconds an entry.
 
-Every log segment is listed, one without valid bytes as well (notes 1.5).
+Every log segment is listed, one without valid bytes as well.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class _Count:
 
 def container_statistics(snapshot: Snapshot, as_of: float, rules: PurgeRules | None = None, *,
                          throttle: Throttle | None = None) -> dict[tuple[int, int], int]:
-    """Bytes of live blobs of each (account, container): PUT records only, and a delete counts at once (notes 1.5).
+    """Bytes of live blobs of each (account, container): PUT records only, and a delete counts at once.
 
     A container without live bytes that has a PUT record left is listed with 0. Cost as for `log_statistics`.
 

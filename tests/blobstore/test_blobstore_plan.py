@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compactlib import contract
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.plan import CompactionPlan, PlannedSegment, forecast, plan_for, plan_for_choice
 from compactlib.blobstore.plan_history import FILE_NAME, PlanHistory, read_history, write_history
@@ -204,6 +205,15 @@ def test_a_plan_carries_its_store_and_the_room_there_is() -> None:
     plan = plan_for(view, CompactAll(), NOW, bytes_available=77)
     assert (plan.incarnation, plan.bytes_available, plan.bytes_needed) == (view.incarnation, 77, plan.bytes_to_copy)
     assert plan_for(view, CompactAll(), NOW).bytes_available is None
+
+
+def test_views_choices_plans_and_policies_are_those_of_the_contract() -> None:
+    view: contract.View = toy([0, 300])
+    policy: contract.Policy[StoreView, Choice] = Greedy()
+    plan: contract.Plan = plan_for(toy([0, 300]), policy, NOW)
+    assert view.to_dicts()
+    assert plan.to_dicts()
+    assert pickle.loads(pickle.dumps(plan)) == plan
 
 
 def test_a_view_prints_itself() -> None:

@@ -451,14 +451,14 @@ def judge(reader: BlobReader, live: set[int], deleted: set[int]) -> set[int]:
     return gone
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_process_reads_what_another_one_writes_and_compacts(seed: int, scratch: Path) -> None:
-    folder, reader = scratch / "store", None
+def read_along(folder: Path, seed: int, lines: int) -> None:
+    """Follow a process that writes until it has told so many lines; then kill it, and look once more."""
+    reader = None
     settings = BlobStoreConfig(deleted_retention_seconds=0.0, max_open_segments=4)
     writer = Writer(folder, seed)
     try:
         heard = 0
-        while writer.promised.compactions < 8 or heard < 3_000:
+        while writer.promised.compactions < 8 or heard < lines:
             heard += writer.hear(wait=True)
             promised = writer.promised
             live, deleted = promised.live - promised.unsure, promised.deleted - promised.unsure
@@ -482,3 +482,14 @@ def test_a_process_reads_what_another_one_writes_and_compacts(seed: int, scratch
         assert judge(reader, promised.live - promised.unsure, promised.deleted - promised.unsure) == set()
         assert reader.verify().is_sound
         assert picture(folder) == before
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_process_reads_what_another_one_writes_and_compacts(seed: int, scratch: Path) -> None:
+    read_along(scratch / "store", seed, 3_000)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(2, 42))
+def test_forty_processes_are_followed_for_long(seed: int, scratch: Path) -> None:
+    read_along(scratch / "store", seed, 30_000)

@@ -64,16 +64,28 @@ def same_as_the_owner(folder: Path, clock: Clock, keys: Sequence[bytes], own: Ca
             assert entries(store) == []
 
 
-@pytest.mark.parametrize("name", STORIES)
-def test_a_reader_sees_through_a_crash_at_any_step_of_a_compaction(name: str, tmp_path: Path) -> None:
-    story: Story = STORIES[name]
-    story.build(tmp_path / "store")
+def look_everywhere(story: Story, folder: Path, limit_per_point: int) -> int:
+    """Read what each crash of a compaction leaves; how many distinct folders there were."""
+    story.build(folder / "store")
     keys = [b"b%d" % number for number in range(COUNT + 11)]
 
     def check(folder: Path, _: Sequence[Any]) -> None:
         same_as_the_owner(folder / "store", ManualClock(NOW), keys, lambda: story.open(folder / "store"))
 
-    assert explore(record(tmp_path, story.compact), check, limit_per_point=3).points > 20
+    report = explore(record(folder, story.compact), check, limit_per_point=limit_per_point)
+    assert report.points > 20
+    return report.distinct
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_reader_sees_through_a_crash_at_any_step_of_a_compaction(name: str, tmp_path: Path) -> None:
+    look_everywhere(STORIES[name], tmp_path, 3)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", STORIES)
+def test_a_reader_sees_through_hundreds_of_crash_states(name: str, tmp_path: Path) -> None:
+    assert look_everywhere(STORIES[name], tmp_path, 60) > 300
 
 
 def test_a_reader_sees_what_is_whole_of_a_log_that_was_cut_off_at_any_step(tmp_path: Path) -> None:
