@@ -216,5 +216,7 @@ class NewestSegment:
         Raises:
             StorageError: the disk refused the last sync.
         """
+        # Closed when the last who reads through it has done so.
+        self._reader = None
         if self._writer is not None:
             self._writer.close()
