@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from compactlib.budget import Budget
-from compactlib.errors import CompactlibError, Conflict, InvalidInput, TaskFailed
-from compactlib.outcome import Done, Failed
+from compactlib.errors import BudgetSpent, CompactlibError, Conflict, InvalidInput, TaskFailed
+from compactlib.outcome import Done, Failed, Skipped
 from compactlib.testing.compaction_kit import CompactionPart, Opened, attempt, done, failed, spent
 from compactlib.testing.conformance import Mismatch, same, shown
 from compactlib.testing.contract_actors import (
@@ -22,6 +22,7 @@ from compactlib.testing.contract_actors import (
     failing_executor,
     garbage_executors,
     in_another_thread,
+    raising,
     raising_executors,
 )
 
@@ -43,7 +44,7 @@ class EdgePromises(CompactionPart):
         To do: tell through compactlib.runtime.telling(observer) or Run.observer(observer), and through nothing else.
         """
         with self.opened(tmp_path, fills=1) as opened:
-            observer = ObserverBy(_raising(Surprise("the observer's own bug")))
+            observer = ObserverBy(raising(Surprise("the observer's own bug")))
             done(opened.compact(observer=observer), "a compaction whose observer raises")
             assert observer.told, "the observer given to compact() was told nothing"
             opened.finish("a compaction whose observer raises")
@@ -85,7 +86,7 @@ class EdgePromises(CompactionPart):
         with self.opened(tmp_path, fills=1) as opened:
             before = opened.contents()
             for error in (Surprise("the policy's own bug"), Conflict("the policy's own refusal")):
-                policy = PolicyBy(opened.factory.policy(), _raising(error))
+                policy = PolicyBy(opened.factory.policy(), raising(error))
                 for name, call in {"plan": partial(opened.plan, policy),
                                    "compact": partial(opened.compact, policy=policy)}.items():
                     same(_raised_by(call), error, case=f"{name}() with a policy that raises it")
@@ -150,9 +151,9 @@ class EdgePromises(CompactionPart):
     def _interrupting(self, error: BaseException) -> Mapping[str, Mapping[str, Any]]:
         factory = self.make_factory()
         found: dict[str, Mapping[str, Any]] = {
-            "a policy": {"policy": PolicyBy(factory.policy(), _raising(error))},
-            "a fence": {"fence": FenceBy(_raising(error))},
-            "an observer": {"observer": ObserverBy(_raising(error))},
+            "a policy": {"policy": PolicyBy(factory.policy(), raising(error))},
+            "a fence": {"fence": FenceBy(raising(error))},
+            "an observer": {"observer": ObserverBy(raising(error))},
         }
         if factory.uses_executor:
             found.update({f"an executor that {name}": {"executor": executor}
@@ -198,7 +199,7 @@ class EdgePromises(CompactionPart):
         """
         with self.opened(tmp_path, fills=1) as opened:
             error = Surprise("the fence's own bug")
-            found = _raised_by(lambda: opened.compact(fence=FenceBy(_raising(error))))
+            found = _raised_by(lambda: opened.compact(fence=FenceBy(raising(error))))
             if found is not error:
                 raise Mismatch(f"{error!r} from a fence: {found!r}", "it to come through")
             opened.finish("a fence that raises")
@@ -221,6 +222,24 @@ class EdgePromises(CompactionPart):
             same((outcome.changed, fence.entered), ("no", 0))
             same(opened.state(), before)
             opened.finish("a budget that was cancelled before")
+
+    def test_looking_and_reclaiming_may_be_cancelled_too(self, tmp_path: Path) -> None:
+        """With a cancelled budget `view` and `verify` raise `BudgetSpent` or answer, `reclaim` fails by it or answers.
+
+        To do: ask the budget where much has to be counted or read, and let nothing else come out of it.
+        """
+        with self.opened(tmp_path, fills=1) as opened:
+            budget = Budget()
+            budget.cancel()
+            for name, call in {"view": opened.view, "verify": opened.store.verify}.items():
+                found = attempt(partial(call, budget=budget))
+                assert found is not None, f"{name}(budget=...) answered None"
+                if isinstance(found, CompactlibError) and not isinstance(found, BudgetSpent):
+                    raise Mismatch(f"{name}() with a cancelled budget: {found!r}", "BudgetSpent, or its value")
+            outcome = opened.reclaim(budget=budget)
+            if not isinstance(outcome, Done | Skipped):
+                spent(outcome, "reclaim() with a cancelled budget")
+            opened.finish("looking with a cancelled budget")
 
     def test_a_budget_that_is_spent_at_any_step(self, tmp_path: Path) -> None:
         """At each step at which it is asked: `Failed(BudgetSpent)`, all is there, and the next compaction goes on.
@@ -319,13 +338,6 @@ def truthful(opened: Opened, outcome: Failed, before: object, when: str) -> None
 
 def _answering(answer: object) -> Callable[..., object]:
     return lambda *_: answer
-
-
-def _raising(error: BaseException) -> Callable[..., Any]:
-    def call(*_: object) -> object:
-        raise error
-
-    return call
 
 
 def _raising_at(number: int, error: BaseException) -> Callable[[int], None]:

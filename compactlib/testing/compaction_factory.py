@@ -60,6 +60,10 @@ class CompactionFactory(abc.ABC):
     def policy(self) -> AnyPolicy:
         """A policy that finds something to do after `fill`, and nothing when it is done: the store's own, say."""
 
+    def reader(self, folder: Path) -> Any:
+        """A reader beside the owner, from which `check` reads as from the store, with a `close`; default `None`."""
+        return None
+
     def extra(self, store: Any, method: str) -> Mapping[str, Any]:
         """Further arguments of `view`, `plan`, `compact` or `reclaim`; default none."""
         return {}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from compactlib.testing.conformance import ConformanceKit, Mismatch, shown
 from compactlib.testing.contract_actors import Call, CheckedFiles
 
 _MOST_COMPACTIONS = 8
+_LAST_SECONDS = 3.0
 
 
 @attrs.frozen
@@ -76,6 +79,14 @@ class Opened:
             raise Mismatch(f"after {after}: {type(error).__name__}: {error}", "everything acknowledged to be there"
                            ) from error
 
+    def reads(self, reader: Any, after: str) -> None:
+        """What was acknowledged is what a reader finds.
+
+        Raises:
+            Mismatch: it is not; says after what.
+        """
+        attrs.evolve(self, store=reader).check(after)
+
     def finish(self, after: str) -> None:
         """Compact until nothing is left to do, and look whether everything is there, and nothing runs.
 
@@ -97,6 +108,7 @@ class Opened:
             raise Mismatch(f"after {after} compact() is Skipped ({outcome.reason}), but plan() is {plan!r}",
                            "a plan that is empty, or a compaction that carries it out")
         self.idle(after)
+        self.store.audit()
         self.check(after)
 
     def idle(self, after: str) -> None:
@@ -150,6 +162,25 @@ class CompactionPart(ConformanceKit):
         if count <= limit:
             return range(1, count + 1)
         return sorted({1 + place * (count - 1) // (limit - 1) for place in range(limit)})
+
+
+def open_files(folder: Path) -> list[str]:
+    """What of a folder this process has open; nothing where the system does not say."""
+    found = []
+    with contextlib.suppress(OSError):
+        for descriptor in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return [name for name in found if name.startswith(f"{folder}/")]
+
+
+def lasting_threads(before: Set[threading.Thread]) -> list[threading.Thread]:
+    """The threads that were not there before and do not end, but for those of the checks themselves."""
+    found = [thread for thread in threading.enumerate()
+             if thread not in before and not thread.name.startswith(Call.PREFIX)]
+    for thread in found:
+        thread.join(_LAST_SECONDS)
+    return [thread for thread in found if thread.is_alive()]
 
 
 @contextlib.contextmanager

@@ -69,13 +69,16 @@ class Call(Generic[AnswerT]):
         what: as messages name it.
     """
 
+    PREFIX = "check-"
+    """What the names of such threads begin with."""
+
     def __init__(self, call: Callable[[], AnswerT], what: str) -> None:
         self._call = call
         self._what = what
         self._answers: list[AnswerT] = []
         self.error: BaseException | None = None
         self.ended = threading.Event()
-        threading.Thread(target=self._run, name=f"check-{what}", daemon=True).start()
+        threading.Thread(target=self._run, name=f"{self.PREFIX}{what}", daemon=True).start()
 
     def _run(self) -> None:
         try:
@@ -232,6 +235,15 @@ def garbage_executors() -> Mapping[str, ExecutorBy]:
 def failing_executor(error: Any) -> ExecutorBy:
     """An executor whose every task fails with a library's error."""
     return ExecutorBy(lambda tasks, budget, observer: [RewriteFailure(task.name, error) for task in tasks])
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    """A call that raises, whatever it is given."""
+
+    def call(*_: object) -> object:
+        raise error
+
+    return call
 
 
 class ObserverBy(Observer):

@@ -138,7 +138,7 @@ class ServiceConformance(ConformanceKit):
         running.let_go("after stop()")
         factory.release(running.service)
         left = [thread for thread in threading.enumerate()
-                if thread not in before and not thread.name.startswith("check-") and _lives_on(thread)]
+                if thread not in before and not thread.name.startswith(Call.PREFIX) and _lives_on(thread)]
         assert not left, f"after stop() these threads go on: {left}"
 
     def test_a_new_service_has_met_nothing(self, tmp_path: Path) -> None:

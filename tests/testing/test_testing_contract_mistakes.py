@@ -22,6 +22,7 @@ from compactlib.report import Finding
 from compactlib.rewrite import Executor, RewriteFailure, RewriteResult
 from compactlib.runtime import Ownership, Run
 from compactlib.testing import CompactionConformance, PromiseBroken, check_compaction, contract_actors
+from compactlib.testing.crash import scratch_folder
 from tests.testing.lessons import check_lesson
 from tests.testing.toy_factory import LineStores
 from tests.testing.toy_lines import Clean, LineChoice, LineFile, LinePlan, LineStatus, LineView
@@ -455,14 +456,14 @@ MISTAKES: list[tuple[type[LineStore], str, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "test", "told"), MISTAKES, ids=lambda each: getattr(each, "__name__", None))
-def test_a_mistake_is_found_and_told(kind: type[LineStore], test: str, told: str, tmp_path: Path,
+def test_a_mistake_is_found_and_told(kind: type[LineStore], test: str, told: str,
                                      monkeypatch: pytest.MonkeyPatch) -> None:
     # What hangs is found sooner.
     monkeypatch.setattr(contract_actors, "PATIENCE_SECONDS", 1.0)
     kit = CompactionConformance()
     kit.make_factory = lambda: LineStores(kind)  # type: ignore[method-assign]
-    with pytest.raises(PromiseBroken) as broken:
-        getattr(kit, test)(tmp_path)
+    with scratch_folder(None) as folder, pytest.raises(PromiseBroken) as broken:
+        getattr(kit, test)(folder)
     check_lesson(broken.value, test)
     assert told in str(broken.value)
 
