@@ -8,6 +8,7 @@ from typing import Any
 
 from compactlib.blobstore import (
     Blob,
+    BlobReader,
     BlobStore,
     BlobStoreConfig,
     CompactAll,
@@ -36,6 +37,9 @@ class BlobStores(CompactionFactory):
 
     def open(self, folder: Path, *, files: Files) -> BlobStore:
         return BlobStore(folder, self.config, policy=self.policy(), clock=ManualClock(NOW), files=files, name="store")
+
+    def reader(self, folder: Path) -> BlobReader:
+        return BlobReader(folder, self.config, clock=ManualClock(NOW))
 
     def fill(self, store: BlobStore, number: int) -> dict[str, bytes]:
         told = {}

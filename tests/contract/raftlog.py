@@ -14,6 +14,7 @@ from compactlib.raftlog import (
     Entry,
     EveryNMinors,
     LogOptions,
+    LogReader,
     RaftLog,
     RaftLogStore,
     RaPolicy,
@@ -73,6 +74,9 @@ class SegmentLogs(_Logs):
 
     def open(self, folder: Path, *, files: Files) -> SegmentLog:
         return SegmentLog(folder, _options(files))
+
+    def reader(self, folder: Path) -> LogReader:
+        return LogReader(folder)
 
     def fill(self, store: SegmentLog, number: int) -> Mapping[int, bytes]:
         last = store.last_index or 0
