@@ -213,8 +213,10 @@ class _Rounds:
         active = _Active(task, run, StoreEvents(store.name, self._told(store)), store.clock.monotonic())
         self.active.append(active)
         active.committed = 0 if compactions.log is None else len(compactions.log.committed)
-        self._guarded(active, run.budget.check)
-        if active in self.active and compactions.log is None:
+        spent = run.budget.refusal
+        if spent is not None:
+            self._fail(active, spent)
+        elif compactions.log is None:
             self._next(active)
 
     def _told(self, store: CompactableStore) -> Observer:
