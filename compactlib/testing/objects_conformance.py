@@ -27,7 +27,7 @@ from compactlib.objects import (
     read_checked,
 )
 from compactlib.objects.keys import MAX_KEY_CHARS, MAX_SEGMENT_CHARS
-from compactlib.testing.conformance import ConformanceKit, error_from, run_kit, same
+from compactlib.testing.conformance import ConformanceKit, Mismatch, error_from, run_kit, same
 from compactlib.testing.fresh import drawing
 
 BAD_KEYS = ["", "/", "/a", "a/", "a//b", ".", "..", "a/../b", "a/./b", ".hidden", "a/.hidden", "a b", "a\nb", "a\\b",
@@ -235,6 +235,17 @@ class ObjectStoreConformance(ConformanceKit):
             for wrong in (ObjectRef("a", 4, Digest.of(b"dat!")), ObjectRef("a", 5, ref.digest)):
                 error_from(BadDigest, lambda wrong=wrong: read_checked(store, wrong))  # type: ignore[misc]
 
+    def test_room_is_a_number_of_bytes_or_unknown(self, tmp_path: Path) -> None:
+        """What a compaction is refused for before it begins; asking changes nothing.
+
+        To do: ask the disk in available_bytes(), or answer None where nobody can say.
+        """
+        with self.make_store(tmp_path / "store") as store:
+            room = store.available_bytes()
+            if room is not None and (type(room) is not int or room < 0):
+                raise Mismatch(f"available_bytes() answered {room!r}", "bytes, 0 or more, or None")
+            same([info.key for info in store.list()], [])
+
     def test_a_closed_store_says_so(self, tmp_path: Path) -> None:
         """In every call; closing again is fine.
 
@@ -245,7 +256,7 @@ class ObjectStoreConformance(ConformanceKit):
         store.close()
         store.close()
         for ask in (store.get, store.info, store.delete, store.list, lambda key: store.create(key, b""),
-                    lambda key: store.audit()):
+                    lambda key: store.audit(), lambda key: store.available_bytes()):
             error_from(Closed, lambda ask=ask: ask("a"))  # type: ignore[misc]
 
 

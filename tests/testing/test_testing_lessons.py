@@ -83,7 +83,13 @@ class TakesAnyKey(MemoryObjects):
         self._require_open()
 
 
+class OwesRoom(MemoryObjects):
+    def available_bytes(self) -> int | None:
+        return -1
+
+
 @pytest.mark.parametrize(("store", "test"), [
+    (OwesRoom, "room_is_a_number_of_bytes_or_unknown"),
     (Overwrites, "what_is_there_is_never_overwritten"),
     (SameContentIsFine, "what_is_there_is_never_overwritten"),
     (FolderByFolder, "listings_ascend_and_begin_where_they_are_asked_to"),
