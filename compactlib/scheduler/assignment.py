@@ -8,7 +8,8 @@ what a lease is, who owns a job.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from math import floor
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -21,22 +22,27 @@ ItemT = TypeVar("ItemT")
 
 
 class Lazily(Generic[ItemT]):
-    """The items of an iterator, read once and only as far as somebody looks. Compares and pickles as a tuple of all."""
+    """The items that a call gives, asked for once, and read as far as somebody looks. Compares as a tuple of all."""
 
-    def __init__(self, source: Iterable[ItemT]) -> None:
-        self._source = iter(source)
-        self._seen: list[ItemT] = []
+    __slots__ = ("_argument", "_call", "_seen", "_source")
+
+    def __init__(self, call: Callable[[Any], Iterable[ItemT]], argument: Any) -> None:
+        self._call: Callable[[Any], Iterable[ItemT]] = call
+        self._argument: Any = argument
+        self._source: Iterator[ItemT] | None = None
 
     def __iter__(self) -> Iterator[ItemT]:
-        place = 0
+        if self._source is None:
+            self._seen: list[ItemT] = []
+            self._source = iter(self._call(self._argument))
+        seen, source, place = self._seen, self._source, 0
         while True:
-            if place == len(self._seen):
-                for item in self._source:
-                    self._seen.append(item)
-                    break
-                else:
+            if place == len(seen):
+                try:
+                    seen.append(next(source))
+                except StopIteration:
                     return
-            yield self._seen[place]
+            yield seen[place]
             place += 1
 
     def __eq__(self, other: object) -> bool:
@@ -121,7 +127,7 @@ class AssignmentView(Printed):
 
     Attributes:
         capacity: jobs that this poll may assign, >= 1.
-        levels: those that have jobs, ascending.
+        levels: those that have, or had, jobs, ascending.
         queued: jobs in the queue, all included.
         leased: of them, leased ones, also those whose lease is over.
         delayed: of them, those that wait for their back-off, or whose back-off is over.
@@ -131,7 +137,7 @@ class AssignmentView(Printed):
     """
 
     capacity: int
-    levels: Sequence[LevelView]
+    levels: Iterable[LevelView]
     queued: int = 0
     leased: int = 0
     delayed: int = 0
@@ -225,58 +231,46 @@ def choose_by_level(view: AssignmentView, order: Order, why: str, higher_level_s
         why: by what rule, for the choice.
         higher_level_share: the share of assignments that goes past a level to the ones above, if they have any.
     """
-    levels = [_Level(level, order) for level in view.levels]
     jobs: list[str] = []
     turns: dict[tuple[int, str], Turn] = {}
     shared: dict[int, int] = {}
-    while len(jobs) < view.capacity and (level := _next_level(levels, shared, higher_level_share)) is not None:
-        job, turn = level.take()
+    chosen = (_shared_out(view, order, higher_level_share, shared) if higher_level_share
+              else (item for level in view.levels for item in _in_order(level, order)))
+    for job, turn in islice(chosen, view.capacity):
         jobs.append(job.name)
         if turn is not None:
             turns[turn[:2]] = turn
     return Choice(tuple(jobs), why if jobs else view.why_nothing(), tuple(shared.items()), tuple(turns.values()))
 
 
-class _Level:
-    """The jobs of one level in order, one look ahead."""
-
-    def __init__(self, view: LevelView, order: Order) -> None:
-        self.view: LevelView = view
-        self._order = order
-        self._jobs = self._in_order()
-        self._next: tuple[WaitingJob, Turn | None] | None = None
-
-    def _in_order(self) -> Iterator[tuple[WaitingJob, Turn | None]]:
-        yield from self._order(self.view)
-        for job in self.view.again:
-            yield job, None
-
-    def has_next(self) -> bool:
-        if self._next is None:
-            self._next = next(self._jobs, None)
-        return self._next is not None
-
-    def take(self) -> tuple[WaitingJob, Turn | None]:
-        """The one that `has_next` has found."""
-        taken, self._next = self._next, None
-        if taken is None:
-            raise InvalidInput(f"level {self.view.level} has no job left; ask has_next() first")
-        return taken
+def _in_order(level: LevelView, order: Order) -> Iterator[tuple[WaitingJob, Turn | None]]:
+    yield from order(level)
+    for job in level.again:
+        yield job, None
 
 
-def _next_level(levels: Sequence[_Level], shared: dict[int, int], share: float) -> _Level | None:
-    if not share:
-        for level in levels:
-            if level.has_next():
-                return level
-        return None
-    able = [level for level in levels if level.has_next()]
-    for level in able[:-1]:
-        turn = shared.get(level.view.level, level.view.shared)
-        shared[level.view.level] = turn + 1
-        if not floor((turn + 1) * share) > floor(turn * share):
-            return level
-    return able[-1] if able else None
+def _shared_out(view: AssignmentView, order: Order, share: float,
+                shared: dict[int, int]) -> Iterator[tuple[WaitingJob, Turn | None]]:
+    """The jobs, each of the level whose turn it is; notes in `shared` how many each has shared with those above."""
+    left = [(level, jobs, first) for level in view.levels
+            if (first := next(jobs := _in_order(level, order), None)) is not None]
+    while left:
+        place = 0
+        # The highest level has nobody to share with.
+        while place < len(left) - 1:
+            level = left[place][0]
+            turn = shared.get(level.level, level.shared)
+            shared[level.level] = turn + 1
+            if not floor((turn + 1) * share) > floor(turn * share):
+                break
+            place += 1
+        level, jobs, item = left[place]
+        yield item
+        following = next(jobs, None)
+        if following is None:
+            del left[place]
+        else:
+            left[place] = level, jobs, following
 
 
 def check_share(higher_level_share: object) -> None:

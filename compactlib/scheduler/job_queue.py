@@ -88,6 +88,10 @@ class JobQueue:
         self.get: Callable[[str], Job | None] = self._jobs.get
         """The job of a name, if it is queued. O(1)."""
         self.levels: SortedDict[int, JobLevel] = SortedDict()
+        self.leased_count: int = 0
+        """Jobs in progress, those with a lease that has run out included."""
+        self.delayed_count: int = 0
+        """Unassigned jobs that came back: they wait for their back-off, or it is over."""
         # The sources of jobs of levels that are compacted no more: the block queue does not know them.
         self._retired: set[tuple[str, int, int, str]] = set()
         # Jobs that failed too often, the worst first; their leases may still run.
@@ -199,12 +203,20 @@ class JobQueue:
         if waiting is None:
             waiting = by_failures[state.failures] = DueJobs(includes_end=includes_end)
         waiting.add(job, self._last_key(state))
+        if by_failures is level.leased:
+            self.leased_count += 1
+        else:
+            self.delayed_count += 1
 
     def _take(self, level: JobLevel, job: Job) -> None:
         if job.ready != NOT_READY:
             level.ready.remove(job)
         elif job.waits_in is not None:
             job.waits_in.remove(job)
+            if job.state.status is _IN_PROGRESS:
+                self.leased_count -= 1
+            else:
+                self.delayed_count -= 1
         else:
             self._failed.remove(self._failed_key(job.state))
 
@@ -272,6 +284,11 @@ class JobQueue:
             for job in level.ready:
                 if job.state.compaction_level != number or self._jobs.get(job.state.name) is not job:
                     raise AuditFailed(f"{job!r} waits at level {number}")
+        counted = [sum(len(waiting) for level in self.levels.values() for waiting in getattr(level, kind).values())
+                   for kind in ("leased", "delayed")]
+        if counted != [self.leased_count, self.delayed_count]:
+            raise AuditFailed(f"{counted} jobs are leased and delayed, and {self.leased_count} and "
+                              f"{self.delayed_count} are counted")
         if placed != len(self._jobs):
             raise AuditFailed(f"{len(self._jobs)} jobs are queued, and {placed} have a place in the order")
         for name, job in self._jobs.items():

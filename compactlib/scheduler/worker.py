@@ -209,7 +209,10 @@ class Worker(ServiceFace):
 
         Raises:
             Closed: it was stopped.
+            Busy: called by a job, a cleanup or the observer of a `run_pending` in this thread.
         """
+        if hasattr(self._by_hand, "calls"):
+            raise Busy("run_pending() was called from within the work of another one; call it when that has returned")
         calls = self._by_hand.calls = deque[Callable[..., Outcome[Any]]]()
         self._by_hand.takes_jobs = True
         try:
@@ -296,11 +299,11 @@ class Worker(ServiceFace):
         """Return when nothing is left to do or to say, or nobody could say it, or the time is over."""
         with self._changed:
             while not self._core.is_idle and left() > 0:
+                self._changed.wait(min(left(), _LOOK_AGAIN_SECONDS))
                 try:
                     self._service.audit()
                 except AuditFailed:
                     return
-                self._changed.wait(min(left(), _LOOK_AGAIN_SECONDS))
 
     # ------------------------------------------------------------------------------------------------ polling
 

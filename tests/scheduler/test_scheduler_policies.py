@@ -93,8 +93,8 @@ def test_without_sizes_the_one_with_the_fewest_blocks_is_the_smallest() -> None:
 def test_a_choice_follows_from_its_arguments_alone(policy: AssignmentPolicy) -> None:
     view = view_of(SIZES)
     lazy = attrs.evolve(view, levels=tuple(
-        attrs.evolve(level, ready=Lazily(iter(level.ready)), again=Lazily(iter(level.again)),
-                     tenants=Lazily(attrs.evolve(line, jobs=Lazily(iter(line.jobs))) for line in level.tenants))
+        attrs.evolve(level, ready=Lazily(iter, level.ready), again=Lazily(iter, level.again), tenants=Lazily(
+            iter, tuple(attrs.evolve(line, jobs=Lazily(iter, line.jobs)) for line in level.tenants)))
         for level in view.levels))
     first = policy.choose(lazy, 100.0)
     assert first == policy.choose(lazy, 100.0) == policy.choose(view, 100.0)

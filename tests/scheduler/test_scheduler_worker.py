@@ -386,6 +386,19 @@ def test_by_hand_a_job_renews_its_lease_when_it_checks_and_no_job_comes_before_t
     worker.audit()
 
 
+def test_by_hand_a_job_cannot_do_the_pending_work_once_more() -> None:
+    desk = Desk("a")
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        with pytest.raises(Busy, match="from within the work of another one"):
+            worker.run_pending()
+        return nothing(job)
+
+    worker = Worker(desk, execute)
+    assert [type(outcome) for outcome in worker.run_pending()] == [Done, Done, Done]
+    assert desk.reports == {"a": (JobStatus.SUCCESS, "")}
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit("out")])
 def test_by_hand_an_interrupt_is_the_caller_s_and_leaves_nothing_behind(error: BaseException) -> None:
     desk = Desk("a", "b")
