@@ -19,6 +19,7 @@ from typing import Literal, Protocol, TypeAlias
 import attrs
 
 from compactlib.errors import InvalidInput
+from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.model import SegmentStats
 
 Measure: TypeAlias = Literal["bytes", "entries"]
@@ -170,7 +171,7 @@ class EveryNMinors(CombinableTrigger):
     n: int = 8
 
     def __attrs_post_init__(self) -> None:
-        if self.n < 0:
+        if whole("n", self.n) < 0:
             raise InvalidInput(f"n is {self.n}; the number of minors between two majors cannot be negative")
 
     def wants_major(self, state: CompactionState) -> str | None:
@@ -236,7 +237,7 @@ class DeadBytes(CombinableTrigger):
     min_bytes: int
 
     def __attrs_post_init__(self) -> None:
-        if self.min_bytes < 1:
+        if whole("min_bytes", self.min_bytes) < 1:
             raise InvalidInput(f"min_bytes is {self.min_bytes}; it must be at least 1")
 
     def wants_major(self, state: CompactionState) -> str | None:
@@ -284,6 +285,6 @@ def _parts(trigger: Trigger, kind: type[AnyOf] | type[AllOf]) -> tuple[Trigger, 
     return trigger.triggers if isinstance(trigger, kind) else (trigger,)
 
 
-def _check_amount(name: str, value: float) -> None:
-    if not (isfinite(value) and value >= 0):
-        raise InvalidInput(f"{name} is {value}; it must be a number of at least 0")
+def _check_amount(name: str, value: object) -> None:
+    if not (isinstance(value, int | float) and isfinite(value) and value >= 0):
+        raise InvalidInput(f"{name} is {value!r:.100}; it must be a number of at least 0")

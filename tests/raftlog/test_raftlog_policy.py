@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from itertools import combinations, pairwise
 from math import ceil, log
+from typing import Any
 
 import attrs
 import pytest
@@ -101,6 +102,14 @@ def test_the_settings_make_the_same_policy_again(policy: CompactionPolicy) -> No
 def test_a_setting_out_of_range_is_refused_by_name(make: Callable[[], CompactionPolicy]) -> None:
     with pytest.raises(InvalidInput, match=r"^(max|reclaim|segment)_\w+ is "):
         make()
+
+
+@pytest.mark.parametrize("strange", ["x", b"x", float("nan"), object(), [1], (), {}, int])
+@pytest.mark.parametrize("kind", [SeedPolicy, RaPolicy, CostPolicy])
+def test_a_setting_that_is_no_number_is_refused_by_name(kind: Any, strange: object) -> None:
+    for field in attrs.fields(kind):
+        with pytest.raises(InvalidInput, match=f"^{field.name} is "):
+            kind(**{field.name: strange})
 
 
 def test_an_index_record_is_as_large_as_the_native_format_makes_it() -> None:

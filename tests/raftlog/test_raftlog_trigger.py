@@ -175,3 +175,10 @@ def test_triggers_are_values(trigger: EveryNMinors) -> None:
 def test_an_amount_out_of_range_is_refused_by_name(make: Callable[[], Trigger]) -> None:
     with pytest.raises(InvalidInput, match=r"^\w+ is .*; "):
         make()
+
+
+@pytest.mark.parametrize("strange", ["x", b"x", None, float("nan"), object(), [1], (), {}, int])
+@pytest.mark.parametrize("make", [EveryNMinors, DeadRatio, DeadBytes, Elapsed])
+def test_what_is_no_amount_is_refused_by_name(make: Any, strange: object) -> None:
+    with pytest.raises(InvalidInput, match=r"^(n|dead_per_live|min_bytes|seconds) is "):
+        make(strange)

@@ -9,7 +9,9 @@ from typing import ClassVar
 
 import attrs
 
+from compactlib.arguments import refuses_misfits
 from compactlib.errors import InvalidInput
+from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.model import SegmentLimits, SegmentStats
 from compactlib.raftlog.policies.seed import DEFAULT_MAX_SOURCES
 from compactlib.raftlog.policy import Choice, LeftOut, stored_dead_bytes, stored_live_bytes
@@ -55,15 +57,16 @@ class CostPolicy:
 
     name: ClassVar[str] = "cost"
 
+    @refuses_misfits
     def __attrs_post_init__(self) -> None:
         limit = self.max_bytes_copied_per_byte_freed
         if not (isfinite(limit) and limit > 0):
             raise InvalidInput(f"max_bytes_copied_per_byte_freed is {limit}; it must be a number above 0")
-        if self.max_sources < 1:
+        if whole("max_sources", self.max_sources) < 1:
             raise InvalidInput(f"max_sources is {self.max_sources}; a group has at least one member")
-        if self.segment_overhead_bytes < 0:
+        if whole("segment_overhead_bytes", self.segment_overhead_bytes) < 0:
             raise InvalidInput(f"segment_overhead_bytes is {self.segment_overhead_bytes}; it cannot be negative")
-        if self.max_bytes_copied is not None and self.max_bytes_copied < 0:
+        if self.max_bytes_copied is not None and whole("max_bytes_copied", self.max_bytes_copied) < 0:
             raise InvalidInput(f"max_bytes_copied is {self.max_bytes_copied}; it cannot be negative")
 
     def choose(self, view: CompactionView, now: float) -> Choice:

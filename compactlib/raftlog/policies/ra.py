@@ -8,6 +8,7 @@ from typing import ClassVar
 import attrs
 
 from compactlib.errors import InvalidInput
+from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.model import SegmentLimits, SegmentStats
 from compactlib.raftlog.policy import Choice, LeftOut, filled_groups
 from compactlib.raftlog.view import CompactionView
@@ -37,7 +38,7 @@ class RaPolicy:
     name: ClassVar[str] = "ra"
 
     def __attrs_post_init__(self) -> None:
-        if self.max_sources is not None and self.max_sources < 1:
+        if self.max_sources is not None and whole("max_sources", self.max_sources) < 1:
             raise InvalidInput(f"max_sources is {self.max_sources}; a group has at least one member")
 
     def choose(self, view: CompactionView, now: float) -> Choice:

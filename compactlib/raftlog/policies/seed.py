@@ -6,7 +6,9 @@ from typing import ClassVar
 
 import attrs
 
+from compactlib.arguments import refuses_misfits
 from compactlib.errors import InvalidInput
+from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.model import SegmentStats
 from compactlib.raftlog.policy import (
     Choice,
@@ -48,8 +50,9 @@ class SeedPolicy:
 
     name: ClassVar[str] = "seed"
 
+    @refuses_misfits
     def __attrs_post_init__(self) -> None:
-        if self.max_sources < 1:
+        if whole("max_sources", self.max_sources) < 1:
             raise InvalidInput(f"max_sources is {self.max_sources}; a group has at least one member")
         if not 0 <= self.reclaim_fraction <= 1:
             raise InvalidInput(f"reclaim_fraction is {self.reclaim_fraction}; it must be between 0 and 1")

@@ -13,6 +13,7 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, Closed, InvalidInput, StorageError
 from compactlib.files import Files, LocalFiles, OutFile, StrPath, write_durably
 from compactlib.indexset import IndexSet
+from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.errors import LogStopped
 from compactlib.raftlog.log_state import LogStates
 from compactlib.raftlog.wal.batch import (
@@ -51,7 +52,7 @@ class WalOptions:
     clock: Clock = attrs.field(factory=SystemClock)
 
     def __attrs_post_init__(self) -> None:
-        if self.max_bytes < 1:
+        if whole("max_bytes", self.max_bytes) < 1:
             raise InvalidInput(f"max_bytes is {self.max_bytes}; a WAL file holds at least 1 byte")
 
 
