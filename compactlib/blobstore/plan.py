@@ -95,7 +95,8 @@ class CompactionPlan(Printed):
         bytes_available: the room there was when it was planned; `None` if nobody has asked.
 
     Raises:
-        InvalidInput: victims that do not ascend, no reason, a reference time that is negative or no number.
+        InvalidInput: victims that do not ascend, no reason, a reference time that is negative or no number, or a value
+            of another type.
     """
 
     store: str
@@ -116,6 +117,12 @@ class CompactionPlan(Printed):
     bytes_available: int | None = None
 
     def __attrs_post_init__(self) -> None:
+        try:
+            self._check()
+        except (TypeError, AttributeError) as error:
+            raise InvalidInput(f"a plan for store {self.store!r} has a value of another type: {error}") from error
+
+    def _check(self) -> None:
         for older, newer in pairwise(self.victims):
             if not older.name < newer.name:
                 raise InvalidInput(f"a plan for store {self.store!r} names {newer.name} after {older.name}; segments "
@@ -123,7 +130,8 @@ class CompactionPlan(Printed):
         if not isfinite(self.reference_time) or self.reference_time < 0:
             raise InvalidInput(f"a plan for store {self.store!r} has the reference time {self.reference_time}; it is "
                                f"a number of seconds since the epoch, at least 0")
-        if not self.why:
+        why: object = self.why
+        if not isinstance(why, str) or not why:
             raise InvalidInput(f"a plan for store {self.store!r} gives no reason; say why, or why nothing is done")
 
     @property

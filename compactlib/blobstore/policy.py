@@ -80,7 +80,8 @@ class SegmentView:
         valid: its valid records, counted; `None` if `valid_bytes` comes from statistics that look ahead.
 
     Raises:
-        InvalidInput: valid bytes are not a part of the used ones, or `dying` does not ascend or is more than is valid.
+        InvalidInput: valid bytes are not a part of the used ones, `dying` does not ascend or is more than is valid, or
+            a value is of another type.
     """
 
     name: SegmentName
@@ -93,6 +94,12 @@ class SegmentView:
     valid: ValidRecords | None = None
 
     def __attrs_post_init__(self) -> None:
+        try:
+            self._check()
+        except (TypeError, AttributeError) as error:
+            raise InvalidInput(f"segment {self.name} has a value of another type: {error}") from error
+
+    def _check(self) -> None:
         if not 0 <= self.valid_bytes <= self.used_bytes:
             raise InvalidInput(f"segment {self.name} claims {self.valid_bytes} valid of {self.used_bytes} used bytes; "
                                f"valid is a part of the whole")
@@ -128,7 +135,7 @@ class StoreView(Printed):
 
     Raises:
         InvalidInput: the segments do not ascend, a number is negative or not finite, the newest segment is
-            eligible, or nothing is left of a segment beside header and largest blob.
+            eligible, nothing is left of a segment beside header and largest blob, or a value is of another type.
     """
 
     store: str
@@ -146,6 +153,12 @@ class StoreView(Printed):
     index_max_entries: int = 0
 
     def __attrs_post_init__(self) -> None:
+        try:
+            self._check()
+        except (TypeError, AttributeError) as error:
+            raise InvalidInput(f"the view of store {self.store!r} has a value of another type: {error}") from error
+
+    def _check(self) -> None:
         for name in ("capacity_bytes", "segment_bytes", "header_bytes", "max_blob_bytes", "used_bytes",
                      "retention_seconds", "reference_time"):
             value = getattr(self, name)
@@ -386,6 +399,16 @@ def whole(default: int, *, least: int = 0) -> Any:
             raise InvalidInput(f"{field.name} is {value!r}; it must be a whole number, at least {least}")
 
     return attrs.field(default=default, validator=check)
+
+
+def flag(default: bool) -> Any:
+    """A policy's setting that is a yes or a no, for `attrs`; `InvalidInput` if it is neither."""
+    return attrs.field(default=default, validator=_is_flag)
+
+
+def _is_flag(_: object, field: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{field.name} is {value!r}; it is True or False")
 
 
 def _is_fraction(_: object, field: attrs.Attribute[Any], value: object) -> None:

@@ -13,6 +13,7 @@ from compactlib.blobstore.policy import (
     StoreView,
     emptiest_first,
     fewest_that_free,
+    flag,
     fraction,
     shut_gate,
     too_little,
@@ -39,7 +40,7 @@ class Greedy:
 
     min_used_fraction: float = fraction(0.5)
     min_reclaimed_segments: int = whole(1, least=1)
-    fill_outputs: bool = False
+    fill_outputs: bool = flag(False)
 
     name: ClassVar[str] = "greedy"
 

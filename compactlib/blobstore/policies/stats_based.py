@@ -12,6 +12,7 @@ from compactlib.blobstore.policy import (
     Choice,
     SegmentView,
     StoreView,
+    flag,
     fraction,
     seconds,
     shut_gate,
@@ -51,7 +52,7 @@ class StatsBased:
 
     min_used_fraction: float = fraction(0.5)
     min_reclaimed_segments: int = whole(1, least=1)
-    weight_on_benefit: bool = False
+    weight_on_benefit: bool = flag(False)
     min_cost_fraction: float = fraction(0.06)
     middle_range_interval_seconds: float = seconds(0.0)
     middle_range_max_valid_fraction: float = fraction(0.3)
