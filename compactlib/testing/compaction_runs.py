@@ -217,9 +217,10 @@ class RunPromises(CompactionPart):
         """
         threads = set(threading.enumerate())
         refusal = Conflict("a newer token was admitted")
-        for number, named in enumerate(({}, {"fence": FenceBy(raising(refusal))},
-                                        {"policy": PolicyBy(self.make_factory().policy(), raising(refusal))},
-                                        {"observer": ObserverBy(raising(KeyboardInterrupt()))})):
+        given: list[dict[str, Any]] = [
+            {}, {"fence": FenceBy(raising(refusal))}, {"observer": ObserverBy(raising(KeyboardInterrupt()))},
+            {"policy": PolicyBy(self.make_factory().policy(), raising(refusal))}]
+        for number, named in enumerate(given):
             with self.opened(tmp_path, fills=1, name=f"store-{number}") as opened:
                 if not opened.factory.has_owner:
                     return

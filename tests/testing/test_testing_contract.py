@@ -16,11 +16,24 @@ from compactlib.testing import (
 from compactlib.testing.service_factory import AsyncServiceFactory, ServiceFactory
 from tests.testing.toy_factory import LineStores
 from tests.testing.toy_service import ToyAsyncServices, ToyServices
+from tests.testing.toy_shared import SharedLineStores
 
 
 class TestLineStore(CompactionConformance):
+    effort_percent = 50
+
     def make_factory(self) -> CompactionFactory:
         return LineStores()
+
+
+SHARED = SharedLineStores()
+
+
+class TestSharedLineStore(CompactionConformance):
+    effort_percent = 20
+
+    def make_factory(self) -> CompactionFactory:
+        return SHARED
 
 
 class TestToyService(ServiceConformance):

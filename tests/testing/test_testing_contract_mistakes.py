@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -26,6 +27,13 @@ from compactlib.testing.crash import scratch_folder
 from tests.testing.lessons import check_lesson
 from tests.testing.toy_factory import LineStores
 from tests.testing.toy_lines import Clean, LineChoice, LineFile, LinePlan, LineStatus, LineView
+from tests.testing.toy_shared import (
+    CommitsBlindly,
+    CountsWhatIsLost,
+    HoldsTheOthers,
+    SharedLineStore,
+    SharedLineStores,
+)
 from tests.testing.toy_store import LineStore
 
 
@@ -195,6 +203,44 @@ class HoldsWriters(LineStore):
     def carry_out(self, *args: Any) -> Any:
         with self._writing:
             return super().carry_out(*args)
+
+
+class RunsWithinItself(LineStore):
+    @contextlib.contextmanager
+    def begin(self, budget: Budget | None) -> Iterator[Run | None]:
+        if self._owner.is_mine:
+            yield Run(budget or Budget())
+            return
+        with self._owner.begin(budget) as run:
+            yield run
+
+
+class LeavesAFileOpen(LineStore):
+    """Until nobody knows the store any more."""
+
+    left = -1
+
+    def commit(self, result: RewriteResult, fence: CommitFence | None) -> None:
+        if self.left < 0:
+            self.left = os.open(self._folder / "0001.lines", os.O_RDONLY)
+        super().commit(result, fence)
+
+    def __del__(self) -> None:
+        if self.left >= 0:
+            os.close(self.left)
+
+
+class LeavesAThread(LineStore):
+    def carry_out(self, *args: Any) -> Any:
+        threading.Thread(target=threading.Event().wait, args=(10,), name="left", daemon=True).start()
+        return super().carry_out(*args)
+
+
+class RaisesFromCancelledLooks(LineStore):
+    def reclaim(self, *, budget: Budget | None = None) -> Any:
+        if budget is not None:
+            budget.check()
+        return super().reclaim(budget=budget)
 
 
 class ClosesEarly(LineStore):
@@ -422,6 +468,10 @@ MISTAKES: list[tuple[type[LineStore], str, str]] = [
     (WaitsForTheOther, "test_busy_is_skipped_at_once", "a second compact() during a commit has not come back"),
     (SaysNothingOfBusy, "test_busy_is_skipped_at_once", "is_busy is false"),
     (StatusIsNeverBusy, "test_busy_is_skipped_at_once", "status().is_busy is false while a compaction runs"),
+    (RunsWithinItself, "test_compacting_from_within_a_compaction_is_skipped", "Skipped, with a reason"),
+    (LeavesAFileOpen, "test_closing_lets_everything_go", "0001.lines"),
+    (LeavesAThread, "test_closing_lets_everything_go", "every thread to have ended"),
+    (RaisesFromCancelledLooks, "test_looking_and_reclaiming_may_be_cancelled_too", "reclaim"),
     (HoldsWriters, "test_writers_go_on_beside_a_compaction", "fill() while tasks run has not come back"),
     (ClosesEarly, "test_close_cancels_and_waits_for_what_copies", "close() came back while the compaction still ran"),
     (ClosesEarly, "test_close_waits_for_a_commit", "close() came back while the compaction still ran"),
@@ -465,6 +515,26 @@ def test_a_mistake_is_found_and_told(kind: type[LineStore], test: str, told: str
     with scratch_folder(None) as folder, pytest.raises(PromiseBroken) as broken:
         getattr(kit, test)(folder)
     check_lesson(broken.value, test)
+    assert told in str(broken.value)
+
+
+SHARED: list[tuple[type[SharedLineStore], str]] = [
+    (CommitsBlindly, "one Done, and one Skipped"),
+    (CountsWhatIsLost, "one Done, and one Skipped"),
+    (HoldsTheOthers, "the faster compaction has not come back"),
+]
+
+
+@pytest.mark.parametrize(("kind", "told"), SHARED, ids=lambda each: getattr(each, "__name__", None))
+def test_a_mistake_of_a_shared_store_is_found_and_told(kind: type[SharedLineStore], told: str,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contract_actors, "PATIENCE_SECONDS", 1.0)
+    kit = CompactionConformance()
+    kit.make_factory = lambda: factory  # type: ignore[method-assign]
+    factory = SharedLineStores(kind)
+    with scratch_folder(None) as folder, pytest.raises(PromiseBroken) as broken:
+        kit.test_of_two_owners_of_a_shared_store_one_commits(folder)
+    check_lesson(broken.value, "test_of_two_owners_of_a_shared_store_one_commits")
     assert told in str(broken.value)
 
 
