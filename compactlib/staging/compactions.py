@@ -28,9 +28,6 @@ from compactlib.staging.plan_policies import AlwaysPolicy, CompactionPolicy
 from compactlib.staging.policy import Choice
 from compactlib.staging.status import RepositoryStatus
 
-_QUICK_LOOK_ENTRIES = 1000
-"""How many staged entries are looked at before a compaction that is wanted whatever they are."""
-
 
 class Compactions:
     """The compactions of one repository's branches, at most one of a branch at a time.
@@ -118,8 +115,8 @@ class Compactions:
         try:
             if plan is None:
                 chosen = self._policy if policy is None else policy
-                limit = _QUICK_LOOK_ENTRIES if isinstance(chosen, AlwaysPolicy) else None
-                found, view = look(self._context, branch, run.budget, max_entries=limit)
+                # What a policy wants whatever it is, is not counted first.
+                found, view = look(self._context, branch, run.budget, is_quick=type(chosen) is AlwaysPolicy)
             else:
                 found = self._current(plan, branch)
         except (BranchNotFound, InvalidInput):

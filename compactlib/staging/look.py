@@ -19,17 +19,20 @@ from compactlib.staging.plan import CompactionView
 from compactlib.staging.split import record_bytes
 
 _ENTRIES_BETWEEN_CHECKS = 1000
+_QUICK_LOOK_ENTRIES = 1000
+"""How many staged entries are looked at before a compaction that is wanted whatever they are."""
 
 
-def look(context: StagingContext, branch: str, budget: Budget | None = None, *, max_entries: int | None = None,
+def look(context: StagingContext, branch: str, budget: Budget | None = None, *, is_quick: bool = False,
          ) -> tuple[FoundBranch, CompactionView]:
-    """See what a compaction would find: the staged entries, and which ranges they touch.
+    """See what a compaction would find: the staged entries up to `options.max_scanned`, and which ranges they touch.
 
     Args:
         context: the stores.
         branch: the branch's name.
         budget: asked before every 1,000 entries.
-        max_entries: how many to look at; default `options.max_scanned`.
+        is_quick: only see whether there is anything, and about the first entries what room they need; no range is
+            read, and so no run is known.
 
     Returns:
         The branch and what was seen of it, both of one moment.
@@ -45,8 +48,7 @@ def look(context: StagingContext, branch: str, budget: Budget | None = None, *, 
     for _ in range(tries):
         missing: MetaRangeNotFound | RangeNotFound | None = None
         try:
-            view = _seen(context, found, Budget() if budget is None else budget,
-                         context.options.max_scanned if max_entries is None else max_entries)
+            view = _seen(context, found, Budget() if budget is None else budget, is_quick=is_quick)
         except (MetaRangeNotFound, RangeNotFound) as error:
             missing = error
         now = context.branches.read(branch)
@@ -59,7 +61,7 @@ def look(context: StagingContext, branch: str, budget: Budget | None = None, *, 
     raise TooManyTries(operation="look", branch=branch, tries=tries)
 
 
-def _seen(context: StagingContext, found: FoundBranch, budget: Budget, limit: int) -> CompactionView:
+def _seen(context: StagingContext, found: FoundBranch, budget: Budget, *, is_quick: bool) -> CompactionView:
     committed, record = context.committed, found.record
     base = record.compacted_metarange_id
     if base is None:
@@ -67,7 +69,9 @@ def _seen(context: StagingContext, found: FoundBranch, budget: Budget, limit: in
     ranges = committed.ranges_of(base)
     last_keys = [entry.max_key for entry in ranges]
     touched: set[int] = set()
-    runs = _Runs(committed.scan(base))
+    limit = context.options.max_scanned
+    limit = min(limit, _QUICK_LOOK_ENTRIES) if is_quick else limit
+    runs = _Runs(None if is_quick else committed.scan(base))
     puts = staged_bytes = 0
     for number, (key, staged) in enumerate(islice(MergedTokens(context.tokens, record.tokens), limit)):
         if number % _ENTRIES_BETWEEN_CHECKS == 0:
@@ -90,7 +94,7 @@ def _seen(context: StagingContext, found: FoundBranch, budget: Budget, limit: in
 class _Runs:
     """Counts tombstones, and how many follow one another without a live key in between."""
 
-    def __init__(self, base: RecordScan) -> None:
+    def __init__(self, base: RecordScan | None) -> None:
         self.tombstones = 0
         self.longest = 0
         self._base = base
@@ -101,16 +105,18 @@ class _Runs:
         self._is_known = False
 
     def tombstone(self, key: bytes) -> None:
+        self.tombstones += 1
+        if self._base is None:
+            return
         if self._run:
             if not self._is_known:
                 self._base.seek(self._last + b"\0")
-                self._advance()
+                self._advance(self._base)
             if self._following is not None and self._following < key:
                 self._run = 0
                 self._is_known = False
             elif self._following == key:
-                self._advance()
-        self.tombstones += 1
+                self._advance(self._base)
         self._run += 1
         self._last = key
         self.longest = max(self.longest, self._run)
@@ -119,7 +125,7 @@ class _Runs:
         self._run = 0
         self._is_known = False
 
-    def _advance(self) -> None:
-        following = next(self._base, None)
+    def _advance(self, base: RecordScan) -> None:
+        following = next(base, None)
         self._following = None if following is None else following[0]
         self._is_known = True

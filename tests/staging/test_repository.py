@@ -39,6 +39,7 @@ from compactlib.staging import (
     StagingEvents,
     StagingOptions,
 )
+from tests.staging.hooked_objects import HookedObjects
 from tests.staging.world import NOW, World, contents
 
 # --- which branch
@@ -187,6 +188,20 @@ def test_a_view_asks_its_budget() -> None:
     outcome = world.repo.compact(budget=budget)
     assert isinstance(outcome, Failed)
     assert outcome.changed == "no"
+
+
+def test_a_compaction_that_is_wanted_anyhow_reads_each_range_once() -> None:
+    objects = HookedObjects(MemoryObjects())
+    committed = CommittedRanges(objects, rule=SplitRule(raggedness=3), cache_bytes=0)
+    repository = Repository(MemoryStore(), committed)
+    main = repository.create_branch("main")
+    main.put_many({b"%03d" % number: b"v" for number in range(300)})
+    main.commit("three hundred")
+    main.delete_many([b"%03d" % number for number in range(0, 300, 7)])
+    objects.counts.clear()
+    outcome = repository.compact()
+    assert isinstance(outcome, Done)
+    assert objects.counts["get ranges"] == outcome.stats.applied.ranges_read > 10
 
 
 # --- reclaim, verify, status
