@@ -46,13 +46,14 @@ class Sensor:
         self._rules = rules
         self._throttle = None if rate is None else Throttle(rate, clock=store.clock)
         self._kept: KeptStatistics | None = None
+        self._kept_rules = rules
         self._counting = threading.Lock()
         self._told_damage = False
 
     def use_rules(self, rules: PurgeRules) -> None:
         """From the next view on, what a compaction may remove is this."""
-        with self._counting:
-            self._rules, self._kept = rules, None
+        # Not under the lock: a question of the host's may be what asks for it, in the middle of a count.
+        self._rules = rules
 
     def view(self, now: float, *, forecast: bool = False, budget: Budget | None = None) -> StoreView:
         """The store as a policy sees it at `now` (seconds). Changes nothing.
@@ -95,9 +96,10 @@ class Sensor:
         if not bucket_count:
             return log_statistics(snapshot, now - retention, now, self._rules, throttle=self._throttle,
                                   breather=breather, budget=budget), {}
-        if self._kept is None:
+        if self._kept is None or self._kept_rules is not self._rules:
+            self._kept_rules = self._rules
             settings = BucketSettings(retention_seconds=retention, bucket_seconds=config.stats_bucket_seconds,
-                                      bucket_count=bucket_count, rules=self._rules)
+                                      bucket_count=bucket_count, rules=self._kept_rules)
             self._kept = KeptStatistics(settings, throttle=self._throttle)
         buckets = self._kept.refresh(snapshot, now, breather=breather, budget=budget)
         statistics = buckets.statistics(now)

@@ -13,7 +13,16 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore import BlobStore, CompactAll, Greedy, RecordKind, SegmentName, StoreFull, compact_many
+from compactlib.blobstore import (
+    BlobStore,
+    CompactAll,
+    Greedy,
+    Questions,
+    RecordKind,
+    SegmentName,
+    StoreFull,
+    compact_many,
+)
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import Closed, CompactlibError, InvalidInput, TaskFailed
@@ -318,3 +327,20 @@ def test_a_log_without_a_free_segment_is_told_from_a_full_disk(scratch: Path) ->
             fill(store, 100, random.Random(1))
         assert os.strerror(errno.ENOSPC) not in str(full.value)
         assert "compact the store, or create a larger one" in str(full.value)
+
+
+@pytest.mark.parametrize("buckets", [0, 100])
+def test_other_questions_count_from_the_next_look_on(buckets: int, folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock, drop_dead_containers=True, stats_bucket_count=buckets) as store:
+        before = sum(segment.valid_bytes for segment in store.view().segments)
+        assert before > 0
+
+        def asked(entry: object) -> bool:
+            # In the middle of a count; whoever counts goes on with those it began with.
+            store.questions = Questions(is_container_gone=lambda entry: True)
+            return False
+
+        store.questions = Questions(is_container_gone=asked)
+        assert sum(segment.valid_bytes for segment in store.view().segments) == before
+        # What is deleted stays deleted; the contents would go.
+        assert sum(segment.valid_bytes for segment in store.view().segments) < before / 2
