@@ -1,7 +1,7 @@
 """Replays a workload against a Raft log's compaction policy, on metadata alone.
 
 Each write or delete is one entry. A key's last write is live; at a snapshot everything else at or below it dies. After
-each snapshot the segments that hold nothing alive are dropped, and now and then a major compaction asks the policy:
+each snapshot the segments that hold nothing alive are dropped, and now and then the policy is asked:
 with `plan_for`, the function that the real log plans with, on the same statistics.
 """
 
@@ -38,8 +38,8 @@ class RaftLogSettings:
     Attributes:
         limits: how large a segment may become.
         snapshot_every: entries from one snapshot to the next, at least 1.
-        major_every: snapshots from one major compaction to the next, at least 1; the others are minor.
-        trigger: says instead, as in a real log, when a compaction is a major one; `None`: `major_every` does.
+        major_every: snapshots from one compaction that asks the policy to the next, at least 1; the others only drop.
+        trigger: says instead, as in a real log, when the policy is asked; `None`: `major_every` does.
         delete_bytes: payload of the entry that a delete appends.
         intervals: into about how many parts the report is cut, if the length of the workload is known, at least 1.
         capacity_bytes: of the disk, for `peak_fill`; nothing is refused above it. 0: unknown.
@@ -85,7 +85,7 @@ def replay_raftlog(workload: Workload, policy: CompactionPolicy, settings: RaftL
 
     Args:
         workload: what the log's machine is asked.
-        policy: who decides what a major compaction rewrites.
+        policy: who decides what is rewritten.
         settings: the log, and when it is compacted.
         seed: of the workload.
         observer: told of progress, in operations.

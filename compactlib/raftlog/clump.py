@@ -29,7 +29,7 @@ class ClumpPlan(Printed):
         indexes: the entries to append again, in this order; empty if there is nothing to gain.
         runs_before: runs of the live set now.
         runs_after: runs once they have been applied anew.
-        emptied: segments of which nothing will be alive then, so that the next minor compaction drops them.
+        emptied: segments of which nothing will be alive then, so that the next compaction drops them.
         emptied_bytes: payload bytes in those segments.
     """
 

@@ -50,13 +50,13 @@ class PunchedSegment:
         number: the segment.
         holes: how many.
         hole_bytes: payload bytes that read as zeros now.
-        freed_bytes: how much less room the file takes on the disk.
+        bytes_freed: how much less room the file takes on the disk.
     """
 
     number: int
     holes: int
     hole_bytes: int
-    freed_bytes: int
+    bytes_freed: int
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -74,9 +74,9 @@ class HoleReport(Printed):
     failed: tuple[tuple[int, CompactlibError], ...] = ()
 
     @property
-    def freed_bytes(self) -> int:
+    def bytes_freed(self) -> int:
         """How much less room the log takes."""
-        return sum(segment.freed_bytes for segment in self.segments)
+        return sum(segment.bytes_freed for segment in self.segments)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row a segment."""
@@ -84,7 +84,7 @@ class HoleReport(Printed):
 
     def _summary(self) -> str:
         failed = f", {len(self.failed)} segments failed" if self.failed else ""
-        return f"{self.freed_bytes:,} bytes freed by holes in {len(self.segments)} segments at snapshot " \
+        return f"{self.bytes_freed:,} bytes freed by holes in {len(self.segments)} segments at snapshot " \
                f"{self.snapshot_index}{failed}"
 
 
@@ -176,7 +176,7 @@ def _punch_segment(folder: str, files: Files, reader: SegmentReader, number: int
     finally:
         out.close()
     freed = (before - os.stat(path).st_blocks) * 512
-    return [PunchedSegment(number=number, holes=len(holes), hole_bytes=size, freed_bytes=max(freed, 0))]
+    return [PunchedSegment(number=number, holes=len(holes), hole_bytes=size, bytes_freed=max(freed, 0))]
 
 
 def _is_punched(reader: SegmentReader, hole: Hole) -> bool:

@@ -25,8 +25,8 @@ class LogOptions:
 
     Attributes:
         limits: how large a segment may become.
-        policy: what a major compaction rewrites.
-        trigger: when `compact()` is a major one.
+        policy: what is rewritten when the trigger asks for it.
+        trigger: when `compact()`, given neither a plan nor a policy, asks the policy; `DropDead` is asked otherwise.
         keep_links_seconds: how long the names of merged segments stay readable for other processes.
         max_open_segments: files kept open for reading.
         files: the disk.

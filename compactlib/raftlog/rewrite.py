@@ -1,4 +1,4 @@
-"""The heavy step of a major compaction: copy the live entries of adjacent segments into one new segment.
+"""The heavy step of a compaction: copy the live entries of adjacent segments into one new segment.
 
 Only live payloads are read (with the small gaps between them), each is checked against its CRC on the way, and one
 fsync makes the whole file durable. Knows nothing of the log it works for: a task can run in any process that sees the

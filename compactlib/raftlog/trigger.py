@@ -5,8 +5,8 @@
 ...                                     dead_bytes=0, last_major_at=0.0, now=60.0))
 '8 minors since the last major, at least 8'
 
-A trigger is a pure function of numbers. It decides only between minor and major: what a major rewrites is the
-policy's choice, and a major that finds nothing worth rewriting does what a minor would have done.
+A trigger is a pure function of numbers. It decides only between minor, which is to drop what is wholly dead, and major,
+which is to ask the log's policy what is to be rewritten as well; one that finds nothing worth it drops all the same.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CompactionState:
     """What a trigger may know. Live and dead are counted over the compactable segments only.
 
     Attributes:
-        minors_since_major: minor compactions since the last major one that had a segment to look at.
+        minors_since_major: compactions by `DropDead` since the last major one that had a segment to look at.
         live_entries: entries that a compaction would keep.
         dead_entries: entries that it would free.
         live_bytes: payload bytes of the live entries.
@@ -65,7 +65,7 @@ class CompactionState:
 
 
 class Trigger(Protocol):
-    """Decides whether the next compaction should be a major one."""
+    """Decides whether the log's policy is asked at the next compaction, which makes that a major one."""
 
     def wants_major(self, state: CompactionState) -> str | None:
         """The reason why it should, with the numbers in it, or `None`. Pure and quick."""
@@ -157,7 +157,7 @@ class Manual(CombinableTrigger):
 
 @attrs.frozen
 class EveryNMinors(CombinableTrigger):
-    """Each time `n` minors have run since the last major, the next compaction is a major one.
+    """Each time `n` compactions have only dropped since the last major, the next one is a major one.
 
     With n = 2, requests 1 and 2 are minor and request 3 is major; with n = 0 every one is major.
 

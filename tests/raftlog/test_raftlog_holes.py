@@ -69,7 +69,7 @@ def test_holes_give_room_back_and_live_entries_read_as_before(tmp_path: Path) ->
         report = done(log.punch_holes(min_bytes=BLOCK_BYTES))
         assert [(each.number, each.holes, each.hole_bytes) for each in report.segments] == [
             (1, 1, 4 * SIZE), (2, 1, 4 * SIZE)]
-        assert before - blocks(tmp_path) == report.freed_bytes >= 2 * (4 * SIZE - 2 * BLOCK_BYTES)
+        assert before - blocks(tmp_path) == report.bytes_freed >= 2 * (4 * SIZE - 2 * BLOCK_BYTES)
         check(log, LIVE)
         assert "bytes freed by holes" in str(report)
         assert report.to_dicts()[0]["number"] == 1

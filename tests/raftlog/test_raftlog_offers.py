@@ -16,13 +16,17 @@ import attrs
 import pytest
 
 from compactlib.budget import Budget
+from compactlib.contract import Compaction, Policy
 from compactlib.errors import BudgetSpent, Busy, Closed, CorruptData, DiskFull, InvalidInput, Stale, StorageError
 from compactlib.files import LocalFiles, StrPath
 from compactlib.indexset import IndexSet
 from compactlib.observe import Observer, Progress, RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
+    Choice,
     CompactionFailed,
+    CompactionReport,
+    CompactionView,
     CostPolicy,
     DeadBytes,
     DeadRatio,
@@ -36,6 +40,7 @@ from compactlib.raftlog import (
     PlanOutdated,
     RaftLogStore,
     RaPolicy,
+    ReclaimReport,
     SeedPolicy,
     SegmentLimits,
     SegmentLog,
@@ -91,6 +96,15 @@ class Room(LocalFiles):
 
     def available_bytes(self, path: StrPath) -> int | None:
         return self.available
+
+
+def test_both_logs_offer_the_contract(tmp_path: Path) -> None:
+    """By their types; that they keep it is shown in `tests/contract`."""
+    with SegmentLog(tmp_path / "a", options()) as log, open_log(tmp_path / "b") as whole:
+        offered: list[Compaction[CompactionView, Choice, CompactionPlan, CompactionReport, ReclaimReport]] = [log, whole]
+        policies: list[Policy[CompactionView, Choice]] = [DropDead(), SeedPolicy(), RaPolicy(), CostPolicy()]
+        for each in offered:
+            assert [each.plan(policy).is_empty for policy in policies] == [True] * 4
 
 
 # -- forecasts
@@ -535,6 +549,9 @@ def test_a_commit_without_an_answer_leaves_it_unknown_whether_anything_has_chang
         outcome = log.compact(policy=log.policy)
         assert isinstance(outcome, CompactionFailed)
         assert (type(outcome.error), outcome.changed) == (StorageError, "unknown")
+        told = pickle.loads(pickle.dumps(outcome))
+        assert (str(told.error), told.changed, told.report.failed) == (
+            str(outcome.error), outcome.changed, outcome.report.failed)
         rows = outcome.to_dicts()
         assert (rows[0]["outcome"], rows[0]["changed"], len(rows)) == ("failed", "unknown", 3)
         files.look = lambda operation, path: None

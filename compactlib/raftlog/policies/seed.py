@@ -28,7 +28,7 @@ class SeedPolicy:
 
     Groups are filled oldest first, as far as they fit. How dense the members are does not matter: small segments that
     are wholly live merge too, so the number of segments keeps falling. The price: a large dense segment beside a small
-    one is copied for the sake of one file less, again in each major until it is full; `CostPolicy` weighs that.
+    one is copied for the sake of one file less, again in each run until it is full; `CostPolicy` weighs that.
 
     "Enough" is measured in stored bytes, payloads and index records together: a segment of which only many tiny
     entries died is not rewritten for almost no space, and payloads of zero bytes count through their records.
