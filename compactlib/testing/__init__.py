@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import load_lazily
 
 if TYPE_CHECKING:
+    from compactlib.testing.assignment_views import check_assignment_policy
     from compactlib.testing.async_service_conformance import AsyncServiceConformance, check_async_service
     from compactlib.testing.clocks import ClockScript, ScriptedClock
     from compactlib.testing.compaction_conformance import CompactionConformance, check_compaction
@@ -124,6 +125,7 @@ __all__ = [
     "SettingsReport",
     "SteppedFiles",
     "check_async_service",
+    "check_assignment_policy",
     "check_blob_policy",
     "check_compaction",
     "check_executor",
@@ -180,6 +182,7 @@ load_lazily(__name__, {
     ".objects_conformance": ("ObjectStoreConformance", "check_object_store"),
     ".objects_faults": ("FaultyObjects",),
     ".pauses": ("SteppedFiles", "explore_pauses"),
+    ".assignment_views": ("check_assignment_policy",),
     ".policy_checks": ("check_blob_policy", "check_raftlog_policy", "check_scheduler_config"),
     ".policy_conformance": ("check_policy",),
     ".range_format_conformance": ("RangeFormatConformance", "check_range_format"),

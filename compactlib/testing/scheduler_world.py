@@ -17,8 +17,8 @@ from compactlib.scheduler.codec import decode_message, encode_message
 from compactlib.scheduler.errors import FencedOff
 from compactlib.scheduler.model import BlockMeta, BlockTombstones, CompactedBlocks, NoOutput, Tombstone
 from compactlib.scheduler.poll import PollRequest, PollResponse, StatusUpdate, Verdict
-from compactlib.scheduler.update import AddBlocks, Applied, ApplyResult, BlocksAdded, Requeue, Retain, Tick
 from compactlib.scheduler.running_job import RunningJob
+from compactlib.scheduler.update import AddBlocks, Applied, ApplyResult, BlocksAdded, Requeue, Retain, Tick
 from compactlib.scheduler.worker_core import (
     Clean,
     Crashed,

@@ -12,6 +12,7 @@ Each shrinks to the least that fails: the empty set, a clock that is right, a pl
 
 from __future__ import annotations
 
+from compactlib.testing.assignment_views import assignment_views
 from compactlib.testing.blob_histories import blob_histories, blob_lifetimes
 from compactlib.testing.blob_strategies import plan_histories, record_logs, store_views
 from compactlib.testing.index_strategies import index_runs, indexes, live_sets, segment_refs, written_refs
@@ -24,6 +25,7 @@ from compactlib.testing.staging_histories import staging_histories
 from compactlib.testing.world_strategies import clock_scripts, fault_plans
 
 __all__ = [
+    "assignment_views",
     "blob_histories",
     "blob_lifetimes",
     "branch_pressures",

@@ -7,31 +7,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hypothesis import strategies as st
-
 from compactlib.observe import Observer
 from compactlib.scheduler import (
     Assignment,
-    AssignmentView,
     ByPriority,
     CompactedBlocks,
     FairTenants,
     JobPlan,
     JobStatus,
-    LevelView,
     NoOutput,
     PollRequest,
     PollResponse,
     RunningJob,
     SmallestFirst,
     StatusAnswer,
-    TenantLine,
     Verdict,
-    WaitingJob,
     Worker,
     WorkerOptions,
 )
 from compactlib.testing import ServiceFactory, ServiceHooks
+from compactlib.testing.strategies import assignment_views
 
 _EVERY = 3
 
@@ -72,30 +67,7 @@ class Workers(ServiceFactory):
         return tuple(service.jobs)
 
 
-def views() -> st.SearchStrategy[AssignmentView]:
-    """What a poll may meet: any jobs of up to three levels and four tenants, also none."""
-    jobs = st.builds(WaitingJob, name=st.uuids().map(str), tenant=st.sampled_from("ABCD"), shard=st.just(0),
-                     level=st.integers(0, 2), blocks=st.integers(1, 20), size_bytes=st.integers(0, 1 << 30),
-                     added_at=st.floats(0, 2e9), failures=st.integers(0, 3), is_reclaimed=st.booleans())
-    some = st.lists(jobs, max_size=12, unique_by=lambda job: job.name)
-
-    def view(drawn: tuple[list[WaitingJob], int, int, list[int]]) -> AssignmentView:
-        found, capacity, others, virtual = drawn
-        levels = []
-        for number in sorted({job.level for job in found}):
-            ready = tuple(job for job in found if job.level == number and not job.failures)
-            again = tuple(job for job in found if job.level == number and job.failures)
-            lines = sorted((virtual["ABCD".index(tenant)], tenant) for tenant in {job.tenant for job in ready})
-            levels.append(LevelView(number, len(found) % 7, ready, again, tuple(
-                TenantLine(tenant, time, tuple(job for job in ready if job.tenant == tenant))
-                for time, tenant in lines)))
-        return AssignmentView(capacity=capacity, levels=tuple(levels), queued=len(found) + others, leased=others)
-
-    return st.tuples(some, st.integers(1, 15), st.integers(0, 3),
-                     st.lists(st.integers(0, 1 << 22), min_size=4, max_size=4)).map(view)
-
-
 SERVICES = (Workers(),)
-POLICIES = tuple((policy, views()) for policy in (
+POLICIES = tuple((policy, assignment_views()) for policy in (
     ByPriority(), ByPriority(0.3), FairTenants(), FairTenants({"A": 3}, higher_level_share=0.5), SmallestFirst(),
     SmallestFirst(max_wait_seconds=60.0, window=3, higher_level_share=0.2)))

@@ -43,6 +43,7 @@ from compactlib.scheduler import (
 )
 from compactlib.scheduler.assignment import Choice, Lazily
 from compactlib.scheduler.state_rows import dump_rows, load_rows
+from compactlib.testing import PromiseBroken, check_assignment_policy
 from tests.scheduler.build import Host, P, say
 
 ONE_EACH = SchedulerConfig(levels=(LevelConfig(max_blocks=1),) * 2, max_failures=2, backoff_seconds=5.0)
@@ -87,6 +88,27 @@ def test_the_order_of_a_policy(policy: AssignmentPolicy, order: list[str]) -> No
 def test_without_sizes_the_one_with_the_fewest_blocks_is_the_smallest() -> None:
     view = view_of([waiting("three", blocks=3), waiting("two", blocks=2), waiting("ten", blocks=10)])
     assert SmallestFirst().choose(view, 100.0).jobs == ("two", "three", "ten")
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+def test_a_policy_keeps_the_contract_on_random_views(policy: AssignmentPolicy) -> None:
+    check_assignment_policy(policy, max_examples=25)
+
+
+@attrs.frozen
+class Greedy:
+    """Takes no account of the room there is."""
+
+    name = "greedy"
+
+    def choose(self, view: AssignmentView, now: float) -> Choice:
+        jobs = tuple(job.name for level in view.levels for job in level.ready)
+        return Choice(jobs, "all of them" if jobs else view.why_nothing())
+
+
+def test_a_policy_that_does_not_is_told_what_to_do() -> None:
+    with pytest.raises(PromiseBroken, match=r"cut them to view\.capacity"):
+        check_assignment_policy(Greedy())
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
