@@ -10,7 +10,7 @@ import os
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 import pytest
@@ -25,6 +25,7 @@ from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
     Choice,
     CompactionFailed,
+    CompactionPlan,
     CompactionReport,
     CompactionView,
     CostPolicy,
@@ -36,10 +37,10 @@ from compactlib.raftlog import (
     LogOptions,
     LogReader,
     Manual,
-    PlannedGroup,
     PlanOutdated,
-    RaftLogStore,
+    PlannedGroup,
     RaPolicy,
+    RaftLogStore,
     ReclaimReport,
     SeedPolicy,
     SegmentLimits,
@@ -69,6 +70,7 @@ from tests.raftlog.compaction_logs import (
 )
 from tests.raftlog.wrapped_files import WatchedFiles
 
+OffersLog: TypeAlias = Compaction[CompactionView, Choice, CompactionPlan, CompactionReport, ReclaimReport]
 PAIRS = SeedPolicy(max_sources=2)
 LIVE = [1, 2, 24, 49, 50, 70, 91]
 
@@ -101,7 +103,7 @@ class Room(LocalFiles):
 def test_both_logs_offer_the_contract(tmp_path: Path) -> None:
     """By their types; that they keep it is shown in `tests/contract`."""
     with SegmentLog(tmp_path / "a", options()) as log, open_log(tmp_path / "b") as whole:
-        offered: list[Compaction[CompactionView, Choice, CompactionPlan, CompactionReport, ReclaimReport]] = [log, whole]
+        offered: list[OffersLog] = [log, whole]
         policies: list[Policy[CompactionView, Choice]] = [DropDead(), SeedPolicy(), RaPolicy(), CostPolicy()]
         for each in offered:
             assert [each.plan(policy).is_empty for policy in policies] == [True] * 4
