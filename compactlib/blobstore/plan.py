@@ -16,18 +16,11 @@ from typing import Any
 
 import attrs
 
+from compactlib.arguments import refuses_misfits
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.index_file import index_file_bytes
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.policy import (
-    Choice,
-    PlanKind,
-    Policy,
-    SegmentView,
-    StoreView,
-    check_policy_type,
-    check_view,
-)
+from compactlib.blobstore.policy import Choice, PlanKind, Policy, SegmentView, StoreView, check_policy_type
 from compactlib.errors import InvalidInput
 from compactlib.report import PolicyRecord, Printed
 
@@ -190,6 +183,7 @@ class CompactionPlan(Printed):
                 f"{self.bytes_to_copy:,} bytes, frees {about}{self.bytes_freed:,}, {sure}: {self.why}")
 
 
+@refuses_misfits
 def plan_for(view: StoreView, policy: Policy, now: float, *, bytes_available: int | None = None) -> CompactionPlan:
     """What `policy` makes of `view` at `now` (seconds since the epoch). Pure; see `plan_for_choice`.
 
@@ -199,10 +193,10 @@ def plan_for(view: StoreView, policy: Policy, now: float, *, bytes_available: in
         InvalidInput: it is no policy, or its choice is none; see `plan_for_choice`.
     """
     check_policy_type("policy", policy)
-    check_view(view)
     return plan_for_choice(view, policy.choose(view, now), policy, now, bytes_available=bytes_available)
 
 
+@refuses_misfits
 def plan_for_choice(view: StoreView, choice: Choice, policy: Policy, now: float, *,
                     bytes_available: int | None = None) -> CompactionPlan:
     """The plan that carries out `choice`, cost and benefit reckoned by the rules of `StoreView`. O(segments).
@@ -317,6 +311,7 @@ def _outputs(valid: int, room: int, records: int, smallest: int, largest: int) -
     return -(-valid // room), (valid - 1) // (room - largest + 1) + 1
 
 
+@refuses_misfits
 def check_plan(plan: CompactionPlan, view: StoreView) -> None:
     """Return if `plan` can be carried out on the store that `view` shows. O(segments).
 
@@ -332,6 +327,7 @@ def check_plan(plan: CompactionPlan, view: StoreView) -> None:
                                  f"yet: it is written to, or has entries in the journal; plan again later")
 
 
+@refuses_misfits
 def forecast(plan: CompactionPlan, view: StoreView) -> StoreView:
     """The view after `plan` was carried out on `view`, if nothing is written, deleted or expired meanwhile.
 

@@ -23,6 +23,7 @@ from zlib import crc32 as _hash
 
 import attrs
 
+from compactlib.arguments import refuses_misfits
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.plan_history import PlanHistory
 from compactlib.errors import InvalidInput
@@ -319,6 +320,7 @@ def check_view(view: object) -> None:
         raise InvalidInput(f"a policy chooses from a StoreView, not from {type(view).__name__}; take one with view()")
 
 
+@refuses_misfits
 def shut_by_use(view: StoreView, min_used_fraction: float) -> str:
     """As `shut_gate`, of this gate alone."""
     check_view(view)
@@ -328,6 +330,7 @@ def shut_by_use(view: StoreView, min_used_fraction: float) -> str:
     return ""
 
 
+@refuses_misfits
 def shut_gate(view: StoreView, min_used_fraction: float = 0.0) -> str:
     """Why a store is left alone whatever its segments hold, as the `why` of an empty choice; `""` if it is not.
 
@@ -346,6 +349,7 @@ def shut_gate(view: StoreView, min_used_fraction: float = 0.0) -> str:
     return ""
 
 
+@refuses_misfits
 def too_little(view: StoreView, min_reclaimed_segments: int, told: str = "") -> Choice:
     """The choice of nothing, because nothing frees as many segments as a policy asks for.
 
@@ -360,6 +364,7 @@ def too_little(view: StoreView, min_reclaimed_segments: int, told: str = "") -> 
                       f"free min_reclaimed_segments={min_reclaimed_segments}{told}; {advice}")
 
 
+@refuses_misfits
 def fewest_that_free(view: StoreView, ordered: Sequence[SegmentView], segments: int) -> Sequence[SegmentView]:
     """The first so many of `ordered` that are sure to free `segments` together; none if not even all of them are.
 
@@ -377,6 +382,7 @@ def fewest_that_free(view: StoreView, ordered: Sequence[SegmentView], segments: 
     return ()
 
 
+@refuses_misfits
 def emptiest_first(segments: Sequence[SegmentView]) -> list[SegmentView]:
     """Sorted by valid bytes; of equals, in log order."""
     return sorted(segments, key=lambda segment: (segment.valid_bytes, segment.name))

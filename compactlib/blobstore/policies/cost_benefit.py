@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import attrs
 
+from compactlib.arguments import refuses_misfits
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.policy import (
     Choice,
@@ -46,6 +47,7 @@ class CostBenefit:
         valid = min(segment.valid_bytes / (view.segment_bytes - view.header_bytes), 1.0)
         return (1 - valid) * max(now - segment.last_modified, 0.0) / (1 + valid)
 
+    @refuses_misfits
     def choose(self, view: StoreView, now: float) -> Choice:
         """See `Policy.choose`. O(n log n) for n segments."""
         if shut := shut_gate(view, self.min_used_fraction):

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import attrs
 
+from compactlib.arguments import refuses_misfits
 from compactlib.blobstore.policy import (
     Choice,
     SegmentView,
@@ -56,6 +57,7 @@ class ExpiryForecast:
         valid = segment.valid_bytes_at(now)
         return valid - segment.valid_bytes_at(now + self.horizon_seconds) > self.max_dying_fraction * valid
 
+    @refuses_misfits
     def choose(self, view: StoreView, now: float) -> Choice:
         """See `Policy.choose`. O(n log n) for n segments, and the length of their forecasts."""
         if shut := shut_gate(view, self.min_used_fraction):

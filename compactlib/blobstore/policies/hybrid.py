@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import attrs
 
+from compactlib.arguments import refuses_misfits
 from compactlib.blobstore.policies.compact_all import CompactAll
 from compactlib.blobstore.policies.stats_based import StatsBased
 from compactlib.blobstore.policy import Choice, Policy, StoreView, check_policy_type, check_view, seconds
@@ -54,6 +55,7 @@ class Hybrid:
         last = history.since if history.last_full_at is None else history.last_full_at
         return last + self.every_seconds + view.spread(self.spread_seconds)
 
+    @refuses_misfits
     def choose(self, view: StoreView, now: float) -> Choice:
         """See `Policy.choose`. What the policy in turn takes."""
         due_for = now - self.due_at(view)
