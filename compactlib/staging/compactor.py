@@ -135,6 +135,7 @@ class Compactor:
                 return LostRace("the branch left the base of the compaction meanwhile", "swap")
             raise
         result = None if self._equals_head(applied, head) else applied.metarange_id
+        update: BranchUpdate | None = None
         try:
             with contextlib.nullcontext() if fence is None else fence.guard():
                 update = self._swap(branch, sealed, result)
@@ -142,6 +143,12 @@ class Compactor:
             raise gives_way.error from None
         except _Lost:
             return LostRace("a commit, reset, move of HEAD or other compaction changed the branch meanwhile", "swap")
+        except CompactlibError as error:
+            if update is None:
+                raise
+            # The fence let the swap happen and refuses now. It stands; the sweep finds the tokens that it replaced.
+            context.events.compacted(branch, update.after)
+            return Failed(error, "partly")
         context.drop_tokens(branch, update.before, update.after)
         context.events.compacted(branch, update.after)
         return Done(CompactionStats(

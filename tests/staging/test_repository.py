@@ -178,6 +178,32 @@ def test_a_job_that_lost_its_lease_compacts_nothing() -> None:
     assert isinstance(world.repo.compact(fence=TokenFence(cast("Any", Fence()), "main", 7), policy=NOW), Done)
 
 
+def test_a_fence_that_refuses_after_the_commit_leaves_it_and_says_so() -> None:
+    class Expires:
+        @contextlib.contextmanager
+        def guard(self) -> Iterator[None]:
+            yield
+            raise Conflict("the lease ran out meanwhile")
+
+    told: list[str] = []
+
+    class Told(StagingEvents):
+        def compacted(self, branch: str, record: Any) -> None:
+            told.append(branch)
+
+    world = World(events=Told())
+    main = world.branch({"a": "1", "b": "2"})
+    main.delete(b"a")
+    outcome = world.repo.compact(fence=Expires())
+    assert isinstance(outcome, Failed)
+    assert (type(outcome.error), outcome.changed) == (Conflict, "partly")
+    assert main.record().compacted_metarange_id is not None
+    assert contents(main) == {"b": "2"}
+    assert told == ["main"]
+    assert isinstance(world.repo.compact(policy=NOW), Skipped)
+    world.repo.audit()
+
+
 def test_a_view_asks_its_budget() -> None:
     world = World()
     world.branch({"a": "1"}, staged={"a": None})
