@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from compactlib.budget import Budget
-from compactlib.errors import CompactlibError, InvalidInput, NotFound, StorageError, Unsupported
+from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, NotFound, StorageError, Unsupported
 from compactlib.files import Files, read_exactly
 from compactlib.indexset import merge_positions
 from compactlib.outcome import Done, Failed, Skipped
@@ -142,6 +142,9 @@ def punch_holes(folder: str, files: Files, segments: SegmentSet, refs: Sequence[
         except Unsupported as error:
             # The platform will not change from one segment to the next.
             return Failed(error)
+        except BudgetSpent as error:
+            # The next call goes on with the rest.
+            return Failed(error, "partly" if punched else "no")
         except NotFound:
             continue
         except CompactlibError as error:

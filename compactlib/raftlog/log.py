@@ -284,7 +284,8 @@ class SegmentLog(LogWriter):
 
         Returns:
             `Done` with the report, in which single segments may have failed; `Skipped` if there was nothing to do, or a
-            compaction runs, or somebody holds a lease; `Failed` with `Unsupported` where there are no holes.
+            compaction runs, or somebody holds a lease; `Failed` with `Unsupported` where there are no holes, or with
+            `BudgetSpent`, and the next call goes on.
 
         Raises:
             InvalidInput: `min_bytes` is less than 1.
