@@ -29,10 +29,10 @@ _FORMAT = 1
 
 @attrs.frozen(kw_only=True)
 class PlanHistory:
-    """When the store was first looked at, and when plans of which kind were last carried out; seconds since the epoch.
+    """From when a store's schedules count, and when plans of which kind were last carried out; seconds since the epoch.
 
     Attributes:
-        since: when the history begins: schedules count from here until they have run once.
+        since: when the store was created: schedules count from here until they have run once.
         last_full_at: when a plan over the full range was last carried out; `None` if never.
         last_middle_range_at: the same for the middle range of `StatsBased`.
     """
