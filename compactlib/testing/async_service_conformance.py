@@ -28,7 +28,7 @@ from compactlib.errors import Busy, Closed, CompactlibError
 from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.testing.conformance import ConformanceKit, Mismatch, run_kit, same, shown
-from compactlib.testing.contract_actors import PATIENCE_SECONDS
+from compactlib.testing.contract_actors import PATIENCE_SECONDS, asserts_of
 from compactlib.testing.service_conformance import Bug, raising
 from compactlib.testing.service_factory import AsyncServiceFactory, AsyncServiceHooks
 
@@ -145,6 +145,8 @@ class AsyncServiceConformance(ConformanceKit):
             async with self.made(tmp_path) as running:
                 same((running.service.last_error, running.service.failures), (None, 0))
                 same(running.service.audit(), None)
+                asserts = asserts_of(type(running.service).audit)
+                assert not asserts, f"audit() has `{asserts[0]}`, which says nothing under python -O; raise AuditFailed"
 
         _run(check())
 

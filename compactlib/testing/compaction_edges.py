@@ -16,6 +16,7 @@ from compactlib.testing.contract_actors import (
     Call,
     ExecutorBy,
     FenceBy,
+    Gate,
     ObserverBy,
     PolicyBy,
     SteppingClock,
@@ -28,6 +29,7 @@ from compactlib.testing.contract_actors import (
 
 _MOST_STEPS = 40
 _MOST_PAUSES = 3
+_MOST_OVERTAKEN = 20
 _LATE = 1e18
 
 
@@ -267,6 +269,35 @@ class EdgePromises(CompactionPart):
         for outcome in self._at_steps(tmp_path, _MOST_PAUSES, "paused", _PausedAt):
             done(outcome, "a compaction that was paused and resumed")
 
+    def test_an_owner_that_stands_still_at_any_step_is_overtaken(self, tmp_path: Path) -> None:
+        """Where a store is shared: it wakes when another has compacted, undoes nothing of that, and is done or skipped.
+
+        To do: commit and delete with a condition on what was read; a former owner may wake at any step.
+        """
+        if self.make_factory().has_owner:
+            return
+        with self.opened(tmp_path, fills=2, name="counting overtaken") as opened:
+            clock = SteppingClock()
+            done(opened.compact(budget=Budget(deadline=1.0, clock=clock)), "a compaction with a deadline far away")
+        for number in self.some(clock.readings, _MOST_OVERTAKEN):
+            with self.opened(tmp_path, fills=2, name=f"store overtaken {number}") as opened, Gate() as gate:
+                when = f"an owner that stood still at step {number}, and was overtaken"
+                budget = Budget(deadline=1.0, clock=_HeldAt(number, gate))
+                slow = Call(partial(opened.compact, budget=budget), "the owner that stands still")
+                slow.holds_until(gate)
+                with self.reopened(opened) as other:
+                    outcomes = [Call(other.compact, "the compaction that overtakes").answer()]
+                    other.check(when)
+                    other.fill(2)
+                    gate.open()
+                    outcomes.append(slow.answer())
+                    if not all(isinstance(each, Done | Skipped) for each in outcomes) or not any(
+                            isinstance(each, Done) for each in outcomes):
+                        raise Mismatch(f"{when}: {outcomes}", "Done and Skipped, or both Done")
+                    other.check(when)
+                    other.finish(when)
+                opened.finish(when)
+
     def _at_steps(self, folder: Path, most: int, what: str, steered: Callable[[int], SteppingClock]) -> Iterator[Any]:
         """The outcomes of compactions to whose budget something was done, each at another of its steps."""
         with self.opened(folder, fills=2, name=f"counting {what}") as opened:
@@ -289,6 +320,20 @@ class EdgePromises(CompactionPart):
                 opened.idle(when)
                 opened.finish(when)
                 yield outcome
+
+
+class _HeldAt(SteppingClock):
+    """At its n-th reading the work stands still, until it is let go."""
+
+    def __init__(self, number: int, gate: Gate) -> None:
+        super().__init__()
+        self._number = number
+        self._gate = gate
+
+    def at(self, reading: int) -> float:
+        if reading == self._number:
+            self._gate.hold()
+        return 0.0
 
 
 class _SpentAt(SteppingClock):

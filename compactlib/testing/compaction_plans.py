@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import pickle
 import re
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,7 @@ from compactlib.outcome import Done, Skipped
 from compactlib.report import VerifyReport
 from compactlib.testing.compaction_kit import CompactionPart, attempt, done, failed, skipped
 from compactlib.testing.conformance import Mismatch, expect, same, shown
-from compactlib.testing.contract_actors import PolicyBy
+from compactlib.testing.contract_actors import PolicyBy, asserts_of
 
 _TELLS = re.compile(r"\d|\w_\w|=")
 _PLAIN = (bool, int, float, str, bytes, type(None))
@@ -225,7 +222,7 @@ class PlanPromises(CompactionPart):
                 same(opened.store.audit(), None)
                 opened.check(f"reclaim() {when} a compaction")
                 opened.compact()
-            asserts = _asserts(type(opened.store).audit)
+            asserts = asserts_of(type(opened.store).audit)
             assert not asserts, f"audit() has `{asserts[0]}`, which says nothing under python -O; raise AuditFailed"
 
     def test_damage_is_found(self, tmp_path: Path) -> None:
@@ -263,15 +260,6 @@ class PlanPromises(CompactionPart):
             with self.reopened(opened) as again:
                 again.finish("closing and opening again")
                 again.store.audit()
-
-
-def _asserts(function: Any) -> list[str]:
-    """The assert statements of a function, as they are written; none if its source is not there."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, TypeError, SyntaxError):
-        return []
-    return [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Assert)]
 
 
 def tells_why(why: Any) -> None:

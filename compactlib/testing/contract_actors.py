@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import inspect
+import textwrap
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -244,6 +247,15 @@ def raising(error: BaseException) -> Callable[..., Any]:
         raise error
 
     return call
+
+
+def asserts_of(function: Any) -> list[str]:
+    """The assert statements of a function, as they are written; none if its source is not there."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return []
+    return [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Assert)]
 
 
 class ObserverBy(Observer):

@@ -29,7 +29,7 @@ from compactlib.errors import AuditFailed, Busy, Closed, CompactlibError
 from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.testing.conformance import ConformanceKit, Mismatch, run_kit, same, shown
-from compactlib.testing.contract_actors import PATIENCE_SECONDS, Call, Gate
+from compactlib.testing.contract_actors import PATIENCE_SECONDS, Call, Gate, asserts_of
 from compactlib.testing.service_factory import ServiceFactory, ServiceHooks
 
 _LOOK_SECONDS = 0.005
@@ -149,6 +149,8 @@ class ServiceConformance(ConformanceKit):
         with self.made(tmp_path) as running:
             same((running.service.last_error, running.service.failures), (None, 0))
             same(running.service.audit(), None)
+            asserts = asserts_of(type(running.service).audit)
+            assert not asserts, f"audit() has `{asserts[0]}`, which says nothing under python -O; raise AuditFailed"
 
     def test_it_does_its_work_in_its_own_thread(self, tmp_path: Path) -> None:
         """Once it is started, without anybody's doing; starting again starts nothing more.

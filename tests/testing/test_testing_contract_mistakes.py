@@ -30,6 +30,7 @@ from tests.testing.toy_lines import Clean, LineChoice, LineFile, LinePlan, LineS
 from tests.testing.toy_shared import (
     CommitsBlindly,
     CountsWhatIsLost,
+    DeletesWhatItDoesNotKnow,
     HoldsTheOthers,
     SharedLineStore,
     SharedLineStores,
@@ -518,23 +519,25 @@ def test_a_mistake_is_found_and_told(kind: type[LineStore], test: str, told: str
     assert told in str(broken.value)
 
 
-SHARED: list[tuple[type[SharedLineStore], str]] = [
-    (CommitsBlindly, "one Done, and one Skipped"),
-    (CountsWhatIsLost, "one Done, and one Skipped"),
-    (HoldsTheOthers, "the faster compaction has not come back"),
+SHARED: list[tuple[type[SharedLineStore], str, str]] = [
+    (CommitsBlindly, "test_of_two_owners_of_a_shared_store_one_commits", "one Done, and one Skipped"),
+    (CountsWhatIsLost, "test_of_two_owners_of_a_shared_store_one_commits", "one Done, and one Skipped"),
+    (HoldsTheOthers, "test_of_two_owners_of_a_shared_store_one_commits", "the faster compaction has not come back"),
+    (DeletesWhatItDoesNotKnow, "test_an_owner_that_stands_still_at_any_step_is_overtaken",
+     "everything acknowledged to be there"),
 ]
 
 
-@pytest.mark.parametrize(("kind", "told"), SHARED, ids=lambda each: getattr(each, "__name__", None))
-def test_a_mistake_of_a_shared_store_is_found_and_told(kind: type[SharedLineStore], told: str,
+@pytest.mark.parametrize(("kind", "test", "told"), SHARED, ids=lambda each: getattr(each, "__name__", None))
+def test_a_mistake_of_a_shared_store_is_found_and_told(kind: type[SharedLineStore], test: str, told: str,
                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contract_actors, "PATIENCE_SECONDS", 1.0)
+    factory = SharedLineStores(kind)
     kit = CompactionConformance()
     kit.make_factory = lambda: factory  # type: ignore[method-assign]
-    factory = SharedLineStores(kind)
     with scratch_folder(None) as folder, pytest.raises(PromiseBroken) as broken:
-        kit.test_of_two_owners_of_a_shared_store_one_commits(folder)
-    check_lesson(broken.value, "test_of_two_owners_of_a_shared_store_one_commits")
+        getattr(kit, test)(folder)
+    check_lesson(broken.value, test)
     assert told in str(broken.value)
 
 

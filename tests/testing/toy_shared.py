@@ -94,6 +94,23 @@ class CountsWhatIsLost(SharedLineStore):
         return LineStore.carry_out(self, *args)
 
 
+class DeletesWhatItDoesNotKnow(SharedLineStore):
+    """What came while it worked is taken for a leftover."""
+
+    known: frozenset[Path] | None = None
+
+    def is_outdated(self, plan: LinePlan) -> bool:
+        self.known = frozenset(self._paths())
+        return super().is_outdated(plan)
+
+    def clean_up(self) -> int:
+        strange = [path for path in self._paths() if self.known is not None and path not in self.known]
+        for path in strange:
+            self._files.unlink(path)
+        self.known = None
+        return len(strange)
+
+
 class HoldsTheOthers(SharedLineStore):
     """Everybody waits for whoever runs, in whichever handle."""
 
