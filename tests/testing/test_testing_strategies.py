@@ -81,7 +81,7 @@ def test_histories_shrink_to_the_steps_that_matter() -> None:
 
     log = smallest(strategies.log_histories(), lambda steps: Compact in kinds(steps) and Append in kinds(
         steps[:kinds(steps).index(Compact)]))
-    assert log == (Append(1), Compact("major"))
+    assert log == (Append(1), Compact("policy"))
     blobs = smallest(strategies.blob_histories(), lambda steps: any(
         isinstance(step, Put) and step.life_seconds is not None for step in steps))
     assert len(blobs) == 1
@@ -167,7 +167,7 @@ def test_a_log_that_loses_an_entry_is_told_so(tmp_path: Path) -> None:
         log.step(Snapshot(back=0, live=IndexSet.range(2, 3)))
         log.entries[4] = b"never live"
         with pytest.raises(AssertionError, match="live entry 4 is gone: the log answers Dead"):
-            log.step(Compact("major"))
+            log.step(Compact("policy"))
 
 
 def test_a_log_that_revives_an_entry_is_told_so(tmp_path: Path) -> None:
