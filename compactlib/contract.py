@@ -117,7 +117,7 @@ class Compaction(Protocol[ViewT, ChoiceT_contra, PlanT, ReportT_co, ReclaimT_co]
         """
 
     def reclaim(self, *, budget: Budget | None = None) -> Done[ReclaimT_co] | Skipped | Failed:
-        """Free what no reader, lease or snapshot can reach any more. Every `compact` does this as well."""
+        """Free what no reader, lease or snapshot can reach any more; every `compact` does of it what it can at once."""
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
         """Read everything, and list what is damaged or missing; raises nothing about what is only damaged."""
