@@ -14,7 +14,7 @@ import attrs
 
 from compactlib.budget import Budget
 from compactlib.clock import Clock
-from compactlib.errors import BudgetSpent, Closed, CompactlibError, InvalidInput, StorageError
+from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, StorageError
 from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime.agenda import Accepted, Refused, Removed
@@ -186,12 +186,10 @@ class _Compacting:
         budget = job.budget if self.new_budget is None else job.lend(self.new_budget())
         try:
             outcome = self._outcome(job, budget)
-        except Closed:
-            raise
         except CompactlibError as error:
             outcome = Failed(error)
         if isinstance(outcome, Failed):
-            # One that was closed under its compaction is at rest, which `status` raises `Closed` for.
+            # One that was closed is at rest, which `status` raises `Closed` for; it may also be a policy's own tool.
             self.store.status()
             if isinstance(outcome.error, BudgetSpent):
                 # It is being closed, say, or has had as much as its budgets give at once: it goes on another time.

@@ -89,6 +89,26 @@ def test_m3_every_store_is_compacted_each_period_and_on_request() -> None:
     manager.audit()
 
 
+def test_what_is_closed_beside_a_store_closes_no_store() -> None:
+    def no_connection() -> Outcome[Any]:
+        raise Closed("the policy's own connection is closed")
+
+    store = FakeStore(no_connection)
+    manager, clock, _ = managed(store)
+    [outcome] = manager.run_pending()[-1:]
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, Closed)
+    assert [(row.condition, row.failures) for row in manager.report().rows] == [("failing", 1)]
+    store.compact_ends = lambda: Done("freed 1")
+    clock.advance(10.0)
+    manager.run_pending()
+    assert [(row.condition, row.done) for row in manager.report().rows] == [("waiting", 1)]
+    store.is_closed = True
+    clock.advance(100.0)
+    manager.run_pending()
+    assert [row.condition for row in manager.report().rows] == ["closed"]
+
+
 def test_m1_without_triggers_nothing_is_compacted_but_interrupted_work_is_resumed() -> None:
     """W10: the system behind the notes leaves an interrupted compaction lying until a trigger is configured."""
     store = FakeStore()
