@@ -437,7 +437,11 @@ class WorkService:
         is_closed = False
         try:
             with job.run.inside():
-                outcome = _checked(job.turn.name, work(job))
+                try:
+                    outcome = _checked(job.turn.name, work(job))
+                finally:
+                    for surprise in job.surprises:
+                        self.note(surprise)
         except BaseException as error:
             outcome = Failed(error if isinstance(error, CompactlibError) else _named(job.turn, error))
             is_closed = isinstance(error, Closed)
@@ -449,8 +453,6 @@ class WorkService:
                     self._exits.add(lane)
                 self._settle(job, "failed", outcome)
                 raise
-        for surprise in job.surprises:
-            self.note(surprise)
         self._settle(job, _ending(job, outcome, is_closed, retries), outcome, is_closed=is_closed)
         return outcome
 
