@@ -8,6 +8,7 @@ import inspect
 import textwrap
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -91,23 +92,24 @@ class Call(Generic[AnswerT]):
         finally:
             self.ended.set()
 
-    def wait(self) -> None:
-        """Wait until it has come back, whatever came of it.
+    def wait(self, *, times: float = 1.0) -> None:
+        """Wait until it has come back, whatever came of it; with so many times the usual patience.
 
         Raises:
             Mismatch: it hangs.
         """
-        if not self.ended.wait(PATIENCE_SECONDS):
-            raise Mismatch(f"{self._what} has not come back after {PATIENCE_SECONDS:.0f} seconds", "it to come back")
+        patience = times * PATIENCE_SECONDS
+        if not self.ended.wait(patience):
+            raise Mismatch(f"{self._what} has not come back after {patience:.0f} seconds", "it to come back")
 
-    def answer(self) -> AnswerT:
+    def answer(self, *, times: float = 1.0) -> AnswerT:
         """What it returned.
 
         Raises:
             Mismatch: it hangs.
             BaseException: what it raised.
         """
-        self.wait()
+        self.wait(times=times)
         if self.error is not None:
             raise self.error
         return self._answers[0]
@@ -184,8 +186,9 @@ def soundly(tasks: Sequence[RewriteTask], budget: Budget, observer: Observer) ->
 def in_another_thread(tasks: Sequence[RewriteTask], budget: Budget, observer: Observer) -> Iterator[RewriteOutcome]:
     """As it should be done, in a thread that knows nothing of its caller."""
     for task in tasks:
-        yield Call(lambda task=task: attempt_task(  # type: ignore[misc]
-            task, Attempt(new_attempt_id(), budget, observer)), f"task {task.name}").answer()
+        attempt = partial(attempt_task, task, Attempt(new_attempt_id(), budget, observer))
+        # Longer than anybody waits for the compaction, so that who waits for that is the one to say so.
+        yield Call(attempt, f"task {task.name}").answer(times=2)
 
 
 @attrs.frozen
