@@ -64,7 +64,8 @@ class EdgePromises(CompactionPart):
                     # One thread each, so that a lock that its holder may take again does not hide behind that.
                     for asked in (opened.store.status, opened.view, opened.plan):
                         answers.append(attempt(asked))
-                        answers.append(Call(partial(attempt, asked), "asking the store from an observer").answer(times=2))
+                        asking = Call(partial(attempt, asked), "asking the store from an observer")
+                        answers.append(asking.answer(times=2))
 
                 watching = ObserverBy(ask)
                 call = partial(opened.compact, observer=watching, **executor)
