@@ -350,16 +350,20 @@ def shut_gate(view: StoreView, min_used_fraction: float = 0.0) -> str:
 
 
 @refuses_misfits
-def too_little(view: StoreView, min_reclaimed_segments: int, told: str = "") -> Choice:
+def too_little(view: StoreView, min_reclaimed_segments: int, told: str = "", advice: str = "") -> Choice:
     """The choice of nothing, because nothing frees as many segments as a policy asks for.
 
     Args:
         view: the store.
         min_reclaimed_segments: how many it asks for.
         told: what else stands in the way.
+        advice: what to do about that, if anything helps.
     """
     valid = sum(segment.valid_bytes for segment in view.eligible)
-    advice = "lower it, or wait until more is dead" if min_reclaimed_segments > 1 else "wait until more is dead"
+    lower = "lower min_reclaimed_segments" if min_reclaimed_segments > 1 else ""
+    later = (f", as what is deleted is deleted_retention_seconds={view.retention_seconds:g} later"
+             if view.retention_seconds else "")
+    advice = ", or ".join(filter(None, (advice, lower, f"wait until more is dead{later}")))
     return Choice(why=f"no choice among the {len(view.eligible)} eligible segments ({valid:,} valid bytes) is sure to "
                       f"free min_reclaimed_segments={min_reclaimed_segments}{told}; {advice}")
 

@@ -97,7 +97,11 @@ def test_the_copy_budget_frees_as_much_as_the_best_of_all_subsets(valid: list[in
 
 def test_the_copy_budget_may_be_nothing() -> None:
     assert places(plan_for(toy([10, 0, 10, 0]), CopyBudget(max_copied_bytes=0), NOW)) == [1, 3]
-    assert plan_for(toy([10, 10]), CopyBudget(max_copied_bytes=0), NOW).is_empty
+    shut = plan_for(toy([10, 10]), CopyBudget(max_copied_bytes=0), NOW)
+    assert shut.is_empty
+    assert "max_copied_bytes=0; raise max_copied_bytes, or wait until more is dead" in shut.why
+    # Where no allowance would do, none is asked for.
+    assert "raise" not in plan_for(toy([900, 900]), CopyBudget(max_copied_bytes=0), NOW).why
     with pytest.raises(InvalidInput, match="max_copied_bytes is -1"):
         CopyBudget(max_copied_bytes=-1)
 

@@ -258,4 +258,5 @@ def test_the_reason_has_the_numbers() -> None:
     assert "209,714 bytes copied for each segment freed" in plan.why
     assert plan_for(shares(SHARES_A), StatsBased(min_reclaimed_segments=5), NOW).why == (
         "no choice among the 10 eligible segments (4,404,015 valid bytes) is sure to free min_reclaimed_segments=5; "
-        "lower it, or wait until more is dead")
+        "lower min_reclaimed_segments, or wait until more is dead, as what is deleted is "
+        "deleted_retention_seconds=604800 later")

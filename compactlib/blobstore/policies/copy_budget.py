@@ -11,6 +11,7 @@ from compactlib.blobstore.policy import (
     SegmentView,
     StoreView,
     emptiest_first,
+    fewest_that_free,
     fraction,
     shut_gate,
     too_little,
@@ -60,7 +61,9 @@ class CopyBudget:
             if benefit > most:
                 most, best = benefit, len(taken)
         if most < self.min_reclaimed_segments:
+            more = fewest_that_free(view, emptiest_first(view.eligible), self.min_reclaimed_segments)
             return too_little(view, self.min_reclaimed_segments,
-                              f" by copying at most max_copied_bytes={self.max_copied_bytes}")
+                              f" by copying at most max_copied_bytes={self.max_copied_bytes}",
+                              "raise max_copied_bytes" if more else "")
         return Choice(taken[:best], why=f"the {best} with the fewest valid bytes free the most that copying "
                                         f"{self.max_copied_bytes:,} bytes can pay for")
