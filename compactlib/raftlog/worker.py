@@ -124,10 +124,14 @@ class CompactionWorker(ServiceFace):
             report = report_of(self._last)
             self._tell(job, SegmentChanges() if report is None else SegmentChanges.of(report, self._log.refs))
         except Closed as error:
-            # The log was closed before its worker.
             self._last = Failed(error)
             self._tell(job, SegmentChanges())
-            raise
+            if self._is_log_closed():
+                job.rest()
+            else:
+                job.note(error)
+                self._may_pass = True
+            return self._last
         finally:
             if lease is not None:
                 lease.release()
@@ -159,6 +163,14 @@ class CompactionWorker(ServiceFace):
             job.note(passing[0])
             self._may_pass = True
         return outcome
+
+    def _is_log_closed(self) -> bool:
+        """Whether the log was closed before its worker; `Closed` may also come from a policy's own tool."""
+        try:
+            self._log.status()
+        except Closed:
+            return True
+        return False
 
     def _tell(self, job: Job, changes: SegmentChanges) -> None:
         if isinstance(self._last, Skipped) and self._last.is_busy:

@@ -14,7 +14,7 @@ import attrs
 
 from compactlib.budget import Budget
 from compactlib.clock import Clock
-from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, StorageError
+from compactlib.errors import BudgetSpent, Closed, CompactlibError, InvalidInput, StorageError
 from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime.agenda import Accepted, Refused, Removed
@@ -190,7 +190,11 @@ class _Compacting:
             outcome = Failed(error)
         if isinstance(outcome, Failed):
             # One that was closed is at rest, which `status` raises `Closed` for; it may also be a policy's own tool.
-            self.store.status()
+            try:
+                self.store.status()
+            except Closed as closed:
+                job.rest()
+                return Failed(closed, outcome.changed)
             if isinstance(outcome.error, BudgetSpent):
                 # It is being closed, say, or has had as much as its budgets give at once: it goes on another time.
                 job.put_off()

@@ -67,8 +67,9 @@ class Job:
     def __init__(self, turn: Turn, run: Run) -> None:
         self.turn: Turn = turn
         self.run: Run = run
-        self.is_stopped = False
-        self.is_put_off = False
+        self.is_stopped: bool = False
+        self.is_put_off: bool = False
+        self.has_closed: bool = False
         self.next_in: float | None = None
         self.surprises: list[Exception] = []
         self._lent: list[Budget] = [run.budget]
@@ -94,6 +95,10 @@ class Job:
         """What it could not do, somebody else being in the way, it does after `retry_seconds`; that is no failure."""
         self.is_put_off = True
 
+    def rest(self) -> None:
+        """What it works on is closed, which is no failure: it is left alone until `set_open` says otherwise."""
+        self.has_closed = True
+
     def note(self, error: Exception) -> None:
         """Something that nobody expected, and that the work has dealt with: kept, told when the turn ends."""
         self.surprises.append(error)
@@ -108,8 +113,7 @@ class Job:
 Work: TypeAlias = Callable[[Job], Outcome[Any]]
 """Does a turn, in a thread of the service or of whoever called `run_pending`, and asks `job.budget` at every step.
 
-What it raises is kept in `last_error`; a `Failed` that it returns is expected, and tried again as well. After `Closed`
-was raised what it works on counts as closed, until `set_open` says otherwise.
+What it raises is kept in `last_error`; a `Failed` that it returns is expected, and tried again as well.
 """
 
 
@@ -434,7 +438,6 @@ class WorkService:
             lane: that of the thread, if it is the service's own.
         """
         work, retries = self._work[job.turn.name]
-        is_closed = False
         try:
             with job.run.inside():
                 try:
@@ -444,19 +447,17 @@ class WorkService:
                         self.note(surprise)
         except BaseException as error:
             outcome = Failed(error if isinstance(error, CompactlibError) else _named(job.turn, error))
-            is_closed = isinstance(error, Closed)
-            if not is_closed:
-                self.note(error)
+            self.note(error)
             retries = _always
             if not isinstance(error, Exception):
                 if lane is not None:
                     self._exits.add(lane)
                 self._settle(job, "failed", outcome)
                 raise
-        self._settle(job, _ending(job, outcome, is_closed, retries), outcome, is_closed=is_closed)
+        self._settle(job, _ending(job, outcome, retries), outcome)
         return outcome
 
-    def _settle(self, job: Job, ending: Ending, outcome: Outcome[Any], *, is_closed: bool = False) -> None:
+    def _settle(self, job: Job, ending: Ending, outcome: Outcome[Any]) -> None:
         """A turn has ended."""
         name, lane = job.turn.name, job.turn.lane
         told: tuple[str, dict[str, Any]] | None = None
@@ -466,7 +467,7 @@ class WorkService:
             del self._jobs[name]
             self._turns_taken += 1
             self._agenda.finished(name, ending, outcome, now)
-            if is_closed:
+            if job.has_closed:
                 self._agenda.set_open(name, False, now)
             if job.next_in is not None:
                 self._agenda.set_due(name, now + job.next_in)
@@ -487,14 +488,14 @@ def _always(_: CompactlibError) -> bool:
     return True
 
 
-def _ending(job: Job, outcome: Outcome[Any], is_closed: bool, retries: Callable[[CompactlibError], bool]) -> Ending:
+def _ending(job: Job, outcome: Outcome[Any], retries: Callable[[CompactlibError], bool]) -> Ending:
     match outcome:
         case Done():
             return "done"
         case Skipped():
             return "busy" if outcome.is_busy or job.is_put_off else "skipped"
         case Failed(error):
-            if is_closed or (job.is_stopped and isinstance(error, BudgetSpent)):
+            if job.has_closed or (job.is_stopped and isinstance(error, BudgetSpent)):
                 return "stopped"
             if job.is_put_off:
                 return "busy"

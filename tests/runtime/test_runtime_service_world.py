@@ -126,7 +126,8 @@ class ServiceWorld(RuleBasedStateMachine):
             raise KeyboardInterrupt
         if ending == "closed":
             self.may[name].discard("open")
-            raise Closed("it is closed")
+            job.rest()
+            return Failed(Closed("it is closed"))
         if ending == "spent" and job.budget.refusal is not None:
             return Failed(job.budget.refusal)
         broken: Outcome[Any] = Failed(StorageError(operation="write", path="/x", errno=5))

@@ -174,7 +174,15 @@ def test_who_is_busy_is_asked_again_soon_and_has_not_failed() -> None:
 
 
 def test_what_works_on_something_closed_rests_until_it_is_opened() -> None:
-    clock, work = ManualClock(), Work(Closed("the store is closed"))
+    clock, turns = ManualClock(), []
+
+    def work(job: Job) -> Outcome[Any]:
+        turns.append((job.turn.cause, job.turn.strength))
+        if len(turns) == 1:
+            job.rest()
+            return Failed(Closed("the store is closed"))
+        return Done("well")
+
     shop = service(clock)
     shop.add("work", work, every_seconds=10.0, resumes=True)
     (outcome,) = shop.run_pending()
@@ -185,7 +193,18 @@ def test_what_works_on_something_closed_rests_until_it_is_opened() -> None:
     assert isinstance(shop.request("work"), Refused)
     shop.set_open("work", True)
     shop.run_pending()
-    assert work.turns == [("resume", 0), ("resume", 0), ("periodic", 1)]
+    assert turns == [("resume", 0), ("resume", 0), ("periodic", 1)]
+
+
+def test_closed_from_anywhere_else_is_an_error_like_any_other() -> None:
+    """A host's connection, say: work that rested because of it would have ended in silence."""
+    clock, work = ManualClock(), Work(Closed("the connection is closed"))
+    shop = service(clock)
+    shop.add("work", work, every_seconds=10.0)
+    shop.run_pending()
+    assert isinstance(shop.last_error, Closed)
+    clock.advance(1.0)
+    assert shop.run_pending() == [Done("well")]
 
 
 @pytest.mark.parametrize("answer", [None, "done", 3])
