@@ -148,7 +148,8 @@ class SegmentLog(LogWriter):
         if not view.candidates:
             # With nothing alive a rewrite would only do what a drop does.
             return planned(DropDead(), "")
-        plan = planned(self._options.policy, due)
+        # Why a rewrite is due holds nothing back; of a policy that rewrites nothing, that it does not is what does.
+        plan = planned(self._options.policy, "" if isinstance(self._options.policy, DropDead) else due)
         if room is None or plan.bytes_needed <= room:
             return plan
         return planned(DropDead(), f"nothing is rewritten for want of room: {_without_room(plan.bytes_needed, room)}")

@@ -254,6 +254,8 @@ def test_an_empty_plan_names_the_gate(tmp_path: Path) -> None:
             assert why in log.plan(policy).why
         log.record_snapshot(38, [1, 20, 38])
         assert "max_bytes_copied=1; raise it" in log.plan(CostPolicy(max_bytes_copied=1)).why
+    with SegmentLog(tmp_path, options(policy=DropDead(), trigger=EveryNMinors(0))) as log:
+        assert "this policy rewrites nothing; give one that does" in log.plan().why
 
 
 # -- plans of others, and of yesterday
