@@ -143,7 +143,10 @@ class Service(Protocol):
     """Work that goes on by itself, in threads of its own. Nothing it meets ends it in silence."""
 
     def start(self) -> None:
-        """Begin; starting again does nothing. `with` starts and stops."""
+        """Begin; starting again does nothing. `with` starts and stops.
+
+        After `stop` it begins anew, or raises `Closed` where a service lives only once, which its own docs say.
+        """
 
     def run_pending(self) -> Sequence[Outcome[Any]]:
         """Do what is due now in the caller's thread, and answer what came of each; for hosts without threads."""
