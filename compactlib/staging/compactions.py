@@ -122,6 +122,8 @@ class Compactions:
         except (BranchNotFound, InvalidInput):
             raise
         except CompactlibError as error:
+            if plan is not None and plan.is_empty and isinstance(error, OutdatedPlan):
+                return Skipped(plan.why)
             return Failed(error)
         if plan is None:
             # What a policy raises, whatever it is, comes through.

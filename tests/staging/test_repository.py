@@ -178,6 +178,20 @@ def test_a_job_that_lost_its_lease_compacts_nothing() -> None:
     assert isinstance(world.repo.compact(fence=TokenFence(cast("Any", Fence()), "main", 7), policy=NOW), Done)
 
 
+def test_an_empty_plan_is_skipped_however_old_it_is() -> None:
+    world = World()
+    main = world.branch({"a": "1", "b": "2"})
+    plan = world.repo.plan()
+    assert plan.is_empty
+    main.delete(b"a")
+    assert isinstance(world.repo.compact(), Done)
+    assert world.repo.compact(plan) == Skipped(plan.why)
+    other = World(seed=2)
+    other.branch({"a": "1", "b": "2"})
+    with pytest.raises(InvalidInput, match="another store"):
+        other.repo.compact(plan)
+
+
 def test_a_fence_that_refuses_after_the_commit_leaves_it_and_says_so() -> None:
     class Expires:
         @contextlib.contextmanager
