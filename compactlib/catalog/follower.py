@@ -10,9 +10,9 @@ from compactlib.arguments import require_method, require_type
 from compactlib.catalog.service import CatalogService
 from compactlib.catalog.timestamp import milliseconds
 from compactlib.clock import Clock
-from compactlib.errors import InvalidInput
+from compactlib.errors import Closed, InvalidInput
 from compactlib.observe import Observer
-from compactlib.outcome import Done, Skipped
+from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import ServiceFace, WorkService
 from compactlib.runtime.work_service import Job
 
@@ -54,8 +54,13 @@ class LogFollower(ServiceFace):
         """Look now."""
         self._service.request(_LOOK)
 
-    def _look(self, job: Job) -> Done[int] | Skipped:
+    def _look(self, job: Job) -> Done[int] | Skipped | Failed:
         """Take in what is new; how many versions."""
+        try:
+            self._catalog.status()
+        except Closed as error:
+            job.rest()
+            return Failed(error)
         found = self._catalog.poll()
         return Done(found) if found else Skipped(f"version {self._catalog.history.latest} is the latest still")
 

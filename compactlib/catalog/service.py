@@ -484,7 +484,12 @@ class CatalogService:
             return verify_log(self.log, self.history, asked)
 
     def status(self) -> CatalogStatus:
-        """The catalog in numbers, from memory."""
+        """The catalog in numbers, from memory.
+
+        Raises:
+            Closed: it was closed.
+        """
+        self._compaction.require_open()
         compaction, history = self._compaction, self.history
         error = compaction.last_error
         return CatalogStatus(
