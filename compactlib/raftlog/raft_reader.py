@@ -33,6 +33,11 @@ class RaftReader:
         return self._log_id
 
     @property
+    def folder(self) -> str:
+        """Where its segments are, as an absolute path."""
+        return self._segments.folder
+
+    @property
     def state(self) -> LogState:
         """The row: what the last snapshot left, as one value."""
         return self._states.get(self._log_id)

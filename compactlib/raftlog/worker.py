@@ -15,10 +15,10 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from compactlib.budget import Budget
-from compactlib.errors import Closed, CompactlibError, StorageError, TaskFailed
+from compactlib.errors import Closed, CompactlibError, InvalidInput, StorageError, TaskFailed
 from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Outcome, Skipped
-from compactlib.raftlog.arguments import require_policy
+from compactlib.raftlog.arguments import require_budget, require_method, require_policy
 from compactlib.raftlog.log import SegmentLog
 from compactlib.raftlog.log_state import LogState
 from compactlib.raftlog.policies.drop import DropDead
@@ -51,10 +51,20 @@ class CompactionWorker(ServiceFace):
         executor: who copies; default the worker's thread.
         budget: what each compaction may use up, lent anew each time.
         observer: told `raftlog_worker_failed` when something was raised that nobody expects.
+
+    Raises:
+        InvalidInput: one of them is not what it should be.
     """
 
     def __init__(self, log: SegmentLog, *, server: Server | None = None, executor: Executor | None = None,
                  budget: Budget | None = None, observer: Observer | None = None) -> None:
+        if not callable(getattr(log, "lease", None)):
+            raise InvalidInput(f"the log is {log!r:.100}; give a SegmentLog, or the `segments` of a RaftLog")
+        for name, value, method in (("the server", server, "__call__"), ("the executor", executor, "run"),
+                                    ("the observer", observer, "event")):
+            if value is not None:
+                require_method(name, value, method)
+        require_budget(budget)
         self._service = WorkService(f"the worker of the log in {log.folder}", event=WORKER_FAILED, budget=budget,
                                     observer=observer)
         # Damage stays so; another try may find another executor, or room.

@@ -26,7 +26,9 @@ from compactlib.raftlog import (
     SegmentChanges,
     SegmentLog,
     SegmentRef,
+    StoreOptions,
     merge_refs,
+    open_log,
 )
 from compactlib.raftlog.log_state import LogState
 from compactlib.raftlog.policy import CompactionPolicy
@@ -36,6 +38,8 @@ from compactlib.raftlog.segment_changes import MergedSegments
 from compactlib.raftlog.worker import CompactionWorker, WorkerOutcome
 from compactlib.report import PolicyRecord
 from compactlib.rewrite import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
+from compactlib.runtime import CompactionManager
+from compactlib.runtime.manager import disk_of
 from tests.raftlog.compaction_logs import entries_of, entry_of, filled, flip_byte, options, payload_place
 from tests.raftlog.wrapped_files import UnsyncedFiles
 
@@ -371,6 +375,25 @@ def test_every_order_of_events_during_a_major(first: int, tmp_path: Path) -> Non
 
 
 # -- the thread
+
+
+@pytest.mark.parametrize("wrong", [
+    {"log": "x"}, {"log": None}, {"log": "the whole log"}, {"server": 5}, {"executor": 5}, {"budget": 5},
+    {"observer": 5}])
+def test_what_cannot_be_meant_is_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
+    [(name, value)] = wrong.items()
+    with open_log(tmp_path / "store", StoreOptions(background=False)) as whole, SegmentLog(tmp_path / "log") as log:
+        given = {"log": log, **wrong}
+        if value == "the whole log":
+            given["log"] = whole
+        with pytest.raises(InvalidInput, match=f"the {name} is "):
+            CompactionWorker(**given)
+
+
+def test_a_manager_knows_the_disk_of_a_whole_log(tmp_path: Path) -> None:
+    with open_log(tmp_path, StoreOptions(background=False)) as log, CompactionManager() as manager:
+        manager.add("log", log)
+        assert [row.lane for row in manager.report().rows] == [disk_of(tmp_path)]
 
 
 def test_it_is_a_log_worker_and_compacts_after_snapshots(tmp_path: Path) -> None:
