@@ -334,7 +334,12 @@ class RaftLog(RaftAppender):
     # -- the log itself
 
     def status(self) -> LogStatus:
-        """What the log says of itself."""
+        """What the log says of itself.
+
+        Raises:
+            Closed: it was closed.
+        """
+        self._require_open()
         row = self.state
         stopped = self._wal.stopped
         unconfirmed = self.unconfirmed
