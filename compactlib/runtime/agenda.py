@@ -19,6 +19,7 @@ from typing import Literal, TypeAlias
 
 import attrs
 
+from compactlib.arguments import refuses_misfits
 from compactlib.errors import AuditFailed, InvalidInput, NotFound
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 
@@ -182,6 +183,7 @@ class Agenda:
         InvalidInput: a time is out of its range.
     """
 
+    @refuses_misfits
     def __init__(self, *, retry_seconds: float = 60.0, max_retry_seconds: float = 6 * 3_600.0) -> None:
         if not 0 < retry_seconds <= max_retry_seconds < float("inf"):
             raise InvalidInput(f"retry_seconds {retry_seconds}, max_retry_seconds {max_retry_seconds}: give a time "
@@ -216,6 +218,7 @@ class Agenda:
     def __contains__(self, name: str) -> bool:
         return name in self._items
 
+    @refuses_misfits
     def __getitem__(self, name: str) -> Item:
         """One piece of work.
 
@@ -309,6 +312,7 @@ class Agenda:
         """
         self[name].next_due_at = at
 
+    @refuses_misfits
     def request(self, name: str, strength: int = 1, *, joins: bool = False) -> Accepted | Refused:
         """Somebody asks for work to be done, ahead of all that is due by time. While it waits, the strongest counts.
 

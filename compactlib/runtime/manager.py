@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
+from compactlib.arguments import require_method, require_type
 from compactlib.budget import Budget
 from compactlib.clock import Clock
 from compactlib.errors import BudgetSpent, Closed, CompactlibError, InvalidInput, StorageError
@@ -72,7 +74,8 @@ class CompactionManager(ServiceFace):
         observer: told when a store begins to fail and when it is well again.
 
     Raises:
-        InvalidInput: a trigger is none or is given twice, or a time is out of its range.
+        InvalidInput: a trigger is none or is given twice, a time is out of its range, or another argument is
+            not what it should be.
     """
 
     def __init__(self, triggers: Iterable[Trigger] = (Periodic(), OnRequest()), *, retry_seconds: float = 60.0,
@@ -101,10 +104,19 @@ class CompactionManager(ServiceFace):
             is_open: whether it is open.
 
         Raises:
-            InvalidInput: there is one of this name, or the store offers no `compact` and `reclaim`.
+            InvalidInput: there is one of this name, the store offers no `compact`, `reclaim` and `status`, or another
+                argument is not what it should be.
             StorageError: its disk cannot be found out.
         """
-        for method in ("compact", "reclaim"):
+        require_type("name", name, str, "text")
+        require_type("disk", disk, (str, NoneType), "text, or nothing")
+        for what, given, methods in (("policy", policy, ("choose",)), ("executor", executor, ("run",)),
+                                     ("fence", fence, ("guard",)), ("new_budget", new_budget, ("__call__",))):
+            if given is not None:
+                require_method(what, given, *methods)
+        for what, flag in (("enabled", enabled), ("is_open", is_open)):
+            require_type(what, flag, bool, "True or False")
+        for method in ("compact", "reclaim", "status"):
             if not callable(getattr(store, method, None)):
                 raise InvalidInput(f"{store!r:.100} has no {method}(); give what offers compactlib.contract.Compaction")
         folder: str | None = getattr(store, "folder", None)

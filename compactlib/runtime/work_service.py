@@ -20,14 +20,15 @@ them. Whatever work raises ends one turn at most; it is kept, logged, told, and 
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import NoneType
 from typing import Any, Self, TypeAlias
 
 import attrs
 
+from compactlib.arguments import require_method, require_type
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, BudgetSpent, Busy, Closed, CompactlibError, InvalidInput, TaskFailed
@@ -139,6 +140,10 @@ class WorkService:
     def __init__(self, what: str, *, event: str, recovered: str = "", retry_seconds: float = 0.1,
                  max_retry_seconds: float = 60.0, clock: Clock | None = None, budget: Budget | None = None,
                  observer: Observer | None = None) -> None:
+        if clock is not None:
+            require_method("clock", clock, "monotonic", "sleep")
+        require_type("observer", observer, (Observer, NoneType), "an Observer")
+        require_type("budget", budget, (Budget, NoneType), "a Budget")
         self._what = what
         self._event = event
         self._recovered = recovered
@@ -517,7 +522,7 @@ def _named(turn: Turn, error: BaseException) -> TaskFailed:
 def waiting_time(seconds: float) -> Callable[[], float]:
     """Says how much of `seconds` is left. By the system's time, whatever clock the work goes by."""
     given: object = seconds
-    if isinstance(given, bool) or not isinstance(given, int | float) or math.isnan(given) or given < 0:
+    if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
         raise InvalidInput(f"{given!r} is no time to wait; give seconds, 0 or more")
     clock = SystemClock()
     deadline = clock.monotonic() + min(seconds, threading.TIMEOUT_MAX / 2)

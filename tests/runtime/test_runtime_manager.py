@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -160,6 +161,41 @@ def test_what_cannot_be_compacted_is_refused() -> None:
         add(CompactionManager(), "a", object())
 
 
+@pytest.mark.parametrize("wrong", [
+    {"name": 5}, {"name": None}, {"name": []}, {"disk": 5}, {"policy": "stats"}, {"executor": 5}, {"fence": 5},
+    {"new_budget": 5}, {"enabled": "yes"}, {"is_open": None}])
+def test_what_cannot_be_added_is_named(wrong: dict[str, Any]) -> None:
+    [(name, value)] = wrong.items()
+    manager = CompactionManager()
+    with pytest.raises(InvalidInput, match=f"{name} is {re.escape(repr(value))}; give "):
+        manager.add(**{"name": "a", "store": FakeStore(), **wrong})
+    assert not manager.report().rows
+
+
+@pytest.mark.parametrize("wrong", [
+    {"retry_seconds": "x"}, {"retry_seconds": None}, {"max_retry_seconds": "x"}, {"clock": 5}, {"observer": 5}])
+def test_what_a_manager_cannot_be_made_with_is_named(wrong: dict[str, Any]) -> None:
+    [(name, value)] = wrong.items()
+    with pytest.raises(InvalidInput, match=f"{name} is {value!r}; give "):
+        CompactionManager(**wrong)
+
+
+@pytest.mark.parametrize("call", ["remove", "enable", "disable", "request"])
+def test_what_is_no_name_is_refused(call: str) -> None:
+    with pytest.raises(InvalidInput, match="name is "):
+        getattr(CompactionManager(), call)([])
+
+
+def test_a_time_to_wait_may_be_as_long_as_one_likes() -> None:
+    assert isinstance(CompactionManager().stop(wait_seconds=10**400), Done)
+
+
+class Helper:
+    """A policy, an executor and a fence, for stores that ask none of them."""
+
+    choose = run = guard = nothing
+
+
 def test_a_store_is_given_what_it_was_added_with() -> None:
     class Thrifty(FakeStore):
         def new_budget(self) -> Budget:
@@ -167,7 +203,7 @@ def test_a_store_is_given_what_it_was_added_with() -> None:
 
     stores = FakeStore(), Thrifty(), FakeStore()
     manager = CompactionManager()
-    policy, executor, fence = object(), object(), object()
+    policy = executor = fence = Helper()
     add(manager, "a", stores[0], policy=policy, executor=executor, fence=fence)
     add(manager, "b", stores[1])
     add(manager, "c", stores[2], new_budget=lambda: Budget(total_bytes=8))
