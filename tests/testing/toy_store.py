@@ -208,6 +208,7 @@ class LineStore:
         return []
 
     def status(self) -> LineStatus:
+        self.require_open()
         return LineStatus(self.is_busy(), len(self._paths()))
 
     def is_busy(self) -> bool:
