@@ -5,7 +5,7 @@ Plans are made from a view, a policy's choice and a time alone, so one can be ma
 How many output segments there will be follows from the valid bytes where they fit into one, where all records are of
 one size, or where the most that outputs leave unused cannot make it one more. There, and where every record was counted
 and none depends on another victim, a plan is exact to the byte: segments, headers and index files. What a store
-notes about a compaction (a few hundred bytes, kept for `compaction_history_seconds`) is not reckoned.
+notes about a compaction is not reckoned: up to 25 KB for each segment it takes, kept for `compaction_history_seconds`.
 """
 
 from __future__ import annotations
