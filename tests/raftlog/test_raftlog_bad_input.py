@@ -156,7 +156,7 @@ def test_a_live_set_that_cannot_be(tmp_path: Path, model: PlainLog, error: type[
 def test_a_read_only_folder_can_be_read(tmp_path: Path, model: PlainLog) -> None:
     (tmp_path / "log" / "LOCK").unlink()
     with read_only_copy(tmp_path / "log") as folder:
-        with pytest.raises(ReadOnly, match="use another folder|give this process the permission"):
+        with pytest.raises(ReadOnly, match=r"use another folder|give this process the permission"):
             SegmentLog(folder, OPTIONS)
         with LogReader(folder) as reader:
             model.check(reader)
