@@ -266,7 +266,8 @@ class CatalogCompaction:
         Raises:
             Closed: it was.
         """
-        if self.owner.is_closed:
+        # Whoever comes while it waits for its work to end is not to be told that a budget was spent.
+        if self.owner.is_ending or self.owner.is_closed:
             raise Closed("the catalog's service was closed; make a new one over its log")
 
 

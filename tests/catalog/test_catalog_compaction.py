@@ -542,6 +542,39 @@ def test_closing_ends_waiting_and_everything_says_so() -> None:
     assert service.catalog(3).version == 3  # what is in memory can still be looked at
 
 
+def test_who_looks_while_the_service_is_being_closed_is_told_closed() -> None:
+    service = with_schemas(8)
+    inside, may_go = threading.Event(), threading.Event()
+
+    class Slow:
+        @contextmanager
+        def guard(self) -> Iterator[None]:
+            inside.set()
+            assert may_go.wait(20)
+            yield
+
+    def look_for_ever() -> None:
+        while True:
+            service.view()
+
+    plan = plan_to(service, 5)
+    compacting = threading.Thread(target=lambda: service.compact(plan, fence=Slow()))
+    compacting.start()
+    assert inside.wait(20)
+    closing = threading.Thread(target=service.close)
+    closing.start()
+    try:
+        with pytest.raises(Closed):
+            look_for_ever()  # the closing begins meanwhile
+        for call in (service.view, service.plan, service.verify):
+            with pytest.raises(Closed):
+                call()
+    finally:
+        may_go.set()
+        compacting.join(20)
+        closing.join(20)
+
+
 def test_a_compaction_that_a_listener_or_an_observer_starts_is_busy() -> None:
     service = with_schemas(8)
     answers: list[object] = []
