@@ -40,8 +40,8 @@ class BudgetLimits:
 
     @refuses_misfits
     def __attrs_post_init__(self) -> None:
-        if self.total_bytes is not None and self.total_bytes < 0:
-            raise InvalidInput(f"total_bytes is {self.total_bytes}; a budget cannot be negative")
+        if self.total_bytes is not None and not self.total_bytes >= 0:
+            raise InvalidInput(f"total_bytes is {self.total_bytes}; give 0 bytes or more")
         if self.bytes_per_second is not None and not 0 < self.bytes_per_second < math.inf:
             raise InvalidInput(f"bytes_per_second is {self.bytes_per_second}; give a positive rate, or None")
         if self.deadline is not None and math.isnan(self.deadline):

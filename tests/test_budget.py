@@ -108,7 +108,8 @@ def test_the_deadline_is_the_first_moment_of_refusal() -> None:
 
 
 @pytest.mark.parametrize("make", [
-    lambda: Budget(total_bytes=-1), lambda: Budget(bytes_per_second=0), lambda: Budget(bytes_per_second=math.nan),
+    lambda: Budget(total_bytes=-1), lambda: Budget(total_bytes=math.nan),  # type: ignore[arg-type]
+    lambda: Budget(bytes_per_second=0), lambda: Budget(bytes_per_second=math.nan),
     lambda: Budget(bytes_per_second=math.inf), lambda: Budget(deadline=math.nan),
     lambda: BudgetLimits(total_bytes=-1), lambda: BudgetLimits(bytes_per_second=-5.0),
     lambda: BudgetLimits().share(0), lambda: Budget().spend(-1), lambda: Budget().charge(-1),

@@ -28,6 +28,11 @@ def _of_types(check: Callable[[SelfT], None]) -> Callable[[SelfT], None]:
     """A check of settings that refuses by name what cannot be compared as it should."""
     @wraps(check)
     def checked(self: SelfT) -> None:
+        for field in attrs.fields(type(self)):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            is_left_out = value is None and field.type != "int"
+            if str(field.type).startswith("int") and not isinstance(value, int) and not is_left_out:
+                raise BadConfig(f"{field.name} is {value!r:.100}; give a whole number")
         try:
             check(self)
         except (TypeError, AttributeError) as error:

@@ -10,6 +10,7 @@ import pytest
 from compactlib.errors import InvalidInput, Unsupported
 from compactlib.scheduler import (
     AddBlocks,
+    BadConfig,
     BlockMeta,
     BlocksAdded,
     Command,
@@ -260,3 +261,20 @@ def test_a_stored_record_of_a_newer_version() -> None:
 def test_results_that_name_too_much_are_no_exception(host: Host, response: PollResponse) -> None:
     results = CompactedBlocks(tenant="A", shard=1, source_blocks=tuple(str(number) for number in range(10_000)))
     assert verdicts(host.poll(0, say(response, S, results=results))) == [Verdict.BAD_RESULT]
+
+
+@pytest.mark.parametrize("strange", ["x", None, 1.5, float("nan"), [], object()])
+@pytest.mark.parametrize("name", [
+    "max_failures", "max_queue_size", "max_quarantine_size", "max_jobs_per_poll", "cleanup_batch_size",
+    "cleanup_min_level", "cleanup_max_level", "max_tombstones"])
+def test_a_count_that_is_no_whole_number_is_refused_by_name(name: str, strange: Any) -> None:
+    with pytest.raises(BadConfig, match=f"^{name} is .*; give a whole number"):
+        SchedulerConfig(**{name: strange})
+
+
+def test_a_level_s_counts_are_whole_numbers() -> None:
+    for wrong in ({"max_blocks": float("nan")}, {"max_job_bytes": 1e9}, {"max_blocks": None}):
+        given: dict[str, Any] = {"max_blocks": 2, **wrong}
+        with pytest.raises(BadConfig, match="give a whole number"):
+            LevelConfig(**given)
+    assert LevelConfig(max_blocks=2, max_job_bytes=None).max_job_bytes is None
