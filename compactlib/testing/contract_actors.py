@@ -43,7 +43,7 @@ class Gate:
     """A place at which work is held. Leaving the `with` lets everybody through."""
 
     def __init__(self) -> None:
-        self.reached = threading.Event()
+        self.reached: threading.Event = threading.Event()
         self._opened = threading.Event()
 
     def hold(self, *_: object) -> None:
@@ -81,7 +81,7 @@ class Call(Generic[AnswerT]):
         self._what = what
         self._answers: list[AnswerT] = []
         self.error: BaseException | None = None
-        self.ended = threading.Event()
+        self.ended: threading.Event = threading.Event()
         threading.Thread(target=self._run, name=f"{self.PREFIX}{what}", daemon=True).start()
 
     def _run(self) -> None:
@@ -166,8 +166,8 @@ class ExecutorBy:
 
     def __init__(self, run: Callable[[Sequence[RewriteTask], Budget, Observer], Iterable[Any]]) -> None:
         self._run = run
-        self.runs = 0
-        self.tasks = 0
+        self.runs: int = 0
+        self.tasks: int = 0
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Iterator[RewriteOutcome]:
@@ -270,7 +270,7 @@ class ObserverBy(Observer):
 
     def __init__(self, call: Callable[[], object]) -> None:
         self._call = call
-        self.told = 0
+        self.told: int = 0
 
     def progress(self, progress: Progress) -> None:
         """Calls."""
@@ -302,8 +302,8 @@ class FenceBy:
 
     def __init__(self, enter: Callable[[int], object] = lambda number: None) -> None:
         self._enter = enter
-        self.asked = 0
-        self.entered = 0
+        self.asked: int = 0
+        self.entered: int = 0
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
@@ -323,7 +323,7 @@ class SteppingClock:
     """
 
     def __init__(self) -> None:
-        self.readings = 0
+        self.readings: int = 0
         self.budget: Budget | None = None
 
     def at(self, reading: int) -> float:

@@ -34,9 +34,9 @@ class ServiceHooks:
     def __init__(self) -> None:
         self.on_decide: Callable[[], object] = _nothing
         self.on_work: Callable[[Budget], object] = _nothing
-        self.decided = 0
-        self.worked = 0
-        self.changed = threading.Condition()
+        self.decided: int = 0
+        self.worked: int = 0
+        self.changed: threading.Condition = threading.Condition()
 
     def decides(self) -> None:
         """To be called once in each turn, where nobody expects an error: by a policy, say, or a source of jobs."""
