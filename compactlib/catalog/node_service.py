@@ -84,6 +84,9 @@ class CompactionService(AsyncServiceFace):
         require_method("host", host, "report", "zones", "publish", "confirm", "plan", "compact")
         require_method("transport", transport, "start", "send", "close")
         require_type("options", options, (NodeOptions, NoneType), "NodeOptions")
+        if clock is not None:
+            require_method("clock", clock, "monotonic")
+        require_type("observer", observer, (Observer, NoneType), "an Observer")
         whole("host_threads", host_threads, lowest=1)
         self._work = AsyncWork(f"node {me}", event="catalog_node_failed", threads=host_threads, observer=observer)
         self._node = CatalogNode(me, options)
@@ -106,9 +109,21 @@ class CompactionService(AsyncServiceFace):
         """The report of the last round that this node coordinated."""
         return self._last
 
-    async def _begin(self) -> None:
+    async def run_pending(self) -> Sequence[Outcome[RoundReport]]:
+        """A round, if this node coordinates, and how it ended.
+
+        Raises:
+            Closed: it was stopped.
+        """
+        self._require_alive()
+        return await super().run_pending()
+
+    def _require_alive(self) -> None:
         if self._has_lived:
             raise Closed(f"{self._node.me} was stopped; make a new service")
+
+    async def _begin(self) -> None:
+        self._require_alive()
         await self._transport.start(self._arrived)
 
     async def _end(self) -> None:

@@ -202,6 +202,10 @@ def test_who_waits_is_told_when_another_node_is_elected_or_the_service_stops() -
             assert isinstance(await service.stop(), Done)
             with pytest.raises(Closed):
                 await service.start()
+            failures = service.failures
+            with pytest.raises(Closed):
+                await service.run_pending()
+            assert service.failures == failures  # a host that asks too late is no surprise of the service's
 
     run(story)
 
