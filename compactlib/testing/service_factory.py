@@ -47,10 +47,13 @@ class ServiceHooks:
 
     def works(self, budget: Budget) -> None:
         """To be called within the long part of the work: by an executor, say, with the budget that it was given."""
+        self._count_work()
+        self.on_work(budget)
+
+    def _count_work(self) -> None:
         with self.changed:
             self.worked += 1
             self.changed.notify_all()
-        self.on_work(budget)
 
 
 class AsyncServiceHooks(ServiceHooks):
@@ -66,8 +69,7 @@ class AsyncServiceHooks(ServiceHooks):
 
     async def awaits(self) -> None:
         """To be awaited within the long part of the work."""
-        with self.changed:
-            self.worked += 1
+        self._count_work()
         await self.on_await()
 
 
