@@ -20,6 +20,7 @@ import attrs
 from compactlib.blobstore.compaction_log import Phase
 from compactlib.blobstore.compaction_report import BlobCompactionOutcome, BlobCompactionReport
 from compactlib.blobstore.compaction_work import CompactionWork
+from compactlib.blobstore.errors import StoreFull
 from compactlib.blobstore.events import StoreEvents
 from compactlib.blobstore.model import require_methods
 from compactlib.blobstore.plan import CompactionPlan
@@ -251,7 +252,7 @@ class _Rounds:
             plan = compactions.plan(view, policy, room)
             if plan.kind == "full" and store.config.close_active_segment and _has_free_segment(view):
                 # A full round: what is written to should be a part of it.
-                self._guarded(active, store.close_active_segment)
+                self._guarded(active, partial(_close_active_segment, store))
                 if active not in self.active:
                     return None
                 view = self._guarded(active, partial(compactions.view, policy, budget))
@@ -393,6 +394,12 @@ class _Rounds:
 
 def _has_free_segment(view: StoreView) -> bool:
     return len(view.segments) < view.capacity_bytes // view.segment_bytes
+
+
+def _close_active_segment(store: CompactableStore) -> None:
+    # A writer may have taken the last free segment meanwhile: then this round goes without the active one.
+    with contextlib.suppress(StoreFull):
+        store.close_active_segment()
 
 
 def _no_room(store: CompactableStore, plan: CompactionPlan) -> str | None:

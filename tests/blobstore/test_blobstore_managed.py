@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import itertools
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,13 @@ import pytest
 
 from compactlib.blobstore.compaction_work import Questions
 from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore.errors import StoreFull
 from compactlib.blobstore.events import CONTENTS_ERASED
 from compactlib.blobstore.lifetimes import PurgeRules
 from compactlib.blobstore.model import Blob, Deleted, Missing
 from compactlib.blobstore.plan_history import read_history
 from compactlib.blobstore.policies import CompactAll, Hybrid, StatsBased
-from compactlib.blobstore.policy import Policy
+from compactlib.blobstore.policy import Choice, Policy, StoreView
 from compactlib.blobstore.sense import Sensor
 from compactlib.blobstore.store import BlobStore
 from compactlib.budget import Budget
@@ -244,6 +247,25 @@ def test_w16_the_segment_is_closed_only_where_there_is_room_and_the_store_is_ful
         assert len(store.snapshot().segments) == 4
         store.compact()
         assert (store.snapshot().segments[-1].records == 0) is closes
+
+
+def test_a_writer_that_takes_the_last_segment_meanwhile_stops_no_full_round(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    with filled(tmp_path / "one", clock, close_active_segment=True, capacity_bytes=5 << 12) as store:
+        numbers = itertools.count()
+
+        class WritesMeanwhile:
+            name = "writes meanwhile"
+
+            def choose(self, view: StoreView, now: float) -> Choice:
+                with contextlib.suppress(StoreFull):
+                    for number in numbers:
+                        store.put(f"meanwhile {number}", b"x" * 1000)
+                return EVERYTHING.choose(view, now)
+
+        clock.advance(3601.0)
+        assert isinstance(store.compact(policy=WritesMeanwhile()), Done)
+        check_content(store)
 
 
 def test_a_damaged_plan_history_starts_anew_and_says_so(tmp_path: Path) -> None:
