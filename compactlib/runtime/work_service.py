@@ -296,25 +296,29 @@ class WorkService:
         """
         left = waiting_time(wait_seconds)
         with self._changed:
-            for name in self._agenda.stop():
-                self._jobs[name].stop()
+            # What is begun after a later start is not waited for.
+            jobs = [self._jobs[name] for name in self._agenda.stop()]
+            for job in jobs:
+                job.stop()
             self._has_threads = False
             self._ending += self._lanes.values()
             self._lanes.clear()
             for turns in self._ending:
                 turns.end()
+            ending = tuple(self._ending)
             self._changed.notify_all()
         if self._mark.is_mine:
             raise Busy(f"{self._what} cannot wait for its own end: it was stopped from within its own work; it begins "
                        f"nothing more, stop it in another thread to wait")
-        for turns in tuple(self._ending):
+        for turns in ending:
             turns.stop(wait_seconds=left())
         with self._changed:
-            ended = self._changed.wait_for(lambda: not self._jobs, left())
+            self._changed.wait_for(lambda: not any(job in self._jobs.values() for job in jobs), left())
             self._ending = [turns for turns in self._ending if turns.is_running]
-            if not ended or self._ending:
+            running = [job.turn.name for job in jobs if job in self._jobs.values()]
+            if running or any(turns.is_running for turns in ending):
                 return Failed(Busy(f"{self._what} has not ended in {wait_seconds:g} seconds: "
-                                   f"{', '.join(self._jobs) or 'a thread'} still runs; it was cancelled, and nothing "
+                                   f"{', '.join(running) or 'a thread'} still runs; it was cancelled, and nothing "
                                    f"begins after it; stop again to wait longer"))
             return Done(Stopped(self._turns_taken, self._failures))
 

@@ -572,3 +572,33 @@ def test_the_face_passes_everything_on() -> None:
     assert isinstance(sweeper.stop(wait_seconds=1.0), Done)
     with pytest.raises(CompactlibError):
         sweeper.run_pending()
+
+
+def test_stopping_waits_for_nothing_that_a_later_start_began() -> None:
+    inside, let_go = {name: threading.Event() for name in "ab"}, {name: threading.Event() for name in "ab"}
+
+    def work(job: Job) -> Outcome[Any]:
+        inside[job.turn.name].set()
+        assert let_go[job.turn.name].wait(20)
+        return Done(job.turn.name)
+
+    service = WorkService("the test", event="test_failed")
+    for name in "ab":
+        service.add(name, work, lane=name)
+    service.start()
+    service.request("a")
+    assert inside["a"].wait(20)
+    answers: list[Outcome[Any]] = []
+    stopping = threading.Thread(target=lambda: answers.append(service.stop(wait_seconds=5)))
+    stopping.start()
+    while not service.is_stopped:
+        stopping.join(0.001)
+    service.start()
+    service.request("b")
+    assert inside["b"].wait(20)
+    let_go["a"].set()
+    stopping.join(20)
+    assert [type(answer) for answer in answers] == [Done]
+    let_go["b"].set()
+    assert isinstance(service.stop(), Done)
+    service.audit()
