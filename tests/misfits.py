@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -54,7 +55,8 @@ def misfits(make: Callable[[], Any], calls: Calls) -> Iterator[str]:
 
 def _raised(call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Exception | None:
     try:
-        with contextlib.ExitStack() as used:
+        # What is taken for the name of a folder is made elsewhere, and goes.
+        with tempfile.TemporaryDirectory() as elsewhere, contextlib.chdir(elsewhere), contextlib.ExitStack() as used:
             answer = call(*args, **kwargs)
             if isinstance(answer, contextlib.AbstractContextManager):
                 used.enter_context(answer)
