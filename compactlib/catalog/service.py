@@ -502,7 +502,9 @@ class CatalogService:
 
         Raises:
             AuditFailed: one is broken.
+            Closed: it was closed.
         """
+        self._compaction.require_open()
         self._history.audit()
         for catalog in self.history:
             if catalog.version:

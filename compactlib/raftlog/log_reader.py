@@ -450,7 +450,9 @@ class LogReader:
 
         Raises:
             AuditFailed: one is broken; says which, with the numbers.
+            Closed: it was closed.
         """
+        self._require_open()
         self._segments.audit()
 
     def _reader(self, number: int) -> SegmentReader:

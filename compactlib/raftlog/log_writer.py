@@ -301,6 +301,7 @@ class LogWriter(LogReader):
     def audit(self) -> None:
         """See `LogReader.audit`; also checks what the writer remembers of its newest segment."""
         with self._switch:
+            self._require_open()
             self._publish_newest()
             super().audit()
             found, wanted = (self._older_last, self._newest_first), self._ends()

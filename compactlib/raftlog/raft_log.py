@@ -363,7 +363,9 @@ class RaftLog(RaftAppender):
 
         Raises:
             AuditFailed: one is broken; says which, with the numbers.
+            Closed: it was closed.
         """
+        self._require_open()
         with self._snapshotting, self._lock:
             self._memtable.audit()
             self._segments.audit()

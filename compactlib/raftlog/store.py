@@ -476,7 +476,9 @@ class RaftLogStore:
 
         Raises:
             AuditFailed: one is broken; says which, with the numbers.
+            Closed: the store was closed.
         """
+        self._require_open()
         self._states.audit()
         self._wal.audit()
         for thread in (self._committer, self._flusher):

@@ -251,7 +251,8 @@ class PlanPromises(CompactionPart):
             opened.store.close()
             for name, call in {"view()": opened.view, "plan()": opened.plan, "compact()": opened.compact,
                                "compact(plan)": lambda: opened.compact(plan), "reclaim()": opened.reclaim,
-                               "verify()": opened.store.verify, "status()": opened.store.status}.items():
+                               "verify()": opened.store.verify, "status()": opened.store.status,
+                               "audit()": opened.store.audit}.items():
                 found = attempt(call)
                 if not isinstance(found, Closed):
                     raise Mismatch(f"{name}: {found!r}", "Closed to be raised")

@@ -215,6 +215,7 @@ class LineStore:
         return self._owner.is_running
 
     def audit(self) -> None:
+        self.require_open()
         if not self._folder.is_dir():
             raise AuditFailed(f"{self._folder} is gone")
 
