@@ -14,7 +14,7 @@ import attrs
 
 from compactlib.arguments import refuses_misfits
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import AuditFailed, BudgetSpent, InvalidInput
+from compactlib.errors import AuditFailed, BudgetSpent, CompactlibError, InvalidInput
 from compactlib.throttle import Throttle
 
 _LOOK_AGAIN_SECONDS = 0.1
@@ -256,13 +256,13 @@ class Budget:
     def _too_many(self, size: int, total: int) -> BudgetSpent:
         if size > total:
             return self._refused("bytes", f"one piece of {size} bytes is larger than the whole total of {total} bytes; "
-                                          f"total_bytes has to be at least {size}")
+                                          f"total_bytes has to be at least {size}", needed=size)
         return self._refused("bytes", f"{size} more bytes would exceed the total of {total} bytes")
 
-    def _refused(self, reason: str, why: str) -> BudgetSpent:
+    def _refused(self, reason: str, why: str, needed: int | None = None) -> BudgetSpent:
         spent = self._account.spent_bytes
         return BudgetSpent(f"{why} ({spent} bytes spent); call again with a new budget to go on",
-                           reason=reason, spent_bytes=spent)
+                           reason=reason, spent_bytes=spent, needed_bytes=needed)
 
     def pause(self) -> None:
         """Make work wait at its next `spend` or `check`, until `resume`, `cancel` or the deadline."""
@@ -300,3 +300,21 @@ class Budget:
         state = "cancelled" if self.cancelled else "paused" if self.paused else "running"
         told = "".join(f", {name}={value}" for name, value in limits.items())
         return f"Budget({state}, spent_bytes={self.spent_bytes}{told})"
+
+
+def spent_at_once(error: CompactlibError, what: str, *, left: int | None, needed: int | None) -> CompactlibError:
+    """`error`, and if the total did not suffice for one commit, another one that says how much would.
+
+    Args:
+        error: what ended the work.
+        what: is committed all at once, and begins anew each time: `"the branch 'main'"`.
+        left: bytes that the budget had when it began; `None`: no total.
+        needed: what it takes, as far as that is known before.
+    """
+    if not isinstance(error, BudgetSpent) or error.reason != "bytes" or left is None:
+        return error
+    least = max(needed or 0, left + 1)
+    advice = f"give more than {left}, nobody knows how many" if needed is None else f"give at least {least}"
+    return BudgetSpent(f"{what} is committed all at once, and begins anew each time: the budget had {left} bytes left "
+                       f"({error.spent_bytes} bytes spent in all); {advice}",
+                       reason=error.reason, spent_bytes=error.spent_bytes, needed_bytes=least)

@@ -10,7 +10,8 @@ Which answer for which case:
   that is none: it comes through as it is, once everything is let go.
 - The store is busy, there is nothing to do, or there is no room for what would be copied: `Skipped`, which says so.
 - A plan of another store, or a plan and a policy together: raises `InvalidInput`. An outdated plan: `Failed(Stale)`.
-- A spent or cancelled budget: `Failed(BudgetSpent)`, and the next `compact()` goes on. A fence that refuses, a disk
+- A spent or cancelled budget: `Failed(BudgetSpent)`, and the next `compact()` goes on with what was committed; what is
+  committed all at once begins anew, and the error's `needed_bytes` says what it takes. A fence that refuses, a disk
   that does, a task that raises: `Failed`, whose `changed` says whether anything has changed.
 - A closed store raises `Closed`; closing it from within its own work raises `Busy`.
 """

@@ -121,17 +121,19 @@ class Busy(CompactlibError):
 
 
 class BudgetSpent(Busy):
-    """The budget given to the work ran out, or the work was cancelled. What was finished stays; call again to go on.
+    """The budget given to the work ran out, or the work was cancelled. What was committed stays; call again to go on.
 
     Attributes:
         reason: `"bytes"`, `"deadline"` or `"cancelled"`.
         spent_bytes: bytes that the budget had granted before.
+        needed_bytes: how many it has to have left for the work to get anywhere, if it had fewer; else `None`.
     """
 
-    def __init__(self, message: str, *, reason: str, spent_bytes: int) -> None:
+    def __init__(self, message: str, *, reason: str, spent_bytes: int, needed_bytes: int | None = None) -> None:
         super().__init__(message)
         self.reason = reason
         self.spent_bytes = spent_bytes
+        self.needed_bytes = needed_bytes
 
 
 class ClockJumped(Busy):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compactlib.budget import Budget
+from compactlib.budget import Budget, spent_at_once
 from compactlib.catalog import keys
 from compactlib.catalog.errors import CatalogMoved
 from compactlib.catalog.history import HistoryView
@@ -151,7 +151,7 @@ class CatalogCompaction:
         if plan.target is None:
             refused = self._tidied(budget, told)
             return Failed(refused) if isinstance(refused, BudgetSpent) else Skipped(plan.why)
-        watched = _Watched(fence)
+        watched, left = _Watched(fence), budget.remaining.total_bytes
         try:
             self._check(plan)
             saved = self._log.save_snapshot(
@@ -163,7 +163,10 @@ class CatalogCompaction:
         except OutcomeUnknown as error:
             return Failed(error, changed="unknown")
         except CompactlibError as error:
-            return Failed(error, changed="partly" if watched.committed and self._is_cut(plan.target) else "no")
+            if watched.committed and self._is_cut(plan.target):
+                return Failed(error, changed="partly")
+            return Failed(spent_at_once(error, f"the snapshot of version {plan.target}", left=left,
+                                        needed=plan.bytes_to_copy))
         tidied = self._tidied(budget, told)
         if isinstance(tidied, BudgetSpent):
             return Failed(tidied, changed="partly")

@@ -14,6 +14,7 @@ from typing import Literal
 
 import attrs
 
+from compactlib.budget import spent_at_once
 from compactlib.clock import Clock
 from compactlib.contract import CommitFence
 from compactlib.errors import CompactlibError, InvalidInput, StorageError
@@ -232,6 +233,7 @@ class Compactor:
                    run: Run, observer: Observer, fence: CommitFence | None) -> Generator[GroupOutcome, None, None]:
         """Have the groups rewritten and commit each; those that the executor never answers for have failed."""
         error: CompactlibError | None = None
+        left = run.budget.remaining.total_bytes
         with contextlib.closing(_asked(executor, tasks, run, observer)) as outcomes:
             while error is None:
                 try:
@@ -249,7 +251,11 @@ class Compactor:
                     break
                 group = waiting.pop(outcome.task)
                 if isinstance(outcome, RewriteFailure):
-                    yield GroupFailed(group.numbers, outcome.error)
+                    failure, needed = outcome.error, group.live_bytes
+                    if left is not None and left < needed:
+                        failure = spent_at_once(failure, f"the group of segments {group.numbers}", left=left,
+                                                needed=needed)
+                    yield GroupFailed(group.numbers, failure)
                     continue
                 done: list[GroupOutcome] = []
                 # What a fence raises that is none of the library's errors is the caller's to see.

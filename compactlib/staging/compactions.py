@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from compactlib.budget import Budget
+import attrs
+
+from compactlib.budget import Budget, spent_at_once
 from compactlib.contract import CommitFence
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.observe import Observer, Observers, TellingObserver
@@ -135,7 +137,12 @@ class Compactions:
             run.budget.check()
         except CompactlibError as error:
             return Failed(error)
-        return self._compactor.run(found, budget=run.budget, observer=told, executor=executor, fence=fence)
+        left = run.budget.remaining.total_bytes
+        outcome = self._compactor.run(found, budget=run.budget, observer=told, executor=executor, fence=fence)
+        if isinstance(outcome, Failed):
+            return attrs.evolve(outcome, error=spent_at_once(outcome.error, f"branch {branch!r}", left=left,
+                                                             needed=plan.bytes_to_copy))
+        return outcome
 
     def _refusal(self, plan: CompactionPlan) -> Skipped | None:
         if plan.is_empty:

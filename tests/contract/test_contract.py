@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from compactlib.budget import Budget
+from compactlib.errors import BudgetSpent
+from compactlib.outcome import Failed
 from compactlib.testing import (
     AsyncServiceConformance,
     AsyncServiceFactory,
@@ -38,6 +41,26 @@ def test_a_compaction_keeps_the_contract(factory: CompactionFactory, promise: st
     kit.make_factory = lambda: factory  # type: ignore[method-assign]
     kit.effort_percent = EFFORT_PERCENT
     getattr(kit, promise)(folder)
+
+
+@pytest.mark.parametrize("factory", offered("COMPACTIONS"))
+def test_a_total_that_is_never_enough_is_told_with_one_that_is(factory: CompactionFactory, folder: Path) -> None:
+    kit = CompactionConformance()
+    kit.make_factory = lambda: factory  # type: ignore[method-assign]
+    total, raised = 1, 0
+    with kit.opened(folder, fills=3) as opened:
+        for _ in range(100):
+            outcome = opened.compact(budget=Budget(total_bytes=total))
+            if not isinstance(outcome, Failed):
+                break
+            assert isinstance(outcome.error, BudgetSpent)
+            if (needed := outcome.error.needed_bytes) is not None:
+                assert needed > total
+                assert f"at least {needed}" in str(outcome.error)
+                total, raised = needed, raised + 1
+        assert not isinstance(outcome, Failed), f"{outcome} at {total} bytes"
+        assert raised
+        opened.finish("a total that was raised until it was enough")
 
 
 @pytest.mark.parametrize("promise", promises(ServiceConformance))
