@@ -99,7 +99,8 @@ class CompactionManager(ServiceFace):
             policy: instead of the store's own.
             executor: who copies; default the manager's thread.
             fence: entered around each commit.
-            new_budget: what one compaction may use up; default the store's own `new_budget`, else no limit.
+            new_budget: what one compaction may use up; default the store's own `new_budget`, else no limit. One that
+                can never be enough (`BudgetSpent.needed_bytes`) is a failure from the second time on.
             enabled: whether it may be compacted.
             is_open: whether it is open.
 
@@ -183,9 +184,13 @@ class CompactionManager(ServiceFace):
         return f"<CompactionManager: {self.report()._summary()}>"
 
 
-@attrs.frozen
+@attrs.define
 class _Compacting:
-    """Compacts one store, and frees what nobody can reach any more."""
+    """Compacts one store, and frees what nobody can reach any more.
+
+    Attributes:
+        in_vain: how often in a row the store had less to spend than the least that it needs, and has changed nothing.
+    """
 
     store: Compaction[Any, Any, Any, Any, Any]
     resume: Callable[..., Outcome[Any]] | None
@@ -193,24 +198,37 @@ class _Compacting:
     executor: Executor | None
     fence: CommitFence | None
     new_budget: Callable[[], Budget] | None
+    in_vain: int = 0
 
     def __call__(self, job: Job) -> Outcome[Any]:
         budget = job.budget if self.new_budget is None else job.lend(self.new_budget())
         try:
             outcome = self._outcome(job, budget)
         except CompactlibError as error:
+            # A store answers what it expects. This is a policy's, say, unless the store was closed.
+            if self._closed() is None:
+                raise
             outcome = Failed(error)
-        if isinstance(outcome, Failed):
-            # One that was closed is at rest, which `status` raises `Closed` for; it may also be a policy's own tool.
-            try:
-                self.store.status()
-            except Closed as closed:
-                job.rest()
-                return Failed(closed, outcome.changed)
-            if isinstance(outcome.error, BudgetSpent):
+        if isinstance(outcome, Failed) and (closed := self._closed()) is not None:
+            job.rest()
+            return Failed(closed, outcome.changed)
+        if isinstance(outcome, Failed) and isinstance(outcome.error, BudgetSpent):
+            is_in_vain = outcome.error.needed_bytes is not None and outcome.changed == "no"
+            self.in_vain = self.in_vain + 1 if is_in_vain else 0
+            if self.in_vain < 2:
                 # It is being closed, say, or has had as much as its budgets give at once: it goes on another time.
                 job.put_off()
+        elif job.turn.strength:
+            self.in_vain = 0
         return outcome
+
+    def _closed(self) -> Closed | None:
+        """One that was closed is at rest, which `status` raises `Closed` for; that may also be a policy's own tool."""
+        try:
+            self.store.status()
+        except Closed as closed:
+            return closed
+        return None
 
     def _outcome(self, job: Job, budget: Budget) -> Outcome[Any]:
         how: dict[str, Any] = {"executor": self.executor, "budget": budget, "fence": self.fence}

@@ -357,6 +357,47 @@ def test_a_budget_that_is_spent_is_no_failure_and_the_next_turn_goes_on() -> Non
     assert manager.report().rows[0].last_told == "'the rest'"
 
 
+def test_a_budget_that_is_never_enough_is_a_failure_that_is_told_from_the_second_time_on() -> None:
+    """One that is spent without that the store knows of any that suffices goes on: it may have got somewhere."""
+    def spends(needed: int | None) -> Outcome[Any]:
+        return Failed(BudgetSpent("give more", reason="bytes", spent_bytes=0, needed_bytes=needed))
+
+    poor, slow = FakeStore(lambda: spends(9)), FakeStore(lambda: spends(None))
+    manager, clock, observer = managed(poor, slow)
+    manager.run_pending()
+    assert (manager.report().failing, observer.events) == ((), [])
+    clock.advance(10.0)
+    manager.run_pending()
+    clock.advance(10.0)
+    manager.run_pending()
+    assert [(name, fields["work"], fields["error"], fields["message"], fields["failures"])
+            for name, fields in observer.events] == [(COMPACTION_FAILING, "a", "BudgetSpent", "give more", number)
+                                                     for number in (1, 2)]
+    assert [(each.work, each.failures) for each in manager.report().failing] == [("a", 2)]
+    assert manager.last_error is None
+    poor.compact_ends = lambda: Done("with more")
+    clock.advance(20.0)
+    manager.run_pending()
+    assert observer.events[-1][0] == COMPACTION_RECOVERED
+    poor.compact_ends = lambda: spends(9)
+    clock.advance(200.0)
+    manager.run_pending()
+    assert manager.report().failing == ()
+
+
+def test_what_a_policy_raises_is_an_error_that_nobody_expects_whatever_its_class() -> None:
+    def chooses() -> Outcome[Any]:
+        raise InvalidInput("the policy lost its table")
+
+    manager, _, observer = managed(FakeStore(chooses))
+    assert [type(outcome) for outcome in manager.run_pending()] == [Skipped, Failed]
+    assert isinstance(manager.last_error, InvalidInput)
+    assert manager.failures == 1
+    assert [(name, fields["error"], fields["message"]) for name, fields in observer.events] == [
+        (COMPACTION_FAILING, "InvalidInput", "the policy lost its table")]
+    assert manager.report().failing[0].failures == 1
+
+
 def test_a_budget_that_cannot_be_made_is_a_failure() -> None:
     class Broke(FakeStore):
         def new_budget(self) -> Budget:
