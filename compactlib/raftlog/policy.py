@@ -24,6 +24,9 @@ from compactlib.errors import InvalidInput
 from compactlib.raftlog.model import INDEX_RECORD_BYTES, SegmentLimits, SegmentStats
 from compactlib.raftlog.view import CompactionView
 
+NOTHING_DEAD = "and nothing in them is dead; take a snapshot with fewer live indexes, or wait"
+"""The end of a policy's `why`: no setting would help."""
+
 
 @attrs.frozen
 class LeftOut:

@@ -116,8 +116,8 @@ def test_compactions_come_to_rest_and_a_second_one_changes_no_file(tmp_path: Pat
         assert isinstance(outcome, Skipped)
         assert outcome.reason == (
             "none of the 1 segments up to snapshot 96 is wholly dead; of 1 that hold something alive no two neighbours "
-            "fit into one (max_entries=16, max_bytes=64000000), and at most 0% of one can go, not more than "
-            "reclaim_fraction=0.5; lower it, or wait")
+            "fit into one (max_entries=16, max_bytes=64000000), and nothing in them is dead; take a snapshot with "
+            "fewer live indexes, or wait")
         assert picture(tmp_path) == before
         assert {name: os.lstat(tmp_path / name).st_mtime_ns for name in before} == stamps
         expected.check(log)

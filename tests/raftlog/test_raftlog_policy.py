@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from collections.abc import Callable, Sequence
 from itertools import combinations, pairwise
 from math import ceil, log
@@ -110,6 +111,25 @@ def test_a_setting_that_is_no_number_is_refused_by_name(kind: Any, strange: obje
     for field in attrs.fields(kind):
         with pytest.raises(InvalidInput, match=f"^{field.name} is "):
             kind(**{field.name: strange})
+
+
+@pytest.mark.parametrize("policy", [SeedPolicy(), SeedPolicy(reclaim_fraction=0.0), SeedPolicy(max_sources=1),
+                                    CostPolicy(), CostPolicy(segment_overhead_bytes=0)], ids=str)
+def test_where_nothing_is_dead_no_setting_is_said_to_help(policy: CompactionPolicy) -> None:
+    choice = chosen_by(policy, segments_of(*of_26((128, 128), (128, 128))))
+    assert choice.is_empty
+    assert choice.why.endswith("and nothing in them is dead; take a snapshot with fewer live indexes, or wait")
+
+
+@pytest.mark.parametrize("counts", [[(10, 10), (20, 20)], [(128, 100), (128, 128)], [(128, 127), (2, 1)]], ids=str)
+def test_the_price_that_cost_names_is_the_one_to_pay(counts: list[tuple[int, int]]) -> None:
+    segments = segments_of(*of_26(*counts))
+    choice = chosen_by(CostPolicy(max_bytes_copied_per_byte_freed=0.001), segments)
+    named = re.search(r"\(the cheapest copies ([\d,.]+)\); raise it, or wait$", choice.why)
+    assert named is not None, choice.why
+    price = float(named[1].replace(",", ""))
+    assert chosen_by(CostPolicy(max_bytes_copied_per_byte_freed=price - 0.01), segments).is_empty
+    assert not chosen_by(CostPolicy(max_bytes_copied_per_byte_freed=price + 0.01), segments).is_empty
 
 
 def test_an_index_record_is_as_large_as_the_native_format_makes_it() -> None:

@@ -14,7 +14,7 @@ from compactlib.errors import InvalidInput
 from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.model import SegmentLimits, SegmentStats
 from compactlib.raftlog.policies.seed import DEFAULT_MAX_SOURCES
-from compactlib.raftlog.policy import Choice, LeftOut, stored_dead_bytes, stored_live_bytes
+from compactlib.raftlog.policy import NOTHING_DEAD, Choice, LeftOut, stored_dead_bytes, stored_live_bytes
 from compactlib.raftlog.view import CompactionView
 
 
@@ -98,11 +98,13 @@ class CostPolicy:
             return (f"the cheapest group copies {held.copied:,} bytes, more than max_bytes_copied="
                     f"{self.max_bytes_copied}; raise it")
         alive = view.candidates
-        cheapest = min((stored_live_bytes(each) / dead for each in alive if (dead := stored_dead_bytes(each))),
-                       default=None)
-        own = "nothing in them can be freed" if cheapest is None else f"the cheapest copies {cheapest:,.2f} by itself"
+        cheapest = min((group.copied / group.freed for end in range(1, len(alive) + 1)
+                        for group in self._groups_ending(alive, end, view.limits) if group.freed), default=None)
+        if cheapest is None:
+            return (f"of {len(alive):,} that hold something alive no group frees anything (max_sources="
+                    f"{self.max_sources}, segment_overhead_bytes={self.segment_overhead_bytes}), {NOTHING_DEAD}")
         return (f"of {len(alive):,} that hold something alive no group costs at most {limit} bytes copied per byte "
-                f"freed ({own}); raise it, or wait")
+                f"freed (the cheapest copies {cheapest:,.2f}); raise it, or wait")
 
     def _most_worth(self, segments: Sequence[SegmentStats], limits: SegmentLimits) -> list[_Group]:
         """The groups of greatest total worth; of equally good cuts, the one that frees more.

@@ -11,6 +11,7 @@ from compactlib.errors import InvalidInput
 from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.model import SegmentStats
 from compactlib.raftlog.policy import (
+    NOTHING_DEAD,
     Choice,
     LeftOut,
     filled_groups,
@@ -87,6 +88,8 @@ class SeedPolicy:
         apart = ("max_sources=1 joins no neighbours" if self.max_sources == 1 else
                  f"no two neighbours fit into one (max_entries={limits.max_entries}, max_bytes={limits.max_bytes})")
         most = max((_part_dead(segment) for segment in alive), default=0.0)
+        if not most:
+            return f"of {len(alive):,} that hold something alive {apart}, {NOTHING_DEAD}"
         return (f"of {len(alive):,} that hold something alive {apart}, and at most {most:.0%} of one can go, not more "
                 f"than reclaim_fraction={self.reclaim_fraction}; lower it, or wait")
 
