@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import isfinite
+from operator import index
 from typing import Any, Literal, Protocol, TypeAlias, get_args
 from zlib import crc32 as _hash
 
@@ -104,6 +105,9 @@ class SegmentView:
         if not 0 <= self.valid_bytes <= self.used_bytes:
             raise InvalidInput(f"segment {self.name} claims {self.valid_bytes} valid of {self.used_bytes} used bytes; "
                                f"valid is a part of the whole")
+        if not isfinite(self.last_modified) or (self.disk_bytes is not None and index(self.disk_bytes) < 0):
+            raise InvalidInput(f"segment {self.name} claims to be last modified at {self.last_modified}, and to take "
+                               f"{self.disk_bytes} bytes on disk; give seconds since the epoch, and 0 bytes or more")
         if self.dying and (any(first.at > second.at for first, second in pairwise(self.dying))
                            or sum(each.bytes for each in self.dying) > self.valid_bytes):
             raise InvalidInput(f"segment {self.name}: what is dying must ascend in time and is at most the "

@@ -15,7 +15,7 @@ from itertools import groupby
 
 import attrs
 
-from compactlib.arguments import refuses_misfits
+from compactlib.arguments import refuses_misfits, require_type
 from compactlib.errors import InvalidInput, NotFound
 from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import Choice, CompactionView, LeftOut, SegmentLog, report_of
@@ -57,9 +57,17 @@ class TheseSegments:
 
     Attributes:
         numbers: the segments' numbers, ascending.
+
+    Raises:
+        InvalidInput: they are no tuple of numbers.
     """
 
     numbers: tuple[int, ...]
+
+    def __attrs_post_init__(self) -> None:
+        require_type("numbers", self.numbers, tuple, "a tuple of segment numbers")
+        for number in self.numbers:
+            require_type("a segment's number", number, int, "a whole number")
 
     @property
     def name(self) -> str:

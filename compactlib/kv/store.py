@@ -19,6 +19,9 @@ from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias
 
 import attrs
 
+from compactlib.arguments import require_type
+from compactlib.errors import InvalidInput
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -120,12 +123,21 @@ class KVLimits:
         max_key_bytes: the longest key.
         max_value_bytes: the longest value.
         max_transact: conditions, puts and deletes of one `transact` together; 0 if the store has none.
+
+    Raises:
+        InvalidInput: one is no whole number, or negative.
     """
 
     max_partition_bytes: int
     max_key_bytes: int
     max_value_bytes: int
     max_transact: int
+
+    def __attrs_post_init__(self) -> None:
+        for name, value in attrs.asdict(self).items():
+            require_type(name, value, int, "a whole number")
+            if value < 0:
+                raise InvalidInput(f"{name} is {value}; give 0 or more")
 
 
 class Entries(Protocol):

@@ -7,7 +7,9 @@ from typing import Any
 
 import attrs
 
+from compactlib.arguments import require_type
 from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.model import SegmentLimits, SegmentStats
 from compactlib.report import Printed
 
@@ -38,7 +40,8 @@ class CompactionView(Printed):
         damaged: segments that could not be judged, oldest to newest.
 
     Raises:
-        InvalidInput: segments or their ranges do not ascend, or a count is impossible; the message names the segment.
+        InvalidInput: segments or their ranges do not ascend, or a count is impossible (the message names the segment);
+            or a value is of another type.
     """
 
     segments: tuple[SegmentStats, ...]
@@ -48,6 +51,15 @@ class CompactionView(Printed):
     damaged: tuple[DamagedSegment, ...] = ()
 
     def __attrs_post_init__(self) -> None:
+        require_type("limits", self.limits, SegmentLimits, "SegmentLimits")
+        require_type("folder", self.folder, str, "text")
+        if self.snapshot_index is not None:
+            whole("snapshot_index", self.snapshot_index)
+        for name, kind in (("segments", SegmentStats), ("damaged", DamagedSegment)):
+            members = getattr(self, name)
+            require_type(name, members, tuple, f"a tuple of {kind.__name__}")
+            for member in members:
+                require_type(f"one of {name}", member, kind, f"a {kind.__name__}")
         for segment in self.segments:
             _check_counts(segment)
         for older, newer in pairwise(self.segments):

@@ -248,7 +248,8 @@ def test_an_empty_plan_names_the_gate(tmp_path: Path) -> None:
         assert log.plan(log.policy).why == (
             "all 2 segments but the newest end above snapshot 8 (the first at 16); record a later snapshot")
         log.record_snapshot(38, range(1, 39))
-        for policy, why in ((DropDead(), "this policy rewrites nothing"), (SeedPolicy(), "nothing in them is dead; take a snapshot with fewer live indexes"),
+        for policy, why in ((DropDead(), "this policy rewrites nothing"),
+                            (SeedPolicy(), "nothing in them is dead; take a snapshot with fewer live indexes"),
                             (RaPolicy(), "none is under half live"),
                             (CostPolicy(), "nothing in them is dead; take a snapshot with fewer live indexes")):
             assert why in log.plan(policy).why

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import attrs
 
+from compactlib.arguments import require_type
 from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.indexset import IndexSet
+from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.model import MAX_INDEX
 
 MAX_CLUSTER_BYTES = 64 << 10
@@ -38,7 +40,7 @@ class SnapshotManifest:
         state_crc: CRC-32 of the state.
 
     Raises:
-        InvalidInput: a number is out of its range, or `cluster` is too large.
+        InvalidInput: a number is out of its range, `cluster` is too large, or a value is of another type.
     """
 
     index: int
@@ -53,13 +55,14 @@ class SnapshotManifest:
 
     def __attrs_post_init__(self) -> None:
         for name in ("index", "term", "live_count", "live_bytes", "state_bytes"):
-            value = getattr(self, name)
+            value = whole(f"a snapshot's {name}", getattr(self, name))
             if not 0 <= value <= MAX_INDEX:
                 raise InvalidInput(f"a snapshot's {name} is {value}; it must be between 0 and {MAX_INDEX}")
         for name in ("machine_version", "live_crc", "state_crc"):
-            value = getattr(self, name)
+            value = whole(f"a snapshot's {name}", getattr(self, name))
             if not 0 <= value <= _MAX_U32:
                 raise InvalidInput(f"a snapshot's {name} is {value}; it must be between 0 and {_MAX_U32}")
+        require_type("a snapshot's cluster", self.cluster, bytes, "bytes")
         if len(self.cluster) > MAX_CLUSTER_BYTES:
             raise InvalidInput(f"a snapshot's cluster bytes are {len(self.cluster)}; at most {MAX_CLUSTER_BYTES} fit")
 
