@@ -92,6 +92,25 @@ def encode_step(stored: StoredLog, log: CompactionLog) -> bytes | None:
     return _STEP.pack(len(body), _step_crc(stored.body_crc, stored.steps, body)) + body
 
 
+def most_log_bytes(*, victims: int, outputs: int, swap_segments: int, index_files: int, moves: int) -> int:
+    """The most that the file of a compaction grows to, if no victim is damaged and it is decided and carried out once.
+
+    Args:
+        victims: how many segments it takes.
+        outputs: how many it writes, at most.
+        swap_segments: how many of them a cycle writes, at most.
+        index_files: of all outputs, at most.
+        moves: of all cycles, at most.
+    """
+    cycles = max(-(-outputs // swap_segments), 1)
+    # A cycle is written when it begins, at each safe point before its last, and when it commits, cleans up and ends.
+    times = max(min(swap_segments, outputs), 1) + 3
+    once = (cycles * (_STEP.size + _STEP_BODY.size + _CYCLE.size + _PLACE.size) + (victims + outputs) * _NAME.size
+            + outputs * _TARGET.size + index_files * _OFFSET.size)
+    return (_HEAD.size + _FIXED.size + victims * _NAME.size + _COUNT.size + times * once
+            + 3 * moves * 2 * _PLACE.size)
+
+
 def _fixed(log: CompactionLog) -> tuple[Any, ...]:
     """All but the cycles."""
     return (log.number, log.started_ms, log.reference_ms, log.is_full, log.dropped, 0, log.swap_segments, log.victims,

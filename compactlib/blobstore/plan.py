@@ -4,8 +4,9 @@ Plans are made from a view, a policy's choice and a time alone, so one can be ma
 
 How many output segments there will be follows from the valid bytes where they fit into one, where all records are of
 one size, or where the most that outputs leave unused cannot make it one more. There, and where every record was counted
-and none depends on another victim, a plan is exact to the byte: segments, headers and index files. What a store
-notes about a compaction is not reckoned: up to 25 KB for each segment it takes, kept for `compaction_history_seconds`.
+and none depends on another victim, a plan is exact to the byte: segments, headers and index files. What a store notes
+about a compaction, up to 37 KB for each segment it takes, kept for `compaction_history_seconds`, is reckoned only in
+the room that it needs, which is never too little: an upper bound.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from typing import Any
 import attrs
 
 from compactlib.arguments import refuses_misfits
+from compactlib.blobstore.compaction_format import most_log_bytes
+from compactlib.blobstore.compaction_log import MAX_MOVES_PER_SOURCE
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.index_file import index_file_bytes
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.policy import Choice, PlanKind, Policy, SegmentView, StoreView, check_policy_type
+from compactlib.blobstore.records import OVERHEAD_BYTES
 from compactlib.errors import InvalidInput
 from compactlib.report import PolicyRecord, Printed
 
@@ -84,7 +88,8 @@ class CompactionPlan(Printed):
         bytes_to_copy: bytes to write, as on disk: headers, records and index files.
         bytes_freed: by how much less is on disk afterwards.
         is_exact: whether both hold to the byte as long as nothing else changes the store.
-        bytes_needed: the most room on disk that carrying it out takes before it gives any back.
+        bytes_needed: the most room on disk that carrying it out takes before it gives any back, its notes included: an
+            upper bound as long as nothing else changes the store, no segment is damaged and nothing is copied twice.
         bytes_available: the room there was when it was planned; `None` if nobody has asked.
 
     Raises:
@@ -274,31 +279,53 @@ class _Reckoned:
 
 def _reckon(view: StoreView, victims: list[SegmentView], valid: int) -> _Reckoned:
     if not valid:
-        return _Reckoned(0, all(victim.disk_bytes is not None and victim.valid is not None for victim in victims), 0)
+        is_exact = all(victim.disk_bytes is not None and victim.valid is not None for victim in victims)
+        return _Reckoned(0, is_exact, _notes(view, victims, 0, 0))
     room = view.segment_bytes - view.header_bytes
     counted = [victim.valid for victim in victims if victim.valid is not None]
     is_counted = len(counted) == len(victims) and view.index_max_entries > 0
+    records = sum(map(_most_records, victims))
+    # Two outputs, one behind the other, hold more than fits into one; and no victim needs more than one.
+    outputs = min(2 * valid // room + 1, sum(victim.valid_bytes > 0 for victim in victims))
     if is_counted:
-        records, ids = sum(each.records for each in counted), sum(each.id_bytes for each in counted)
+        ids = sum(each.id_bytes for each in counted)
         least, most = _outputs(valid, room, records, min(each.smallest for each in counted if each.records),
                                max(each.largest for each in counted))
-        index_least, index_most = (
-            index_file_bytes(records, ids, files=files)
-            for files in (max(least, -(-records // view.index_max_entries)),
-                          most + (records - most) // view.index_max_entries))
+        index_least = index_file_bytes(records, ids, files=max(least, -(-records // view.index_max_entries)))
+        index_files = most + (records - most) // view.index_max_entries
+        index_most = index_file_bytes(records, ids, files=index_files)
     else:
-        least, most = -(-valid // room), max(-(-valid // view.fill_bytes), -(-valid // room))
-        # As much of the index as of the records.
-        index_least = index_most = sum(
-            (victim.disk_bytes - victim.used_bytes - view.header_bytes) * victim.valid_bytes // victim.used_bytes
-            for victim in victims if victim.disk_bytes is not None and victim.valid_bytes)
+        least, most = -(-valid // room), outputs
+        indexes = [(victim, victim.disk_bytes - victim.used_bytes - view.header_bytes)
+                   for victim in victims if victim.disk_bytes is not None and victim.valid_bytes]
+        # As much of the index as of the records; at most, all of it or that of the smallest records, in more files.
+        index_least = sum(index * victim.valid_bytes // victim.used_bytes for victim, index in indexes)
+        index_files = most + records // (view.index_max_entries or 1)
+        index_most = index_file_bytes(0, 0, files=index_files) + sum(
+            min(index, index_file_bytes(_most_records(victim), OVERHEAD_BYTES, files=0)) for victim, index in indexes)
     written = least * view.header_bytes + valid + index_least
     highest = most * view.header_bytes + valid + index_most
     # Sources go when as many outputs are full as may be; of one of them, only a part is in these.
     swapped = (view.swap_segments + 1) * view.segment_bytes + index_most
     is_exact = (is_counted and written == highest and all(victim.disk_bytes is not None for victim in victims)
                 and (len(victims) == 1 or not any(each.tied_bytes for each in counted)))
-    return _Reckoned(written, is_exact, highest if most <= view.swap_segments else min(highest, swapped))
+    needed = highest if most <= view.swap_segments else min(highest, swapped)
+    return _Reckoned(written, is_exact, needed + _notes(view, victims, min(most, outputs), index_files))
+
+
+def _most_records(victim: SegmentView) -> int:
+    """How many records of a victim are copied, at most."""
+    return victim.valid_bytes // OVERHEAD_BYTES if victim.valid is None else victim.valid.records
+
+
+def _notes(view: StoreView, victims: list[SegmentView], outputs: int, index_files: int) -> int:
+    """What is noted of a compaction, at most."""
+    if not victims:
+        return 0
+    # A victim that two cycles copy has a place more.
+    moves = sum(min(_most_records(victim), MAX_MOVES_PER_SOURCE) for victim in victims) + outputs
+    return most_log_bytes(victims=len(victims), outputs=outputs, swap_segments=view.swap_segments,
+                          index_files=index_files, moves=moves)
 
 
 def _outputs(valid: int, room: int, records: int, smallest: int, largest: int) -> tuple[int, int]:

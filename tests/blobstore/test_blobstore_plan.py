@@ -203,7 +203,8 @@ def test_a_plan_from_statistics_that_look_ahead_is_an_estimate_with_its_index() 
 def test_a_plan_carries_its_store_and_the_room_there_is() -> None:
     view = counted([[100]], incarnation=b"0123456789abcdef")
     plan = plan_for(view, CompactAll(), NOW, bytes_available=77)
-    assert (plan.incarnation, plan.bytes_available, plan.bytes_needed) == (view.incarnation, 77, plan.bytes_to_copy)
+    assert (plan.incarnation, plan.bytes_available) == (view.incarnation, 77)
+    assert plan.bytes_to_copy < plan.bytes_needed < plan.bytes_to_copy + 1_500
     assert plan_for(view, CompactAll(), NOW).bytes_available is None
 
 
