@@ -131,6 +131,19 @@ def test_w4_what_is_about_to_die_is_not_copied() -> None:
     assert places(plan_for(view, ExpiryForecast(horizon_seconds=60.0), NOW)) == [0, 1]
 
 
+def test_a_shorter_look_ahead_is_advised_only_where_it_opens_the_gate() -> None:
+    soon = [Dying(NOW + 3600, 100)]
+    waiting = plan_for(toy([100, 100], dying=[soon, soon]), ExpiryForecast(), NOW)
+    assert waiting.is_empty
+    assert "2 of them wait for what dies within horizon_seconds=86400.0; lower horizon_seconds, or wait" in waiting.why
+    assert not plan_for(toy([100, 100], dying=[soon, soon]), ExpiryForecast(horizon_seconds=0.0), NOW).is_empty
+    for full in (toy([900, 900], dying=[soon, soon]), toy([900, 900])):
+        plan = plan_for(full, ExpiryForecast(max_dying_fraction=0.05), NOW)
+        assert plan.is_empty
+        assert "lower horizon_seconds" not in plan.why
+        assert " 0 of them wait" not in plan.why
+
+
 def test_exactly_the_part_that_may_die_does_not_wait() -> None:
     for dying, waits in ((20, False), (21, True)):
         view = toy([100], dying=[[Dying(NOW + 3600, dying)]])

@@ -69,8 +69,10 @@ class ExpiryForecast:
         taken = fewest_that_free(view, ready, max(self.min_reclaimed_segments, dead))
         waiting = len(eligible) - len(ready)
         if not taken:
-            return too_little(view, self.min_reclaimed_segments,
-                              f"; {waiting} of them wait for what dies within horizon_seconds={self.horizon_seconds}")
+            told = f"; {waiting} of them wait for what dies within horizon_seconds={self.horizon_seconds}"
+            is_enough = waiting and fewest_that_free(view, eligible, self.min_reclaimed_segments)
+            return too_little(view, self.min_reclaimed_segments, told if waiting else "",
+                              "lower horizon_seconds" if is_enough else "")
         told = (f"{waiting} wait for what dies within {self.horizon_seconds:,.0f} seconds"
                 if not urgent else f"nothing waits, as {view.used_fraction:.1%} of the log is used")
         return Choice(taken, why=f"{dead} died whole, {len(taken) - dead} of the rest hold the fewest bytes; {told}")
