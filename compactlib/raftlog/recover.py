@@ -16,6 +16,7 @@ import os
 
 import attrs
 
+from compactlib.errors import StorageError
 from compactlib.files import Files, StrPath, list_folder
 from compactlib.raftlog.commit import finish_group, is_committed
 from compactlib.raftlog.names import (
@@ -108,8 +109,16 @@ def _finish(files: Files, folder: StrPath, members: tuple[int, ...]) -> None:
 
 def _is_private(path: str) -> bool:
     """Whether a folder is a compaction's own: by its name, and because nothing lies in it but what attempts make."""
-    return is_private_folder(os.path.basename(path)) and os.path.isdir(path) and not os.path.islink(path) and all(
-        is_private_file(name) and not os.path.isdir(os.path.join(path, name)) for name in list_folder(path))
+    if not is_private_folder(os.path.basename(path)) or not os.path.isdir(path) or os.path.islink(path):
+        return False
+    try:
+        names = list_folder(path)
+    except StorageError:
+        if os.path.isdir(path):
+            raise
+        # Its compaction, in another process, has ended meanwhile.
+        return False
+    return all(is_private_file(name) and not os.path.isdir(os.path.join(path, name)) for name in names)
 
 
 def _remove_leftover(files: Files, folder: StrPath, name: str) -> bool:

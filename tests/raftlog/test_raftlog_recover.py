@@ -424,3 +424,20 @@ def test_what_recovery_did_is_told(tmp_path: Path) -> None:
         assert bool(report)
     with SegmentLog(tmp_path, options()) as log:
         assert not log.recovery
+
+
+def test_a_private_folder_that_goes_while_it_is_looked_at_is_nothing_left_over(tmp_path: Path,
+                                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compaction in another process removes its folder after it was seen, and before what lies in it is listed."""
+    private = tmp_path / ("rewrite-" + "c" * 32)
+    private.mkdir()
+    assert leftovers(tmp_path) == [private.name]
+    is_link = os.path.islink
+
+    def removed_meanwhile(path: str) -> bool:
+        if private.exists() and os.fspath(path) == str(private):
+            private.rmdir()
+        return is_link(path)
+
+    monkeypatch.setattr(os.path, "islink", removed_meanwhile)
+    assert leftovers(tmp_path) == []
