@@ -17,31 +17,62 @@ _LOOKED_AT = 1000
 """Items of a sequence that are looked at."""
 
 
-def require_type(name: str, value: object, kind: type | tuple[type, ...], wanted: str) -> None:
+def require_type(name: str, value: object, kind: type | tuple[type, ...], wanted: str = "", *,
+                 or_none: bool = False) -> None:
     """Return if `value` is of this type, or of one of these.
 
     Args:
         name: of the argument.
         value: what was given.
         kind: what it must be.
-        wanted: the same in words: `"a Budget"`.
+        wanted: the same in words, `"a Budget"`; default the types' names.
+        or_none: whether it may be `None`.
 
     Raises:
         InvalidInput: it is not.
     """
-    if not isinstance(value, kind):
-        raise InvalidInput(f"{name} is {value!r:.100}; give {wanted}")
+    if not (isinstance(value, kind) or (or_none and value is None)):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        raise InvalidInput(f"{name} is {value!r:.100}; give "
+                           f"{wanted or ' or '.join([each.__name__ for each in kinds] + ['None'] * or_none)}")
 
 
-def require_method(name: str, value: object, *methods: str) -> None:
-    """Return if `value` has all these methods.
+def require_method(name: str, value: object, *methods: str, or_none: bool = False) -> None:
+    """Return if `value` has all these methods, or is `None`, where that may be.
 
     Raises:
-        InvalidInput: it has not.
+        InvalidInput: it has not, or is a class and no object of it.
     """
+    if or_none and value is None:
+        return
     for method in methods:
-        if not callable(getattr(value, method, None)):
+        # A class has its instances' methods too, and only `__call__` is its own.
+        is_class = isinstance(value, type) and method != "__call__"
+        if is_class or not callable(getattr(value, method, None)):
             raise InvalidInput(f"{name} is {value!r:.100}; give an object with the method {method}()")
+
+
+def require_callable(name: str, value: object) -> None:
+    """Return if `value` can be called.
+
+    Raises:
+        InvalidInput: it cannot.
+    """
+    if not callable(value):
+        raise InvalidInput(f"{name} is {value!r:.100}; give a function")
+
+
+def require_policy(name: str, value: object, *, or_none: bool = False) -> None:
+    """Return if `value` is a `contract.Policy`, as far as can be seen, or is `None`, where that may be.
+
+    Raises:
+        InvalidInput: it has no name or no `choose`, or is a class and no object of it.
+    """
+    if or_none and value is None:
+        return
+    if isinstance(value, type) or not callable(getattr(value, "choose", None)) or not isinstance(
+            getattr(value, "name", None), str):
+        raise InvalidInput(f"{name} is {value!r:.100}; give a policy: an object with a name and choose(view, now)")
 
 
 def refuses_misfits(call: Callable[ParamsP, AnswerT]) -> Callable[ParamsP, AnswerT]:

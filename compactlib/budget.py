@@ -169,7 +169,6 @@ class Budget:
         rate = None if account.throttle is None else account.throttle.bytes_per_second
         return BudgetLimits(bytes_per_second=rate, total_bytes=left, deadline=account.deadline)
 
-    @refuses_misfits
     def spend(self, size: int) -> None:
         """Ask for `size` bytes; returns when they may be written, waiting for the rate and while paused.
 
@@ -178,7 +177,12 @@ class Budget:
                 nothing was granted.
             InvalidInput: `size` is negative.
         """
-        if size < 0:
+        # As `refuses_misfits` would have it, without a call around what is asked before every chunk.
+        try:
+            may_be_spent = not size < 0
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"size is {size!r:.100}; give int") from error
+        if not may_be_spent:
             raise InvalidInput(f"{size} bytes cannot be spent; give 0 or more")
         self.check()
         account = self._account

@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from compactlib.arguments import require_method, require_type
+from compactlib.arguments import require_method, require_policy, require_type
 from compactlib.blobstore.answer import content_of, judged
 from compactlib.blobstore.breather import Breather
 from compactlib.blobstore.config import BlobStoreConfig
@@ -35,7 +35,7 @@ from compactlib.blobstore.open_segments import OpenSegments
 from compactlib.blobstore.plan import CompactionPlan, plan_for
 from compactlib.blobstore.plan_history import PlanHistory, read_history
 from compactlib.blobstore.policies.stats_based import StatsBased
-from compactlib.blobstore.policy import Policy, StoreView, check_policy_type, check_view
+from compactlib.blobstore.policy import Policy, StoreView, check_view
 from compactlib.blobstore.recover import leftovers
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile, salt_of
 from compactlib.blobstore.sense import view_of
@@ -127,7 +127,7 @@ class BlobReader:
         require_type("config", config, (BlobStoreConfig, NoneType), "a BlobStoreConfig, or None")
         require_type("name", name, (str, NoneType), "text, or None")
         self._policy: Policy = StatsBased() if policy is None else policy
-        check_policy_type("policy", self._policy)
+        require_policy("policy", self._policy)
         self._clock: Clock = SystemClock() if clock is None else clock
         require_method("clock", self._clock, "now", "monotonic")
         self._folder = os.path.abspath(os.fsdecode(folder))
@@ -331,7 +331,7 @@ class BlobReader:
             Exception: what the policy raised.
         """
         chosen = self._policy if policy is None else policy
-        check_policy_type("policy", chosen)
+        require_policy("policy", chosen)
         self._opened()
         if view is not None:
             check_view(view)

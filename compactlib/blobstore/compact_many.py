@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 
 import attrs
 
+from compactlib.arguments import require_method
 from compactlib.blobstore.compaction_log import Phase
 from compactlib.blobstore.compaction_report import BlobCompactionOutcome, BlobCompactionReport
 from compactlib.blobstore.compaction_work import CompactionWork
 from compactlib.blobstore.errors import StoreFull
 from compactlib.blobstore.events import StoreEvents
-from compactlib.blobstore.model import require_methods
 from compactlib.blobstore.plan import CompactionPlan
 from compactlib.blobstore.policy import PlanKind, Policy, StoreView
 from compactlib.blobstore.rewrite import CopyRecords
@@ -101,8 +101,10 @@ class StoreTask:
 def run_many(tasks: Sequence[StoreTask], *, executor: Executor | None = None, budget: Budget | None = None,
              observer: Observer | None = None, fence: CommitFence | None = None) -> Mapping[str, BlobCompactionOutcome]:
     """See `compact_many`."""
-    require_methods(executor=(executor, "run"), budget=(budget, "lend"), observer=(observer, "event"),
-                    fence=(fence, "guard"))
+    require_method("executor", executor, "run", or_none=True)
+    require_method("budget", budget, "lend", or_none=True)
+    require_method("observer", observer, "event", or_none=True)
+    require_method("fence", fence, "guard", or_none=True)
     if len({task.store.folder for task in tasks}) != len(tasks):
         raise InvalidInput("two plans are for one store; carry out one after the other")
     for task in tasks:

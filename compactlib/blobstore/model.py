@@ -12,7 +12,6 @@ from typing import NamedTuple, TypeAlias
 
 import attrs
 
-from compactlib.arguments import require_method
 from compactlib.blobstore.names import LogPosition, SegmentName
 from compactlib.errors import InvalidInput
 
@@ -48,17 +47,6 @@ def id_bytes(blob_id: BlobId) -> bytes:
 def is_a(value: object, *types: type) -> bool:
     """Whether a caller's argument is of one of these types, whatever its annotation says."""
     return isinstance(value, types)
-
-
-def require_methods(**arguments: tuple[object, str]) -> None:
-    """Return if each argument has its method, or is `None`.
-
-    Raises:
-        InvalidInput: one has not.
-    """
-    for name, (value, method) in arguments.items():
-        if value is not None:
-            require_method(name, value, method)
 
 
 def milliseconds(seconds: float) -> int:

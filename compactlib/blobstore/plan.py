@@ -17,13 +17,13 @@ from typing import Any
 
 import attrs
 
-from compactlib.arguments import refuses_misfits
+from compactlib.arguments import refuses_misfits, require_policy
 from compactlib.blobstore.compaction_format import most_log_bytes
 from compactlib.blobstore.compaction_log import MAX_MOVES_PER_SOURCE
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.index_file import index_file_bytes
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.policy import Choice, PlanKind, Policy, SegmentView, StoreView, check_policy_type
+from compactlib.blobstore.policy import Choice, PlanKind, Policy, SegmentView, StoreView
 from compactlib.blobstore.records import OVERHEAD_BYTES
 from compactlib.errors import InvalidInput
 from compactlib.report import PolicyRecord, Printed
@@ -197,7 +197,7 @@ def plan_for(view: StoreView, policy: Policy, now: float, *, bytes_available: in
     Raises:
         InvalidInput: it is no policy, or its choice is none; see `plan_for_choice`.
     """
-    check_policy_type("policy", policy)
+    require_policy("policy", policy)
     return plan_for_choice(view, policy.choose(view, now), policy, now, bytes_available=bytes_available)
 
 

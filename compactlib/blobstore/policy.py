@@ -303,17 +303,6 @@ class Policy(Protocol):
 
 # ------------------------------------------------------------------------------------------- what policies are made of
 
-def check_policy_type(name: str, value: object) -> None:
-    """Return if `value` looks like a policy.
-
-    Raises:
-        InvalidInput: it has no name or no `choose`; the message calls it `name`.
-    """
-    if isinstance(value, type) or not callable(getattr(value, "choose", None)) or not isinstance(
-            getattr(value, "name", None), str):
-        raise InvalidInput(f"{name} is {value!r}; give a policy: an object with a name and choose(view, now)")
-
-
 def check_view(view: object) -> None:
     """Return if a policy was given a view.
 

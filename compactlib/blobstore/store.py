@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import attrs
 
+from compactlib.arguments import require_method, require_policy
 from compactlib.blobstore.answer import content_of, judged
 from compactlib.blobstore.compact_many import StoreTask, run_many
 from compactlib.blobstore.compaction_log import CompactionLog
@@ -35,11 +36,10 @@ from compactlib.blobstore.model import (
     id_bytes,
     is_a,
     milliseconds,
-    require_methods,
 )
 from compactlib.blobstore.operations import draft_delete, draft_of, draft_put, draft_ttl_update, draft_undelete
 from compactlib.blobstore.plan import CompactionPlan
-from compactlib.blobstore.policy import Policy, StoreView, check_policy_type, check_view
+from compactlib.blobstore.policy import Policy, StoreView, check_view
 from compactlib.blobstore.records import content_range
 from compactlib.blobstore.replication import FoundEntries, ReplicationToken, entries_since
 from compactlib.blobstore.state import BlobState, blob_state
@@ -293,7 +293,7 @@ class BlobStore(StoreLog):
             StorageError: the history of plans cannot be read.
             Closed: the store is closed, or was meanwhile.
         """
-        require_methods(budget=(budget, "lend"))
+        require_method("budget", budget, "lend", or_none=True)
         self.require_mine()
         with self._ended_by_closing():
             return self._compactions.view(budget=budget)
@@ -360,7 +360,7 @@ class BlobStore(StoreLog):
 
     def _check_policy(self, policy: Policy | None) -> None:
         if policy is not None:
-            check_policy_type("policy", policy)
+            require_policy("policy", policy)
             require_forecast(self._config, policy)
 
     def _run(self, task: StoreTask, **arguments: Any) -> BlobCompactionOutcome:
@@ -390,7 +390,7 @@ class BlobStore(StoreLog):
         Raises:
             Closed: the store is closed.
         """
-        require_methods(budget=(budget, "lend"))
+        require_method("budget", budget, "lend", or_none=True)
         with self._compactions.running(budget) as run:
             if run is None:
                 return self._compactions.busy()
@@ -432,7 +432,7 @@ class BlobStore(StoreLog):
         Raises:
             Closed: the store is closed.
         """
-        require_methods(budget=(budget, "lend"))
+        require_method("budget", budget, "lend", or_none=True)
         self.require_mine()
         try:
             return HardDeleter(self).run(budget=budget)
@@ -452,7 +452,7 @@ class BlobStore(StoreLog):
             Closed: the store is closed, or was meanwhile.
             Busy: compactions took segments away under it again and again.
         """
-        require_methods(budget=(budget, "lend"))
+        require_method("budget", budget, "lend", or_none=True)
         self.require_mine()
         with self._ended_by_closing():
             return verify(self, budget=budget)

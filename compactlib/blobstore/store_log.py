@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
+from compactlib.arguments import require_method, require_policy
 from compactlib.blobstore.compaction_work import Questions, require_questions
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.live_log import LiveLog
 from compactlib.blobstore.load_log import RecoveryReport
 from compactlib.blobstore.log_state import LogSnapshot
-from compactlib.blobstore.model import is_a, milliseconds, require_methods
+from compactlib.blobstore.model import is_a, milliseconds
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.open_store import open_log
-from compactlib.blobstore.policy import Policy, check_policy_type
+from compactlib.blobstore.policy import Policy
 from compactlib.blobstore.recover import CompactionRecovery
 from compactlib.blobstore.segment import SegmentHeader, salt_of
 from compactlib.blobstore.status import StoreStatus
@@ -49,7 +50,7 @@ class StoreLog:
                                f"{type(config).__name__}")
         chosen: Policy = _default_policy() if policy is None else policy
         asked = Questions() if questions is None else questions
-        check_policy_type("policy", chosen)
+        require_policy("policy", chosen)
         require_questions(asked)
         if not is_a(name, str, type(None)):
             raise InvalidInput(f"the name of a store is text, not {type(name).__name__}")
@@ -57,8 +58,10 @@ class StoreLog:
         self._name = name if name is not None else os.path.basename(self._folder)
         self._config = config if config is not None else BlobStoreConfig()
         require_forecast(self._config, chosen)
-        require_methods(files=(files, "sync_folder"), clock=(clock, "monotonic"), observer=(observer, "event"),
-                        new_incarnation=(new_incarnation, "__call__"))
+        require_method("files", files, "sync_folder", or_none=True)
+        require_method("clock", clock, "monotonic", or_none=True)
+        require_method("observer", observer, "event", or_none=True)
+        require_method("new_incarnation", new_incarnation, "__call__", or_none=True)
         self._files: Files = files if files is not None else LocalFiles()
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._observer = telling(observer)

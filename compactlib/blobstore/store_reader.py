@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 
@@ -275,7 +276,13 @@ def _check_folder(folder: str) -> None:
         raise NotAStore(f"{folder} is no folder; give that of a blob store", path=folder)
     for name in _OWN_FILES:
         path = os.path.join(folder, name)
-        if os.path.exists(path) and not os.path.isfile(path):
+        try:
+            found = os.stat(path)  # once: an owner may make or remove it meanwhile
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise StorageError.from_os(error, "open", path) from error
+        if not stat.S_ISREG(found.st_mode):
             # A pipe would be waited for.
             raise NotAStore(f"{path} is not a file, and a store's is one; see what it is, and remove it", path=folder)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import attrs
 
-from compactlib.arguments import require_method, require_type
+from compactlib.arguments import require_method, require_policy, require_type
 from compactlib.budget import Budget
 from compactlib.catalog.arguments import whole
 from compactlib.catalog.catalog import Catalog
@@ -103,7 +103,7 @@ class CatalogService:
         require_type("log", log, UpdateLog, "an UpdateLog")
         require_type("clock", clock, HybridClock, "a HybridClock")
         require_type("observer", observer, (Observer, NoneType), "an Observer")
-        _require_policy(policy)
+        require_policy("policy", policy, or_none=True)
         self.log = log
         self.clock = clock
         self._delay_ms = milliseconds(delay_seconds, name="delay_seconds")
@@ -424,7 +424,7 @@ class CatalogService:
             Closed: the service was closed.
         """
         self._compaction.require_open()
-        _require_policy(policy)
+        require_policy("policy", policy, or_none=True)
         require_type("view", view, (CatalogView, NoneType), "a CatalogView, as view() gives it")
         found, asked = self.view() if view is None else view, policy or self._compaction.policy
         return plan_of(found, asked, chosen(found, asked) if may_cut(found) else None, self.log)
@@ -451,7 +451,7 @@ class CatalogService:
         """
         self._compaction.require_open()
         require_type("plan", plan, (CatalogPlan, NoneType), "a CatalogPlan, as plan() gives it")
-        _require_policy(policy)
+        require_policy("policy", policy, or_none=True)
         _require_budget(budget)
         require_type("observer", observer, (Observer, NoneType), "an Observer")
         for name, value, method in (("executor", executor, "run"), ("fence", fence, "guard")):
@@ -561,11 +561,6 @@ class CatalogStatus(Printed):
 
 def _require_budget(budget: Budget | None) -> None:
     require_type("budget", budget, (Budget, NoneType), "a Budget")
-
-
-def _require_policy(policy: CatalogPolicy | None) -> None:
-    if policy is not None:
-        require_method("policy", policy, "choose")
 
 
 def _all_of(name: str, values: Sequence[ValueT] | None, kind: type[ValueT]) -> tuple[ValueT, ...] | None:

@@ -9,7 +9,8 @@ import copy
 from array import array
 from typing import TYPE_CHECKING
 
-from compactlib.blobstore.policy import Choice, Policy, check_policy_type
+from compactlib.arguments import require_policy
+from compactlib.blobstore.policy import Choice, Policy
 from compactlib.lab.blob_log import BlobLog
 from compactlib.lab.blob_records import NEVER
 from compactlib.lab.measures import Measures
@@ -70,7 +71,7 @@ class BlobReplay:
                  store: str = "lab") -> None:
         self.log: BlobLog = BlobLog(settings, name=store)
         self.operations: int = 0
-        check_policy_type("policy", policy)
+        require_policy("policy", policy)
         self._policy = copy.deepcopy(policy)
         self._settings = settings
         self._retention_ms = round(settings.deleted_retention_seconds * 1000)

@@ -6,6 +6,7 @@ import operator
 import os
 from typing import Any
 
+from compactlib.arguments import require_method
 from compactlib.errors import InvalidInput
 from compactlib.files import StrPath
 from compactlib.indexset import IndexSet
@@ -47,12 +48,6 @@ def index_set(name: str, indexes: Any) -> IndexSet:
         raise InvalidInput(f"{name} are {indexes!r:.100}; give an IndexSet, or ascending indexes") from None
 
 
-def require_kind(name: str, value: object, kind: type, *, optional: bool = False) -> None:
-    """Return if `value` is a `kind` (or `None`, where that may be); raises `InvalidInput` otherwise."""
-    if not (isinstance(value, kind) or (optional and value is None)):
-        raise InvalidInput(f"{name} is {value!r:.100}; give a {kind.__name__}")
-
-
 def folder_path(folder: StrPath) -> str:
     """A folder as an absolute path.
 
@@ -84,28 +79,6 @@ def payload_bytes(payload: Any) -> int:
     return view.nbytes
 
 
-def require_method(name: str, value: object, method: str) -> None:
-    """Return if `value` has the method.
-
-    Raises:
-        InvalidInput: it has not.
-    """
-    # A class has its instances' methods too, and only `__call__` is its own.
-    is_class = isinstance(value, type) and method != "__call__"
-    if is_class or not callable(getattr(value, method, None)):
-        raise InvalidInput(f"{name} is {value!r:.100}; give an object with the method {method}()")
-
-
 def require_budget(budget: object) -> None:
     """Return if `budget` is one, or `None`; raises `InvalidInput` otherwise."""
-    if budget is not None:
-        require_method("the budget", budget, "lend")
-
-
-def require_policy(policy: object) -> None:
-    """Return if `policy` is one, or `None`; raises `InvalidInput` otherwise."""
-    if policy is None:
-        return
-    require_method("the policy", policy, "choose")
-    if isinstance(policy, type) or not isinstance(getattr(policy, "name", None), str):
-        raise InvalidInput(f"the policy is {policy!r:.100}; give an object with a name and choose(view, now)")
+    require_method("the budget", budget, "lend", or_none=True)

@@ -9,6 +9,7 @@ from typing import ClassVar, TypeVar
 
 import attrs
 
+from compactlib.arguments import require_method, require_policy
 from compactlib.budget import Budget
 from compactlib.contract import CommitFence
 from compactlib.errors import Closed, CompactlibError, InvalidInput, Stale, StorageError, Unsupported
@@ -16,7 +17,7 @@ from compactlib.files import StrPath, list_folder
 from compactlib.indexset import IndexSet
 from compactlib.observe import Observer, Observers
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog.arguments import folder_path, index_set, require_budget, require_method, require_policy, whole
+from compactlib.raftlog.arguments import folder_path, index_set, require_budget, whole
 from compactlib.raftlog.cadence import MajorCadence
 from compactlib.raftlog.feasible import require_fitting
 from compactlib.raftlog.folder import room_in, wal_of
@@ -131,7 +132,7 @@ class SegmentLog(LogWriter):
             Exception: whatever the policy or the trigger raised.
         """
         self._require_open()
-        require_policy(policy)
+        require_policy("the policy", policy, or_none=True)
         return self._planned(self._view_for(view), policy)
 
     def _planned(self, view: CompactionView, policy: CompactionPolicy | None) -> CompactionPlan:
@@ -181,7 +182,7 @@ class SegmentLog(LogWriter):
                 was committed before stays.
         """
         self._require_open()
-        require_policy(policy)
+        require_policy("the policy", policy, or_none=True)
         for name, value, method in (("the executor", executor, "run"), ("the observer", observer, "progress"),
                                     ("the fence", fence, "guard")):
             if value is not None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from compactlib.arguments import require_policy
 from compactlib.budget import Budget
 from compactlib.clock import SystemClock
 from compactlib.errors import (
@@ -22,7 +23,7 @@ from compactlib.errors import (
 )
 from compactlib.files import LocalFiles, StrPath
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.arguments import folder_path, require_budget, require_policy, whole
+from compactlib.raftlog.arguments import folder_path, require_budget, whole
 from compactlib.raftlog.folder import Examination, examine_segments, read_folder, require_log, room_in, wal_of
 from compactlib.raftlog.known import KnownSegment
 from compactlib.raftlog.liveness import kept_positions
@@ -380,7 +381,7 @@ class LogReader:
             Exception: whatever the policy raised.
         """
         self._require_open()
-        require_policy(policy)
+        require_policy("the policy", policy, or_none=True)
         return plan_for(self._view_for(view), SeedPolicy() if policy is None else policy, SystemClock().now(),
                         bytes_available=room_in(LocalFiles(), self._folder))
 

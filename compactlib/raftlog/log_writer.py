@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from compactlib.arguments import require_type
 from compactlib.errors import (
     AuditFailed,
     CompactlibError,
@@ -18,7 +19,7 @@ from compactlib.errors import (
 )
 from compactlib.files import StrPath, sync_names
 from compactlib.folder_lock import FolderLock
-from compactlib.raftlog.arguments import require_kind, whole
+from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.compaction import Compactor
 from compactlib.raftlog.folder import discard_headless_newest, read_folder, require_log
 from compactlib.raftlog.log_reader import LogReader
@@ -40,7 +41,7 @@ class LogWriter(LogReader):
     """What `SegmentLog` is without its compactions; see there for arguments, threads and errors."""
 
     def __init__(self, folder: StrPath, options: LogOptions | None = None) -> None:
-        require_kind("the options", options, LogOptions, optional=True)
+        require_type("the options", options, LogOptions, or_none=True)
         self._options = LogOptions() if options is None else options
         self._files = self._options.files
         self._observer = telling(self._options.observer)

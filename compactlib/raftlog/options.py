@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import attrs
 
+from compactlib.arguments import require_method, require_policy, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import InvalidInput
 from compactlib.files import Files, LocalFiles
 from compactlib.observe import Observer
-from compactlib.raftlog.arguments import require_kind, require_method, require_policy, whole
+from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.model import SegmentLimits
 from compactlib.raftlog.policies import SeedPolicy
 from compactlib.raftlog.policy import CompactionPolicy
@@ -46,9 +47,8 @@ class LogOptions:
     run_id: Callable[[], str] = new_attempt_id
 
     def __attrs_post_init__(self) -> None:
-        require_kind("limits", self.limits, SegmentLimits)
-        require_method("the policy", self.policy, "choose")
-        require_policy(self.policy)
+        require_type("limits", self.limits, SegmentLimits)
+        require_policy("the policy", self.policy)
         for name, value, method in (("the trigger", self.trigger, "wants_major"), ("files", self.files, "sync_folder"),
                                     ("the clock", self.clock, "monotonic"), ("the observer", self.observer, "progress"),
                                     ("run_id", self.run_id, "__call__")):

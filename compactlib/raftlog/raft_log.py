@@ -8,13 +8,14 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
+from compactlib.arguments import require_method, require_type
 from compactlib.budget import Budget
 from compactlib.contract import CommitFence
 from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, LiveIndexMissing, Stale
 from compactlib.indexset import IndexSet
 from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog.arguments import index_set, require_budget, require_kind, require_method
+from compactlib.raftlog.arguments import index_set, require_budget
 from compactlib.raftlog.flush import FlushPlan, plan_flush
 from compactlib.raftlog.holes import DEFAULT_MIN_HOLE_BYTES, HoleReport
 from compactlib.raftlog.log_segments import LogSegments
@@ -179,7 +180,7 @@ class RaftLog(RaftAppender):
             LiveIndexMissing: the log does not hold a live entry; nothing was changed.
             StorageError, LogStopped, Closed: as `sync`.
         """
-        require_kind("the snapshot", meta, SnapshotMeta)
+        require_type("the snapshot", meta, SnapshotMeta)
         with self._outbox.held(), self._snapshotting:
             self._require_open()
             self._owner()
@@ -217,7 +218,7 @@ class RaftLog(RaftAppender):
             LiveIndexMissing: the log does not hold one of them, or it is dead.
             Closed: the log was closed.
         """
-        require_kind("what is to be pinned", indexes, IndexSet)
+        require_type("what is to be pinned", indexes, IndexSet)
         self._require_open()
         # No snapshot may come between the look at the row and the pin.
         with self._snapshotting:

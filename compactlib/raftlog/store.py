@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
+from compactlib.arguments import require_type
 from compactlib.budget import Budget
 from compactlib.errors import (
     AuditFailed,
@@ -36,7 +37,7 @@ from compactlib.errors import (
 from compactlib.files import Files, StrPath, sync_names
 from compactlib.folder_lock import FolderLock
 from compactlib.observe import Observer
-from compactlib.raftlog.arguments import folder_path, require_budget, require_kind
+from compactlib.raftlog.arguments import folder_path, require_budget
 from compactlib.raftlog.folder import Examination
 from compactlib.raftlog.log_folders import FoundFolders, find_folders, what_is_there
 from compactlib.raftlog.log_segments import LogSegments
@@ -90,7 +91,7 @@ class StoreOptions:
     sync_by_itself: bool = False
 
     def __attrs_post_init__(self) -> None:
-        require_kind("log", self.log, LogOptions)
+        require_type("log", self.log, LogOptions)
         for name, least in (("max_wal_bytes", 1), ("max_unflushed_files", 0), ("max_queued_bytes", 0),
                             ("max_memtable_entries", 1)):
             value = getattr(self, name)
@@ -117,7 +118,7 @@ class RaftLogStore:
 
     def __init__(self, folder: StrPath, options: StoreOptions | None = None) -> None:
         self._folder = folder_path(folder)
-        require_kind("the options", options, StoreOptions, optional=True)
+        require_type("the options", options, StoreOptions, or_none=True)
         self._options = StoreOptions() if options is None else options
         self._files: Files = self._options.log.files
         self._observer: Observer = telling(self._options.log.observer)
@@ -273,8 +274,8 @@ class RaftLogStore:
             StorageError: the disk refused.
             Closed: the store was closed.
         """
-        require_kind("the log id", log_id, str)
-        require_kind("create", create, bool)
+        require_type("the log id", log_id, str)
+        require_type("create", create, bool)
         with self._changing:
             self._require_open()
             found = self._logs.get(log_id)
@@ -321,7 +322,7 @@ class RaftLogStore:
             Busy: called from within a compaction of the log.
             Closed: the store was closed.
         """
-        require_kind("the log id", log_id, str)
+        require_type("the log id", log_id, str)
         with self._outbox.held(), self._changing:
             if log_id in self._damaged:
                 self._remove_damaged(log_id)

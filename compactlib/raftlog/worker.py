@@ -14,11 +14,12 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from compactlib.arguments import require_method, require_policy
 from compactlib.budget import Budget
 from compactlib.errors import Closed, CompactlibError, InvalidInput, StorageError, TaskFailed
 from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Outcome, Skipped
-from compactlib.raftlog.arguments import require_budget, require_method, require_policy
+from compactlib.raftlog.arguments import require_budget
 from compactlib.raftlog.log import SegmentLog
 from compactlib.raftlog.log_state import LogState
 from compactlib.raftlog.policies.drop import DropDead
@@ -96,7 +97,7 @@ class CompactionWorker(ServiceFace):
         Raises:
             InvalidInput: it is none.
         """
-        require_policy(policy)
+        require_policy("the policy", policy, or_none=True)
         if policy is not None and not isinstance(policy, DropDead):
             self._policy = policy
         strength = _OWN_RULE if policy is None else _DROPS if isinstance(policy, DropDead) else _POLICY

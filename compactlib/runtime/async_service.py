@@ -32,12 +32,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from compactlib.budget import Budget
-from compactlib.errors import AuditFailed, Busy, Closed, CompactlibError, InvalidInput, TaskFailed
+from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput
 from compactlib.observe import Observer, telling
 from compactlib.outcome import Done, Failed, Outcome
 from compactlib.runtime.daemon_threads import DaemonThreads
 from compactlib.runtime.ownership import Run
-from compactlib.runtime.work_service import Stopped, waiting_time
+from compactlib.runtime.work_service import Stopped, ended_in, waiting_time
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -369,7 +369,7 @@ class AsyncWork:
             return await call()
         except Exception as error:
             self.note(error, what)
-            return Failed(error if isinstance(error, CompactlibError) else _named(what, error))
+            return Failed(ended_in(what, error))
         except (KeyboardInterrupt, SystemExit) as error:
             self.note(error, what)
             raise
@@ -475,9 +475,4 @@ def _called(function: Callable[ParamsP, AnswerT], *args: ParamsP.args, **kwargs:
         return function(*args, **kwargs)
     except (StopIteration, asyncio.CancelledError) as error:
         # Neither can be told from what a loop means by it: whoever waits would wait for ever, or believe it is to end.
-        raise _named(getattr(function, "__name__", "a call"), error) from error
-
-
-def _named(what: str, error: BaseException) -> TaskFailed:
-    kind = type(error).__name__
-    return TaskFailed(f"{what} ended in {kind}: {error}", task=what, kind=kind, detail=repr(error))
+        raise ended_in(getattr(function, "__name__", "a call"), error) from error

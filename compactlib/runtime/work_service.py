@@ -455,7 +455,7 @@ class WorkService:
                     for surprise in job.surprises:
                         self.note(surprise)
         except BaseException as error:
-            outcome = Failed(error if isinstance(error, CompactlibError) else _named(job.turn, error))
+            outcome = Failed(ended_in(f"the work {job.turn.name}", error, task=job.turn.name))
             self.note(error)
             retries = _always
             if not isinstance(error, Exception):
@@ -518,9 +518,18 @@ def _checked(name: str, outcome: object) -> Outcome[Any]:
     return outcome
 
 
-def _named(turn: Turn, error: BaseException) -> TaskFailed:
+def ended_in(what: str, error: BaseException, *, task: str = "") -> CompactlibError:
+    """`error` as a failure's own: itself if it is one of the library's, else a `TaskFailed` that tells of it.
+
+    Args:
+        what: what has ended, for the message.
+        error: in what.
+        task: its name; default `what`.
+    """
+    if isinstance(error, CompactlibError):
+        return error
     kind = type(error).__name__
-    return TaskFailed(f"the work {turn.name} ended in {kind}: {error}", task=turn.name, kind=kind, detail=repr(error))
+    return TaskFailed(f"{what} ended in {kind}: {error}", task=task or what, kind=kind, detail=repr(error))
 
 
 def waiting_time(seconds: float) -> Callable[[], float]:

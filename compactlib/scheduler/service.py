@@ -15,7 +15,7 @@ from typing import Literal
 
 import attrs
 
-from compactlib.arguments import refuses_misfits, require_method, require_type
+from compactlib.arguments import refuses_misfits, require_policy, require_type
 from compactlib.observe import Observer
 from compactlib.report import Table
 from compactlib.runtime import telling
@@ -61,7 +61,7 @@ class SchedulerService:
             state = SchedulerState(config or SchedulerConfig(), MetadataIndex() if index == "default" else index)
         self.state: SchedulerState = state
         if policy is not None:
-            require_method("policy", policy, "choose")
+            require_policy("policy", policy)
             require_type("the policy's name", policy.name, str, "a text")
         self.policy: AssignmentPolicy = ByPriority() if policy is None else policy
         self._observer = telling(observer)

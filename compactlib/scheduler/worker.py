@@ -19,11 +19,11 @@ import attrs
 from compactlib.arguments import require_method, require_type
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import AuditFailed, Busy, Closed, CompactlibError, InvalidInput, TaskFailed
+from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, TaskFailed
 from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime import DaemonThreads, Run, ServiceFace, WorkService
-from compactlib.runtime.work_service import Job, waiting_time
+from compactlib.runtime.work_service import Job, ended_in, waiting_time
 from compactlib.scheduler.errors import FencedOff, JobLost, ReleaseJob
 from compactlib.scheduler.model import CompactedBlocks, Tombstone
 from compactlib.scheduler.poll import PollResponse
@@ -342,7 +342,7 @@ class Worker(ServiceFace):
             self._unanswered += 1
             self._service.note(error)
             self._observer.event("scheduler_poll_failed", {"error": repr(error), "in_a_row": self._unanswered})
-            return Failed(_named(_POLLS, error), changed="unknown")
+            return Failed(ended_in(_POLLS, error), changed="unknown")
         self._unanswered = 0
         with self._changed:
             effects = self._core.answered(request, response)
@@ -463,7 +463,7 @@ class Worker(ServiceFace):
                     self._cleanup(tombstone)
                 told = Done(tombstone.name)
         except BaseException as error:
-            told = Failed(_named(tombstone.name, error), changed="unknown")
+            told = Failed(ended_in(tombstone.name, error), changed="unknown")
             self._service.note(error)
             self._observer.event("scheduler_cleanup_failed", {"tombstone": tombstone.name, "error": repr(error)})
             self._let_through(error)
@@ -480,13 +480,6 @@ class Worker(ServiceFace):
 
     def __repr__(self) -> str:
         return f"Worker({self._core!r}{', stopped' if self._service.is_stopped else ''})"
-
-
-def _named(task: str, error: BaseException) -> CompactlibError:
-    if isinstance(error, CompactlibError):
-        return error
-    kind = type(error).__name__
-    return TaskFailed(f"{task} ended in {kind}: {error}", task=task, kind=kind, detail=repr(error))
 
 
 def _told(job: str, outcome: RunOutcome) -> Outcome[Any]:

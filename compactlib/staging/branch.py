@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from compactlib.arguments import require_type
 from compactlib.budget import Budget
 from compactlib.kv import Exists
 from compactlib.staging import commit as commit_module
 from compactlib.staging import conditional, head, read, reset, write
-from compactlib.staging.checks import check_type
 from compactlib.staging.commit import CommitOutcome, CommitRequest
 from compactlib.staging.commits import Commit
 from compactlib.staging.committed import MergeStrategy
@@ -207,10 +207,10 @@ class Branch:
             TooManyTries: others changed the branch under every try; nothing is lost, commit again.
             BudgetSpent: the budget ran out; HEAD stays.
         """
-        check_type("the message", message, str)
-        check_type("metadata", metadata, Mapping, or_none=True)
-        check_type("allow_empty", allow_empty, bool)
-        check_type("the budget", budget, Budget, or_none=True)
+        require_type("the message", message, str)
+        require_type("metadata", metadata, Mapping, or_none=True)
+        require_type("allow_empty", allow_empty, bool)
+        require_type("the budget", budget, Budget, or_none=True)
         return commit_module.commit(self._context, self._name, CommitRequest(
             message=message, metadata=metadata or {}, allow_empty=allow_empty, budget=budget))
 
@@ -272,7 +272,7 @@ class Branch:
             CommitNotFound: there is no such commit.
             MetaRangeNotFound: no branch has reached the commit for long, and its records were collected.
         """
-        check_type("discard", discard, bool)
+        require_type("discard", discard, bool)
 
         def next_head(_: CommitId | None) -> CommitId | None:
             return resolve_present(self._context, ref)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
+from compactlib.arguments import require_type
 from compactlib.clock import Clock
 from compactlib.errors import CompactlibError, StorageError
 from compactlib.kv import Condition, KeyNotFound, KVStore, OutcomeUnknown, Predicate, PredicateFailed, SlowDown
 from compactlib.runtime import look_until_seen
-from compactlib.staging.checks import check_type
 from compactlib.staging.errors import (
     BeingCollected,
     BranchExists,
@@ -337,7 +337,7 @@ class BranchStore:
 
     def list(self, prefix: str = "") -> Iterator[FoundBranch]:
         """Every branch, in order of the names' bytes; not one state of all, but each as it is when its turn comes."""
-        check_type("the prefix", prefix, str)
+        require_type("the prefix", prefix, str)
         with self._store.scan(self._partition, prefix=BRANCHES + prefix.encode("utf-8")) as entries:
             for entry in entries:
                 yield FoundBranch(entry.key[len(BRANCHES):].decode("utf-8", "replace"),

@@ -12,9 +12,9 @@ from typing import Final
 
 import attrs
 
+from compactlib.arguments import require_type
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.kv import KeyNotFound, KVStore
-from compactlib.staging.checks import check_type
 from compactlib.staging.errors import CommitNotFound
 from compactlib.staging.model import MetaRangeId
 from compactlib.staging.names import COMMITS, CommitId, commit_key, is_commit_id
@@ -149,7 +149,7 @@ class CommitStore:
             CommitNotFound: there is none of this id.
             CorruptData: it is damaged.
         """
-        check_type("the id of a commit", commit_id, str)
+        require_type("the id of a commit", commit_id, str)
         with self._lock:
             cached = self._cache.get(commit_id)
             if cached is not None:

@@ -6,13 +6,13 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 
+from compactlib.arguments import require_method, require_type
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.objects import ObjectStore
 from compactlib.observe import Observer
 from compactlib.report import VerifyReport
 from compactlib.staging.apply import Apply
-from compactlib.staging.checks import check_offers, check_type
 from compactlib.staging.committed import MergeStrategy
 from compactlib.staging.metarange import MetaRange
 from compactlib.staging.model import (
@@ -58,11 +58,11 @@ class CommittedRanges:
     def __init__(self, objects: ObjectStore, *, range_format: RangeFormat | None = None, rule: SplitRule | None = None,
                  cache_bytes: int = 64 << 20, prefix: str = "", background: Executor | None = None,
                  clock: Clock | None = None, new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
-        check_offers("the object store", objects, "create", "get", "list")
-        check_offers("the range format", range_format, "encode", "decode", or_none=True)
-        check_offers("the clock", clock, "now", or_none=True)
-        check_offers("background", background, "submit", or_none=True)
-        check_type("the rule", rule, SplitRule, or_none=True)
+        require_method("the object store", objects, "create", "get", "list")
+        require_method("the range format", range_format, "encode", "decode", or_none=True)
+        require_method("the clock", clock, "now", or_none=True)
+        require_method("background", background, "submit", or_none=True)
+        require_type("the rule", rule, SplitRule, or_none=True)
         self._rule: SplitRule = SplitRule() if rule is None else rule
         self._background: Executor | None = background
         self._clock: Clock = SystemClock() if clock is None else clock

@@ -6,6 +6,7 @@ from collections import Counter
 
 import attrs
 
+from compactlib.arguments import require_method, require_policy, require_type
 from compactlib.budget import Budget, spent_at_once
 from compactlib.contract import CommitFence
 from compactlib.errors import CompactlibError, InvalidInput
@@ -15,7 +16,6 @@ from compactlib.report import PolicyRecord
 from compactlib.rewrite import Executor
 from compactlib.runtime import Run
 from compactlib.staging.branch_store import FoundBranch
-from compactlib.staging.checks import check_offers, check_type
 from compactlib.staging.compaction_outcome import CompactionOutcome, outcome_name
 from compactlib.staging.compaction_task import RewriteStores
 from compactlib.staging.compactor import Compactor
@@ -57,7 +57,7 @@ class Compactions:
 
     def plan(self, policy: CompactionPolicy | None, view: CompactionView) -> CompactionPlan:
         """See `Repository.plan`. No request."""
-        check_offers("the policy", policy, "choose", or_none=True)
+        require_policy("the policy", policy, or_none=True)
         if view.repository != self._context.repository:
             raise InvalidInput(f"the view is one of repository {view.repository!r}, and this one is "
                                f"{self._context.repository!r}; take one with view()")
@@ -72,11 +72,11 @@ class Compactions:
                 executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
                 fence: CommitFence | None = None) -> CompactionOutcome:
         """See `Repository.compact`."""
-        check_offers("the executor", executor, "run", or_none=True)
-        check_offers("the fence", fence, "guard", or_none=True)
-        check_offers("the policy", policy, "choose", or_none=True)
-        check_type("the observer", observer, Observer, or_none=True)
-        check_type("the budget", budget, Budget, or_none=True)
+        require_method("the executor", executor, "run", or_none=True)
+        require_method("the fence", fence, "guard", or_none=True)
+        require_policy("the policy", policy, or_none=True)
+        require_type("the observer", observer, Observer, or_none=True)
+        require_type("the budget", budget, Budget, or_none=True)
         if plan is not None:
             self._require_mine(plan, branch, policy)
         with self._flights.begin(branch, budget) as run:

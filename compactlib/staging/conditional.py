@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+from compactlib.arguments import require_callable, require_type
 from compactlib.kv import Condition, Exists, OutcomeUnknown, PredicateFailed, Put, SlowDown
 from compactlib.runtime import look_until_seen
 from compactlib.staging.branch_store import FoundBranch
-from compactlib.staging.checks import check_callable, check_type
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import MetaRangeNotFound, PreconditionFailed, RangeNotFound
 from compactlib.staging.model import Change, Record, check_key
@@ -50,7 +50,7 @@ def write_if(context: StagingContext, branch: str, key: bytes, change: Change, e
         TooManyTries: others changed the branch or the key under every try.
         OutcomeUnknown: the store gave no answer, and whether the write happened cannot be seen any more.
     """
-    check_type("expected", expected, Record, Exists, or_none=True)
+    require_type("expected", expected, (Record, Exists), or_none=True)
     staged = Staged(change, context.tokens.draw_write_id())
 
     def decide(record: Record | None) -> Staged | None:
@@ -76,7 +76,7 @@ def update(context: StagingContext, branch: str, key: bytes, change: Callable[[R
     Raises:
         TooManyTries, OutcomeUnknown: as `write_if`.
     """
-    check_callable("change", change)
+    require_callable("change", change)
     write_id = context.tokens.draw_write_id()
 
     def decide(record: Record | None) -> Staged | None:

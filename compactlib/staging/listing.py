@@ -10,8 +10,8 @@ from typing import Protocol, Self
 
 import attrs
 
+from compactlib.arguments import require_type
 from compactlib.errors import InvalidInput
-from compactlib.staging.checks import check_type
 from compactlib.staging.committed import RecordScan
 from compactlib.staging.layers import MergedTokens
 from compactlib.staging.model import Record
@@ -45,10 +45,10 @@ class ListRequest:
     max_scanned: int = 100_000
 
     def __attrs_post_init__(self) -> None:
-        check_type("the prefix", self.prefix, bytes)
-        check_type("the delimiter", self.delimiter, bytes)
-        check_type("after", self.after, bytes, or_none=True)
-        check_type("the limit", self.limit, int)
+        require_type("the prefix", self.prefix, bytes)
+        require_type("the delimiter", self.delimiter, bytes)
+        require_type("after", self.after, bytes, or_none=True)
+        require_type("the limit", self.limit, int)
         if not 1 <= self.limit <= MAX_LIST_LIMIT:
             raise InvalidInput(f"a page of {self.limit} entries was asked for; give 1 to {MAX_LIST_LIMIT:,}")
 

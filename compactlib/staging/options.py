@@ -6,8 +6,8 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import attrs
 
+from compactlib.arguments import require_type
 from compactlib.errors import InvalidInput
-from compactlib.staging.checks import check_type
 
 OnNewSealed: TypeAlias = Literal["abort", "keep"]
 """What a compaction does about tokens that were sealed while it ran: give up, or leave them in front of its result."""
@@ -31,7 +31,7 @@ def _one_of(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
 
 
 def _is_bool(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    check_type(attribute.name, value, bool)
+    require_type(attribute.name, value, bool)
 
 
 @attrs.frozen(kw_only=True)

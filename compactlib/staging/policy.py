@@ -11,9 +11,9 @@ from typing import Any, ClassVar, TypeAlias
 
 import attrs
 
+from compactlib.arguments import require_policy, require_type
 from compactlib.contract import Policy
 from compactlib.errors import InvalidInput
-from compactlib.staging.checks import check_offers, check_type
 
 
 @attrs.frozen
@@ -59,9 +59,9 @@ def positive(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
 
 
 def _policies(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    check_type("policies", value, tuple)
+    require_type("policies", value, tuple)
     for policy in value:
-        check_offers("each policy", policy, "choose")
+        require_policy("each policy", policy)
 
 
 def _reached(count: int, what: str, threshold: int) -> Choice:

@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 
 import attrs
 
+from compactlib.arguments import require_type
 from compactlib.errors import AuditFailed, InvalidInput
-from compactlib.staging.checks import check_type
 
 _V = TypeVar("_V")
 
@@ -39,7 +39,7 @@ class SizedCache(Generic[_V]):
     """
 
     def __init__(self, max_bytes: int) -> None:
-        check_type("cache_bytes", max_bytes, int)
+        require_type("cache_bytes", max_bytes, int)
         if max_bytes < 0:
             raise InvalidInput(f"max_bytes is {max_bytes}; a cache cannot hold less than nothing")
         self._max_bytes = max_bytes

@@ -16,9 +16,9 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
+from compactlib.arguments import require_type
 from compactlib.errors import InvalidInput
 from compactlib.objects import ObjectExists, ObjectNotFound, ObjectStore
-from compactlib.staging.checks import check_type
 from compactlib.staging.errors import BeingCollected, DamagedRange, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.metarange import MetaRange
 from compactlib.staging.model import MetaRangeId, RangeEntry, RangeId, StoredFile
@@ -52,7 +52,7 @@ class RangeFiles:
 
     def __init__(self, objects: ObjectStore, *, prefix: str, range_format: RangeFormat, cache_bytes: int,
                  new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
-        check_type("the prefix", prefix, str)
+        require_type("the prefix", prefix, str)
         if prefix and not prefix.endswith("/"):
             raise InvalidInput(f"the prefix {prefix!r} must be empty or end with a slash")
         self.objects: ObjectStore = objects

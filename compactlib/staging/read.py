@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from compactlib.staging.checks import check_type
+from compactlib.arguments import require_type
 from compactlib.staging.context import StagingContext
 from compactlib.staging.diff_cache import DiffCache
 from compactlib.staging.errors import RecordNotFound, TooManyKeys
@@ -132,7 +132,7 @@ def checked_keys(keys: Iterable[bytes]) -> tuple[bytes, ...]:
         TooManyKeys: more than `MAX_BATCH_KEYS`.
         InvalidInput: one is empty, too long, or not bytes.
     """
-    check_type("keys", keys, Iterable)
+    require_type("keys", keys, Iterable)
     given = tuple(keys)
     if len(given) > MAX_BATCH_KEYS:
         raise TooManyKeys(count=len(given), limit=MAX_BATCH_KEYS)
@@ -189,7 +189,7 @@ class CommittedView:
 
     def records(self, prefix: bytes = b"") -> Iterator[tuple[bytes, Record]]:
         """Every record whose key begins so, in order."""
-        check_type("the prefix", prefix, bytes)
+        require_type("the prefix", prefix, bytes)
         behind = upper_bound(prefix)
         for key, record in self.context.committed.scan(self.metarange_id, prefix):
             if behind is not None and key >= behind:

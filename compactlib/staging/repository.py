@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from random import Random, SystemRandom
 from typing import Self
 
+from compactlib.arguments import require_method, require_policy, require_type
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.contract import CommitFence
@@ -17,7 +18,6 @@ from compactlib.report import VerifyReport
 from compactlib.rewrite import Executor
 from compactlib.staging.audit import audit
 from compactlib.staging.branch import Branch
-from compactlib.staging.checks import check_offers, check_type
 from compactlib.staging.commits import Commit
 from compactlib.staging.committed import Committed
 from compactlib.staging.compaction_outcome import CompactionOutcome
@@ -73,15 +73,15 @@ class Repository:
                  policy: CompactionPolicy | None = None, options: StagingOptions | None = None,
                  stores: RewriteStores | None = None, clock: Clock | None = None, rng: Random | None = None,
                  events: StagingEvents | None = None, observer: Observer | None = None) -> None:
-        check_offers("the store", store, "get", "set_if", "scan")
-        check_offers("the committed layer", committed, "apply", "ranges_of", "collect")
-        check_offers("the policy", policy, "choose", or_none=True)
-        check_offers("stores", stores, "open", or_none=True)
-        check_offers("the clock", clock, "now", "monotonic", "sleep", or_none=True)
-        check_type("options", options, StagingOptions, or_none=True)
-        check_type("rng", rng, Random, or_none=True)
-        check_type("events", events, StagingEvents, or_none=True)
-        check_type("the observer", observer, Observer, or_none=True)
+        require_method("the store", store, "get", "set_if", "scan")
+        require_method("the committed layer", committed, "apply", "ranges_of", "collect")
+        require_policy("the policy", policy, or_none=True)
+        require_method("stores", stores, "open", or_none=True)
+        require_method("the clock", clock, "now", "monotonic", "sleep", or_none=True)
+        require_type("options", options, StagingOptions, or_none=True)
+        require_type("rng", rng, Random, or_none=True)
+        require_type("events", events, StagingEvents, or_none=True)
+        require_type("the observer", observer, Observer, or_none=True)
         self._context = StagingContext.over(
             store, committed, name, options=options or StagingOptions(), clock=clock or SystemClock(),
             rng=rng or SystemRandom(), events=events or StagingEvents(), observer=observer or Observer())
@@ -110,7 +110,7 @@ class Repository:
             BudgetSpent: the budget ran out.
             Closed: it was closed.
         """
-        check_type("the budget", budget, Budget, or_none=True)
+        require_type("the budget", budget, Budget, or_none=True)
         with self._flights.reading(budget) as lent:
             return self._compactions.view(self._name_of(branch), budget=lent)
 
@@ -128,8 +128,8 @@ class Repository:
             BranchNotFound, TooManyTries, Closed: as for `view`.
         """
         self._flights.require_open()
-        check_offers("the policy", policy, "choose", or_none=True)
-        check_type("the view", view, CompactionView, or_none=True)
+        require_policy("the policy", policy, or_none=True)
+        require_type("the view", view, CompactionView, or_none=True)
         if view is None:
             view = self.view(branch="main" if branch is None else branch)
         elif branch is not None and self._name_of(branch) != view.branch:
@@ -163,7 +163,7 @@ class Repository:
             BranchNotFound: there is no such branch.
             Closed: it was closed.
         """
-        check_type("the plan", plan, CompactionPlan, or_none=True)
+        require_type("the plan", plan, CompactionPlan, or_none=True)
         if branch is None:
             branch = "main" if plan is None else plan.view.branch
         return self._compactions.compact(self._name_of(branch), plan, policy=policy, executor=executor, budget=budget,
@@ -186,7 +186,7 @@ class Repository:
         Raises:
             Closed: it was closed.
         """
-        check_type("the budget", budget, Budget, or_none=True)
+        require_type("the budget", budget, Budget, or_none=True)
         with self._flights.begin(_RECLAIM, budget) as run:
             if run is None:
                 return Skipped("a reclaim is under way in this process; wait for its end", is_busy=True)
@@ -199,7 +199,7 @@ class Repository:
             BudgetSpent: the budget ran out.
             Closed: it was closed.
         """
-        check_type("the budget", budget, Budget, or_none=True)
+        require_type("the budget", budget, Budget, or_none=True)
         with self._flights.reading(budget) as lent:
             return verify(self._context, lent)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from compactlib.arguments import require_type
 from compactlib.kv import SlowDown
 from compactlib.outcome import Done, Skipped
-from compactlib.staging.checks import check_type
 from compactlib.staging.context import StagingContext
 from compactlib.staging.diff_cache import DiffCache
 from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound
@@ -98,7 +98,7 @@ def reset_prefix(context: StagingContext, branch: str, prefix: bytes, cache: Dif
     Raises:
         BranchNotFound, TooManyTries, OutcomeUnknown: see `BranchStore.update`.
     """
-    check_type("the prefix", prefix, bytes)
+    require_type("the prefix", prefix, bytes)
     if not prefix:
         return reset(context, branch)
     prepared: dict[StagingToken, ResetStats] = {}

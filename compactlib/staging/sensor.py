@@ -15,11 +15,11 @@ from typing import Any
 
 import attrs
 
+from compactlib.arguments import require_callable, require_method, require_policy, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.report import Table
 from compactlib.runtime import tell
-from compactlib.staging.checks import check_callable, check_offers, check_type
 from compactlib.staging.events import StagingEvents
 from compactlib.staging.names import StagingToken
 from compactlib.staging.policy import AnyOf, BranchPressure, SensePolicy
@@ -93,10 +93,10 @@ class CompactionSensor:
 
     def __init__(self, policy: SensePolicy | None = None, *, clock: Clock | None = None, buffer: int = 1000,
                  max_branches: int = 10_000) -> None:
-        check_offers("the policy", policy, "choose", or_none=True)
-        check_offers("the clock", clock, "now", or_none=True)
-        check_type("buffer", buffer, int)
-        check_type("max_branches", max_branches, int)
+        require_policy("the policy", policy, or_none=True)
+        require_method("the clock", clock, "now", or_none=True)
+        require_type("buffer", buffer, int)
+        require_type("max_branches", max_branches, int)
         if not 1 <= buffer <= MAX_BUFFER or max_branches < 1:
             raise InvalidInput(f"a buffer of {buffer} triggers for {max_branches} branches; give at least 1 of each, "
                                f"and a buffer of at most {MAX_BUFFER}")
@@ -117,7 +117,7 @@ class CompactionSensor:
 
         What it raises is logged, and breaks no read and no write. Listening again does nothing.
         """
-        check_callable("the listener", listener)
+        require_callable("the listener", listener)
         with self._lock:
             if listener not in self._listeners:
                 self._listeners = (*self._listeners, listener)
@@ -129,7 +129,7 @@ class CompactionSensor:
 
     def events(self, repository: str) -> StagingEvents:
         """What the operations of a repository report to."""
-        check_type("the repository", repository, str)
+        require_type("the repository", repository, str)
         return _RepositoryEvents(self, repository)
 
     def take(self) -> CompactionTrigger | None:
@@ -146,16 +146,16 @@ class CompactionSensor:
             record: its record.
             tombstones: how many tombstones its tokens hold.
         """
-        check_type("the repository", repository, str)
-        check_type("the branch", branch, str)
-        check_type("the record", record, BranchRecord)
-        check_type("tombstones", tombstones, int)
+        require_type("the repository", repository, str)
+        require_type("the branch", branch, str)
+        require_type("the record", record, BranchRecord)
+        require_type("tombstones", tombstones, int)
         self._count(repository, branch, record, deletes=tombstones)
 
     def pressure(self, repository: str, branch: str) -> BranchPressure:
         """What is counted for a branch now."""
-        check_type("the repository", repository, str)
-        check_type("the branch", branch, str)
+        require_type("the repository", repository, str)
+        require_type("the branch", branch, str)
         with self._lock:
             counts = self._branches.get((repository, branch))
             return BranchPressure() if counts is None else attrs.evolve(counts.pressure, sealed_tokens=counts.sealed)

@@ -16,9 +16,9 @@ from typing import Final
 
 import attrs
 
+from compactlib.arguments import require_type
 from compactlib.checksum import crc32
 from compactlib.errors import InvalidInput
-from compactlib.staging.checks import check_type
 from compactlib.staging.model import Record
 
 LENGTHS_BYTES: Final = 12
@@ -51,7 +51,7 @@ class SplitRule:
 
     def __attrs_post_init__(self) -> None:
         for name in ("min_bytes", "max_bytes", "raggedness"):
-            check_type(name, getattr(self, name), int)
+            require_type(name, getattr(self, name), int)
         if not 0 <= self.min_bytes <= self.max_bytes <= UNLIMITED or self.max_bytes < 1:
             raise InvalidInput(f"min_bytes is {self.min_bytes} and max_bytes {self.max_bytes}; 0 <= min_bytes <= "
                                f"max_bytes and 1 <= max_bytes <= {UNLIMITED} must hold")

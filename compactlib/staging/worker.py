@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
+from compactlib.arguments import require_method, require_policy, require_type
 from compactlib.budget import Budget
 from compactlib.clock import Clock
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput
@@ -18,7 +19,6 @@ from compactlib.observe import Observer, telling
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.rewrite import Executor
 from compactlib.runtime import Job, Removed, ServiceFace, WorkReport, WorkService
-from compactlib.staging.checks import check_offers, check_type
 from compactlib.staging.errors import BranchNotFound
 from compactlib.staging.plan_policies import CompactionPolicy
 from compactlib.staging.repository import Repository
@@ -54,20 +54,20 @@ class CompactionWorker(ServiceFace):
                  policy: CompactionPolicy | None = None, executor: Executor | None = None,
                  reclaim_seconds: float | None = DEFAULT_RECLAIM_SECONDS, clock: Clock | None = None,
                  budget: Budget | None = None, observer: Observer | None = None) -> None:
-        check_type("the sensor", sensor, CompactionSensor)
-        check_offers("the policy", policy, "choose", or_none=True)
-        check_offers("the executor", executor, "run", or_none=True)
-        check_offers("the clock", clock, "monotonic", or_none=True)
-        check_type("the budget", budget, Budget, or_none=True)
-        check_type("the observer", observer, Observer, or_none=True)
-        check_type("repositories", repositories, Iterable)
-        check_type("reclaim_seconds", reclaim_seconds, int, float, or_none=True)
+        require_type("the sensor", sensor, CompactionSensor)
+        require_policy("the policy", policy, or_none=True)
+        require_method("the executor", executor, "run", or_none=True)
+        require_method("the clock", clock, "monotonic", or_none=True)
+        require_type("the budget", budget, Budget, or_none=True)
+        require_type("the observer", observer, Observer, or_none=True)
+        require_type("repositories", repositories, Iterable)
+        require_type("reclaim_seconds", reclaim_seconds, (int, float), or_none=True)
         if reclaim_seconds is not None and not reclaim_seconds > 0:
             raise InvalidInput(f"reclaim_seconds is {reclaim_seconds}; give more than 0, or None")
         self._sensor = sensor
         self._repositories: dict[str, Repository] = {}
         for repository in repositories:
-            check_type("each repository", repository, Repository)
+            require_type("each repository", repository, Repository)
             if self._repositories.setdefault(repository.name, repository) is not repository:
                 raise InvalidInput(f"two repositories are named {repository.name!r}; give one of each name")
         self._policy = policy

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from compactlib.arguments import require_type
 from compactlib.errors import InvalidInput
 from compactlib.kv import OutcomeUnknown, SlowDown
 from compactlib.kv.arguments import checked_bytes
 from compactlib.staging.branch_store import FoundBranch
-from compactlib.staging.checks import check_type
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import BranchNotFound, MetaRangeNotFound, RangeNotFound, TooManyKeys, TooManyTries
 from compactlib.staging.model import MAX_PART_BYTES, Record, check_key
@@ -91,7 +91,7 @@ def put_many(context: StagingContext, branch: str, items: Mapping[bytes, bytes])
         TooManyKeys: more than `MAX_BATCH_KEYS` were given.
         TooManyTries: the staging token was replaced under every try. Values may be visible.
     """
-    check_type("items", items, Mapping)
+    require_type("items", items, Mapping)
     if len(items) > MAX_BATCH_KEYS:
         raise TooManyKeys(count=len(items), limit=MAX_BATCH_KEYS)
     for key in items:

@@ -404,6 +404,25 @@ def test_threads_share_a_reader_while_the_owner_compacts(folder: Path, clock: Ma
     assert errors == []
 
 
+def test_a_file_that_the_owner_removes_while_a_reader_looks_at_it_is_no_damage(
+        folder: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    with garbage_store(folder, clock, count=10) as store:
+        expected = entries(store)
+    (folder / LOG_NAME).write_bytes(b"")
+    real = os.stat
+
+    def and_remove(path: Any, *args: Any, **options: Any) -> os.stat_result:
+        found = real(path, *args, **options)
+        if str(path).endswith(LOG_NAME):
+            os.unlink(path)
+        return found
+
+    monkeypatch.setattr(os, "stat", and_remove)
+    with reading(folder, clock) as reader:
+        assert entries(reader) == expected
+    assert not (folder / LOG_NAME).exists()
+
+
 class Writer:
     """A process that writes, compacts and erases, and what it has told so far."""
 

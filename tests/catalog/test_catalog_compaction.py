@@ -54,6 +54,7 @@ from compactlib.testing.kv_faults import (
     explore_kv_faults,
 )
 from tests.catalog.services import cut, grown, log_in, plan_to, service_in, sound
+from tests.contract.catalog import OneNode
 
 
 def with_schemas(count: int, store: KVStore | None = None, **options: Any) -> CatalogService:
@@ -348,7 +349,7 @@ def test_of_services_that_compact_by_themselves_the_losers_are_skipped() -> None
     services = [with_schemas(8, store), service_in(store, seed=2, clock=ManualClock(2000.0))]
     for service in services:
         service.poll()
-        service.connect(Everybody(service))
+        service.connect(OneNode(service))
     first, second = services
     won: list[object] = []
     outcome = first.compact(policy=Overtaken(lambda: won.append(second.compact())))
@@ -356,28 +357,6 @@ def test_of_services_that_compact_by_themselves_the_losers_are_skipped() -> None
     assert isinstance(outcome, Skipped)
     assert outcome.is_busy
     assert "somebody else has cut history to version 8" in outcome.reason
-
-
-class Everybody:
-    """A cluster of one, which needs the latest version."""
-
-    def __init__(self, service: CatalogService) -> None:
-        self.service = service
-
-    def conditions(self) -> Sequence[Any]:
-        return ()
-
-    def topology(self) -> Topology:
-        return Topology.of("A")
-
-    def reports(self) -> Sequence[NodeReport]:
-        return [report("A", self.low_watermark())]
-
-    def assignments(self) -> Assignments:
-        return Assignments()
-
-    def low_watermark(self) -> int:
-        return self.service.history.activation(self.service.history.latest)
 
 
 @attrs.frozen
@@ -397,7 +376,7 @@ class Overtaken:
 
 def test_a_pin_that_is_taken_while_it_plans_makes_it_plan_anew() -> None:
     service = with_schemas(8)
-    service.connect(Everybody(service))
+    service.connect(OneNode(service))
     pins = service.pins
     outcome = service.compact(policy=Overtaken(lambda: pins.pin("late", 3, service.history, ttl_seconds=600)))
     assert isinstance(outcome, Done)
@@ -406,7 +385,7 @@ def test_a_pin_that_is_taken_while_it_plans_makes_it_plan_anew() -> None:
 
 def test_a_source_that_fails_fails_the_compaction_and_nothing_else() -> None:
     service = with_schemas(8)
-    source = Everybody(service)
+    source = OneNode(service)
     service.connect(source)
     error = StorageError(operation="read", path="the membership", errno=5)
 
@@ -459,7 +438,7 @@ def test_whatever_the_store_does_to_any_request_the_outcome_is_true_and_the_next
     def opened(store: KVStore, seed: int) -> CatalogService:
         service = CatalogService(log_in(store, seed=seed, chunk_bytes=1024, clock=ManualClock(1.0)),
                                  HybridClock(ManualClock(1001.0)), delay_seconds=0)
-        service.connect(Everybody(service))
+        service.connect(OneNode(service))
         return service
 
     outcomes: list[Done[CutReport] | Skipped | Failed] = []

@@ -6,16 +6,16 @@ from typing import ClassVar
 
 import attrs
 
-from compactlib.arguments import refuses_misfits
+from compactlib.arguments import refuses_misfits, require_policy
 from compactlib.blobstore.policies.compact_all import CompactAll
 from compactlib.blobstore.policies.stats_based import StatsBased
-from compactlib.blobstore.policy import Choice, Policy, StoreView, check_policy_type, check_view, seconds
+from compactlib.blobstore.policy import Choice, Policy, StoreView, check_view, seconds
 
 _DAY = 86_400.0
 
 
 def _is_policy(_: object, field: attrs.Attribute[Policy], value: object) -> None:
-    check_policy_type(field.name, value)
+    require_policy(field.name, value)
 
 
 @attrs.frozen(kw_only=True)
