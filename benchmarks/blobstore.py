@@ -37,10 +37,10 @@ from compactlib.blobstore.policies import CompactAll, StatsBased
 from compactlib.blobstore.policy import SegmentView, StoreView
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.store import BlobStore
-from compactlib.budget import Budget
+from compactlib.executors import LocalExecutor
 from compactlib.files import copy_range
 from compactlib.outcome import Done
-from compactlib.rewrite import LocalExecutor
+from compactlib.runtime.budget import Budget
 
 MIB = 1 << 20
 DEAD_SHARE = 0.4

@@ -22,12 +22,12 @@ from pathlib import Path
 
 from measure import Figure, alternate, report
 
-from compactlib.budget import Budget
+from compactlib.executors import Executor, LocalExecutor, RewriteOutcome, RewriteTask
 from compactlib.indexset import IndexSet
-from compactlib.observe import Observer
 from compactlib.outcome import Done
 from compactlib.raftlog import CompactionReport, LogOptions, SegmentLimits, SegmentLog
-from compactlib.rewrite import Executor, LocalExecutor, RewriteOutcome, RewriteTask
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 
 PAYLOAD_BYTES = 1024
 SEGMENT_ENTRIES = 4096

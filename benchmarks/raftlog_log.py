@@ -22,7 +22,7 @@ from pathlib import Path
 
 from measure import Figure, alternate, report
 
-from compactlib.checksum import crc32
+from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
 from compactlib.raftlog import LogOptions, RaftLog, SegmentLimits, StoreOptions, open_log

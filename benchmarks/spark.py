@@ -25,10 +25,7 @@ from measure import Figure, alternate, report
 from raftlog_compaction import TimedExecutor, build_log, compact_copy
 from spark_rewrites import CORES, Rewrite, all_rewrites
 
-from compactlib.budget import Budget
-from compactlib.observe import Observer
-from compactlib.report import Table
-from compactlib.rewrite import (
+from compactlib.executors import (
     Attempt,
     Executor,
     LocalExecutor,
@@ -37,6 +34,9 @@ from compactlib.rewrite import (
     RewriteTask,
     RewrittenFile,
 )
+from compactlib.report import Table
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 from compactlib.spark import (
     SparkCosts,
     SparkExecutor,

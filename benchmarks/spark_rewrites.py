@@ -23,13 +23,12 @@ from raftlog_compaction import PAYLOAD_BYTES, SEGMENT_ENTRIES, build_log, compac
 from staging_merge import Bench, spread_changes
 
 from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll
-from compactlib.budget import Budget
 from compactlib.clock import SystemClock
+from compactlib.executors import Executor, LocalExecutor, ProcessExecutor
 from compactlib.kv import Put, SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.outcome import Done
-from compactlib.process_executor import ProcessExecutor
-from compactlib.rewrite import Executor, LocalExecutor
+from compactlib.runtime.budget import Budget
 from compactlib.scheduler import JobPlan, MemoryFence, RunningJob
 from compactlib.scheduler.worker_core import Start
 from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions, SparkExecutor, StagingMerge

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from measure import Figure, alternate, report
 
-from compactlib.budget import Budget
+from compactlib.executors import Executor, LocalExecutor
 from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
-from compactlib.rewrite import Executor, LocalExecutor
+from compactlib.runtime.budget import Budget
 from compactlib.spark import PlanLog, SparkExecutor, StoreJob, compact_stores, local_session, plan_stores
 
 if TYPE_CHECKING:

@@ -25,10 +25,10 @@ import attrs
 from measure import Figure, alternate, report
 
 from compactlib.clock import SystemClock
+from compactlib.executors import ProcessExecutor
 from compactlib.kv import MemoryStore, Put, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.outcome import Done
-from compactlib.process_executor import ProcessExecutor
 from compactlib.staging import AlwaysPolicy, Branch, CommittedRanges, Record, Repository
 from compactlib.staging.committed import Committed
 from compactlib.staging.names import repository_partition, token_partition

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 import attrs
 
 from compactlib.errors import BudgetSpent
-from compactlib.observe import Progress
-from compactlib.rewrite import Attempt, RewriteResult
+from compactlib.executors import Attempt, RewriteResult
+from compactlib.runtime.observe import Progress
 
 
 def done(task: str, attempt: Attempt) -> RewriteResult:

@@ -9,9 +9,9 @@ import attrs
 import pytest
 
 from compactlib.arguments import refuses_misfits, require_method, require_type
-from compactlib.budget import Budget, BudgetLimits
 from compactlib.errors import InvalidInput, NotFound
 from compactlib.indexset import IndexSet
+from compactlib.runtime.budget import Budget, BudgetLimits
 
 
 class Speaks(Protocol):

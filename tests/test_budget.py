@@ -10,9 +10,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from compactlib.budget import Budget, BudgetLimits
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, InvalidInput
+from compactlib.runtime.budget import Budget, BudgetLimits
 
 
 class HookedClock(ManualClock):

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib import checksum
-from compactlib.checksum import CRC32_IMPLEMENTATION, Crc32, crc32, installed
+from compactlib.files import checksum
+from compactlib.files.checksum import CRC32_IMPLEMENTATION, Crc32, crc32, installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +79,7 @@ def test_the_choice_falls_back_when_packages_are_missing(hidden: tuple[str, ...]
 import sys
 for name in {hidden!r}:
     sys.modules[name] = None
-from compactlib.checksum import CRC32_IMPLEMENTATION, crc32
+from compactlib.files.checksum import CRC32_IMPLEMENTATION, crc32
 print(CRC32_IMPLEMENTATION, crc32({TEXT!r}))
 """
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from compactlib.errors import Busy, Closed, InvalidInput, ReadOnly, StorageError
-from compactlib.folder_lock import FolderLock
+from compactlib.files.folder_lock import FolderLock
 from tests.readonly import read_only_copy
 
 HOLD = """
 import sys
-from compactlib.folder_lock import FolderLock
+from compactlib.files.folder_lock import FolderLock
 with FolderLock(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
@@ -24,7 +24,7 @@ with FolderLock(sys.argv[1]):
 FORK = """
 import os, sys
 from compactlib.errors import Busy, Closed
-from compactlib.folder_lock import FolderLock
+from compactlib.files.folder_lock import FolderLock
 
 lock = FolderLock(sys.argv[1])
 reading, writing = os.pipe()

@@ -14,7 +14,7 @@ import prometheus_client
 import pytest
 
 from compactlib.errors import InvalidInput, MissingDependency
-from compactlib.observe import (
+from compactlib.runtime.observe import (
     CarriedObserver,
     LoggingObserver,
     Observer,

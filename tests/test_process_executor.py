@@ -14,12 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock, SystemClock
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, TaskFailed
-from compactlib.observe import Observer, Progress, RecordingObserver
-from compactlib.process_executor import ProcessExecutor
-from compactlib.rewrite import Executor, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask, RewrittenFile
+from compactlib.executors import (
+    Executor,
+    ProcessExecutor,
+    RewriteFailure,
+    RewriteOutcome,
+    RewriteResult,
+    RewriteTask,
+    RewrittenFile,
+)
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, Progress, RecordingObserver
 from compactlib.testing.executor_conformance import (
     DieTask,
     ExecutorConformance,
@@ -144,7 +151,7 @@ def test_control_c_is_left_to_the_parent() -> None:
 def test_a_main_module_that_cannot_be_imported_is_told(tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"
     script.write_text(
-        "from compactlib.process_executor import ProcessExecutor\n"
+        "from compactlib.executors.process_executor import ProcessExecutor\n"
         "from compactlib.testing.executor_conformance import WriteTask\n"
         f"for outcome in ProcessExecutor(2).run([WriteTask('a', {str(tmp_path)!r}), WriteTask('b', 'x')]):\n"
         "    print(outcome.task, outcome.error.kind, '__main__' in str(outcome.error))\n")
@@ -156,7 +163,7 @@ def test_a_main_module_that_cannot_be_imported_is_told(tmp_path: Path) -> None:
 def test_workers_stop_when_their_parent_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(
-        "from compactlib.process_executor import ProcessExecutor\n"
+        "from compactlib.executors.process_executor import ProcessExecutor\n"
         "from tests.process_tasks import EndlessTask\n"
         "if __name__ == '__main__':\n"
         f"    list(ProcessExecutor(1).run([EndlessTask('endless', {str(tmp_path)!r})]))\n")

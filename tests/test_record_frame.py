@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from compactlib.checksum import crc32
 from compactlib.errors import CorruptData
-from compactlib.record_frame import BODY_OFFSET, Frame, framed, unframed
+from compactlib.files.checksum import crc32
+from compactlib.files.record_frame import BODY_OFFSET, Frame, framed, unframed
 
 MAGIC = b"CLTESTS\0"
 RECORD = framed(MAGIC, 3, 7, b"body")

@@ -11,11 +11,9 @@ from pathlib import Path
 import attrs
 import pytest
 
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, InvalidInput, TaskFailed
-from compactlib.observe import Observer, RecordingObserver
-from compactlib.rewrite import (
+from compactlib.executors import (
     MAX_DETAIL_CHARS,
     MAX_MESSAGE_CHARS,
     MAX_NAME_CHARS,
@@ -29,6 +27,8 @@ from compactlib.rewrite import (
     foreign_error,
     portable,
 )
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.testing.executor_conformance import (
     ExecutorConformance,
     UnpicklableLibraryError,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
-from compactlib.throttle import Throttle, TokenBucket
+from compactlib.runtime.throttle import Throttle, TokenBucket
 
 
 class DrowsyClock(ManualClock):

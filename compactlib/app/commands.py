@@ -11,7 +11,6 @@ import attrs
 from compactlib.app.executors import opened_executor
 from compactlib.app.inspection import inspect_log, limits_of
 from compactlib.app.terminal import progress_bar, show_table, waiting
-from compactlib.budget import Budget
 from compactlib.errors import CorruptData
 from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import (
@@ -32,6 +31,7 @@ from compactlib.raftlog import (
 from compactlib.raftlog.folder import Examination, examine_segments
 from compactlib.raftlog.unflushed import logs_of_store
 from compactlib.report import VerifyReport
+from compactlib.runtime.budget import Budget
 
 POLICIES: tuple[CompactionPolicy, ...] = (DropDead(), SeedPolicy(), RaPolicy(), CostPolicy())
 """The policies that a command line can name, with their default settings."""

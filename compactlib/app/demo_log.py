@@ -12,7 +12,7 @@ from compactlib.app.inspection import inspect_log
 from compactlib.app.kv_machine import KvMachine, Put, encode_command
 from compactlib.app.workload import Step
 from compactlib.clock import Clock
-from compactlib.files import Files, LocalFiles, list_folder
+from compactlib.files.disk import Files, LocalFiles, list_folder
 from compactlib.raftlog import Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
 from compactlib.raftlog.model import DEFAULT_MAX_BYTES, DEFAULT_MAX_ENTRIES
 from compactlib.raftlog.names import LOCK_NAME

@@ -7,8 +7,8 @@ from typing import Any
 
 import attrs
 
-from compactlib.files import list_folder
-from compactlib.indexset import IndexSet
+from compactlib.files.disk import list_folder
+from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog import CompactionView, LogReader, SegmentLimits, SegmentReader, SnapshotState
 from compactlib.raftlog.commit import is_committed
 from compactlib.raftlog.names import (

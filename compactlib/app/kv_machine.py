@@ -24,7 +24,7 @@ from typing import TypeAlias
 import attrs
 
 from compactlib.errors import AuditFailed, InvalidInput, NotFound
-from compactlib.indexset import IndexSet
+from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.model import Entry
 from compactlib.raftlog.snapshots import LiveTracker
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from compactlib.app.demo_log import WrittenLog
 from compactlib.app.kv_machine import KvMachine, Put, decode_command
 from compactlib.errors import CompactlibError
-from compactlib.files import list_folder
-from compactlib.indexset import IndexSet
+from compactlib.files.disk import list_folder
+from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog import Dead, Entry, LogReader
 from compactlib.raftlog.model import Answer
 from compactlib.raftlog.names import LOCK_NAME

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from compactlib.errors import MissingDependency
-from compactlib.observe import Observer, Progress, TqdmObserver
 from compactlib.report import Table
+from compactlib.runtime.observe import Observer, Progress, TqdmObserver
 
 _SHORT = {"live_entries": "live", "live_bytes": "live B", "data_bytes": "data B", "payload_bytes": "payload B",
           "file_bytes": "file B", "bytes_to_copy": "copied B", "bytes_read": "read B",

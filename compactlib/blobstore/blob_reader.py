@@ -43,11 +43,11 @@ from compactlib.blobstore.state import blob_state
 from compactlib.blobstore.statistics import _slices, log_statistics
 from compactlib.blobstore.store_reader import StoreLook, look_at_store, segment_path
 from compactlib.blobstore.verify import verify_segment
-from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Closed, CorruptData, InvalidInput, StorageError
-from compactlib.files import LocalFiles, StrPath
+from compactlib.files.disk import LocalFiles, StrPath
 from compactlib.report import Finding, Printed, VerifyReport
+from compactlib.runtime.budget import Budget
 
 _PLAIN = GetOptions()
 _LOOKS = 100

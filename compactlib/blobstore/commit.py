@@ -21,7 +21,7 @@ from compactlib.blobstore.compaction_log import Cycle, Target
 from compactlib.blobstore.names import SegmentName, place_of_index_file, segment_of_log_file
 from compactlib.blobstore.rewrite import TEMPORARY_SUFFIX
 from compactlib.errors import Conflict, CorruptData, StorageError
-from compactlib.files import Files, StrPath, list_folder
+from compactlib.files.disk import Files, StrPath, list_folder
 
 
 def private_name(target: SegmentName) -> str:

@@ -27,11 +27,11 @@ from compactlib.blobstore.plan import CompactionPlan
 from compactlib.blobstore.policy import PlanKind, Policy, StoreView
 from compactlib.blobstore.rewrite import CopyRecords
 from compactlib.blobstore.swap import CompactableStore
-from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, TaskFailed
-from compactlib.observe import Observer, Observers
+from compactlib.executors.tasks import Executor, LocalExecutor, RewriteFailure, RewriteOutcome, foreign_error
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.rewrite import Executor, LocalExecutor, RewriteFailure, RewriteOutcome, foreign_error
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, Observers
 from compactlib.runtime.ownership import Run
 
 if TYPE_CHECKING:

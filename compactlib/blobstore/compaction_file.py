@@ -18,7 +18,7 @@ import attrs
 from compactlib.blobstore.compaction_format import StoredLog, decode_log, encode_log, encode_step
 from compactlib.blobstore.compaction_log import CompactionLog, Phase
 from compactlib.errors import CorruptData, StorageError
-from compactlib.files import Files, StrPath, list_folder, write_durably
+from compactlib.files.disk import Files, StrPath, list_folder, write_durably
 
 LOG_NAME = "COMPACTION"
 """The file of the compaction in progress."""

@@ -21,8 +21,8 @@ import attrs
 
 from compactlib.blobstore.compaction_log import CompactionLog, Cycle, Move, Target
 from compactlib.blobstore.names import LogPosition, SegmentName
-from compactlib.checksum import crc32
 from compactlib.errors import CompactlibError, CorruptData, Unsupported
+from compactlib.files.checksum import crc32
 
 MAGIC = b"CLBLOBCO"
 VERSION = 2

@@ -39,10 +39,10 @@ from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.swap import CompactableStore, Snapshot
 from compactlib.blobstore.tombstones import DroppedPuts
 from compactlib.blobstore.validity import Rules, Verdict, nobody
-from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, Conflict, CorruptData, InvalidInput
-from compactlib.files import list_folder
-from compactlib.rewrite import RewriteFailure, RewriteOutcome, RewriteResult
+from compactlib.executors.tasks import RewriteFailure, RewriteOutcome, RewriteResult
+from compactlib.files.disk import list_folder
+from compactlib.runtime.budget import Budget
 
 Question: TypeAlias = Callable[[IndexEntry], bool]
 

@@ -23,8 +23,8 @@ from compactlib.blobstore.model import IndexEntry, RecordKind
 from compactlib.blobstore.names import LogPosition, SegmentName
 from compactlib.blobstore.swap import Snapshot
 from compactlib.blobstore.validity import Rules, Verdict, judge
-from compactlib.checksum import crc32
 from compactlib.errors import CorruptData
+from compactlib.files.checksum import crc32
 
 _PUT = int(RecordKind.PUT)
 

@@ -18,9 +18,9 @@ import attrs
 
 from compactlib.blobstore.names import MAX_NUMBER, SegmentName
 from compactlib.blobstore.segment import MIN_SEGMENT_BYTES, SegmentHeader
-from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, StorageError, Unsupported
-from compactlib.files import Files, StrPath, write_durably
+from compactlib.files.checksum import crc32
+from compactlib.files.disk import Files, StrPath, write_durably
 
 DESCRIPTOR_FILE = "STORE"
 MAGIC = b"CLBLOBST"

@@ -21,9 +21,9 @@ import attrs
 
 from compactlib.blobstore.names import SegmentName, place_of_index_file
 from compactlib.blobstore.records import HEADER_BYTES
-from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, StorageError, Unsupported
-from compactlib.files import Files, StrPath, list_folder, write_durably
+from compactlib.files.checksum import crc32
+from compactlib.files.disk import Files, StrPath, list_folder, write_durably
 
 STATE_NAME = "HARD_DELETE"
 MAGIC = b"CLBLOBHD"

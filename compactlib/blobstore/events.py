@@ -14,7 +14,7 @@ import attrs
 from compactlib.blobstore.compaction_log import Cycle
 from compactlib.blobstore.validity import Verdict
 from compactlib.errors import CompactlibError
-from compactlib.observe import Observer
+from compactlib.runtime.observe import Observer
 
 POSITIONS_MOVED = "blobstore_positions_moved"
 """Records have other places now: whatever was kept by place is rebuilt with `history.rebuild`, or begins anew."""

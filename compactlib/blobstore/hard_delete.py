@@ -35,9 +35,9 @@ from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.records import content_range, encode_head
 from compactlib.blobstore.segment import salt_of
 from compactlib.blobstore.swap import CompactableStore, Snapshot
-from compactlib.budget import Budget
 from compactlib.errors import AuditFailed, CompactlibError, CorruptData
 from compactlib.outcome import Done, Failed, Outcome
+from compactlib.runtime.budget import Budget
 
 MAX_BATCH_RECORDS = 64
 MAX_BATCH_BYTES = 8 << 20

@@ -16,7 +16,7 @@ from compactlib.blobstore.compaction_log import CompactionLog, Cycle, Move
 from compactlib.blobstore.errors import HistoryLost
 from compactlib.blobstore.names import LogPosition
 from compactlib.errors import CorruptData, InvalidInput
-from compactlib.files import StrPath
+from compactlib.files.disk import StrPath
 
 
 @attrs.frozen

@@ -20,9 +20,9 @@ import struct
 from compactlib.blobstore.entry_columns import EntryColumns, PackedIds, from_little_endian, little_endian
 from compactlib.blobstore.index_segment import IndexSegment
 from compactlib.blobstore.names import MAX_NUMBER, SegmentName
-from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, StorageError, Unsupported
-from compactlib.files import Files, StrPath, read_exactly, write_durably
+from compactlib.files.checksum import crc32
+from compactlib.files.disk import Files, StrPath, read_exactly, write_durably
 
 MAGIC = b"CLBLOBIX"
 VERSION = 1

@@ -11,9 +11,9 @@ from compactlib.blobstore.model import IndexEntry
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.statistics import all_lifetimes
 from compactlib.blobstore.swap import Snapshot
-from compactlib.budget import Budget
 from compactlib.errors import AuditFailed, Stale
-from compactlib.throttle import Throttle
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.throttle import Throttle
 
 
 @attrs.frozen(kw_only=True)

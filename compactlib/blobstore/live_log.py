@@ -26,10 +26,10 @@ from compactlib.blobstore.names import LogPosition, SegmentName, place_of_index_
 from compactlib.blobstore.open_segments import OpenSegments
 from compactlib.blobstore.records import HEADER_BYTES, TRAILER_BYTES, encode_head, encode_trailer
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, salt_of
-from compactlib.checksum import crc32
 from compactlib.clock import Clock
 from compactlib.errors import AuditFailed, InvalidInput, StorageError
-from compactlib.files import Files
+from compactlib.files.checksum import crc32
+from compactlib.files.disk import Files
 from compactlib.runtime import LaterObserver
 
 MAX_UNSYNCED_RECORDS = 1 << 16

@@ -25,7 +25,7 @@ from compactlib.blobstore.open_index import OpenIndex
 from compactlib.blobstore.scan import DamagedRange, Scanned, ScannedRecord, scan_records
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader
 from compactlib.errors import CorruptData, StorageError, Unsupported
-from compactlib.files import Files, StrPath
+from compactlib.files.disk import Files, StrPath
 
 
 @attrs.frozen

@@ -12,7 +12,7 @@ from compactlib.blobstore.errors import WritesStopped
 from compactlib.blobstore.names import LogPosition, SegmentName
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentHeader, create_segment
 from compactlib.errors import AuditFailed, StorageError
-from compactlib.files import Files, OutFile
+from compactlib.files.disk import Files, OutFile
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -32,10 +32,10 @@ from compactlib.blobstore.recover import CompactionRecovery, recover_compaction
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, create_segment, decode_header
 from compactlib.clock import Clock
 from compactlib.errors import CorruptData, DiskFull, InvalidInput, StorageError
-from compactlib.files import Files, list_folder, sync_names
-from compactlib.folder_lock import LOCK_NAME, FolderLock
-from compactlib.observe import Observer
+from compactlib.files.disk import Files, list_folder, sync_names
+from compactlib.files.folder_lock import LOCK_NAME, FolderLock
 from compactlib.runtime import LaterObserver
+from compactlib.runtime.observe import Observer
 
 _OWN_FILES = (DESCRIPTOR_FILE, LOG_NAME, STATE_NAME, PLAN_HISTORY_FILE)
 _NO_STRANGERS = (LOCK_NAME, DESCRIPTOR_FILE + ".tmp", "lost+found")

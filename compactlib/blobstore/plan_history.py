@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compactlib.errors import CorruptData, Unsupported
-from compactlib.files import Files, StrPath, write_durably
+from compactlib.files.disk import Files, StrPath, write_durably
 
 if TYPE_CHECKING:
     from compactlib.blobstore.policy import PlanKind

@@ -32,8 +32,8 @@ from compactlib.blobstore.model import (
     RecordKind,
 )
 from compactlib.blobstore.names import SegmentName
-from compactlib.checksum import crc32
 from compactlib.errors import InvalidInput
+from compactlib.files.checksum import crc32
 
 MAGIC = b"CLBR"
 VERSION = 1

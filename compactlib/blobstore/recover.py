@@ -34,7 +34,7 @@ from compactlib.blobstore.load_log import is_ordinary
 from compactlib.blobstore.names import SegmentName, place_of_index_file, segment_of_log_file
 from compactlib.blobstore.rewrite import TEMPORARY_SUFFIX
 from compactlib.errors import CorruptData, DiskFull
-from compactlib.files import Files, StrPath, list_folder
+from compactlib.files.disk import Files, StrPath, list_folder
 
 DAMAGED_SUFFIX = ".damaged"
 _HALF_WRITTEN = (LOG_NAME + ".tmp", STATE_NAME + ".tmp")

@@ -20,8 +20,8 @@ from compactlib.blobstore.log_state import LogSnapshot
 from compactlib.blobstore.model import IndexEntry, RecordKind, is_a
 from compactlib.blobstore.names import MAX_NUMBER
 from compactlib.blobstore.state import blob_state
-from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, InvalidInput
+from compactlib.files.checksum import crc32
 
 _TOKEN = struct.Struct("<B16sQ")
 _CRC = struct.Struct("<I")

@@ -28,11 +28,11 @@ from compactlib.blobstore.pace import Pace, PaceKeeper
 from compactlib.blobstore.page_cache import READ_AHEAD_BYTES, PageCache, forget_written
 from compactlib.blobstore.records import TRAILER_BYTES, check_head, check_whole
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader, encode_header
-from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, InvalidInput, StorageError
-from compactlib.files import Files, LocalFiles, OutFile
-from compactlib.observe import Progress
-from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
+from compactlib.executors.tasks import Attempt, RewriteResult, RewrittenFile
+from compactlib.files.checksum import crc32
+from compactlib.files.disk import Files, LocalFiles, OutFile
+from compactlib.runtime.observe import Progress
 
 TEMPORARY_SUFFIX = ".temp"
 _CRC = struct.Struct("<I")

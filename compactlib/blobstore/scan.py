@@ -14,7 +14,7 @@ import attrs
 from compactlib.blobstore.model import MAX_ID_BYTES
 from compactlib.blobstore.records import HEADER_BYTES, MAGIC, TRAILER_BYTES, RecordHeader, decode_head
 from compactlib.blobstore.segment import SegmentFile
-from compactlib.checksum import crc32
+from compactlib.files.checksum import crc32
 
 _CHUNK_BYTES = 1 << 20
 _HEAD_BYTES = HEADER_BYTES + MAX_ID_BYTES

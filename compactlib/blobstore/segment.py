@@ -16,9 +16,9 @@ import struct
 import attrs
 
 from compactlib.blobstore.names import MAX_NUMBER, SegmentName
-from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, InvalidInput, StorageError, Unsupported
-from compactlib.files import Files, OutFile, StrPath, read_exactly
+from compactlib.files.checksum import crc32
+from compactlib.files.disk import Files, OutFile, StrPath, read_exactly
 
 MAGIC = b"CLBLOBSG"
 VERSION = 1

@@ -20,9 +20,9 @@ from compactlib.blobstore.policy import Dying, PlanKind, SegmentView, StoreView
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.statistics import LogStatistics, log_statistics
 from compactlib.blobstore.swap import CompactableStore, Snapshot
-from compactlib.budget import Budget
 from compactlib.errors import CorruptData
-from compactlib.throttle import Throttle
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.throttle import Throttle
 
 _WEEK_SECONDS = 7 * 86_400.0
 _LOOK_AGAIN_SECONDS = 0.1

@@ -26,9 +26,9 @@ from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.policy import ValidRecords
 from compactlib.blobstore.swap import Snapshot
 from compactlib.blobstore.validity import nobody
-from compactlib.budget import Budget
 from compactlib.report import Table
-from compactlib.throttle import Throttle
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.throttle import Throttle
 
 SLICE_ENTRIES = 50_000
 """About how many entries are merged at once."""

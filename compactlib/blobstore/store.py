@@ -47,12 +47,12 @@ from compactlib.blobstore.store_compactions import require_forecast
 from compactlib.blobstore.store_log import StoreLog
 from compactlib.blobstore.stream import read_stream
 from compactlib.blobstore.verify import verify
-from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, Closed, CompactlibError, CorruptData, InvalidInput, StorageError
-from compactlib.observe import Observer
+from compactlib.executors.tasks import Executor
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.report import VerifyReport
-from compactlib.rewrite import Executor
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 
 if TYPE_CHECKING:
     from compactlib.contract import CommitFence

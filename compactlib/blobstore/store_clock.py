@@ -15,8 +15,8 @@ from statistics import median_high
 
 from compactlib.blobstore.log_state import LogState
 from compactlib.clock import Clock
-from compactlib.observe import Observer
 from compactlib.runtime import SteadyClock
+from compactlib.runtime.observe import Observer
 from compactlib.runtime.steady_clock import DEFAULT_CONFIRM_SECONDS
 
 NEWEST_RECORDS = 9

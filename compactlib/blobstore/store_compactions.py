@@ -33,9 +33,9 @@ from compactlib.blobstore.policy import Policy, StoreView
 from compactlib.blobstore.recover import leftovers
 from compactlib.blobstore.sense import Sensor
 from compactlib.blobstore.validity import nobody
-from compactlib.budget import Budget
 from compactlib.errors import AuditFailed, CompactlibError, InvalidInput, StorageError
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.runtime.budget import Budget
 from compactlib.runtime.ownership import Ownership, Run
 
 if TYPE_CHECKING:

@@ -29,9 +29,9 @@ from compactlib.blobstore.store_clock import StoreClock, last_known_time
 from compactlib.blobstore.store_compactions import StoreCompactions, require_forecast
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Closed, InvalidInput
-from compactlib.files import Files, LocalFiles, StrPath
-from compactlib.observe import Observer
+from compactlib.files.disk import Files, LocalFiles, StrPath
 from compactlib.runtime import telling
+from compactlib.runtime.observe import Observer
 
 
 def _new_incarnation() -> bytes:

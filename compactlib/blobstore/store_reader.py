@@ -44,7 +44,7 @@ from compactlib.blobstore.statistics import _slices
 from compactlib.blobstore.swap import Snapshot
 from compactlib.blobstore.validity import Rules, Verdict, judge
 from compactlib.errors import Busy, CorruptData, NotFound, StorageError
-from compactlib.files import LocalFiles, StrPath, list_folder
+from compactlib.files.disk import LocalFiles, StrPath, list_folder
 
 _LOOKS = 100
 _PUT = int(RecordKind.PUT)

@@ -25,8 +25,8 @@ from compactlib.blobstore.model import IndexEntry
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.segment import SegmentHeader
 from compactlib.clock import Clock
-from compactlib.files import Files
-from compactlib.observe import Observer
+from compactlib.files.disk import Files
+from compactlib.runtime.observe import Observer
 
 if TYPE_CHECKING:
     from compactlib.blobstore.store_compactions import StoreCompactions

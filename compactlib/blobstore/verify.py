@@ -22,10 +22,10 @@ from compactlib.blobstore.scan import DamagedRange, ScannedRecord, scan_records
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile
 from compactlib.blobstore.swap import CompactableStore, Snapshot
 from compactlib.blobstore.validity import Rules, Verdict, judge, nobody
-from compactlib.budget import Budget
 from compactlib.errors import Busy, CompactlibError, CorruptData
-from compactlib.files import list_folder, read_exactly
+from compactlib.files.disk import list_folder, read_exactly
 from compactlib.report import Finding, VerifyReport
+from compactlib.runtime.budget import Budget
 
 _TRAILER_BYTES = 4
 _MAX_TRIES = 20

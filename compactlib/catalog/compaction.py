@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compactlib.budget import Budget, spent_at_once
 from compactlib.catalog import keys
 from compactlib.catalog.errors import CatalogMoved
 from compactlib.catalog.history import HistoryView
@@ -25,9 +24,10 @@ from compactlib.catalog.update_log import UpdateLog
 from compactlib.catalog.view import CatalogView
 from compactlib.errors import BudgetSpent, Closed, CompactlibError, InvalidInput
 from compactlib.kv import Condition, OutcomeUnknown
-from compactlib.observe import Observer, Observers, Progress
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import Ownership, Run
+from compactlib.runtime.budget import Budget, spent_at_once
+from compactlib.runtime.observe import Observer, Observers, Progress
 
 if TYPE_CHECKING:
     from compactlib.catalog.source import ClusterSource

@@ -11,9 +11,9 @@ from compactlib.catalog.service import CatalogService
 from compactlib.catalog.timestamp import milliseconds
 from compactlib.clock import Clock
 from compactlib.errors import Closed, InvalidInput
-from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import ServiceFace, WorkService
+from compactlib.runtime.observe import Observer
 from compactlib.runtime.work_service import Job
 
 _LONGEST_DELAY_SECONDS = 10.0

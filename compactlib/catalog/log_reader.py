@@ -19,7 +19,7 @@ from compactlib.catalog.records import (
     unseal,
     unseal_fields,
 )
-from compactlib.checksum import crc32
+from compactlib.files.checksum import crc32
 from compactlib.kv import KeyNotFound, KVStore, Predicate
 
 _FEW = 4

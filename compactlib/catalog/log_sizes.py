@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import attrs
 
-from compactlib.budget import Budget
 from compactlib.catalog import keys
 from compactlib.catalog.log_reader import LogReader
+from compactlib.runtime.budget import Budget
 
 
 @attrs.frozen

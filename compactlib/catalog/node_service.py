@@ -54,9 +54,9 @@ from compactlib.catalog.round_report import RoundReport, Trigger
 from compactlib.catalog.transport import Transport
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, Closed, CompactlibError
-from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime import AsyncServiceFace, AsyncWork, KeptTask
+from compactlib.runtime.observe import Observer
 
 
 class CompactionService(AsyncServiceFace):

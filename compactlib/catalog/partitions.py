@@ -18,9 +18,9 @@ from typing import Any, final
 
 from attrs.exceptions import FrozenInstanceError
 
-from compactlib._varints import decode_varints, encode_varints
 from compactlib.arguments import refuses_misfits
 from compactlib.errors import CorruptData, InvalidInput
+from compactlib.files.varints import decode_varints, encode_varints
 
 MAX_PARTITIONS = 65_000
 """Partitions that a zone may have."""

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 
 import attrs
 
-from compactlib.budget import Budget
 from compactlib.catalog import keys
 from compactlib.catalog.errors import RecordMissing
 from compactlib.catalog.log_reader import LogReader
 from compactlib.catalog.records import RecordType, fields_of, unseal
 from compactlib.catalog.update_log import MAX_ATTEMPTS, UpdateLog
 from compactlib.kv import Delete
+from compactlib.runtime.budget import Budget
 
 _RECLAIM_BATCH = 500
 

@@ -17,7 +17,7 @@ from compactlib.catalog.catalog import EMPTY, Catalog, Change, DropObject, PutOb
 from compactlib.catalog.descriptors import Column, Descriptor, Index, Schema, Table, Zone
 from compactlib.catalog.errors import ObjectNotFound, RecordDamaged, RecordTooNew
 from compactlib.catalog.timestamp import Timestamp
-from compactlib.checksum import crc32
+from compactlib.files.checksum import crc32
 
 MAGIC = b"CLCT"
 FORMAT_VERSION = 1

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import attrs
 
 from compactlib.arguments import require_method, require_policy, require_type
-from compactlib.budget import Budget
 from compactlib.catalog.arguments import whole
 from compactlib.catalog.catalog import Catalog
 from compactlib.catalog.commands import Command, PlannedUpdate, plan_update
@@ -42,15 +41,16 @@ from compactlib.catalog.verify import verify_log
 from compactlib.catalog.view import CatalogView
 from compactlib.errors import Busy, InvalidInput
 from compactlib.kv import Condition
-from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.report import Printed, VerifyReport
 from compactlib.runtime import tell, telling
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 
 if TYPE_CHECKING:
     from compactlib.catalog.source import ClusterSource
     from compactlib.contract import CommitFence
-    from compactlib.rewrite import Executor
+    from compactlib.executors.tasks import Executor
 
 ValueT = TypeVar("ValueT")
 

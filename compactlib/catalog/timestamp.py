@@ -21,8 +21,8 @@ from compactlib.arguments import refuses_misfits
 from compactlib.catalog.errors import ClockSkewExceeded
 from compactlib.clock import Clock
 from compactlib.errors import InvalidInput
-from compactlib.observe import Observer
 from compactlib.runtime import SteadyClock
+from compactlib.runtime.observe import Observer
 
 Timestamp: TypeAlias = int
 """A hybrid timestamp: `physical_ms << 16 | logical`, 1 .. 2**63 - 1."""

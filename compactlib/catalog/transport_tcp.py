@@ -26,8 +26,8 @@ from compactlib.catalog.messages import Hello, Message, checked_name
 from compactlib.catalog.model import NodeId
 from compactlib.catalog.transport import Receive
 from compactlib.errors import Closed, CompactlibError, InvalidInput, StorageError, Unsupported
-from compactlib.observe import Observer
 from compactlib.runtime import AsyncWork, KeptTask, telling
+from compactlib.runtime.observe import Observer
 
 Address: TypeAlias = tuple[str, int]
 """A host and a port; port 0 lets the system choose when listening."""

@@ -39,10 +39,10 @@ from compactlib.catalog.records import (
     unseal,
     unseal_fields,
 )
-from compactlib.checksum import crc32
 from compactlib.clock import Clock, SystemClock
 from compactlib.contract import CommitFence
 from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.files.checksum import crc32
 from compactlib.kv import EXISTS, Condition, Delete, KVStore, OutcomeUnknown, Predicate, PredicateFailed, Put
 from compactlib.runtime import look_until_seen
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compactlib.budget import Budget
 from compactlib.catalog import keys
 from compactlib.catalog.catalog import EMPTY, Catalog
 from compactlib.catalog.errors import RecordDamaged, RecordMissing, RecordTooNew
@@ -16,6 +15,7 @@ from compactlib.catalog.records import RecordType, Update, unseal
 from compactlib.catalog.recover import applied
 from compactlib.errors import Busy, CompactlibError
 from compactlib.report import Finding, VerifyReport
+from compactlib.runtime.budget import Budget
 
 _MAX_LOOKS = 10
 _DAMAGE = (RecordDamaged, RecordMissing, RecordTooNew)

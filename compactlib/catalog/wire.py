@@ -38,8 +38,8 @@ from compactlib.catalog.messages import (
 )
 from compactlib.catalog.model import Culprit, Factor, Floor, NodeId, NodeReport, Unavailable
 from compactlib.catalog.partitions import HostedPartitions
-from compactlib.checksum import crc32
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput
+from compactlib.files.checksum import crc32
 
 VERSION = 1
 """The format version that this release writes, and the highest that it reads."""

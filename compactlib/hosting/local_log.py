@@ -21,7 +21,7 @@ import attrs
 
 from compactlib.arguments import refuses_misfits, require_method, require_type
 from compactlib.errors import AuditFailed, Busy, Closed, CorruptData, InvalidInput, Unsupported
-from compactlib.files import StrPath
+from compactlib.files.disk import StrPath
 from compactlib.hosting.command_log import StateMachine
 from compactlib.hosting.errors import LogBroken, NotStarted, OutOfStep
 from compactlib.kv.errors import OutcomeUnknown

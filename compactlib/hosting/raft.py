@@ -22,11 +22,11 @@ import attrs
 from compactlib.arguments import refuses_misfits, require_method, require_type
 from compactlib.clock import Clock
 from compactlib.errors import AuditFailed, Busy, Closed, CompactlibError, InvalidInput, MissingDependency
-from compactlib.files import Files, LocalFiles, StrPath, sync_names
+from compactlib.executors.tasks import new_attempt_id
+from compactlib.files.disk import Files, LocalFiles, StrPath, sync_names
 from compactlib.hosting.command_log import StateMachine
 from compactlib.hosting.errors import LogBroken, NoAnswer, NotLeader, NotStarted
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.rewrite import new_attempt_id
 from compactlib.runtime import SteadyClock
 from compactlib.scheduler import Command
 

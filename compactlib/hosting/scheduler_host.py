@@ -22,9 +22,9 @@ from compactlib.hosting.command_log import CommandLog
 from compactlib.hosting.errors import PollAgain
 from compactlib.hosting.snapshots import SnapshotStore
 from compactlib.kv import KVStore, OutcomeUnknown
-from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import telling
+from compactlib.runtime.observe import Observer
 from compactlib.scheduler import (
     AddBlocks,
     AlreadyApplied,

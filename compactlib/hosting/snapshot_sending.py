@@ -19,7 +19,7 @@ from compactlib.errors import (
     NotFound,
 )
 from compactlib.hosting.snapshot_lines import Address, read_message, require_address
-from compactlib.indexset import IndexSet
+from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.model import Entry
 from compactlib.raftlog.protocols import PinnedEntries, ReplicatedLog
 from compactlib.raftlog.replication.effects import (

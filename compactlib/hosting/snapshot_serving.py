@@ -12,7 +12,6 @@ from compactlib.arguments import require_method, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Closed, CompactlibError, CorruptData, StorageError, TaskFailed, Unsupported
 from compactlib.hosting.snapshot_lines import Address, read_message, require_address
-from compactlib.observe import Observer
 from compactlib.outcome import Skipped
 from compactlib.raftlog.protocols import ReplicatedLog, SnapshotMeta
 from compactlib.raftlog.replication.effects import (
@@ -40,6 +39,7 @@ from compactlib.raftlog.replication.receiver import SnapshotReceiver
 from compactlib.raftlog.replication.wire import encode
 from compactlib.raftlog.snapshots import IncomingState, SnapshotFolder, SnapshotManifest, StateReader
 from compactlib.runtime import AsyncServiceFace, AsyncWork
+from compactlib.runtime.observe import Observer
 
 SERVER_FAILED = "snapshot_server_failed"
 """Something was raised that nobody expected, by one of the host's callables, say: `what`, `error`, `message`."""

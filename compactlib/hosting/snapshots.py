@@ -20,9 +20,9 @@ from collections.abc import Iterator
 import attrs
 
 from compactlib.arguments import refuses_misfits, require_type
-from compactlib.checksum import crc32
 from compactlib.clock import Clock
 from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, Unsupported
+from compactlib.files.checksum import crc32
 from compactlib.kv import Condition, Delete, KeyNotFound, KVStore, OutcomeUnknown, Predicate, PredicateFailed
 from compactlib.runtime import look_until_seen
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from compactlib.checksum import crc32
+from compactlib.files.checksum import crc32
 from compactlib.kv.arguments import Transaction
 from compactlib.kv.store import EXISTS, Entry, Predicate, Versioned
 

@@ -1,7 +1,7 @@
 """`MeteredStore`: a key-value store that tells an observer of its requests.
 
 >>> from compactlib.kv import MemoryStore
->>> from compactlib.observe import RecordingObserver
+>>> from compactlib.runtime.observe import RecordingObserver
 >>> seen = RecordingObserver()
 >>> store = MeteredStore(MemoryStore(), seen, name="accounts")
 >>> store.set(b"p", b"k", b"1234")
@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Self
 
-from compactlib._meter import Meter
 from compactlib.clock import Clock, SystemClock
 from compactlib.kv.store import Condition, Delete, Entries, Entry, KVLimits, KVStore, Predicate, Put, Versioned
-from compactlib.observe import Observer
+from compactlib.runtime.meter import Meter
+from compactlib.runtime.observe import Observer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -17,7 +17,7 @@ import attrs
 from compactlib.arguments import refuses_misfits
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, InvalidInput, StorageError, Unsupported
-from compactlib.files import Files, LocalFiles, StrPath, sync_names
+from compactlib.files.disk import Files, LocalFiles, StrPath, sync_names
 from compactlib.kv.arguments import Transaction, checked_cell, checked_page_size, checked_seconds
 from compactlib.kv.connections import Connections
 from compactlib.kv.errors import DamagedStore, KeyNotFound, NotAStore, OutcomeUnknown, PredicateFailed

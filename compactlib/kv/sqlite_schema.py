@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlite3
 import struct
 
-from compactlib.checksum import crc32
 from compactlib.errors import Unsupported
+from compactlib.files.checksum import crc32
 from compactlib.kv.errors import DamagedStore, NotAStore
 
 APPLICATION_ID = 0x434C4B56

@@ -17,8 +17,8 @@ from compactlib.lab.measures import Measures
 from compactlib.lab.operations import DELETE, FOREVER, PUT, Operations
 from compactlib.lab.reports import ReplayReport
 from compactlib.lab.workloads import Workload
-from compactlib.observe import Observer, Progress
 from compactlib.report import PolicyRecord
+from compactlib.runtime.observe import Observer, Progress
 
 if TYPE_CHECKING:
     from compactlib.lab.blob_settings import BlobSettings

@@ -14,7 +14,7 @@ from compactlib.errors import InvalidInput
 from compactlib.lab.blob_replay import replay_blobs
 from compactlib.lab.reports import ReplayReport
 from compactlib.lab.workloads import Workload
-from compactlib.observe import Observer
+from compactlib.runtime.observe import Observer
 
 MAX_SEGMENTS = 1 << 24
 

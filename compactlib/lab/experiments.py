@@ -14,14 +14,8 @@ from typing import Any
 
 import attrs
 
-from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, InvalidInput
-from compactlib.files import LocalFiles, write_durably
-from compactlib.lab.reports import Report
-from compactlib.lab.setup import PolicyT, Setup, WorkloadT
-from compactlib.observe import Observer, Progress
-from compactlib.report import Printed, Setting
-from compactlib.rewrite import (
+from compactlib.executors.tasks import (
     Attempt,
     Executor,
     LocalExecutor,
@@ -29,6 +23,12 @@ from compactlib.rewrite import (
     RewriteResult,
     RewrittenFile,
 )
+from compactlib.files.checksum import crc32
+from compactlib.files.disk import LocalFiles, write_durably
+from compactlib.lab.reports import Report
+from compactlib.lab.setup import PolicyT, Setup, WorkloadT
+from compactlib.report import Printed, Setting
+from compactlib.runtime.observe import Observer, Progress
 
 MAX_EXPERIMENTS = 10_000
 """The most experiments of one comparison."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from compactlib.errors import InvalidInput, MissingDependency
-from compactlib.files import Files, LocalFiles, write_durably
+from compactlib.files.disk import Files, LocalFiles, write_durably
 from compactlib.lab.experiments import Comparison
 from compactlib.lab.reports import Report
 

@@ -18,7 +18,6 @@ from compactlib.lab.measures import Measures
 from compactlib.lab.operations import DELETE, READ, Operations
 from compactlib.lab.reports import ReplayReport
 from compactlib.lab.workloads import Workload
-from compactlib.observe import Observer, Progress
 from compactlib.raftlog.cadence import MajorCadence
 from compactlib.raftlog.model import INDEX_RECORD_BYTES, SegmentLimits, SegmentRef, SegmentStats, segment_bytes
 from compactlib.raftlog.plan import CompactionPlan, PlannedGroup, plan_for
@@ -27,6 +26,7 @@ from compactlib.raftlog.policy import CompactionPolicy
 from compactlib.raftlog.trigger import Trigger
 from compactlib.raftlog.view import CompactionView
 from compactlib.report import PolicyRecord
+from compactlib.runtime.observe import Observer, Progress
 
 _NO_KEY = -1
 

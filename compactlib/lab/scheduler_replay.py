@@ -16,8 +16,8 @@ import attrs
 from compactlib.errors import InvalidInput
 from compactlib.lab.scheduler_report import SchedulerMeasures, SchedulerReport
 from compactlib.lab.scheduler_world import SchedulerWorld, WorldNumbers
-from compactlib.observe import Observer, Progress
 from compactlib.report import PolicyRecord
+from compactlib.runtime.observe import Observer, Progress
 from compactlib.scheduler.assignment import AssignmentPolicy
 from compactlib.scheduler.by_priority import ByPriority
 from compactlib.scheduler.config import SchedulerConfig

@@ -14,7 +14,7 @@ from compactlib.lab.operations import DELETE, PUT
 from compactlib.lab.sensor_branch import SensorBranch
 from compactlib.lab.sensor_report import SensorMeasures, SensorReport
 from compactlib.lab.workloads import Workload
-from compactlib.observe import Observer, Progress
+from compactlib.runtime.observe import Observer, Progress
 from compactlib.staging.policy import SensePolicy
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol, TypeVar
 
 from compactlib.lab.reports import Report
-from compactlib.observe import Observer
+from compactlib.runtime.observe import Observer
 
 PolicyT_contra = TypeVar("PolicyT_contra", contravariant=True)
 WorkloadT_contra = TypeVar("WorkloadT_contra", contravariant=True)

@@ -26,7 +26,7 @@ from typing import IO, Any, ClassVar
 import attrs
 
 from compactlib.errors import CorruptData, InvalidInput
-from compactlib.files import StrPath
+from compactlib.files.disk import StrPath
 from compactlib.lab.operations import (
     DELETE,
     FOREVER,

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from compactlib.errors import Closed, InvalidInput, ReadOnly, StorageError
-from compactlib.files import Files, LocalFiles, StrPath, read_exactly, sync_names
+from compactlib.files.disk import Files, LocalFiles, StrPath, read_exactly, sync_names
 from compactlib.objects.audit import audit_listing
 from compactlib.objects.digest import size_and_digest
 from compactlib.objects.errors import BadKey, ForeignFile, ObjectExists, ObjectNotFound

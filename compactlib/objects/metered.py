@@ -1,7 +1,7 @@
 """`MeteredObjects`: an object store that tells an observer of its requests.
 
 >>> from compactlib.objects import MemoryObjects
->>> from compactlib.observe import RecordingObserver
+>>> from compactlib.runtime.observe import RecordingObserver
 >>> seen = RecordingObserver()
 >>> with MeteredObjects(MemoryObjects(), seen, name="ranges") as store:
 ...     ref = store.create("a", b"1234")
@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from compactlib._meter import Meter
 from compactlib.clock import Clock, SystemClock
 from compactlib.objects.store import ObjectInfo, ObjectRef, ObjectStore
-from compactlib.observe import Observer
+from compactlib.runtime.meter import Meter
+from compactlib.runtime.observe import Observer
 
 
 class MeteredObjects:

@@ -8,8 +8,8 @@ from typing import Any
 
 from compactlib.arguments import require_method
 from compactlib.errors import InvalidInput
-from compactlib.files import StrPath
-from compactlib.indexset import IndexSet
+from compactlib.files.disk import StrPath
+from compactlib.indexset.index_set import IndexSet
 
 
 def whole(name: str, value: Any) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from compactlib.errors import InvalidInput
-from compactlib.indexset import IndexSet
+from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.model import SegmentStats
 from compactlib.report import Printed
 

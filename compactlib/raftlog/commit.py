@@ -27,7 +27,8 @@ import stat
 from collections.abc import Iterable, Sequence
 
 from compactlib.errors import Busy, CorruptData, DiskFull, StorageError
-from compactlib.files import Files, StrPath, list_folder, replace_with_link, replace_with_symlink
+from compactlib.executors.tasks import RewrittenFile
+from compactlib.files.disk import Files, StrPath, list_folder, replace_with_link, replace_with_symlink
 from compactlib.raftlog.known import KnownSegment, know_segment
 from compactlib.raftlog.names import (
     LINK_SUFFIX,
@@ -38,7 +39,6 @@ from compactlib.raftlog.names import (
     segment_number,
 )
 from compactlib.raftlog.segment import SegmentReader
-from compactlib.rewrite import RewrittenFile
 
 
 def commit_group(files: Files, folder: StrPath, members: Sequence[int], rewritten: RewrittenFile) -> KnownSegment:

@@ -14,12 +14,11 @@ from typing import Literal
 
 import attrs
 
-from compactlib.budget import spent_at_once
 from compactlib.clock import Clock
 from compactlib.contract import CommitFence
 from compactlib.errors import CompactlibError, InvalidInput, StorageError
-from compactlib.files import Files, list_folder
-from compactlib.observe import Observer, Progress
+from compactlib.executors.tasks import Executor, RewriteFailure, RewriteResult, foreign_error
+from compactlib.files.disk import Files, list_folder
 from compactlib.raftlog.commit import finish_group, is_committed, place_leader
 from compactlib.raftlog.feasible import set_aside, without_blocked, without_drops
 from compactlib.raftlog.known import KnownSegment, file_bytes, know_segment
@@ -32,8 +31,9 @@ from compactlib.raftlog.result import CompactionReport, GroupOutcome, GroupStats
 from compactlib.raftlog.rewrite import CompactSegments, SegmentSource
 from compactlib.raftlog.segment_set import SegmentSet, open_segment
 from compactlib.raftlog.snapshot_state import SnapshotState
-from compactlib.rewrite import Executor, RewriteFailure, RewriteResult, foreign_error
 from compactlib.runtime import Run, tell
+from compactlib.runtime.budget import spent_at_once
+from compactlib.runtime.observe import Observer, Progress
 
 _END = object()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from compactlib.indexset import IndexSet
+from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.log_state import LogState
 from compactlib.raftlog.memtable import Slab, Table, visible_slabs
 from compactlib.report import Table as ReportTable

@@ -8,9 +8,8 @@ from collections import deque
 
 import attrs
 
-from compactlib.budget import Budget
 from compactlib.errors import CorruptData, NotALog, NotFound, StorageError, Unsupported
-from compactlib.files import Files, StrPath, list_folder
+from compactlib.files.disk import Files, StrPath, list_folder
 from compactlib.raftlog.holes import is_hole
 from compactlib.raftlog.known import KnownSegment, know_segment
 from compactlib.raftlog.names import (
@@ -27,6 +26,7 @@ from compactlib.raftlog.segment import SegmentReader
 from compactlib.raftlog.segment_set import list_segments, open_segment
 from compactlib.raftlog.snapshot_state import read_snapshot_state
 from compactlib.report import Finding, VerifyReport
+from compactlib.runtime.budget import Budget
 
 _MAX_LOOKS = 100
 _OF_THE_SYSTEM = frozenset({LOCK_NAME, "lost+found"})

@@ -14,10 +14,9 @@ from typing import Any
 
 import attrs
 
-from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, NotFound, StorageError, Unsupported
-from compactlib.files import Files, read_exactly
-from compactlib.indexset import merge_positions
+from compactlib.files.disk import Files, read_exactly
+from compactlib.indexset.index_set import merge_positions
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.model import MAX_INDEX, SegmentRef
 from compactlib.raftlog.names import segment_name
@@ -26,6 +25,7 @@ from compactlib.raftlog.segment_index import SegmentIndex, picked
 from compactlib.raftlog.segment_set import SegmentSet
 from compactlib.raftlog.snapshot_state import SnapshotState
 from compactlib.report import Printed
+from compactlib.runtime.budget import Budget
 
 BLOCK_BYTES = 4096
 """What file systems give back at once; a range that holds no whole block is not worth a hole."""

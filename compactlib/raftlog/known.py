@@ -6,7 +6,7 @@ import os
 
 import attrs
 
-from compactlib.files import StrPath
+from compactlib.files.disk import StrPath
 from compactlib.raftlog.model import SegmentRef
 from compactlib.raftlog.names import segment_name
 from compactlib.raftlog.segment import SegmentReader

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from compactlib.errors import LiveIndexMissing
-from compactlib.indexset import IndexSet
+from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.model import SegmentRef
 from compactlib.raftlog.snapshot_state import SnapshotState
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compactlib.errors import LiveIndexMissing
-from compactlib.indexset import IndexSet, merge_positions
+from compactlib.indexset.index_set import IndexSet, merge_positions
 from compactlib.raftlog.model import SegmentRef, SegmentStats
 from compactlib.raftlog.segment_index import SegmentIndex, is_dense, is_uniform, picked
 from compactlib.raftlog.snapshot_state import SnapshotState

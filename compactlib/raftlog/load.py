@@ -9,9 +9,9 @@ from typing import Literal
 
 import attrs
 
-from compactlib.checksum import crc32
 from compactlib.errors import CorruptData
-from compactlib.files import read_exactly
+from compactlib.files.checksum import crc32
+from compactlib.files.disk import read_exactly
 from compactlib.raftlog import native, ra_format
 from compactlib.raftlog.segment_index import SegmentIndex
 

@@ -10,12 +10,11 @@ from typing import ClassVar, TypeVar
 import attrs
 
 from compactlib.arguments import require_method, require_policy
-from compactlib.budget import Budget
 from compactlib.contract import CommitFence
 from compactlib.errors import Closed, CompactlibError, InvalidInput, Stale, StorageError, Unsupported
-from compactlib.files import StrPath, list_folder
-from compactlib.indexset import IndexSet
-from compactlib.observe import Observer, Observers
+from compactlib.executors.tasks import Executor, LocalExecutor
+from compactlib.files.disk import StrPath, list_folder
+from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.arguments import folder_path, index_set, require_budget, whole
 from compactlib.raftlog.cadence import MajorCadence
@@ -35,8 +34,9 @@ from compactlib.raftlog.result import CompactionReport, ReclaimReport, outcome_o
 from compactlib.raftlog.snapshot_state import SnapshotState, write_snapshot_state
 from compactlib.raftlog.status import LogStatus
 from compactlib.raftlog.view import CompactionView
-from compactlib.rewrite import Executor, LocalExecutor
 from compactlib.runtime import Ownership, Run
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, Observers
 
 _ReportT = TypeVar("_ReportT")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import attrs
 
 from compactlib.errors import NotALog
-from compactlib.files import StrPath, list_folder
+from compactlib.files.disk import StrPath, list_folder
 from compactlib.raftlog.folder import require_log
 from compactlib.raftlog.names import LOCK_NAME
 from compactlib.raftlog.removal import is_removed

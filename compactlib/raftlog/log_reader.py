@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from compactlib.arguments import require_policy
-from compactlib.budget import Budget
 from compactlib.clock import SystemClock
 from compactlib.errors import (
     Busy,
@@ -21,8 +20,8 @@ from compactlib.errors import (
     NotFound,
     Unsupported,
 )
-from compactlib.files import LocalFiles, StrPath
-from compactlib.indexset import IndexSet
+from compactlib.files.disk import LocalFiles, StrPath
+from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.arguments import folder_path, require_budget, whole
 from compactlib.raftlog.folder import Examination, examine_segments, read_folder, require_log, room_in, wal_of
 from compactlib.raftlog.known import KnownSegment
@@ -56,6 +55,7 @@ from compactlib.raftlog.snapshot_state import (
 )
 from compactlib.raftlog.view import CompactionView, DamagedSegment
 from compactlib.report import Finding, VerifyReport
+from compactlib.runtime.budget import Budget
 
 if TYPE_CHECKING:
     from compactlib.raftlog.unflushed import Unflushed

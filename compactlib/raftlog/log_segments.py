@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, TypeVar
 
 from compactlib.errors import Busy, CompactlibError, CorruptData, NotFound, Stale, StorageError
-from compactlib.files import StrPath
-from compactlib.indexset import IndexSet
+from compactlib.files.disk import StrPath
+from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.flush import FlushPlan, NewestStats
 from compactlib.raftlog.known import KnownSegment
 from compactlib.raftlog.live_check import require_live

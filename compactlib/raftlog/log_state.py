@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import attrs
 
 from compactlib.errors import AuditFailed
-from compactlib.indexset import IndexSet
+from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.snapshot_state import SnapshotState
 
 

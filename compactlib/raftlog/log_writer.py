@@ -17,8 +17,8 @@ from compactlib.errors import (
     InvalidInput,
     StorageError,
 )
-from compactlib.files import StrPath, sync_names
-from compactlib.folder_lock import FolderLock
+from compactlib.files.disk import StrPath, sync_names
+from compactlib.files.folder_lock import FolderLock
 from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.compaction import Compactor
 from compactlib.raftlog.folder import discard_headless_newest, read_folder, require_log

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import attrs
 
 from compactlib.errors import AuditFailed
-from compactlib.indexset import IndexSet
+from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.errors import GapDetected, MemtableFull, Overwriting
 from compactlib.raftlog.model import Entry, entry_of
 

@@ -25,8 +25,8 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, Unsupported
+from compactlib.files.checksum import crc32
 from compactlib.raftlog.model import HEAD_BYTES, INDEX_RECORD_BYTES, SegmentLimits
 
 MAGIC = b"CLRAFSEG"

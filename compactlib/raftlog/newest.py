@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from compactlib.files import Files
+from compactlib.files.disk import Files
 from compactlib.raftlog.known import KnownSegment
 from compactlib.raftlog.model import Entry, SegmentLimits, SegmentRef
 from compactlib.raftlog.names import segment_name

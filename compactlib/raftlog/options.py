@@ -9,15 +9,15 @@ import attrs
 from compactlib.arguments import require_method, require_policy, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import InvalidInput
-from compactlib.files import Files, LocalFiles
-from compactlib.observe import Observer
+from compactlib.executors.tasks import new_attempt_id
+from compactlib.files.disk import Files, LocalFiles
 from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.model import SegmentLimits
 from compactlib.raftlog.policies import SeedPolicy
 from compactlib.raftlog.policy import CompactionPolicy
 from compactlib.raftlog.segment_set import DEFAULT_MAX_OPEN
 from compactlib.raftlog.trigger import EveryNMinors, Trigger
-from compactlib.rewrite import new_attempt_id
+from compactlib.runtime.observe import Observer
 
 
 @attrs.frozen(kw_only=True)

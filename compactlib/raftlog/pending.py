@@ -6,7 +6,7 @@ from collections import deque
 
 import attrs
 
-from compactlib.indexset import IndexSet
+from compactlib.indexset.index_set import IndexSet
 
 
 @attrs.frozen(slots=True)

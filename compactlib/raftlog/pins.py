@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from compactlib.errors import CorruptData, NotFound
-from compactlib.indexset import IndexSet
+from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.model import Damaged, Entry
 from compactlib.raftlog.segment import SegmentReader
 

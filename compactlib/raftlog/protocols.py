@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
-from compactlib.indexset import IndexSet
+from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.log_state import LogState
 from compactlib.raftlog.model import Answer, Dead, Entry, Missing

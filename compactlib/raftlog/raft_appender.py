@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.indexset import IndexSet
+from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.arguments import listed, whole
 from compactlib.raftlog.entry_runs import runs_of
 from compactlib.raftlog.errors import LogStopped, Overwriting

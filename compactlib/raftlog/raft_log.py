@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from compactlib.arguments import require_method, require_type
-from compactlib.budget import Budget
 from compactlib.contract import CommitFence
 from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, LiveIndexMissing, Stale
-from compactlib.indexset import IndexSet
-from compactlib.observe import Observer
+from compactlib.executors.tasks import Executor
+from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.arguments import index_set, require_budget
 from compactlib.raftlog.flush import FlushPlan, plan_flush
@@ -34,8 +33,9 @@ from compactlib.raftlog.view import CompactionView
 from compactlib.raftlog.wal.batch import Confirmed
 from compactlib.raftlog.wal.wal import Wal
 from compactlib.report import VerifyReport
-from compactlib.rewrite import Executor
 from compactlib.runtime import LaterCalls, Ownership, tell
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 from compactlib.errors import Closed, CorruptData, Unsorted
-from compactlib.indexset import IndexSet
+from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.arguments import listed, whole
 from compactlib.raftlog.log_segments import LogSegments
 from compactlib.raftlog.log_state import LogState, LogStates

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 
-from compactlib.files import Files, StrPath, list_folder
+from compactlib.files.disk import Files, StrPath, list_folder
 from compactlib.raftlog.names import segment_name, segment_number
 
 

@@ -17,7 +17,7 @@ import os
 import attrs
 
 from compactlib.errors import StorageError
-from compactlib.files import Files, StrPath, list_folder
+from compactlib.files.disk import Files, StrPath, list_folder
 from compactlib.raftlog.commit import finish_group, is_committed
 from compactlib.raftlog.names import (
     compacting_members,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from compactlib.files import Files, StrPath, list_folder
+from compactlib.files.disk import Files, StrPath, list_folder
 
 # No log id begins with a dot.
 _REMOVED_PREFIX = ".removed-"

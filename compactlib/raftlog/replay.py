@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from compactlib.indexset import IndexSet
+from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.log_state import LogState
 from compactlib.raftlog.memtable import Memtable
 from compactlib.raftlog.wal.frames import Frame, FrameKind

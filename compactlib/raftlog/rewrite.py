@@ -14,18 +14,18 @@ from itertools import accumulate, chain
 
 import attrs
 
-from compactlib.checksum import crc32
 from compactlib.errors import InvalidInput, StorageError
-from compactlib.files import Files, LocalFiles, OutFile
-from compactlib.indexset import IndexSet
-from compactlib.observe import Progress
+from compactlib.executors.tasks import Attempt, RewriteResult, RewrittenFile
+from compactlib.files.checksum import crc32
+from compactlib.files.disk import Files, LocalFiles, OutFile
+from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog import native
 from compactlib.raftlog.liveness import live_positions
 from compactlib.raftlog.model import SegmentLimits, SegmentRef
 from compactlib.raftlog.segment import PickedPayloads, SegmentReader, Span, read_payloads
 from compactlib.raftlog.segment_index import picked
 from compactlib.raftlog.spans import MAX_SPAN_BYTES
-from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
+from compactlib.runtime.observe import Progress
 
 
 @attrs.frozen

@@ -9,9 +9,9 @@ from operator import add, ne, sub
 
 import attrs
 
-from compactlib.checksum import crc32
 from compactlib.errors import Closed, CorruptData, InvalidInput, StorageError
-from compactlib.files import StrPath, read_exactly
+from compactlib.files.checksum import crc32
+from compactlib.files.disk import StrPath, read_exactly
 from compactlib.raftlog import native
 from compactlib.raftlog.load import LoadedSegment, SegmentFormat, TailRule, load_segment
 from compactlib.raftlog.model import Answer, Damaged, Entry, Missing, entry_of

@@ -10,7 +10,7 @@ from operator import itemgetter, lt
 
 import attrs
 
-from compactlib.indexset import IndexSet
+from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.native import Columns
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import attrs
 
 from compactlib.errors import AuditFailed, CorruptData, NotFound, StorageError
-from compactlib.files import StrPath, list_folder
+from compactlib.files.disk import StrPath, list_folder
 from compactlib.raftlog.commit import superseded
 from compactlib.raftlog.known import KnownSegment
 from compactlib.raftlog.model import Entry, SegmentRef

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import attrs
 
-from compactlib.budget import Budget
 from compactlib.errors import CompactlibError
-from compactlib.indexset import IndexSet
+from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.known import KnownSegment, file_bytes
 from compactlib.raftlog.liveness import segment_stats
 from compactlib.raftlog.model import SegmentRef, SegmentStats
 from compactlib.raftlog.segment_set import SegmentSet
 from compactlib.raftlog.snapshot_state import SnapshotState
+from compactlib.runtime.budget import Budget
 
 
 @attrs.frozen

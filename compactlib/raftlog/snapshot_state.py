@@ -22,10 +22,10 @@ from typing import TypeAlias
 
 import attrs
 
-from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, InvalidInput, LiveAboveSnapshot, StorageError, Unsupported
-from compactlib.files import Files, StrPath, read_exactly, write_durably
-from compactlib.indexset import IndexSet
+from compactlib.files.checksum import crc32
+from compactlib.files.disk import Files, StrPath, read_exactly, write_durably
+from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.model import MAX_INDEX
 from compactlib.raftlog.names import SNAPSHOT_NAME, TEMPORARY_SUFFIX, kind_of
 

@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from compactlib.arguments import require_type
-from compactlib.budget import Budget
 from compactlib.errors import (
     AuditFailed,
     Busy,
@@ -34,9 +33,8 @@ from compactlib.errors import (
     StorageError,
     Unsupported,
 )
-from compactlib.files import Files, StrPath, sync_names
-from compactlib.folder_lock import FolderLock
-from compactlib.observe import Observer
+from compactlib.files.disk import Files, StrPath, sync_names
+from compactlib.files.folder_lock import FolderLock
 from compactlib.raftlog.arguments import folder_path, require_budget
 from compactlib.raftlog.folder import Examination
 from compactlib.raftlog.log_folders import FoundFolders, find_folders, what_is_there
@@ -54,6 +52,8 @@ from compactlib.raftlog.wal.recovery import RecoveredWal, recover_wal
 from compactlib.raftlog.wal.wal import ClosedFile, Wal, WalOptions
 from compactlib.report import Finding, VerifyReport
 from compactlib.runtime import LaterCalls, Turns, telling
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 
 WAL_FOLDER = "wal"
 LOGS_FOLDER = "logs"

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import attrs
 
 from compactlib.errors import CorruptData, NotALog, StorageError, Unsupported
-from compactlib.files import StrPath, list_folder
-from compactlib.indexset import IndexSet
+from compactlib.files.disk import StrPath, list_folder
+from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.folder import Examination, require_log
 from compactlib.raftlog.log_state import LogState
 from compactlib.raftlog.memtable import Memtable, Slab, visible_slabs

@@ -15,9 +15,8 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from compactlib.arguments import require_method, require_policy
-from compactlib.budget import Budget
 from compactlib.errors import Closed, CompactlibError, InvalidInput, StorageError, TaskFailed
-from compactlib.observe import Observer
+from compactlib.executors.tasks import Executor, foreign_error
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.raftlog.arguments import require_budget
 from compactlib.raftlog.log import SegmentLog
@@ -26,8 +25,9 @@ from compactlib.raftlog.policies.drop import DropDead
 from compactlib.raftlog.policy import CompactionPolicy
 from compactlib.raftlog.result import CompactionReport, report_of
 from compactlib.raftlog.segment_changes import SegmentChanges
-from compactlib.rewrite import Executor, foreign_error
 from compactlib.runtime import Job, ServiceFace, WorkService
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 
 WORKER_FAILED = "raftlog_worker_failed"
 """Something was raised that nobody expects: `error`, `message`, `failures` in a row, `retry_in_seconds`."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compactlib.checksum import crc32
 from compactlib.errors import Busy, Closed, InvalidInput
-from compactlib.files import Files, OutFile, StrPath, write_durably
+from compactlib.files.checksum import crc32
+from compactlib.files.disk import Files, OutFile, StrPath, write_durably
 from compactlib.raftlog import native
 from compactlib.raftlog.arguments import payload_bytes, whole
 from compactlib.raftlog.load import TornTail, load_segment

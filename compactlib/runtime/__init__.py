@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import load_lazily
 
 if TYPE_CHECKING:
-    from compactlib.budget import Budget, BudgetLimits
     from compactlib.runtime.agenda import Accepted, Agenda, Refused, Removed, Turn
     from compactlib.runtime.async_service import AsyncServiceFace, AsyncWork, KeptTask
+    from compactlib.runtime.budget import Budget, BudgetLimits
     from compactlib.runtime.daemon_threads import DaemonThreads
     from compactlib.runtime.later import LaterCalls, LaterObserver
     from compactlib.runtime.look import look_until_seen
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from compactlib.runtime.service_face import ServiceFace
     from compactlib.runtime.steady_clock import SteadyClock
     from compactlib.runtime.tell import TellingObserver, tell, telling
+    from compactlib.runtime.throttle import Throttle
     from compactlib.runtime.turns import Turns
     from compactlib.runtime.work_report import WorkReport, WorkRow
     from compactlib.runtime.work_service import Job, Stopped, Work, WorkService
-    from compactlib.throttle import Throttle
 
 __all__ = [
     "Accepted",
@@ -65,8 +65,8 @@ __all__ = [
 ]
 
 load_lazily(__name__, {
-    "compactlib.budget": ("Budget", "BudgetLimits"),
-    "compactlib.throttle": ("Throttle",),
+    ".budget": ("Budget", "BudgetLimits"),
+    ".throttle": ("Throttle",),
     ".agenda": ("Accepted", "Agenda", "Refused", "Removed", "Turn"),
     ".async_service": ("AsyncServiceFace", "AsyncWork", "KeptTask"),
     ".daemon_threads": ("DaemonThreads",),

@@ -31,11 +31,11 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
-from compactlib.budget import Budget
 from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput
-from compactlib.observe import Observer, telling
 from compactlib.outcome import Done, Failed, Outcome
+from compactlib.runtime.budget import Budget
 from compactlib.runtime.daemon_threads import DaemonThreads
+from compactlib.runtime.observe import Observer, telling
 from compactlib.runtime.ownership import Run
 from compactlib.runtime.work_service import Stopped, ended_in, waiting_time
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from compactlib.observe import Observer, Progress
+from compactlib.runtime.observe import Observer, Progress
 from compactlib.runtime.tell import tell, telling
 
 

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 
 from compactlib.arguments import require_method, require_type
-from compactlib.budget import Budget
 from compactlib.clock import Clock
 from compactlib.errors import BudgetSpent, Closed, CompactlibError, InvalidInput, StorageError
-from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime.agenda import Accepted, Refused, Removed
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 from compactlib.runtime.service_face import ServiceFace
 from compactlib.runtime.work_report import WorkReport
 from compactlib.runtime.work_service import Job, WorkService
 
 if TYPE_CHECKING:
     from compactlib.contract import CommitFence, Compaction, Policy
-    from compactlib.rewrite import Executor
+    from compactlib.executors.tasks import Executor
 
 COMPACTION_FAILING = "compaction_failing"
 """A compaction has failed: `work`, `lane`, `error`, `message`, `failures` in a row, `retry_in_seconds`."""

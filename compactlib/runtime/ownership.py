@@ -13,9 +13,9 @@ import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
 
-from compactlib.budget import Budget
 from compactlib.errors import Busy
-from compactlib.observe import Observer, TellingObserver, telling
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, TellingObserver, telling
 
 
 class Run:

@@ -17,7 +17,7 @@ import threading
 from compactlib.arguments import refuses_misfits
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import ClockJumped, InvalidInput
-from compactlib.observe import Observer
+from compactlib.runtime.observe import Observer
 from compactlib.runtime.tell import telling
 
 CLOCK_JUMPED = "clock_jumped"

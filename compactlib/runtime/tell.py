@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from compactlib.observe import TellingObserver, telling
+from compactlib.runtime.observe import TellingObserver, telling
 
 __all__ = ["TellingObserver", "tell", "telling"]
 

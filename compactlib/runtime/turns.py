@@ -14,7 +14,7 @@ from typing import Self
 
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, Busy, Closed
-from compactlib.observe import Observer
+from compactlib.runtime.observe import Observer
 from compactlib.runtime.tell import telling
 
 _LOGGER = logging.getLogger("compactlib.turns")

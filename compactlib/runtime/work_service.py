@@ -29,12 +29,12 @@ from typing import Any, Self, TypeAlias
 import attrs
 
 from compactlib.arguments import require_method, require_type
-from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, BudgetSpent, Busy, Closed, CompactlibError, InvalidInput, TaskFailed
-from compactlib.observe import Observer, telling
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime.agenda import Accepted, Agenda, Ending, Refused, Removed, Turn
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, telling
 from compactlib.runtime.ownership import Run
 from compactlib.runtime.turns import Turns
 from compactlib.runtime.work_report import WorkReport

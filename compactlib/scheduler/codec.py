@@ -8,7 +8,7 @@ from typing import Any
 
 from compactlib.arguments import refuses_misfits
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
-from compactlib.record_frame import BODY_OFFSET, framed, unframed
+from compactlib.files.record_frame import BODY_OFFSET, framed, unframed
 from compactlib.scheduler.model import Command
 from compactlib.scheduler.plain import Plain, from_plain, to_plain
 from compactlib.scheduler.poll import PollRequest, PollResponse

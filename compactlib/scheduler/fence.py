@@ -31,8 +31,8 @@ from typing import Protocol
 
 import attrs
 
-from compactlib.checksum import crc32
 from compactlib.errors import AuditFailed, Busy, CorruptData, InvalidInput, Unsupported
+from compactlib.files.checksum import crc32
 from compactlib.scheduler.errors import CommittedOtherwise, FencedOff
 
 MAX_TOKEN = (1 << 64) - 1

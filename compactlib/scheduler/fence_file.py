@@ -21,8 +21,8 @@ from contextlib import contextmanager
 from compactlib.arguments import refuses_misfits
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, Busy, CorruptData, InvalidInput, ReadOnly, StorageError, Unsupported
-from compactlib.files import Files, LocalFiles, StrPath, list_folder, sync_names, write_durably
-from compactlib.folder_lock import FolderLock
+from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, sync_names, write_durably
+from compactlib.files.folder_lock import FolderLock
 from compactlib.scheduler.fence import (
     Admission,
     Commitment,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from compactlib.budget import Budget
 from compactlib.clock import Clock
+from compactlib.runtime.budget import Budget
 from compactlib.scheduler.errors import JobLost
 from compactlib.scheduler.model import CompactedBlocks, JobPlan, Tombstone
 from compactlib.scheduler.output_id import output_block_id

@@ -16,9 +16,9 @@ from typing import Literal
 import attrs
 
 from compactlib.arguments import refuses_misfits, require_policy, require_type
-from compactlib.observe import Observer
 from compactlib.report import Table
 from compactlib.runtime import telling
+from compactlib.runtime.observe import Observer
 from compactlib.scheduler.apply import carry_out, check_operation
 from compactlib.scheduler.assignment import AssignmentPolicy
 from compactlib.scheduler.by_priority import ByPriority

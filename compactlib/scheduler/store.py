@@ -30,8 +30,8 @@ from compactlib.clock import Clock
 from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, Stale
 from compactlib.kv.errors import KeyNotFound, OutcomeUnknown, PredicateFailed
 from compactlib.kv.store import Condition, Delete, KVStore, Predicate
-from compactlib.observe import Observer
 from compactlib.runtime import LaterObserver, SteadyClock, look_until_seen
+from compactlib.runtime.observe import Observer
 from compactlib.scheduler.assignment import AssignmentPolicy
 from compactlib.scheduler.codec import RecordKind, decode_command, decode_record, encode_command, encode_record
 from compactlib.scheduler.config import SchedulerConfig

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from compactlib.errors import CorruptData, InvalidInput
-from compactlib.record_frame import BODY_OFFSET
+from compactlib.files.record_frame import BODY_OFFSET
 from compactlib.scheduler.codec import RecordKind, decode_record, encode_record, kind_of
 from compactlib.scheduler.config import LevelConfig, SchedulerConfig
 from compactlib.scheduler.plain import Plain

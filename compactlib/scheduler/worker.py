@@ -17,12 +17,12 @@ from typing import Any
 import attrs
 
 from compactlib.arguments import require_method, require_type
-from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, TaskFailed
-from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime import DaemonThreads, Run, ServiceFace, WorkService
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 from compactlib.runtime.work_service import Job, ended_in, waiting_time
 from compactlib.scheduler.errors import FencedOff, JobLost, ReleaseJob
 from compactlib.scheduler.model import CompactedBlocks, Tombstone

@@ -1,6 +1,6 @@
 """compactlib on Spark: the heavy step as a DataFrame job, and logs as tables.
 
-    from compactlib.rewrite import LocalExecutor
+    from compactlib.executors.tasks import LocalExecutor
     from compactlib.spark import SparkExecutor, local_session, ship_library
 
     spark = local_session(cores=2)           # or your own session, classic or Spark Connect

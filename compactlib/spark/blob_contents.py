@@ -20,8 +20,8 @@ from compactlib.blobstore.entry_columns import EntryColumns
 from compactlib.blobstore.model import RecordKind
 from compactlib.blobstore.records import HEADER_BYTES, TRAILER_BYTES, check_head, head_crcs
 from compactlib.blobstore.segment import SegmentFile
-from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, StorageError, Unsupported
+from compactlib.files.checksum import crc32
 
 _PUT: Final = int(RecordKind.PUT)
 _LARGEST_BINARY: Final = (1 << 31) - 1

@@ -6,7 +6,7 @@ import os
 from urllib.parse import quote
 
 from compactlib.errors import StorageError
-from compactlib.files import Files, LocalFiles, StrPath, list_folder
+from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder
 
 PRIVATE = "merging"
 _SUFFIX = ".parquet"

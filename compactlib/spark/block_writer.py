@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compactlib.errors import StorageError
-from compactlib.files import Files, OutFile
-from compactlib.rewrite import new_attempt_id
+from compactlib.executors.tasks import new_attempt_id
+from compactlib.files.disk import Files, OutFile
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compactlib.errors import Busy, CorruptData, InvalidInput, StorageError
-from compactlib.files import Files
+from compactlib.files.disk import Files
 from compactlib.scheduler import (
     BlockMeta,
     CommittedOtherwise,

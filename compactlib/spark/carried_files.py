@@ -14,7 +14,7 @@ from typing import Self
 import attrs
 
 from compactlib.errors import InvalidInput, StorageError
-from compactlib.files import Files
+from compactlib.files.disk import Files
 from compactlib.objects import Digest, ObjectExists, ObjectRef, ObjectStore, read_checked
 
 _SCHEME = "object://"

@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compactlib.budget import Budget, BudgetLimits
 from compactlib.errors import BudgetSpent, InvalidInput
-from compactlib.observe import Observer, Progress, telling
-from compactlib.rewrite import (
+from compactlib.executors.tasks import (
     RewriteFailure,
     RewriteOutcome,
     RewriteResult,
@@ -28,6 +26,8 @@ from compactlib.rewrite import (
     checked_names,
     foreign_error,
 )
+from compactlib.runtime.budget import Budget, BudgetLimits
+from compactlib.runtime.observe import Observer, Progress, telling
 from compactlib.spark.dependencies import require_spark
 from compactlib.spark.failure import condensed, job_failure
 from compactlib.spark.job_threads import JobThreads
@@ -56,7 +56,7 @@ _PROBE_ROWS = 4096
 
 
 class SparkExecutor:
-    """A `compactlib.rewrite.Executor` whose tasks run on Spark's workers.
+    """A `compactlib.executors.Executor` whose tasks run on Spark's workers.
 
     Tasks and their results are pickled by value where they come from a notebook, by reference where they come from a
     module; such modules (compactlib among them) must be importable on the workers: see `ship_library`. Folders named

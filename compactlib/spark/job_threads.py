@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from compactlib.rewrite import new_attempt_id
+from compactlib.executors.tasks import new_attempt_id
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -17,7 +17,7 @@ from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING
 
 from compactlib.errors import InvalidInput, StorageError
-from compactlib.files import StrPath
+from compactlib.files.disk import StrPath
 from compactlib.spark.dependencies import require_spark
 
 if TYPE_CHECKING:

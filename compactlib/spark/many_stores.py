@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import attrs
 
-from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.observe import Observer, Progress, telling
+from compactlib.executors.tasks import Executor, foreign_error
 from compactlib.outcome import Failed
 from compactlib.report import Table
-from compactlib.rewrite import Executor, foreign_error
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, Progress, telling
 from compactlib.spark.dependencies import require_spark
 from compactlib.spark.packing import packed
 from compactlib.spark.shared_executor import SharedExecutor, Weigh

@@ -16,13 +16,8 @@ from typing import Any, TypeAlias
 import attrs
 
 from compactlib.blobstore.rewrite import CopyRecords
-from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.files import Files, LocalFiles
-from compactlib.objects import ObjectStore
-from compactlib.observe import Observer, telling
-from compactlib.raftlog.rewrite import CompactSegments
-from compactlib.rewrite import (
+from compactlib.executors.tasks import (
     Attempt,
     Executor,
     RewriteFailure,
@@ -33,6 +28,11 @@ from compactlib.rewrite import (
     checked_names,
     new_attempt_id,
 )
+from compactlib.files.disk import Files, LocalFiles
+from compactlib.objects import ObjectStore
+from compactlib.raftlog.rewrite import CompactSegments
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, telling
 from compactlib.spark.carried_files import CarriedFile, put_file, take_file
 
 OpenStore: TypeAlias = Callable[[], ObjectStore]

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 
 from compactlib.errors import CompactlibError, CorruptData, NotFound, TaskFailed
-from compactlib.observe import RecordingObserver
-from compactlib.rewrite import RewriteFailure, RewriteOutcome, RewriteResult
+from compactlib.executors.tasks import RewriteFailure, RewriteOutcome, RewriteResult
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.spark.rows import ResultRow
 from compactlib.spark.worker import Report, read_report
 

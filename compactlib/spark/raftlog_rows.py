@@ -15,7 +15,7 @@ import attrs
 import pyarrow as pa
 
 from compactlib.errors import InvalidInput, LiveIndexMissing, NotFound, Stale, Unsupported
-from compactlib.indexset import IndexSet
+from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.holes import is_hole
 from compactlib.raftlog.liveness import live_positions
 from compactlib.raftlog.log_reader import LogReader

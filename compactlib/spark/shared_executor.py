@@ -16,10 +16,8 @@ from typing import TypeAlias
 
 import attrs
 
-from compactlib.budget import Budget
 from compactlib.errors import AuditFailed, BudgetSpent, Closed, CompactlibError, InvalidInput
-from compactlib.observe import Observer, Progress, telling
-from compactlib.rewrite import (
+from compactlib.executors.tasks import (
     Attempt,
     Executor,
     RewriteFailure,
@@ -29,6 +27,8 @@ from compactlib.rewrite import (
     checked_names,
     foreign_error,
 )
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, Progress, telling
 
 Weigh: TypeAlias = Callable[[RewriteTask], float]
 """How heavy a task is, in any unit; heavier ones begin earlier."""

@@ -19,12 +19,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.objects import ObjectRef, ObjectStore
-from compactlib.observe import Observer, telling
-from compactlib.rewrite import (
+from compactlib.executors.tasks import (
     Attempt,
     RewriteFailure,
     RewriteOutcome,
@@ -33,6 +30,9 @@ from compactlib.rewrite import (
     foreign_error,
     new_attempt_id,
 )
+from compactlib.objects import ObjectRef, ObjectStore
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, telling
 from compactlib.spark.dependencies import require_spark
 from compactlib.staging.change_reader import ChangeReader
 from compactlib.staging.committed_ranges import CommittedRanges

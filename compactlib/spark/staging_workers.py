@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from compactlib.budget import Budget
 from compactlib.errors import CompactlibError
 from compactlib.objects import Digest, ObjectRef, ObjectStore, read_checked
+from compactlib.runtime.budget import Budget
 from compactlib.staging.model import RangeEntry, RangeId
 from compactlib.staging.parquet import ArrowRows, ParquetFormat
 from compactlib.staging.range_files import RangeFiles

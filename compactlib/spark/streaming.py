@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
-from compactlib.budget import Budget
+from compactlib.executors.tasks import Executor
 from compactlib.outcome import Failed
-from compactlib.rewrite import Executor
+from compactlib.runtime.budget import Budget
 from compactlib.spark.covered_rows import DEFAULT_MIN_SEGMENTS, StreamOptions
 from compactlib.spark.dependencies import require_spark
 from compactlib.spark.many_stores import StoreJob, StoreOutcome, compact_stores

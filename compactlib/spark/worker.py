@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compactlib.budget import Budget, BudgetLimits
 from compactlib.errors import CompactlibError, TaskFailed
-from compactlib.observe import CarriedObserver, RecordingObserver
-from compactlib.rewrite import (
+from compactlib.executors.tasks import (
     Attempt,
     RewriteFailure,
     RewriteOutcome,
@@ -25,6 +23,8 @@ from compactlib.rewrite import (
     foreign_error,
     new_attempt_id,
 )
+from compactlib.runtime.budget import Budget, BudgetLimits
+from compactlib.runtime.observe import CarriedObserver, RecordingObserver
 from compactlib.spark.rows import PlanRow, ResultRow, plan_rows, result_batch
 from compactlib.spark.settled import settled
 
@@ -129,7 +129,7 @@ def _run_packed(data: bytes, attempt: Attempt) -> tuple[str, RewriteOutcome]:
 
 
 def _portable(outcome: RewriteOutcome) -> RewriteOutcome:
-    """As `compactlib.rewrite.portable`, but an error's class may also come from a notebook."""
+    """As `compactlib.executors.portable`, but an error's class may also come from a notebook."""
     try:
         pickle.loads(pickled(outcome))
     except Exception as error:  # pickling runs foreign code, which may raise anything

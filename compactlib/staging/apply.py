@@ -13,8 +13,8 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from concurrent.futures import Executor, Future
 
-from compactlib.budget import Budget
-from compactlib.observe import Observer, Progress
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, Progress
 from compactlib.staging.change_reader import ChangeReader
 from compactlib.staging.metarange import MetaRange
 from compactlib.staging.model import Applied, Changes, MetaRangeId, RangeEntry

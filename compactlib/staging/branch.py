@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from compactlib.arguments import require_type
-from compactlib.budget import Budget
 from compactlib.kv import Exists
+from compactlib.runtime.budget import Budget
 from compactlib.staging import commit as commit_module
 from compactlib.staging import conditional, head, read, reset, write
 from compactlib.staging.commit import CommitOutcome, CommitRequest

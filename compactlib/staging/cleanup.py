@@ -27,10 +27,10 @@ from typing import Any
 
 import attrs
 
-from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.report import Table
+from compactlib.runtime.budget import Budget
 from compactlib.staging.context import StagingContext
 from compactlib.staging.names import StagingToken
 from compactlib.staging.tokens import TokenMark

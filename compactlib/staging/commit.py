@@ -18,8 +18,8 @@ from typing import TypeAlias
 
 import attrs
 
-from compactlib.budget import Budget
 from compactlib.outcome import Done
+from compactlib.runtime.budget import Budget
 from compactlib.staging.branch_store import BranchUpdate
 from compactlib.staging.context import StagingContext
 from compactlib.staging.metrics import report_commit

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, Protocol, Self, TypeAlias
 
-from compactlib.budget import Budget
-from compactlib.observe import Observer
 from compactlib.report import VerifyReport
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 from compactlib.staging.model import (
     Applied,
     Changes,

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 
 from compactlib.arguments import require_method, require_type
-from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.objects import ObjectStore
-from compactlib.observe import Observer
 from compactlib.report import VerifyReport
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 from compactlib.staging.apply import Apply
 from compactlib.staging.committed import MergeStrategy
 from compactlib.staging.metarange import MetaRange

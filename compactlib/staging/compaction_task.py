@@ -10,7 +10,7 @@ from typing import Protocol
 
 import attrs
 
-from compactlib.rewrite import Attempt, RewriteResult
+from compactlib.executors.tasks import Attempt, RewriteResult
 from compactlib.staging.committed import Committed
 from compactlib.staging.layers import MergedTokens
 from compactlib.staging.model import Applied, MetaRangeId

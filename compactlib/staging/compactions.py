@@ -7,14 +7,14 @@ from collections import Counter
 import attrs
 
 from compactlib.arguments import require_method, require_policy, require_type
-from compactlib.budget import Budget, spent_at_once
 from compactlib.contract import CommitFence
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.observe import Observer, Observers, TellingObserver
+from compactlib.executors.tasks import Executor
 from compactlib.outcome import Failed, Skipped
 from compactlib.report import PolicyRecord
-from compactlib.rewrite import Executor
 from compactlib.runtime import Run
+from compactlib.runtime.budget import Budget, spent_at_once
+from compactlib.runtime.observe import Observer, Observers, TellingObserver
 from compactlib.staging.branch_store import FoundBranch
 from compactlib.staging.compaction_outcome import CompactionOutcome, outcome_name
 from compactlib.staging.compaction_task import RewriteStores

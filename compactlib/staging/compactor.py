@@ -22,13 +22,13 @@ import contextlib
 
 import attrs
 
-from compactlib.budget import Budget
 from compactlib.contract import CommitFence
 from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.executors.tasks import Executor, LocalExecutor, RewriteResult, foreign_error
 from compactlib.kv import OutcomeUnknown, PredicateFailed
-from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed
-from compactlib.rewrite import Executor, LocalExecutor, RewriteResult, foreign_error
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 from compactlib.staging.branch_store import BranchUpdate, FoundBranch
 from compactlib.staging.compaction_outcome import CompactionOutcome, CompactionStats, LostRace
 from compactlib.staging.compaction_task import CompactedTokens, CompactTokens, OpenStores, RewriteStores

@@ -10,7 +10,7 @@ import attrs
 from compactlib.clock import Clock
 from compactlib.errors import Busy, StorageError
 from compactlib.kv import KVStore
-from compactlib.observe import Observer, telling
+from compactlib.runtime.observe import Observer, telling
 from compactlib.staging.branch_store import BranchStore
 from compactlib.staging.commits import CommitStore
 from compactlib.staging.committed import Committed

@@ -9,9 +9,9 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, Busy, Closed
 from compactlib.runtime import Run
+from compactlib.runtime.budget import Budget
 
 
 class Flights:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 
-from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.runtime.budget import Budget
 from compactlib.staging.context import StagingContext
 from compactlib.staging.model import Collected, LiveMetaRanges, MetaRangeId
 from compactlib.staging.names import CommitId

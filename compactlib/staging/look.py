@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from itertools import islice
 
-from compactlib.budget import Budget
+from compactlib.runtime.budget import Budget
 from compactlib.staging.branch_store import FoundBranch
 from compactlib.staging.committed import RecordScan
 from compactlib.staging.context import StagingContext

@@ -22,8 +22,8 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
-from compactlib.observe import Observer, telling
 from compactlib.outcome import Done, Failed
+from compactlib.runtime.observe import Observer, telling
 from compactlib.staging.compaction_outcome import CompactionOutcome, outcome_name
 from compactlib.staging.events import StagingEvents, telling_events
 from compactlib.staging.record import BranchRecord

@@ -12,8 +12,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, Self, TypeAlias
 
-from compactlib.checksum import crc32
 from compactlib.errors import InvalidInput, MissingDependency
+from compactlib.files.checksum import crc32
 from compactlib.staging.errors import DamagedRange, NewerFormat
 from compactlib.staging.model import RangeId, Record
 from compactlib.staging.rows import DIGEST_BYTES, ChangeBatch, Merged, Rows, check_id, content_hash

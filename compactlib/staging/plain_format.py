@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Final, Self
 
-from compactlib.checksum import crc32
+from compactlib.files.checksum import crc32
 from compactlib.staging.errors import DamagedRange, NewerFormat
 from compactlib.staging.model import RangeId, Record
 from compactlib.staging.rows import ChangeBatch, Merged, Rows, content_hash

@@ -35,10 +35,10 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from compactlib.budget import Budget
 from compactlib.clock import Clock
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.objects import ObjectNotFound
+from compactlib.runtime.budget import Budget
 from compactlib.staging.errors import MetaRangeNotFound
 from compactlib.staging.model import Collected, LiveMetaRanges, MetaRangeId, StoredFile
 from compactlib.staging.range_files import COLLECTION, DOOMED, INCOMING, METARANGES, RANGES, REUSED, RangeFiles

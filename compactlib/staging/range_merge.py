@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from typing import Final, get_args
 
-from compactlib.budget import Budget
 from compactlib.errors import InvalidInput
+from compactlib.runtime.budget import Budget
 from compactlib.staging.apply import Apply
 from compactlib.staging.committed import MergeStrategy
 from compactlib.staging.errors import MergeConflict

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from compactlib.budget import Budget
+from compactlib.runtime.budget import Budget
 from compactlib.staging.metarange import MetaRange
 from compactlib.staging.model import Applied, MetaRangeId
 from compactlib.staging.range_files import RangeFiles

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, CorruptData, Unsupported
 from compactlib.report import Finding
+from compactlib.runtime.budget import Budget
 from compactlib.staging.errors import DamagedRange, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.metarange import MetaRange
 from compactlib.staging.model import MetaRangeId, RangeEntry, RangeId

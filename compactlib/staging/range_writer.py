@@ -9,7 +9,7 @@ from typing import Final
 
 import attrs
 
-from compactlib.budget import Budget
+from compactlib.runtime.budget import Budget
 from compactlib.staging.errors import UnsortedKeys
 from compactlib.staging.metarange import MetaRange
 from compactlib.staging.model import MetaRangeId, RangeEntry, RangeId

@@ -6,9 +6,9 @@ from typing import Any
 
 import attrs
 
-from compactlib.budget import Budget
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.report import Printed
+from compactlib.runtime.budget import Budget
 from compactlib.staging.cleanup import CleanupStats, TokenCleaner
 from compactlib.staging.context import StagingContext
 from compactlib.staging.garbage import collect_garbage

@@ -7,15 +7,15 @@ from random import Random, SystemRandom
 from typing import Self
 
 from compactlib.arguments import require_method, require_policy, require_type
-from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.contract import CommitFence
 from compactlib.errors import InvalidInput
+from compactlib.executors.tasks import Executor
 from compactlib.kv import KVStore
-from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.report import VerifyReport
-from compactlib.rewrite import Executor
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 from compactlib.staging.audit import audit
 from compactlib.staging.branch import Branch
 from compactlib.staging.commits import Commit

@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol, Self
 
 import attrs
 
-from compactlib.checksum import crc32
 from compactlib.errors import InvalidInput
+from compactlib.files.checksum import crc32
 from compactlib.staging.errors import NilValue, UnsortedKeys
 from compactlib.staging.model import MAX_KEY_BYTES, Change, RangeId, Record, check_key
 

@@ -17,8 +17,8 @@ from typing import Final
 import attrs
 
 from compactlib.arguments import require_type
-from compactlib.checksum import crc32
 from compactlib.errors import InvalidInput
+from compactlib.files.checksum import crc32
 from compactlib.staging.model import Record
 
 LENGTHS_BYTES: Final = 12

@@ -6,8 +6,8 @@ import struct
 
 import attrs
 
-from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, Unsupported
+from compactlib.files.checksum import crc32
 from compactlib.staging.model import Change, Record
 
 VERSION = 1

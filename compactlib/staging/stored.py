@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
-from compactlib.record_frame import BODY_OFFSET, framed, unframed
+from compactlib.files.record_frame import BODY_OFFSET, framed, unframed
 
 VERSION = 1
 """The newest version of the stored forms that this release reads, and the one it writes."""

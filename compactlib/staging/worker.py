@@ -12,13 +12,13 @@ from functools import partial
 from typing import Any
 
 from compactlib.arguments import require_method, require_policy, require_type
-from compactlib.budget import Budget
 from compactlib.clock import Clock
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput
-from compactlib.observe import Observer, telling
+from compactlib.executors.tasks import Executor
 from compactlib.outcome import Done, Failed, Outcome, Skipped
-from compactlib.rewrite import Executor
 from compactlib.runtime import Job, Removed, ServiceFace, WorkReport, WorkService
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, telling
 from compactlib.staging.errors import BranchNotFound
 from compactlib.staging.plan_policies import CompactionPolicy
 from compactlib.staging.repository import Repository

@@ -25,8 +25,8 @@ from typing import Any
 import attrs
 
 from compactlib.errors import Busy, Closed, CompactlibError
-from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.testing.conformance import ConformanceKit, Mismatch, run_kit, same, shown
 from compactlib.testing.contract_actors import PATIENCE_SECONDS, asserts_of
 from compactlib.testing.service_conformance import Bug, raising

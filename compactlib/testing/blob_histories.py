@@ -26,11 +26,11 @@ from compactlib.blobstore.model import Blob, BlobInfo, GetOptions
 from compactlib.blobstore.policies import CompactAll
 from compactlib.blobstore.policy import Policy
 from compactlib.blobstore.store import BlobStore
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import Conflict, MissingDependency, NotFound
-from compactlib.files import StrPath
+from compactlib.files.disk import StrPath
 from compactlib.outcome import Done
+from compactlib.runtime.budget import Budget
 from compactlib.testing.examples import histories_of
 
 try:

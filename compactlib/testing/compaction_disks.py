@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from compactlib.errors import CompactlibError, StorageError
-from compactlib.files import Files
+from compactlib.files.disk import Files
 from compactlib.outcome import Done, Failed
 from compactlib.testing.compaction_edges import truthful
 from compactlib.testing.compaction_kit import CompactionPart, Opened, attempt, closing, done, failed, skipped

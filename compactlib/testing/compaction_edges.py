@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, CompactlibError, Conflict, InvalidInput, TaskFailed
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.runtime.budget import Budget
 from compactlib.testing.compaction_kit import CompactionPart, Opened, attempt, done, failed, spent
 from compactlib.testing.conformance import Mismatch, same, shown
 from compactlib.testing.contract_actors import (

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from compactlib.contract import Compaction, Policy
-from compactlib.files import Files
-from compactlib.folder_lock import LOCK_NAME
+from compactlib.files.disk import Files
+from compactlib.files.folder_lock import LOCK_NAME
 
 AnyCompaction: TypeAlias = Compaction[Any, Any, Any, Any, Any]
 AnyPolicy: TypeAlias = Policy[Any, Any]

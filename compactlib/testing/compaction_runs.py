@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, Busy, Closed, Conflict
-from compactlib.observe import Observer
+from compactlib.executors.tasks import RewriteTask
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.rewrite import RewriteTask
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 from compactlib.testing.compaction_kit import (
     CompactionPart,
     Opened,
@@ -47,7 +47,7 @@ class RunPromises(CompactionPart):
     def test_a_second_owner_is_refused(self, tmp_path: Path) -> None:
         """A folder that is open cannot be opened again: `Busy`. Once it is closed it can.
 
-        To do: hold a compactlib.folder_lock.FolderLock from before the first read until the end of close().
+        To do: hold a compactlib.files.folder_lock.FolderLock from before the first read until the end of close().
         """
         with self.opened(tmp_path, fills=1) as opened:
             if not opened.factory.has_owner:

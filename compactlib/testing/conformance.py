@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from compactlib.files import LocalFiles
+from compactlib.files.disk import LocalFiles
 
 ErrorT = TypeVar("ErrorT", bound=Exception)
 

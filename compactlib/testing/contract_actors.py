@@ -14,10 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 
-from compactlib.budget import Budget
-from compactlib.files import Files, LocalFiles, StrPath
-from compactlib.observe import Observer, Progress
-from compactlib.rewrite import (
+from compactlib.executors.tasks import (
     Attempt,
     LocalExecutor,
     RewriteFailure,
@@ -27,6 +24,9 @@ from compactlib.rewrite import (
     attempt_task,
     new_attempt_id,
 )
+from compactlib.files.disk import Files, LocalFiles, StrPath
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, Progress
 from compactlib.testing.conformance import Mismatch
 from compactlib.testing.faults import FailingFiles, FileFaultChoice
 

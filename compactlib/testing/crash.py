@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.files import Files, LocalFiles, StrPath, list_folder
+from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder
 from compactlib.report import Table
 from compactlib.testing.crash_model import CrashModel, changes_of
 from compactlib.testing.crash_operations import Recording

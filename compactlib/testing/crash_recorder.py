@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import attrs
 
 from compactlib.errors import InvalidInput, StorageError, Unsupported
-from compactlib.files import Files, LocalFiles, OutFile, StrPath, read_exactly
+from compactlib.files.disk import Files, LocalFiles, OutFile, StrPath, read_exactly
 from compactlib.testing.crash_model import CrashModel
 from compactlib.testing.crash_operations import (
     Create,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 LOCK_NAME = "LOCK"
-"""The file that `compactlib.folder_lock` locks; its content means nothing."""
+"""The file that `compactlib.files.folder_lock` locks; its content means nothing."""
 
 Parts: TypeAlias = tuple[str, ...]
 

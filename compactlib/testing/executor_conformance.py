@@ -23,10 +23,8 @@ from typing import Any
 
 import attrs
 
-from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, TaskFailed
-from compactlib.observe import Observer, Progress
-from compactlib.rewrite import (
+from compactlib.executors.tasks import (
     Executor,
     RewriteFailure,
     RewriteOutcome,
@@ -34,6 +32,8 @@ from compactlib.rewrite import (
     RewriteTask,
     RewrittenFile,
 )
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, Progress
 from compactlib.testing.conformance import ConformanceKit, run_kit, same, shown
 from compactlib.testing.executor_tasks import (
     DieTask,
@@ -171,7 +171,7 @@ class ExecutorConformance(ConformanceKit):
     def test_errors_that_cannot_be_pickled_do_no_harm(self, tmp_path: Path) -> None:
         """What comes back can be pickled and tells of the error in text; the other tasks are not concerned.
 
-        To do: pass each outcome through compactlib.rewrite.portable() where the task ran.
+        To do: pass each outcome through compactlib.executors.portable() where the task ran.
         """
         kinds = ["unpicklable", "unrevivable", "unpicklable-library", "unrevivable-library"]
         outcomes = self.run([*(RaiseTask(kind, kind) for kind in kinds), WriteTask("sound", str(tmp_path))])

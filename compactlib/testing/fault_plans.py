@@ -23,7 +23,7 @@ from itertools import pairwise
 import attrs
 
 from compactlib.errors import InvalidInput
-from compactlib.files import Files
+from compactlib.files.disk import Files
 from compactlib.kv.store import KVStore
 from compactlib.objects.store import ObjectStore
 from compactlib.testing.faults import FailingFiles, Fault

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from compactlib.errors import InvalidInput, StorageError
-from compactlib.files import Files, LocalFiles, OutFile, StrPath
+from compactlib.files.disk import Files, LocalFiles, OutFile, StrPath
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -6,7 +6,7 @@ The places that index sets trip over are crowded: both ends of the range, and wh
 from __future__ import annotations
 
 from compactlib.errors import MissingDependency
-from compactlib.indexset import MAX_INDEX, IndexSet
+from compactlib.indexset.index_set import MAX_INDEX, IndexSet
 from compactlib.raftlog.model import SegmentRef
 
 try:

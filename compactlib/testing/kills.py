@@ -40,7 +40,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from compactlib.errors import InvalidInput
-from compactlib.files import StrPath
+from compactlib.files.disk import StrPath
 from compactlib.report import Table
 from compactlib.testing.crash import Check, CrashFailure, explain, rebuilt, scratch_folder
 from compactlib.testing.crash_operations import Recording

@@ -19,8 +19,8 @@ from typing import Literal, Self, TypeAlias
 import attrs
 
 from compactlib.errors import MissingDependency
-from compactlib.files import StrPath
-from compactlib.indexset import IndexSet
+from compactlib.files.disk import StrPath
+from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Failed
 from compactlib.raftlog.log import SegmentLog
 from compactlib.raftlog.model import Dead, Entry, Missing, SegmentLimits

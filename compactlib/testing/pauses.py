@@ -36,7 +36,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from compactlib.errors import InvalidInput
-from compactlib.files import Files, LocalFiles, OutFile, StrPath
+from compactlib.files.disk import Files, LocalFiles, OutFile, StrPath
 from compactlib.testing.interleave import Actors, Check, InterleavingReport, Theatre
 from compactlib.testing.interleave_access import Access, cell
 from compactlib.testing.interleave_stage import Choose, Stage

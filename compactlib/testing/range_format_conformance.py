@@ -16,8 +16,8 @@ import random
 from bisect import bisect_left
 from itertools import accumulate
 
-from compactlib.checksum import crc32
 from compactlib.errors import CorruptData
+from compactlib.files.checksum import crc32
 from compactlib.staging.model import Change, RangeId, Record
 from compactlib.staging.plain_format import PlainFormat
 from compactlib.staging.rows import ChangeBatch, RangeFormat, Rows

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
+from compactlib.runtime.budget import Budget
 from compactlib.scheduler.codec import decode_message, encode_message
 from compactlib.scheduler.errors import FencedOff
 from compactlib.scheduler.model import BlockMeta, BlockTombstones, CompactedBlocks, NoOutput, Tombstone

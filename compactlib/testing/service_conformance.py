@@ -24,10 +24,10 @@ from typing import Any
 
 import attrs
 
-from compactlib.budget import Budget
 from compactlib.errors import AuditFailed, Busy, Closed, CompactlibError
-from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.testing.conformance import ConformanceKit, Mismatch, run_kit, same, shown
 from compactlib.testing.contract_actors import PATIENCE_SECONDS, Call, Gate, asserts_of
 from compactlib.testing.service_factory import ServiceFactory, ServiceHooks

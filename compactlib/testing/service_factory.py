@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from compactlib.budget import Budget
 from compactlib.contract import AsyncService, Service
-from compactlib.observe import Observer
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 
 
 def _nothing(*_: object) -> None:

@@ -8,11 +8,10 @@ import attrs
 import pytest
 
 from compactlib.app.executors import EXECUTORS, opened_executor, warm_up
-from compactlib.budget import Budget
 from compactlib.errors import InvalidInput, MissingDependency
-from compactlib.observe import Observer
-from compactlib.process_executor import ProcessExecutor
-from compactlib.rewrite import LocalExecutor, RewriteFailure, RewriteOutcome, RewriteTask
+from compactlib.executors import LocalExecutor, ProcessExecutor, RewriteFailure, RewriteOutcome, RewriteTask
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 
 
 @pytest.mark.parametrize(("name", "workers", "shown"), [

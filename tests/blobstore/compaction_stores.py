@@ -21,9 +21,9 @@ from compactlib.blobstore.store import BlobStore
 from compactlib.blobstore.verify import StorePicture, compare
 from compactlib.clock import ManualClock
 from compactlib.files import Files
-from compactlib.observe import Observer
 from compactlib.outcome import Done
 from compactlib.report import PolicyRecord
+from compactlib.runtime.observe import Observer
 
 RETENTION = 10.0
 START = 1_000_000.0

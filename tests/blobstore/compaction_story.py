@@ -25,12 +25,12 @@ from typing import Any
 
 from compactlib.blobstore.model import RecordKind
 from compactlib.blobstore.store import BlobStore
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData
 from compactlib.files import Files
-from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.testing import RecordingFiles, record, replay
 from compactlib.testing.crash_model import CrashModel
 from compactlib.testing.crash_state import CrashState, Fate

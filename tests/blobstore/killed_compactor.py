@@ -21,8 +21,8 @@ from compactlib.blobstore.compaction_work import Questions
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import BlobConflict, BlobMissing
 from compactlib.blobstore.store import BlobStore
-from compactlib.budget import Budget
 from compactlib.outcome import Failed
+from compactlib.runtime.budget import Budget
 from tests.blobstore.compaction_stores import plan_of
 
 WINDOW = 300

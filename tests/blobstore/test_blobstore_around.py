@@ -22,12 +22,12 @@ from compactlib.blobstore import (
 from compactlib.blobstore.config import Durability
 from compactlib.blobstore.model import Blob, Deleted
 from compactlib.blobstore.store_reader import look_at_store
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, Conflict, DiskFull, InvalidInput, StorageError
 from compactlib.files import Files, LocalFiles
-from compactlib.observe import Observer
 from compactlib.outcome import Failed
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 from compactlib.testing.crash_recorder import RecordingFiles
 from compactlib.testing.faults import Crash, FailingFiles
 from compactlib.testing.forks import check_fork

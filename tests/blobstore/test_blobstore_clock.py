@@ -15,11 +15,11 @@ from compactlib.blobstore.model import Blob, Deleted, Expired, GetOptions, Index
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.peers import PeerTokens
 from compactlib.blobstore.replication import ReplicationToken
-from compactlib.budget import Budget
 from compactlib.clock import Clock, ManualClock
 from compactlib.errors import CompactlibError
-from compactlib.observe import Observer
 from compactlib.outcome import Failed
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 from compactlib.runtime.steady_clock import DEFAULT_CONFIRM_SECONDS
 from compactlib.testing import Jump, JumpingClock, explore_clock_jumps
 

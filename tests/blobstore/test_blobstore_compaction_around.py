@@ -16,11 +16,11 @@ from compactlib.blobstore.config import BlobStoreConfig, Durability
 from compactlib.blobstore.model import Blob, Deleted, Missing
 from compactlib.blobstore.policies import CompactAll
 from compactlib.blobstore.store import BlobStore
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import Closed, CompactlibError
 from compactlib.files import Files
 from compactlib.outcome import Done, Failed
+from compactlib.runtime.budget import Budget
 from compactlib.testing import KillReport, LifeFiles, check_fork, check_settings, explore_kills
 from tests.blobstore.compaction_stores import plan_of, strays
 

@@ -29,9 +29,9 @@ from compactlib.blobstore.compaction_file import (
 from compactlib.blobstore.compaction_format import MAGIC, VERSION, StoredLog, decode_log, encode_log, encode_step
 from compactlib.blobstore.compaction_log import CompactionLog
 from compactlib.blobstore.names import SegmentName
-from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, StorageError, Unsupported
 from compactlib.files import LocalFiles
+from compactlib.files.checksum import crc32
 from compactlib.testing import FailingFiles, RecordingFiles, explore, record
 from tests.blobstore.compaction_logs import at_all_phases, begun, with_step
 from tests.blobstore.compaction_stores import names

@@ -25,13 +25,12 @@ from compactlib.blobstore.statistics import log_statistics
 from compactlib.blobstore.store import BlobStore
 from compactlib.blobstore.validity import Verdict
 from compactlib.blobstore.verify import StorePicture, compare
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
-from compactlib.observe import Observer, RecordingObserver
+from compactlib.executors import Executor, LocalExecutor, ProcessExecutor
 from compactlib.outcome import Done
-from compactlib.process_executor import ProcessExecutor
-from compactlib.rewrite import Executor, LocalExecutor
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, RecordingObserver
 from tests.blobstore.compaction_stores import (
     RETENTION,
     START,

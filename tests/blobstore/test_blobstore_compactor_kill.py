@@ -12,8 +12,8 @@ import attrs
 import pytest
 
 from compactlib.blobstore.model import Blob, Deleted, Missing
-from compactlib.budget import Budget
 from compactlib.outcome import Failed
+from compactlib.runtime.budget import Budget
 from tests.blobstore.compaction_stores import plan_of, strays
 from tests.blobstore.killed_compactor import content_of, open_killed, questions
 

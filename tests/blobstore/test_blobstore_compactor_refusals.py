@@ -13,11 +13,11 @@ from compactlib.blobstore.compaction_log import Phase
 from compactlib.blobstore.errors import CompactionOutOfOrder
 from compactlib.blobstore.store import BlobStore
 from compactlib.blobstore.verify import StorePicture
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, DiskFull, StorageError
-from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.testing import FailingFiles
 from tests.blobstore.compaction_stores import (
     answers,

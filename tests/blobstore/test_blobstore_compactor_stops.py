@@ -18,11 +18,11 @@ from compactlib.blobstore.statistics import log_statistics
 from compactlib.blobstore.store import BlobStore
 from compactlib.blobstore.validity import Verdict
 from compactlib.blobstore.verify import StorePicture, compare
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
-from compactlib.observe import Observer
+from compactlib.executors import LocalExecutor, RewriteOutcome, RewriteTask
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.rewrite import LocalExecutor, RewriteOutcome, RewriteTask
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 from compactlib.testing import FailingFiles
 from tests.blobstore.compaction_stores import (
     EVERYTHING,

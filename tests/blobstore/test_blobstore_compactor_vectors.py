@@ -15,11 +15,11 @@ from compactlib.blobstore.errors import (
 from compactlib.blobstore.plan import CompactionPlan
 from compactlib.blobstore.store import BlobStore
 from compactlib.blobstore.verify import StorePicture
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, InvalidInput
-from compactlib.files import LocalFiles, OutFile, StrPath
+from compactlib.files.disk import LocalFiles, OutFile, StrPath
 from compactlib.outcome import Failed, Skipped
+from compactlib.runtime.budget import Budget
 from tests.blobstore.compaction_stores import (
     RETENTION,
     answers,

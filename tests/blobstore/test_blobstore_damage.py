@@ -15,7 +15,7 @@ from compactlib.blobstore.model import Answer, Blob, Deleted, IndexEntry, Missin
 from compactlib.blobstore.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, CorruptData
-from compactlib.observe import Observer
+from compactlib.runtime.observe import Observer
 from tests.blobstore.plain_store import told
 
 KEYS = [b"blob %d" % number for number in range(9)]

@@ -23,12 +23,12 @@ from compactlib.blobstore import (
     StoreFull,
     compact_many,
 )
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import Closed, CompactlibError, InvalidInput, TaskFailed
-from compactlib.files import LocalFiles, StrPath
-from compactlib.observe import Observer, RecordingObserver
+from compactlib.files.disk import LocalFiles, StrPath
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.testing.compaction_factory import folder_contents
 from tests.blobstore.compaction_stores import RETENTION, answers, done, fill, garbage_store, open_store, strays
 

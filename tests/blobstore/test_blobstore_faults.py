@@ -20,8 +20,8 @@ from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import Closed, StorageError
-from compactlib.files import Files, LocalFiles, OutFile, StrPath
-from compactlib.observe import Observer
+from compactlib.files.disk import Files, LocalFiles, OutFile, StrPath
+from compactlib.runtime.observe import Observer
 from compactlib.testing import FailingFiles
 from tests.blobstore.plain_store import PlainStore, told
 

@@ -25,12 +25,12 @@ from compactlib.blobstore.hard_delete import HardDeleter
 from compactlib.blobstore.model import Blob, Deleted
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.store import BlobStore
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, Unsupported
 from compactlib.files import Files
-from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.testing import RecordingFiles, explore, explore_recovery, record
 from compactlib.testing.faults import Crash, FailingFiles, Fault
 from tests.blobstore.compaction_stores import EVERYTHING, RETENTION, START, answers, done, fill, open_store, plan_of

@@ -15,9 +15,9 @@ from compactlib.blobstore.history import CompactionHistory
 from compactlib.blobstore.names import LogPosition
 from compactlib.blobstore.replication import ReplicationToken
 from compactlib.blobstore.store import BlobStore
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
+from compactlib.runtime.budget import Budget
 from tests.blobstore.compaction_stores import (
     RETENTION,
     START,

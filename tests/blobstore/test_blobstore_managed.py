@@ -23,15 +23,15 @@ from compactlib.blobstore.policies import CompactAll, Hybrid, StatsBased
 from compactlib.blobstore.policy import Choice, Policy, StoreView
 from compactlib.blobstore.sense import Sensor
 from compactlib.blobstore.store import BlobStore
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent
+from compactlib.executors import LocalExecutor
 from compactlib.files import Files
-from compactlib.observe import Observer, Progress, RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.rewrite import LocalExecutor
 from compactlib.runtime import CompactionManager, OnRequest, Periodic
+from compactlib.runtime.budget import Budget
 from compactlib.runtime.manager import COMPACTION_FAILING
+from compactlib.runtime.observe import Observer, Progress, RecordingObserver
 from compactlib.testing import FailingFiles
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, journal_max_entries=0, max_blob_bytes=0,

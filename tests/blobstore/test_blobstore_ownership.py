@@ -18,12 +18,12 @@ from compactlib.blobstore.compaction_work import Questions
 from compactlib.blobstore.plan_history import read_history
 from compactlib.blobstore.policies import CompactAll
 from compactlib.blobstore.store import BlobStore
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Busy, Closed, DiskFull, Stale
-from compactlib.observe import Observer
+from compactlib.executors import LocalExecutor, RewriteFailure, RewriteOutcome, RewriteTask
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.rewrite import LocalExecutor, RewriteFailure, RewriteOutcome, RewriteTask
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 from tests.blobstore.compaction_stores import START, done, open_store, plan_of, strays
 from tests.blobstore.held_compactions import PATIENCE, SETTINGS, Held, Working, build, check, open_held
 

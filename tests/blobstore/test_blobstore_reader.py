@@ -22,11 +22,11 @@ from compactlib.blobstore.descriptor import DESCRIPTOR_FILE
 from compactlib.blobstore.model import Blob, BlobInfo, Deleted, Expired, GetOptions, Missing
 from compactlib.blobstore.policies import CompactAll, ExpiryForecast, Greedy
 from compactlib.blobstore.store import BlobStore
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Closed, CompactlibError, CorruptData, InvalidInput
-from compactlib.files import LocalFiles, OutFile, StrPath
+from compactlib.files.disk import LocalFiles, OutFile, StrPath
 from compactlib.outcome import Done
+from compactlib.runtime.budget import Budget
 from tests.blobstore.compaction_stores import (
     EVERYTHING,
     compact_all,

@@ -23,11 +23,11 @@ from compactlib.blobstore.records import encode_record, record_size
 from compactlib.blobstore.rewrite import CopyRecords, SourceRecords
 from compactlib.blobstore.scan import ScannedRecord, scan_records
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader, encode_header
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, DiskFull, InvalidInput
-from compactlib.observe import RecordingObserver
-from compactlib.rewrite import Attempt, RewriteResult
+from compactlib.executors import Attempt, RewriteResult
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.testing import FailingFiles
 from tests.blobstore.compaction_stores import flip
 

@@ -26,10 +26,10 @@ from compactlib.blobstore import (
     ReplicaEntry,
     StoreFull,
 )
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Conflict, NotFound
 from compactlib.outcome import Failed
+from compactlib.runtime.budget import Budget
 from compactlib.testing import FailingFiles, Fault, SettingsReport, check_settings
 from compactlib.testing.faults import Crash
 

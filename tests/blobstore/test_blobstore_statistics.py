@@ -15,8 +15,8 @@ from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.statistics import container_statistics, log_statistics
 from compactlib.blobstore.validity import Rules, Verdict, judge
 from compactlib.clock import ManualClock
+from compactlib.runtime.throttle import Throttle
 from compactlib.testing.blob_strategies import record_logs
-from compactlib.throttle import Throttle
 from tests.blobstore.blob_logs import LogOf, Writing
 
 LATER = 1_000_000

@@ -18,10 +18,10 @@ from compactlib.blobstore.model import GetOptions
 from compactlib.blobstore.policies import CompactAll, Greedy, StatsBased
 from compactlib.blobstore.replication import ReplicationToken
 from compactlib.blobstore.store import BlobStore
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.runtime.budget import Budget
 from tests.blobstore.plain_store import PlainStore, told
 
 POLICIES = {each.name: each for each in (

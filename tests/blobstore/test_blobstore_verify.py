@@ -11,10 +11,10 @@ import pytest
 from compactlib.blobstore.model import IndexEntry
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.verify import StorePicture, compare, verify
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent
 from compactlib.report import VerifyReport
+from compactlib.runtime.budget import Budget
 from tests.blobstore.compaction_stores import RETENTION, done, flip, garbage_store, names, open_store, plan_of
 
 

@@ -16,8 +16,8 @@ from compactlib.catalog.watermark import LowWatermark
 from compactlib.clock import Clock, ManualClock
 from compactlib.errors import ClockJumped
 from compactlib.kv import KVStore, MemoryStore
-from compactlib.observe import RecordingObserver
 from compactlib.runtime import SteadyClock
+from compactlib.runtime.observe import RecordingObserver
 from tests.catalog.services import INITIAL, grown, log_in, service_in
 
 DAY = 86_400.0

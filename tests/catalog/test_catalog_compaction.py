@@ -11,7 +11,6 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.budget import Budget
 from compactlib.catalog import (
     Assignments,
     CatalogPlan,
@@ -43,8 +42,9 @@ from compactlib.clock import ManualClock
 from compactlib.contract import Compaction
 from compactlib.errors import BudgetSpent, Busy, Closed, Conflict, InvalidInput, StorageError
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown
-from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.testing.kv_faults import (
     FaultyStore,
     KVCrash,

@@ -11,8 +11,8 @@ from compactlib.catalog.follower import LogFollower
 from compactlib.catalog.service import CatalogService
 from compactlib.errors import Busy, Closed, InvalidInput
 from compactlib.kv import MemoryStore
-from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.testing.kv_faults import FaultyStore, KVFault
 from tests.catalog.services import INITIAL, cut, service_in
 

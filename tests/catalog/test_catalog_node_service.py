@@ -22,8 +22,8 @@ from compactlib.catalog.timestamp import Timestamp
 from compactlib.catalog.transport import Receive
 from compactlib.catalog.transport_memory import MemoryHub, MemoryTransport
 from compactlib.errors import Busy, Closed, Conflict, InvalidInput, StorageError
-from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.runtime.observe import RecordingObserver
 from tests.catalog.protocol import CUT, PLAN, report_of
 
 OPTIONS = NodeOptions(interval_seconds=None, retry_seconds=0.05)

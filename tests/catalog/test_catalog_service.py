@@ -29,8 +29,8 @@ from compactlib.catalog.timestamp import HybridClock, from_seconds, physical_ms
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, InvalidInput
 from compactlib.kv import MemoryStore
-from compactlib.observe import Observer, RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.testing.kv_faults import FaultyStore, KVFault, KVOperation
 from tests.catalog.cases import history
 from tests.catalog.services import INITIAL, create_table, cut, grown, log_in, service_in, sound

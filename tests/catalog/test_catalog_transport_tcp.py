@@ -15,7 +15,7 @@ from compactlib.catalog.messages import Hello, Message, Refusal, RefusalReason, 
 from compactlib.catalog.model import NodeId
 from compactlib.catalog.transport_tcp import Address, TcpOptions, TcpTransport
 from compactlib.errors import Closed, InvalidInput, StorageError
-from compactlib.observe import RecordingObserver
+from compactlib.runtime.observe import RecordingObserver
 
 LOOPBACK: Address = ("127.0.0.1", 0)
 QUICK = TcpOptions(hello_seconds=5.0, min_pause_seconds=0.01, max_pause_seconds=0.05, max_message_bytes=10_000)

@@ -38,8 +38,8 @@ from compactlib.contract import Policy
 from compactlib.errors import Closed
 from compactlib.files import Files
 from compactlib.kv import Condition, Delete, MemoryStore, Put, Versioned
-from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.runtime.observe import Observer
 from compactlib.testing import (
     AsyncServiceFactory,
     AsyncServiceHooks,

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from compactlib.budget import Budget
-from compactlib.observe import Observer
+from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.outcome import Done
 from compactlib.raftlog import CompactionWorker, LogOptions, SegmentChanges, SegmentLimits, SegmentLog
-from compactlib.rewrite import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 from compactlib.testing import ServiceFactory, ServiceHooks
 
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compactlib.budget import Budget
-from compactlib.observe import Observer
 from compactlib.outcome import Done, Outcome, Skipped
 from compactlib.runtime import (
     AsyncServiceFace,
@@ -19,6 +17,8 @@ from compactlib.runtime import (
     Periodic,
     WorkService,
 )
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 from compactlib.testing import AsyncServiceFactory, AsyncServiceHooks, ServiceFactory, ServiceHooks
 
 

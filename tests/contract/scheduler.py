@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compactlib.observe import Observer
+from compactlib.runtime.observe import Observer
 from compactlib.scheduler import (
     Assignment,
     ByPriority,

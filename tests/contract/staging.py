@@ -8,13 +8,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
+from compactlib.executors import LocalExecutor, RewriteOutcome, RewriteTask
 from compactlib.files import Files, LocalFiles
 from compactlib.kv import KVStore, MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectStore
-from compactlib.observe import Observer
-from compactlib.rewrite import LocalExecutor, RewriteOutcome, RewriteTask
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 from compactlib.staging import (
     AlwaysPolicy,
     AnyOf,

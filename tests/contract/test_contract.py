@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent
 from compactlib.outcome import Failed
+from compactlib.runtime.budget import Budget
 from compactlib.testing import (
     AsyncServiceConformance,
     AsyncServiceFactory,

@@ -16,10 +16,10 @@ from compactlib.errors import Busy, ClockJumped, Closed, CompactlibError, Invali
 from compactlib.files import Files
 from compactlib.hosting import LocalLog, LogBroken, SchedulerHost, SchedulerMachine, SnapshotStore
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, PredicateFailed
-from compactlib.observe import Observer, RecordingObserver
 from compactlib.outcome import Failed
 from compactlib.raftlog import LogOptions, SegmentLimits
 from compactlib.runtime import SteadyClock
+from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.scheduler import AddBlocks, BlockMeta, Command, JobStatus, PollRequest, SchedulerConfig, StatusUpdate
 from compactlib.scheduler.stored_settings import encode_settings
 from compactlib.testing import check_fork, check_settings, explore_kills, explore_lost_answers, explore_pauses

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import attrs
 
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
-from compactlib.observe import Observer
+from compactlib.executors import LocalExecutor, RewriteOutcome, RewriteTask
 from compactlib.outcome import Done, Failed
-from compactlib.rewrite import LocalExecutor, RewriteOutcome, RewriteTask
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 from compactlib.scheduler import FencedOff, LockingFence, MemoryFence, TokenFence
 from tests.blobstore.compaction_stores import START, answers, garbage_store, plan_of, segment_names
 

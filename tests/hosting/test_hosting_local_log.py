@@ -16,9 +16,9 @@ from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, StorageError, Unsupported
 from compactlib.files import Files
 from compactlib.hosting import LocalLog, LogBroken, NotStarted, OutOfStep
-from compactlib.observe import Observer, RecordingObserver
 from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog
+from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.scheduler import Command
 from compactlib.testing import FailingFiles, RecordingFiles, explore, explore_recovery, record
 from tests.hosting.machines import Journal

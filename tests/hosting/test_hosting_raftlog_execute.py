@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput, NotFound
+from compactlib.executors import LocalExecutor, RewriteOutcome, RewriteTask
 from compactlib.hosting import (
     LocalLog,
     RaftlogExecute,
@@ -18,11 +18,11 @@ from compactlib.hosting import (
     segment_block_id,
     segment_of_block,
 )
-from compactlib.observe import Observer
 from compactlib.outcome import Done
 from compactlib.raftlog import Entry, LogOptions, SegmentLimits, SegmentLog
 from compactlib.report import PolicyRecord
-from compactlib.rewrite import LocalExecutor, RewriteOutcome, RewriteTask
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 from compactlib.scheduler import (
     BlockMeta,
     FencedOff,

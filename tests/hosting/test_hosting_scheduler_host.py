@@ -16,9 +16,9 @@ from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.hosting import LocalLog, OutOfStep, PollAgain, SchedulerHost, SchedulerMachine, SnapshotStore
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, PredicateFailed, SqliteStore
-from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import LogOptions, SegmentLimits
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.scheduler import (
     AddBlocks,
     Command,

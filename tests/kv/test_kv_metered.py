@@ -18,7 +18,7 @@ from compactlib.kv import (
     SlowDown,
     Versioned,
 )
-from compactlib.observe import RecordingObserver
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.testing import KVFault, KVStoreConformance
 from compactlib.testing.kv_faults import FaultyStore, fault_at
 

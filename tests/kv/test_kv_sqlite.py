@@ -22,7 +22,7 @@ from hypothesis import settings
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Closed, CompactlibError, CorruptData, DiskFull, InvalidInput, StorageError, Unsupported
-from compactlib.files import LocalFiles, StrPath
+from compactlib.files.disk import LocalFiles, StrPath
 from compactlib.kv import (
     ConnectFailed,
     DamagedStore,

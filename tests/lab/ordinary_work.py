@@ -31,9 +31,9 @@ from compactlib.lab import (
     run_experiments,
 )
 from compactlib.objects import MemoryObjects, MeteredObjects
-from compactlib.observe import Observer
 from compactlib.outcome import Done
 from compactlib.raftlog import LogOptions, SeedPolicy, SegmentLimits, SegmentLog
+from compactlib.runtime.observe import Observer
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,

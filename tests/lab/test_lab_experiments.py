@@ -8,9 +8,9 @@ import pytest
 
 from compactlib.blobstore import Choice, Greedy, Policy, StatsBased, StoreView
 from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.executors import ProcessExecutor
 from compactlib.lab import BlobSettings, Comparison, HotCold, Uniform, compare, run_experiments, sweep
-from compactlib.observe import RecordingObserver
-from compactlib.process_executor import ProcessExecutor
+from compactlib.runtime.observe import RecordingObserver
 
 SETTINGS = BlobSettings.of_slots(60, 16)
 POLICIES: list[Policy] = [Greedy(min_used_fraction=0.5, min_reclaimed_segments=2),

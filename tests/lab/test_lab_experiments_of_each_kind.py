@@ -10,6 +10,7 @@ import pytest
 
 from compactlib.blobstore import Greedy, Policy, StatsBased
 from compactlib.errors import InvalidInput
+from compactlib.executors import ProcessExecutor
 from compactlib.lab import (
     AppendMostly,
     BlobSettings,
@@ -27,9 +28,8 @@ from compactlib.lab import (
     run_experiments,
     sweep,
 )
-from compactlib.observe import RecordingObserver
-from compactlib.process_executor import ProcessExecutor
 from compactlib.raftlog import CompactionPolicy, CostPolicy, DeadRatio, EveryNMinors, SeedPolicy, SegmentLimits
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.scheduler import LevelConfig, SchedulerConfig
 from compactlib.staging.policy import AnyOf, DeletesPolicy
 

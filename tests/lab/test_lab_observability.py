@@ -11,7 +11,7 @@ import attrs
 import prometheus_client
 import pytest
 
-from compactlib.observe import PrometheusObserver, RecordingObserver
+from compactlib.runtime.observe import PrometheusObserver, RecordingObserver
 from tests.lab.ordinary_work import ordinary_work
 
 _ROOT = Path(__file__).parents[2]

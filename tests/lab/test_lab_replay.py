@@ -25,7 +25,7 @@ from compactlib.lab import (
     replay_blobs,
     together,
 )
-from compactlib.observe import RecordingObserver
+from compactlib.runtime.observe import RecordingObserver
 
 SETTINGS = BlobSettings.of_slots(60, 16)
 GREEDY = Greedy(min_used_fraction=0, min_reclaimed_segments=2)

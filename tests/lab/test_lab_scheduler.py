@@ -7,7 +7,7 @@ import pytest
 
 from compactlib.errors import InvalidInput
 from compactlib.lab import SchedulerLoad, SchedulerReport, SchedulerSettings, replay_scheduler
-from compactlib.observe import RecordingObserver
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.scheduler import LevelConfig, SchedulerConfig
 
 CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=10, max_age_seconds=30),))

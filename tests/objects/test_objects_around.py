@@ -23,7 +23,7 @@ from compactlib.objects import (
     ObjectNotFound,
     ObjectStore,
 )
-from compactlib.observe import Observer
+from compactlib.runtime.observe import Observer
 from compactlib.testing import RecordingFiles, explore, record
 from compactlib.testing.crash import Check
 from compactlib.testing.kills import Life, LifeFiles, explore_kills

@@ -9,7 +9,7 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.objects import MemoryObjects, MeteredObjects, ObjectExists, ObjectInfo, ObjectNotFound, ObjectStore
-from compactlib.observe import RecordingObserver
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.testing import ObjectStoreConformance
 
 

@@ -12,11 +12,10 @@ from typing import Any
 
 import attrs
 
-from compactlib.budget import Budget
 from compactlib.errors import CorruptData
+from compactlib.executors import Attempt, RewrittenFile
 from compactlib.files import Files, LocalFiles
 from compactlib.indexset import IndexSet
-from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
     CompactionReport,
@@ -33,7 +32,8 @@ from compactlib.raftlog import (
     SegmentSource,
 )
 from compactlib.raftlog.names import is_leftover, is_private_folder, segment_name, segment_number
-from compactlib.rewrite import Attempt, RewrittenFile
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 
 SMALL = SegmentLimits(max_entries=16)
 

@@ -27,7 +27,7 @@ from compactlib.errors import (
     Unsorted,
     Unsupported,
 )
-from compactlib.files import LocalFiles, StrPath
+from compactlib.files.disk import LocalFiles, StrPath
 from compactlib.raftlog import Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
 from compactlib.raftlog.names import segment_name
 from tests.raftlog.compaction_logs import picture

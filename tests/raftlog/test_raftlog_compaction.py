@@ -9,7 +9,7 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Closed
-from compactlib.observe import Observer, Progress, RecordingObserver
+from compactlib.executors import LocalExecutor
 from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import (
     CostPolicy,
@@ -26,7 +26,7 @@ from compactlib.raftlog import (
     SegmentRef,
 )
 from compactlib.raftlog.names import segment_name
-from compactlib.rewrite import LocalExecutor
+from compactlib.runtime.observe import Observer, Progress, RecordingObserver
 from tests.raftlog.compaction_logs import (
     Expected,
     chained,

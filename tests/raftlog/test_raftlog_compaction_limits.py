@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, TaskFailed
-from compactlib.observe import Observer, Progress, RecordingObserver
+from compactlib.executors import LocalExecutor
 from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import (
     CompactionFailed,
@@ -19,7 +18,8 @@ from compactlib.raftlog import (
     SegmentLog,
 )
 from compactlib.raftlog.names import segment_name
-from compactlib.rewrite import LocalExecutor
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, Progress, RecordingObserver
 from tests.raftlog.compaction_logs import (
     compact_to_rest,
     damaged,

@@ -16,8 +16,7 @@ import attrs
 import pytest
 
 from compactlib.errors import Busy, Closed
-from compactlib.files import StrPath
-from compactlib.observe import Observer, Progress
+from compactlib.files.disk import StrPath
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
     Choice,
@@ -30,6 +29,7 @@ from compactlib.raftlog import (
     SegmentLog,
 )
 from compactlib.raftlog.names import segment_name
+from compactlib.runtime.observe import Observer, Progress
 from tests.raftlog.compaction_logs import (
     Expected,
     compact_to_rest,

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.process_executor import ProcessExecutor
+from compactlib.executors import Executor, LocalExecutor, ProcessExecutor
 from compactlib.raftlog import LogOptions, SeedPolicy, SegmentLog
-from compactlib.rewrite import Executor, LocalExecutor
 from compactlib.testing import record
 from tests.raftlog.compaction_logs import (
     Expected,

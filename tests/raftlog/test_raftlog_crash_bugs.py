@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.files import Files, StrPath, replace_with_link, replace_with_symlink
+from compactlib.executors import RewrittenFile
+from compactlib.files.disk import Files, StrPath, replace_with_link, replace_with_symlink
 from compactlib.raftlog import SegmentLog, commit, compaction, recover, segment_set
 from compactlib.raftlog.known import KnownSegment
 from compactlib.raftlog.names import LINK_SUFFIX, SWAP_SUFFIX, compacting_members, compacting_name, segment_name
-from compactlib.rewrite import RewrittenFile
 from compactlib.testing import CrashFailure, RecordingFiles, explore, record
 from tests.raftlog.compaction_logs import done, options
 from tests.raftlog.test_raftlog_crash import STORIES, Story, checker, crash_everywhere

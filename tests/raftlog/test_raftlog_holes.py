@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, StorageError, Unsupported
-from compactlib.files import LocalFiles, LocalOutFile, OutFile, StrPath
+from compactlib.files.disk import LocalFiles, LocalOutFile, OutFile, StrPath
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import Dead, Entry, LogReader, SegmentLimits, SegmentLog, SnapshotState
 from compactlib.raftlog.holes import BLOCK_BYTES, HoleReport, plan_holes
 from compactlib.raftlog.segment_index import SegmentIndex
+from compactlib.runtime.budget import Budget
 from compactlib.testing import FailingFiles, RecordingFiles, explore, record
 from tests.raftlog.compaction_logs import damaged, flip_byte, options, payload_place
 

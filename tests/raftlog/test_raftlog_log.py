@@ -23,9 +23,8 @@ from compactlib.errors import (
     StorageError,
     Unsorted,
 )
-from compactlib.files import LocalFiles, LocalOutFile, OutFile, StrPath
+from compactlib.files.disk import LocalFiles, LocalOutFile, OutFile, StrPath
 from compactlib.indexset import IndexSet
-from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import (
     CompactionReport,
@@ -43,6 +42,7 @@ from compactlib.raftlog import (
 )
 from compactlib.raftlog.model import MAX_INDEX
 from compactlib.raftlog.names import segment_name
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.testing.faults import FailingFiles
 from tests.raftlog.compaction_logs import ra_segment
 from tests.raftlog.reading import History, PlainLog, copy_folder, log_answers, write_segment

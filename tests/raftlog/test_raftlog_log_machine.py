@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from compactlib.clock import ManualClock, SystemClock
 from compactlib.errors import InvalidInput, LiveAboveSnapshot, LiveIndexMissing, Stale
+from compactlib.executors import LocalExecutor
 from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import (
     CompactionPolicy,
@@ -34,7 +35,6 @@ from compactlib.raftlog import (
     SegmentLog,
 )
 from compactlib.raftlog.names import segment_number
-from compactlib.rewrite import LocalExecutor
 from tests.raftlog.reading import PlainLog, Told, told
 
 POLICIES: dict[str, CompactionPolicy] = {"seed": SeedPolicy(max_sources=3), "ra": RaPolicy()}

@@ -10,12 +10,8 @@ from typing import Any, ClassVar
 import attrs
 import pytest
 
-from compactlib.budget import Budget
 from compactlib.errors import Busy, Closed, CompactlibError, TaskFailed
-from compactlib.observe import Observer, Progress
-from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import Choice, CompactionFailed, CompactionView, SegmentLog
-from compactlib.rewrite import (
+from compactlib.executors import (
     Attempt,
     Executor,
     LocalExecutor,
@@ -25,6 +21,10 @@ from compactlib.rewrite import (
     RewriteTask,
     attempt_task,
 )
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.raftlog import Choice, CompactionFailed, CompactionView, SegmentLog
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, Progress
 from tests.raftlog.compaction_logs import Expected, compact_to_rest, entries_of, options, strays
 from tests.raftlog.wrapped_files import WatchedFiles
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from compactlib.errors import CorruptData, NotALog
+from compactlib.executors import RewrittenFile
 from compactlib.files import LocalFiles
 from compactlib.outcome import Done
 from compactlib.raftlog import (
@@ -28,7 +29,6 @@ from compactlib.raftlog import (
 from compactlib.raftlog.commit import commit_group
 from compactlib.raftlog.folder import FolderContents, read_folder
 from compactlib.raftlog.names import compacting_name, segment_name
-from compactlib.rewrite import RewrittenFile
 from tests.raftlog.compaction_logs import damaged, flip_byte, payload_place
 from tests.raftlog.reading import PlainLog, log_answers, write_segment
 

@@ -15,12 +15,11 @@ from typing import Any, TypeAlias
 import attrs
 import pytest
 
-from compactlib.budget import Budget
 from compactlib.contract import Compaction, Policy
 from compactlib.errors import BudgetSpent, Busy, Closed, CorruptData, DiskFull, InvalidInput, Stale, StorageError
-from compactlib.files import LocalFiles, StrPath
+from compactlib.executors import LocalExecutor
+from compactlib.files.disk import LocalFiles, StrPath
 from compactlib.indexset import IndexSet
-from compactlib.observe import Observer, Progress, RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
     Choice,
@@ -51,7 +50,8 @@ from compactlib.raftlog import (
     report_of,
 )
 from compactlib.raftlog.names import segment_name
-from compactlib.rewrite import LocalExecutor
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, Progress, RecordingObserver
 from tests.raftlog.compaction_logs import (
     Expected,
     chained,

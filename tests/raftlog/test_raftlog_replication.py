@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib.checksum import crc32
 from compactlib.errors import CompactlibError, CorruptData, DiskFull, InvalidInput, LiveIndexMissing, NotFound
+from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.model import Entry

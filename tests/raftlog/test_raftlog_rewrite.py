@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, DiskFull, InvalidInput, LiveIndexMissing, StorageError
-from compactlib.observe import Observer, Progress, RecordingObserver
+from compactlib.executors import Attempt, RewriteResult
 from compactlib.raftlog import Entry, LogOptions, SegmentLimits, SegmentLog, SegmentReader
 from compactlib.raftlog.names import segment_name
-from compactlib.rewrite import Attempt, RewriteResult
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, Progress, RecordingObserver
 from compactlib.testing import FailingFiles
 from tests.raftlog.compaction_logs import (
     entries_of,

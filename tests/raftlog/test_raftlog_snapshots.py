@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib.checksum import crc32
 from compactlib.errors import (
     Closed,
     CompactlibError,
@@ -25,6 +24,7 @@ from compactlib.errors import (
     Unsorted,
     Unsupported,
 )
+from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.model import Entry
 from compactlib.raftlog.protocols import SnapshotMeta, SnapshotStore

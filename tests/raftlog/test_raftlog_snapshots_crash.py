@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from compactlib.checksum import crc32
 from compactlib.files import Files
+from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.protocols import SnapshotMeta
 from compactlib.raftlog.snapshots import SnapshotFolder, SnapshotManifest

@@ -14,9 +14,9 @@ from pathlib import Path
 import attrs
 import pytest
 
-from compactlib.checksum import crc32
 from compactlib.errors import Closed
 from compactlib.files import Files
+from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import (
     CostPolicy,

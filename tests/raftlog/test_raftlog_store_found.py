@@ -16,11 +16,10 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.checksum import crc32
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, DiskFull, InvalidInput, StorageError
+from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
-from compactlib.observe import RecordingObserver
 from compactlib.raftlog import (
     Dead,
     Entry,
@@ -34,6 +33,7 @@ from compactlib.raftlog import (
     open_log,
 )
 from compactlib.raftlog.snapshots import SnapshotFolder
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.testing.crash import RecordingFiles, explore
 from tests.raftlog.raft_host import indexes, rows
 from tests.raftlog.wrapped_files import UnsyncedFiles, WatchedFiles

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import AuditFailed, Busy, DiskFull
-from compactlib.observe import Observer, RecordingObserver
+from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
     CompactionWorker,
@@ -28,8 +27,9 @@ from compactlib.raftlog import (
 )
 from compactlib.raftlog.log_state import LogState
 from compactlib.raftlog.segment_changes import SegmentChanges
-from compactlib.rewrite import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.runtime import LaterCalls
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, RecordingObserver
 from tests.raftlog.raft_host import indexes, rows
 from tests.raftlog.wrapped_files import UnsyncedFiles, WatchedFiles
 

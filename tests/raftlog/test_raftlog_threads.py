@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from compactlib.executors import LocalExecutor
 from compactlib.outcome import Failed
 from compactlib.raftlog import (
     Answer,
@@ -26,7 +27,6 @@ from compactlib.raftlog import (
     SegmentLimits,
     SegmentLog,
 )
-from compactlib.rewrite import LocalExecutor
 
 LAST = 700
 KEEP_EVERY = 7

@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from compactlib.budget import Budget
 from compactlib.errors import Busy, CompactlibError, InvalidInput, NotFound, TaskFailed
+from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.indexset import IndexSet
-from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
     CompactionReport,
@@ -37,9 +36,10 @@ from compactlib.raftlog.result import report_of
 from compactlib.raftlog.segment_changes import MergedSegments
 from compactlib.raftlog.worker import CompactionWorker, WorkerOutcome
 from compactlib.report import PolicyRecord
-from compactlib.rewrite import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.runtime import CompactionManager
+from compactlib.runtime.budget import Budget
 from compactlib.runtime.manager import disk_of
+from compactlib.runtime.observe import Observer
 from tests.raftlog.compaction_logs import entries_of, entry_of, filled, flip_byte, options, payload_place
 from tests.raftlog.wrapped_files import UnsyncedFiles
 

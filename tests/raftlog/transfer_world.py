@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from compactlib.checksum import crc32
 from compactlib.errors import LiveIndexMissing
+from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.model import Entry

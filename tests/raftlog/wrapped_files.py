@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from compactlib.files import Files, LocalFiles, OutFile, StrPath
+from compactlib.files.disk import Files, LocalFiles, OutFile, StrPath
 from compactlib.raftlog.names import LOCK_NAME
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import pytest
 
 from compactlib.contract import AsyncService
 from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, StorageError, TaskFailed
-from compactlib.observe import Observer, RecordingObserver
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime import AsyncServiceFace, AsyncWork
+from compactlib.runtime.observe import Observer, RecordingObserver
 
 
 class Trouble(Exception):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from compactlib.observe import Observer, Progress, RecordingObserver
 from compactlib.runtime import LaterObserver
+from compactlib.runtime.observe import Observer, Progress, RecordingObserver
 
 
 def test_nothing_is_told_before_delivery_and_all_in_order_then() -> None:

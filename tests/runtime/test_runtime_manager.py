@@ -11,13 +11,13 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Busy, Closed, DiskFull, InvalidInput, StorageError
-from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime import Accepted, CompactionManager, OnRequest, Periodic, Refused, Removed
+from compactlib.runtime.budget import Budget
 from compactlib.runtime.manager import COMPACTION_FAILING, COMPACTION_RECOVERED, disk_of
+from compactlib.runtime.observe import RecordingObserver
 
 BOTH = (Periodic(100.0), OnRequest())
 

@@ -8,10 +8,10 @@ from contextvars import copy_context
 
 import pytest
 
-from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, Busy
-from compactlib.observe import Observer, Progress
-from compactlib.rewrite import Attempt, LocalExecutor, RewriteFailure, RewriteResult
+from compactlib.executors import Attempt, LocalExecutor, RewriteFailure, RewriteResult
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, Progress
 from compactlib.runtime.ownership import Ownership
 
 

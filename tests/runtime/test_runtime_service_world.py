@@ -10,9 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, InvalidInput, NotFound, StorageError
-from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime import Accepted, Job, Removed, WorkService
+from compactlib.runtime.observe import RecordingObserver
 
 NAMES = ("a", "b", "c")
 ENDINGS = ("done", "skipped", "busy", "failed", "raised", "closed", "spent", "interrupted")

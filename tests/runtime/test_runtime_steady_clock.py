@@ -9,7 +9,7 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import ClockJumped, InvalidInput
-from compactlib.observe import RecordingObserver
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.runtime.steady_clock import CLOCK_ACCEPTED, CLOCK_JUMPED, SteadyClock
 
 DAY = 86_400.0

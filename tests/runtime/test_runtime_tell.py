@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compactlib.observe import Observer, Progress, RecordingObserver
+from compactlib.runtime.observe import Observer, Progress, RecordingObserver
 from compactlib.runtime.tell import TellingObserver, tell, telling
 
 

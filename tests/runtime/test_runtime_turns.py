@@ -8,7 +8,7 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, CompactlibError
-from compactlib.observe import RecordingObserver
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.runtime.turns import Turns
 
 

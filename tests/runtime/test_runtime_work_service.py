@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from compactlib.budget import Budget
 from compactlib.clock import Clock, ManualClock
 from compactlib.contract import Service
 from compactlib.errors import (
@@ -22,9 +21,10 @@ from compactlib.errors import (
     StorageError,
     TaskFailed,
 )
-from compactlib.observe import Observer, RecordingObserver
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime import Accepted, Job, Refused, Removed, ServiceFace, WorkService
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, RecordingObserver
 
 FAILED = "shop_failed"
 

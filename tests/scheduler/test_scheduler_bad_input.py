@@ -249,7 +249,7 @@ def test_a_stored_record_of_a_newer_version() -> None:
     newer = encode_record(RecordKind.COMMAND, [])
     assert data[:8] == newer[:8] == MAGIC
     data[8:10] = (VERSION + 1).to_bytes(2, "little")
-    from compactlib.checksum import crc32
+    from compactlib.files.checksum import crc32
 
     data[-4:] = crc32(bytes(data[:-4])).to_bytes(4, "little")
     with pytest.raises(Unsupported, match=f"version {VERSION + 1}"):

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
-from compactlib.record_frame import framed
+from compactlib.files.checksum import crc32
+from compactlib.files.record_frame import framed
 from compactlib.scheduler import (
     AddBlocks,
     Assignment,

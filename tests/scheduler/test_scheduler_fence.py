@@ -221,7 +221,7 @@ def test_damage_is_found(each: Admission) -> None:
 
 
 def test_a_record_of_a_newer_version_is_refused_by_name() -> None:
-    from compactlib.checksum import crc32
+    from compactlib.files.checksum import crc32
     data = bytearray(encode_record(RECORDS[0])[:-4])
     data[8] = 2
     with pytest.raises(Unsupported, match="version 2"):

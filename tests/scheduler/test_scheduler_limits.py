@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from compactlib.observe import RecordingObserver
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.scheduler import BadConfig, JobStatus, LevelConfig, SchedulerConfig, SchedulerService
 from compactlib.scheduler.state_rows import dump_rows, load_rows
 from tests.scheduler.build import Host, S, output, say

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from compactlib.observe import RecordingObserver
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.scheduler import (
     AddBlocks,
     AlreadyApplied,

@@ -12,7 +12,7 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.errors import Closed, CompactlibError, CorruptData, InvalidInput, Stale, Unsupported
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, SqliteStore
-from compactlib.observe import RecordingObserver
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,

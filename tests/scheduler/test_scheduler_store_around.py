@@ -14,8 +14,8 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.errors import ClockJumped, Closed, CompactlibError, Stale
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, SqliteStore, StoreFailed
-from compactlib.observe import Observer, RecordingObserver
 from compactlib.runtime import SteadyClock
+from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from compactlib.errors import CompactlibError
-from compactlib.observe import RecordingObserver
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.scheduler import (
     AddBlocks,
     Applied,

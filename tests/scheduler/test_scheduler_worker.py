@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Busy, Closed, InvalidInput
-from compactlib.observe import Observer, RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import Stopped
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.scheduler.errors import FencedOff, JobLost, ReleaseJob
 from compactlib.scheduler.model import BlockTombstones, CompactedBlocks, JobPlan, JobStatus, NoOutput, Tombstone
 from compactlib.scheduler.poll import Assignment, PollRequest, PollResponse, StatusAnswer, Verdict

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from compactlib.errors import Busy, CompactlibError, InvalidInput
-from compactlib.observe import Observer, RecordingObserver
 from compactlib.outcome import Done, Failed
+from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.scheduler.model import CompactedBlocks, JobStatus, Tombstone
 from compactlib.scheduler.poll import PollRequest, PollResponse
 from compactlib.scheduler.running_job import RunningJob

@@ -21,12 +21,12 @@ import attrs
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from compactlib.budget import Budget
 from compactlib.clock import SystemClock
-from compactlib.observe import Observer, RecordingObserver
+from compactlib.executors import RewriteOutcome, RewriteResult, RewriteTask
 from compactlib.outcome import Done
 from compactlib.raftlog import SegmentLog
-from compactlib.rewrite import RewriteOutcome, RewriteResult, RewriteTask
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.spark import SparkExecutor, compact_stores, local_session, map_items, ship_library, ship_wheel
 from tests.spark import rewrite_tasks
 from tests.spark.jvm import QUICK_JAVA

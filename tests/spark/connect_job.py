@@ -14,9 +14,9 @@ from typing import Any
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from compactlib.budget import Budget
-from compactlib.observe import RecordingObserver
-from compactlib.rewrite import RewriteFailure
+from compactlib.executors import RewriteFailure
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.spark import SparkExecutor, map_items, register, ship_library, ship_wheel
 from compactlib.testing.executor_conformance import check_executor
 from tests.spark import rewrite_tasks

@@ -15,10 +15,10 @@ from typing import Any
 
 import attrs
 
-from compactlib.budget import Budget
+from compactlib.executors import Executor, LocalExecutor
 from compactlib.outcome import Failed
 from compactlib.raftlog import SegmentLog
-from compactlib.rewrite import Executor, LocalExecutor
+from compactlib.runtime.budget import Budget
 from compactlib.spark.many_stores import StoreJob, compact_stores
 from tests.raftlog.wrapped_files import WatchedFiles
 from tests.spark.store_jobs import LIMITS

@@ -14,8 +14,8 @@ import attrs
 import compactlib
 from compactlib.clock import SystemClock
 from compactlib.errors import CompactlibError, CorruptData
-from compactlib.files import LocalFiles, OutFile, StrPath
-from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
+from compactlib.executors import Attempt, RewriteResult, RewrittenFile
+from compactlib.files.disk import LocalFiles, OutFile, StrPath
 
 CHUNK_BYTES = 1000
 STRAGGLES_SECONDS = 100.0

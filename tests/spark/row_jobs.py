@@ -13,9 +13,9 @@ import pyarrow as pa
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.objects import LocalObjects, MemoryObjects
+from compactlib.runtime.budget import Budget
 from compactlib.scheduler import JobPlan, MemoryFence, RunningJob
 from compactlib.scheduler.worker_core import Start
 from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions, StagingMerge

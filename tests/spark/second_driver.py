@@ -18,9 +18,9 @@ from typing import Any
 from compactlib.clock import ManualClock, SystemClock
 from compactlib.errors import Busy
 from compactlib.hosting import RaftlogExecute
-from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done
 from compactlib.raftlog import SegmentLog
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.scheduler import (
     BlockMeta,
     CompactedBlocks,

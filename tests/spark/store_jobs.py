@@ -10,10 +10,10 @@ from typing import Any
 
 import attrs
 
-from compactlib.budget import Budget
+from compactlib.executors import Executor
 from compactlib.outcome import Done
 from compactlib.raftlog import LogOptions, LogReader, SeedPolicy, SegmentLimits, SegmentLog, plan_for
-from compactlib.rewrite import Executor
+from compactlib.runtime.budget import Budget
 from compactlib.spark.many_stores import StoreJob
 from compactlib.spark.plan_log import PlanLog
 

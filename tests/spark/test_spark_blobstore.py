@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from compactlib.blobstore import BlobStore, compact_many
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
+from compactlib.executors import Executor, LocalExecutor
 from compactlib.outcome import Done, Failed
-from compactlib.rewrite import Executor, LocalExecutor
+from compactlib.runtime.budget import Budget
 from compactlib.spark import SparkExecutor
 from tests.blobstore.compaction_stores import START, answers, flip, garbage_store, open_store, plan_of, strays
 

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files import LocalFiles
@@ -27,6 +26,7 @@ from compactlib.kv import MemoryStore
 from compactlib.kv.errors import OutcomeUnknown
 from compactlib.outcome import Done
 from compactlib.raftlog import LogOptions
+from compactlib.runtime.budget import Budget
 from compactlib.scheduler import (
     BlockMeta,
     FencedOff,

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from compactlib.budget import Budget
+from compactlib.executors import LocalExecutor
 from compactlib.outcome import Done
 from compactlib.raftlog import LogReader
-from compactlib.rewrite import LocalExecutor
+from compactlib.runtime.budget import Budget
 from compactlib.spark import StoreWork, compact_stores
 from tests.spark.cluster import standalone_cluster
 from tests.spark.row_jobs import merged_block, merged_here

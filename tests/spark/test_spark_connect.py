@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from compactlib.budget import Budget
-from compactlib.rewrite import LocalExecutor
+from compactlib.executors import LocalExecutor
+from compactlib.runtime.budget import Budget
 from compactlib.testing.executor_conformance import ExecutorConformance
 from tests.spark.row_jobs import merged_block, merged_here
 from tests.spark.store_jobs import build_logs, contents, job

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactlib.errors import InvalidInput
+from compactlib.executors import LocalExecutor
 from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
-from compactlib.rewrite import LocalExecutor
 from compactlib.spark.covered_rows import (
     CoveredLooks,
     CoveredSegment,

@@ -12,10 +12,10 @@ import attrs
 import pytest
 from pyspark.sql import SparkSession
 
-from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, CompactlibError, CorruptData, InvalidInput, NotFound, TaskFailed
-from compactlib.observe import Progress, RecordingObserver
-from compactlib.rewrite import LocalExecutor, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
+from compactlib.executors import LocalExecutor, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Progress, RecordingObserver
 from compactlib.spark import SparkExecutor
 from compactlib.spark.shared_executor import LanedTask
 from compactlib.testing.executor_conformance import ExecutorConformance

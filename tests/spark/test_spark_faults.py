@@ -19,13 +19,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from compactlib.blobstore import BlobStore
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import DiskFull
-from compactlib.observe import Observer
+from compactlib.executors import Executor, RewriteOutcome, RewriteResult, RewriteTask
 from compactlib.outcome import Done, Failed
 from compactlib.raftlog import CompactionFailed, GroupFailed, LogReader, SegmentLog
-from compactlib.rewrite import Executor, RewriteOutcome, RewriteResult, RewriteTask
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 from compactlib.scheduler import FencedOff, FileFence, TokenFence
 from compactlib.spark import SparkExecutor
 from compactlib.spark.shared_executor import LanedTask

@@ -11,11 +11,11 @@ import attrs
 import pytest
 from pyspark.sql import SparkSession
 
-from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, CompactlibError, CorruptData, InvalidInput, TaskFailed
-from compactlib.observe import Observer
+from compactlib.executors import Executor, LocalExecutor, RewriteFailure, RewriteOutcome, RewriteTask
 from compactlib.outcome import Done, Failed
-from compactlib.rewrite import Executor, LocalExecutor, RewriteFailure, RewriteOutcome, RewriteTask
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 from compactlib.spark import SparkExecutor
 from compactlib.spark.many_stores import StoreJob, StoreOutcome, compact_stores, map_items, outcome_table
 from compactlib.spark.packing import weight_of

@@ -17,14 +17,14 @@ import nbformat
 import pytest
 from pyspark.sql import SparkSession
 
-from compactlib.budget import Budget
-from compactlib.observe import TqdmObserver
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import TqdmObserver
 from compactlib.spark import SparkExecutor, StoreJob, compact_stores, notebook_session, outcome_table
 from tests.spark.rewrite_tasks import WaitingTask
 from tests.spark.store_jobs import build_logs, job
 
 BARS = """
-from compactlib.observe import Progress, TqdmObserver
+from compactlib.runtime.observe import Progress, TqdmObserver
 with TqdmObserver(mininterval=0) as bars:
     bars.progress(Progress("spark tasks", 1, 2, "tasks"))
     bars.progress(Progress("spark tasks", 2, 5, "tasks"))   # the next job has begun

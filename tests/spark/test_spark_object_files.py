@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
+from compactlib.executors import Executor, LocalExecutor, RewriteFailure
 from compactlib.objects import LocalObjects
 from compactlib.objects.errors import BadDigest
 from compactlib.outcome import Done, Failed
-from compactlib.rewrite import Executor, LocalExecutor, RewriteFailure
+from compactlib.runtime.budget import Budget
 from compactlib.spark import SparkExecutor
 from compactlib.spark.object_files import ObjectsExecutor, TaskFiles
 from tests.blobstore.compaction_stores import START, answers, garbage_store, plan_of

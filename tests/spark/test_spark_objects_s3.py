@@ -17,12 +17,12 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from compactlib.budget import Budget
+from compactlib.executors import Executor, LocalExecutor, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
 from compactlib.objects import MemoryObjects, ObjectRef, RemoteObjects
-from compactlib.observe import Observer, RecordingObserver
 from compactlib.outcome import Done, Failed
 from compactlib.raftlog import LogReader, SegmentLog
-from compactlib.rewrite import Executor, LocalExecutor, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.spark import ObjectsExecutor, SparkExecutor
 from tests.kv import servers
 from tests.objects import s3_servers

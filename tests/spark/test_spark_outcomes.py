@@ -10,8 +10,8 @@ import attrs
 import pytest
 
 from compactlib.errors import CompactlibError, TaskFailed
-from compactlib.observe import RecordingObserver
-from compactlib.rewrite import RewriteFailure, RewriteOutcome, RewriteResult, RewrittenFile
+from compactlib.executors import RewriteFailure, RewriteOutcome, RewriteResult, RewrittenFile
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.spark.outcomes import Matched, match_outcomes
 from compactlib.spark.rows import ResultRow
 from compactlib.spark.worker import Report

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from compactlib.budget import Budget
-from compactlib.observe import Observer
+from compactlib.executors import Executor, LocalExecutor, RewriteOutcome, RewriteTask
 from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import CompactionReport, LogOptions, LogReader, SegmentLimits, SegmentLog
-from compactlib.rewrite import Executor, LocalExecutor, RewriteOutcome, RewriteTask
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 from compactlib.spark import SparkExecutor, StoreJob, compact_stores
 from tests.spark.raftlogs import build_log
 from tests.spark.rewrite_tasks import DiesFirstTask

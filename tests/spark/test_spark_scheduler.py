@@ -19,13 +19,13 @@ import attrs
 import pytest
 from pyspark.sql import SparkSession
 
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
+from compactlib.executors import Executor, LocalExecutor, RewriteOutcome, RewriteResult, RewriteTask
 from compactlib.hosting import LocalLog, RaftlogExecute, SchedulerHost, TheseSegments, segment_block_id
-from compactlib.observe import Observer, RecordingObserver
 from compactlib.outcome import Done, Failed
 from compactlib.raftlog import LogOptions, LogReader, SegmentLog
-from compactlib.rewrite import Executor, LocalExecutor, RewriteOutcome, RewriteResult, RewriteTask
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.scheduler import (
     BlockMeta,
     CompactedBlocks,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from compactlib.errors import InvalidInput
-from compactlib.observe import RecordingObserver
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.spark import SimulatedRun, SparkCosts, SparkExecutor, simulate, suggested_partitioning
 from tests.spark.rewrite_tasks import NamingTask
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from compactlib.errors import InvalidInput
+from compactlib.executors import RewriteFailure
 from compactlib.kv import MemoryStore
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.outcome import Done
-from compactlib.rewrite import RewriteFailure
 from compactlib.spark.staging_merge import StagingMerge
 from compactlib.staging import CommittedRanges, Repository, SplitRule
 from compactlib.staging.errors import DamagedRange

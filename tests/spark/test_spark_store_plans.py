@@ -14,12 +14,12 @@ import attrs
 import pytest
 from pyspark.sql import SparkSession
 
-from compactlib.budget import Budget
 from compactlib.errors import CorruptData, InvalidInput, NotALog, NotFound
-from compactlib.observe import Observer
+from compactlib.executors import Executor, LocalExecutor, RewriteOutcome, RewriteTask
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import DropDead, SegmentLog
-from compactlib.rewrite import Executor, LocalExecutor, RewriteOutcome, RewriteTask
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 from compactlib.spark import (
     PlanLog,
     SparkExecutor,
@@ -117,7 +117,7 @@ class TestPlanLog:
 FEW_FILES = """
 import resource, sys
 from compactlib.outcome import Done
-from compactlib.rewrite import LocalExecutor
+from compactlib.executors import LocalExecutor
 from compactlib.spark.many_stores import compact_stores
 from tests.spark.store_jobs import job
 resource.setrlimit(resource.RLIMIT_NOFILE, (80, 80))

@@ -9,11 +9,11 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from compactlib.budget import Budget
 from compactlib.errors import DiskFull, InvalidInput
+from compactlib.executors import Executor, LocalExecutor
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import SegmentLog
-from compactlib.rewrite import Executor, LocalExecutor
+from compactlib.runtime.budget import Budget
 from compactlib.spark import StoreOutcome, raise_failures, start_compaction_stream
 from tests.spark.store_jobs import LIMITS, build_logs, contents
 

@@ -12,8 +12,8 @@ from compactlib.clock import ManualClock
 from compactlib.kv import EXISTS, MemoryStore
 from compactlib.kv.store import Predicate
 from compactlib.objects import MemoryObjects
-from compactlib.observe import Observer
 from compactlib.outcome import Done
+from compactlib.runtime.observe import Observer
 from compactlib.staging.cleanup import TokenCleaner
 from compactlib.staging.commit import CommitRequest, commit
 from compactlib.staging.committed_ranges import CommittedRanges

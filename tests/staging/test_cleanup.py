@@ -7,11 +7,11 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, InvalidInput
 from compactlib.kv import MemoryStore, StoreFailed
-from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.staging import Record, StagingToken
 from compactlib.staging.cleanup import CleanupStats, TokenCleaner
 from compactlib.staging.names import token_partition

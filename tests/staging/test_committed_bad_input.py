@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, CompactlibError, CorruptData, InvalidInput
 from compactlib.objects import MemoryObjects, StoreFailed
+from compactlib.runtime.budget import Budget
 from compactlib.staging.committed_ranges import CommittedRanges
 from compactlib.staging.errors import DamagedRange, MergeConflict, MetaRangeNotFound, NewerFormat, RangeNotFound
 from compactlib.staging.metarange import MetaRange

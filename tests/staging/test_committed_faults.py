@@ -12,7 +12,7 @@ import pytest
 
 from compactlib.files import Files
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectExists, StoreFailed
-from compactlib.observe import RecordingObserver
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.staging.committed_ranges import CommittedRanges
 from compactlib.staging.model import Change, LiveMetaRanges, MetaRangeId, Record
 from compactlib.staging.rows import RangeFormat

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compactlib.budget import Budget
 from compactlib.objects import MemoryObjects
+from compactlib.runtime.budget import Budget
 from compactlib.staging.metarange import MetaRange
 from compactlib.staging.model import Change, LiveMetaRanges, MetaRangeId, Record
 from compactlib.staging.plain_format import PlainFormat

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from compactlib.budget import Budget
-from compactlib.checksum import crc32
+from compactlib.files.checksum import crc32
 from compactlib.objects import MemoryObjects
+from compactlib.runtime.budget import Budget
 from compactlib.staging.committed_ranges import CommittedRanges
 from compactlib.staging.errors import NilValue, UnsortedKeys
 from compactlib.staging.model import Applied, Change, MetaRangeId, Record

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, InvalidInput
+from compactlib.executors import Executor, LocalExecutor, ProcessExecutor
 from compactlib.kv import MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects
-from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.process_executor import ProcessExecutor
-from compactlib.rewrite import Executor, LocalExecutor
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.staging import BranchNotFound, CommittedRanges, CostPolicy, Repository, SplitRule, StagingOptions
 from compactlib.staging.compaction_outcome import LostRace
 from compactlib.staging.record import MAX_SEALED_TOKENS

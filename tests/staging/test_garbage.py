@@ -11,8 +11,8 @@ import pytest
 from compactlib.errors import InvalidInput
 from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects
-from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.staging import Branch, CommitId, MetaRangeNotFound
 from compactlib.staging.errors import BeingCollected
 from compactlib.staging.garbage import collect_garbage, live_metaranges

@@ -10,10 +10,10 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.budget import Budget
 from compactlib.kv import OutcomeUnknown, PredicateFailed
-from compactlib.observe import Observer
 from compactlib.outcome import Skipped
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 from compactlib.staging.branch_store import BranchUpdate
 from compactlib.staging.commits import Commit
 from compactlib.staging.compactor import Compactor

@@ -17,8 +17,8 @@ from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.files import Files
 from compactlib.kv import MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects
-from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done, Failed
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.staging import CommittedRanges, Repository
 from compactlib.staging.cleanup import TokenCleaner
 from compactlib.staging.garbage import collect_garbage

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
+from compactlib.files.checksum import crc32
 from compactlib.kv import EXISTS
 from compactlib.staging import (
     BranchNotFound,

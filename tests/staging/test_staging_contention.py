@@ -9,8 +9,8 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.kv import EXISTS, MemoryStore, OutcomeUnknown, SlowDown
-from compactlib.observe import RecordingObserver
 from compactlib.outcome import Done
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.staging import (
     MAX_SEALED_TOKENS,
     Branch,

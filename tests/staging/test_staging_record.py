@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
+from compactlib.files.checksum import crc32
 from compactlib.staging.commits import Commit, decode_commit, encode_commit
 from compactlib.staging.model import MetaRangeId, Record
 from compactlib.staging.names import (

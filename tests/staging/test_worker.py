@@ -10,8 +10,8 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Closed, InvalidInput
-from compactlib.observe import Observer, RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.staging import BranchNotFound, CompactionWorker, CostPolicy, ReclaimReport, Repository, StagingOptions
 from compactlib.staging.metrics import StagingMetrics
 from compactlib.staging.policy import AnyOf, DeletesPolicy, ListingCostPolicy, SealedTokensPolicy

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from compactlib.budget import Budget
 from compactlib.errors import AuditFailed, BudgetSpent, Busy, Closed, InvalidInput, TaskFailed
+from compactlib.executors import LocalExecutor
 from compactlib.kv import MemoryStore
-from compactlib.observe import Observer, RecordingObserver
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.rewrite import LocalExecutor
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.staging import (
     BranchPressure,
     Choice,

@@ -10,8 +10,8 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.kv import KVStore, MemoryStore
 from compactlib.objects import MemoryObjects, ObjectStore
-from compactlib.observe import Observer
 from compactlib.outcome import Done
+from compactlib.runtime.observe import Observer
 from compactlib.staging import (
     AlwaysPolicy,
     Branch,

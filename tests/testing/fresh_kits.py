@@ -18,10 +18,10 @@ from typing import TypeAlias
 import attrs
 
 from compactlib.blobstore import policies
+from compactlib.executors import LocalExecutor
 from compactlib.kv import KVStore, MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.raftlog import CostPolicy, RaPolicy, SeedPolicy
-from compactlib.rewrite import LocalExecutor
 from compactlib.scheduler import LevelConfig, SchedulerConfig
 from compactlib.scheduler.fence import MemoryFence
 from compactlib.scheduler.fence_file import FileFence

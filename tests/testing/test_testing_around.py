@@ -10,7 +10,7 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, ClockJumped, Closed, CompactlibError, InvalidInput
-from compactlib.folder_lock import FolderLock
+from compactlib.files.folder_lock import FolderLock
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown
 from compactlib.runtime import SteadyClock, look_until_seen
 from compactlib.testing import (

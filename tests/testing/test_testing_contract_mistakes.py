@@ -12,16 +12,16 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.budget import Budget
 from compactlib.contract import CommitFence, Policy
 from compactlib.errors import Busy, CompactlibError, StorageError
+from compactlib.executors import Executor, RewriteFailure, RewriteResult
 from compactlib.files import Files
-from compactlib.folder_lock import FolderLock
-from compactlib.observe import Observer, telling
+from compactlib.files.folder_lock import FolderLock
 from compactlib.outcome import Failed, Skipped
 from compactlib.report import Finding
-from compactlib.rewrite import Executor, RewriteFailure, RewriteResult
 from compactlib.runtime import Ownership, Run
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, telling
 from compactlib.testing import CompactionConformance, PromiseBroken, check_compaction, contract_actors
 from compactlib.testing.crash import scratch_folder
 from tests.testing.lessons import check_lesson

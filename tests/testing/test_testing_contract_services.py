@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from compactlib.budget import Budget
 from compactlib.errors import Closed, CompactlibError
-from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Outcome
 from compactlib.runtime import Job
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 from compactlib.testing import (
     AsyncServiceConformance,
     PromiseBroken,

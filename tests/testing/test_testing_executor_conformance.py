@@ -8,10 +8,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, TaskFailed
-from compactlib.observe import Observer, telling
-from compactlib.rewrite import (
+from compactlib.executors import (
     Attempt,
     LocalExecutor,
     RewriteFailure,
@@ -22,6 +20,8 @@ from compactlib.rewrite import (
     checked_names,
     new_attempt_id,
 )
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, telling
 from compactlib.testing.conformance import PromiseBroken
 from compactlib.testing.executor_conformance import (
     DieTask,

@@ -9,10 +9,10 @@ from typing import Any
 
 import attrs
 
+from compactlib.executors import Attempt, RewriteResult, RewrittenFile
 from compactlib.files import Files, OutFile
-from compactlib.observe import Progress
 from compactlib.report import Printed
-from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
+from compactlib.runtime.observe import Progress
 
 
 @attrs.frozen

@@ -7,12 +7,12 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
-from compactlib.budget import Budget
 from compactlib.contract import AsyncService, Service
 from compactlib.errors import BudgetSpent
-from compactlib.observe import Observer
 from compactlib.outcome import Done, Failed, Outcome
 from compactlib.runtime import AsyncServiceFace, AsyncWork, Job, ServiceFace, WorkService
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 from compactlib.testing.service_factory import AsyncServiceFactory, AsyncServiceHooks, ServiceFactory, ServiceHooks
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from compactlib.contract import CommitFence
+from compactlib.executors import RewriteResult
 from compactlib.files import Files
 from compactlib.outcome import Done, Skipped
-from compactlib.rewrite import RewriteResult
 from tests.testing.toy_factory import LineStores
 from tests.testing.toy_lines import LineFile, LinePlan
 from tests.testing.toy_store import LineStore

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import attrs
 
 from compactlib.errors import InvalidInput
-from compactlib.indexset import IndexSet
+from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.model import Entry
 from compactlib.raftlog.replication.messages import TransferMessage

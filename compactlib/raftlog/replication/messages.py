@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import attrs
 
-from compactlib.checksum import crc32
+from compactlib.files.checksum import crc32
 from compactlib.raftlog.model import Entry
 from compactlib.raftlog.native import head_crc
 from compactlib.raftlog.replication.errors import AbortReason

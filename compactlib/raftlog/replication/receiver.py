@@ -16,9 +16,9 @@ from typing import Literal, TypeAlias
 
 import attrs
 
-from compactlib.checksum import crc32
 from compactlib.errors import AuditFailed, CompactlibError, CorruptData, InvalidInput, LiveIndexMissing, StorageError
-from compactlib.indexset import IndexSet
+from compactlib.files.checksum import crc32
+from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed
 from compactlib.raftlog.replication.course import Course, needed_entries
 from compactlib.raftlog.replication.effects import (

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from compactlib.errors import AuditFailed, CompactlibError, InvalidInput
-from compactlib.indexset import IndexSet
+from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.model import Entry
 from compactlib.raftlog.replication.course import Course, needed_entries

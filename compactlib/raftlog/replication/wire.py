@@ -13,8 +13,8 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from compactlib.checksum import crc32
 from compactlib.errors import InvalidInput, Unsupported
+from compactlib.files.checksum import crc32
 from compactlib.raftlog.model import MAX_INDEX
 from compactlib.raftlog.replication.errors import AbortReason, FrameDamaged
 from compactlib.raftlog.replication.messages import (

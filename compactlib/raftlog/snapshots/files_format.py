@@ -6,8 +6,8 @@ import re
 import struct
 from typing import Literal, TypeAlias
 
-from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, Unsupported
+from compactlib.files.checksum import crc32
 from compactlib.raftlog.model import MAX_INDEX
 from compactlib.raftlog.snapshots.model import MAX_CLUSTER_BYTES, SnapshotManifest
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compactlib.checksum import crc32
 from compactlib.errors import (
     AuditFailed,
     CorruptData,
@@ -24,8 +23,9 @@ from compactlib.errors import (
     Stale,
     StorageError,
 )
-from compactlib.files import Files, LocalFiles, StrPath, sync_names, write_durably
-from compactlib.indexset import IndexSet
+from compactlib.files.checksum import crc32
+from compactlib.files.disk import Files, LocalFiles, StrPath, sync_names, write_durably
+from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.protocols import SnapshotMeta
 from compactlib.raftlog.snapshots.errors import LiveSetLost
 from compactlib.raftlog.snapshots.files_format import (

@@ -7,7 +7,7 @@ import os
 import attrs
 
 from compactlib.errors import CorruptData, StorageError
-from compactlib.files import list_folder
+from compactlib.files.disk import list_folder
 from compactlib.raftlog.snapshots.files_format import (
     INCOMING_MANIFEST,
     INCOMING_STATE,

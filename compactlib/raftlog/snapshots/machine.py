@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from compactlib.errors import AuditFailed, InvalidInput, Unsorted
-from compactlib.indexset import IndexSet, IndexSetBuilder
+from compactlib.indexset.index_set import IndexSet, IndexSetBuilder
 from compactlib.raftlog.model import Entry
 
 if TYPE_CHECKING:

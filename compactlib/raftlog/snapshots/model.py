@@ -5,9 +5,9 @@ from __future__ import annotations
 import attrs
 
 from compactlib.arguments import require_type
-from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, InvalidInput
-from compactlib.indexset import IndexSet
+from compactlib.files.checksum import crc32
+from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.model import MAX_INDEX
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 
-from compactlib.checksum import crc32
 from compactlib.errors import Closed, CorruptData, StorageError, Unsupported
-from compactlib.files import Files, OutFile, read_exactly, write_durably
+from compactlib.files.checksum import crc32
+from compactlib.files.disk import Files, OutFile, read_exactly, write_durably
 from compactlib.raftlog.snapshots.files_format import (
     INCOMING_MANIFEST,
     INCOMING_STATE,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from compactlib.checksum import crc32
 from compactlib.errors import Closed, CorruptData, StorageError
-from compactlib.files import StrPath, read_exactly
+from compactlib.files.checksum import crc32
+from compactlib.files.disk import StrPath, read_exactly
 from compactlib.raftlog.snapshots.files_format import PART_HEAD_BYTES, STATE_MAGIC, check_part_head
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 

@@ -21,8 +21,8 @@ from itertools import accumulate, chain, pairwise
 
 import attrs
 
-from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, Unsupported
+from compactlib.files.checksum import crc32
 
 MAGIC = b"CLRAFWAL"
 VERSION = 1

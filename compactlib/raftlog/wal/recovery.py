@@ -13,7 +13,7 @@ from itertools import pairwise
 import attrs
 
 from compactlib.errors import CorruptData, StorageError
-from compactlib.files import Files, StrPath, list_folder
+from compactlib.files.disk import Files, StrPath, list_folder
 from compactlib.raftlog.wal.frames import FILE_HEADER_BYTES, FileHeader, Frame, FrameKind, decode_file_header
 from compactlib.raftlog.wal.names import is_wal_leftover, wal_name, wal_number
 from compactlib.raftlog.wal.scan import ScannedFile, scan_file

@@ -11,8 +11,8 @@ import attrs
 
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, Closed, InvalidInput, StorageError
-from compactlib.files import Files, LocalFiles, OutFile, StrPath, write_durably
-from compactlib.indexset import IndexSet
+from compactlib.files.disk import Files, LocalFiles, OutFile, StrPath, write_durably
+from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.errors import LogStopped
 from compactlib.raftlog.log_state import LogStates

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, compress, islice, repeat
 from operator import add, ge, sub
 
-from compactlib._indexset_runs import Column, Runs, joined
+from compactlib.indexset.runs import Column, Runs, joined
 
 
 def between(runs: Runs, first: int, last: int) -> Runs:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compactlib.process_worker import Order, Steering, serve
-from compactlib.rewrite import RewriteTask
+from compactlib.executors.process_worker import Order, Steering, serve
+from compactlib.executors.tasks import RewriteTask
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnContext

@@ -7,8 +7,8 @@ from itertools import chain, compress, islice, repeat
 from operator import add, ge, le, lt, sub
 from typing import TYPE_CHECKING
 
-from compactlib._indexset_runs import Column, Runs
 from compactlib.errors import InvalidInput, MissingDependency
+from compactlib.indexset.runs import Column, Runs
 
 if TYPE_CHECKING:
     from pyroaring import AbstractBitMap64, BitMap64

@@ -24,12 +24,23 @@ from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias, final, get_args
 
 from attrs.exceptions import FrozenInstanceError
 
-from compactlib import _indexset_algebra, _indexset_bytes, _indexset_roaring, _indexset_runs
-from compactlib._indexset_collect import RunCollector
-from compactlib._indexset_positions import common_positions, merge_positions
-from compactlib._indexset_runs import MAX_INDEX, Column, Runs, check_ascending, column, joined, split_pairs
 from compactlib.arguments import refuses_misfits
 from compactlib.errors import AuditFailed, InvalidInput, NotFound
+from compactlib.indexset import (
+    algebra as _indexset_algebra,
+)
+from compactlib.indexset import (
+    encoding as _indexset_bytes,
+)
+from compactlib.indexset import (
+    roaring as _indexset_roaring,
+)
+from compactlib.indexset import (
+    runs as _indexset_runs,
+)
+from compactlib.indexset.collect import RunCollector
+from compactlib.indexset.positions import common_positions, merge_positions
+from compactlib.indexset.runs import MAX_INDEX, Column, Runs, check_ascending, column, joined, split_pairs
 
 if TYPE_CHECKING:
     from pyroaring import AbstractBitMap64, BitMap64

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from operator import index as as_int
 
-from compactlib._indexset_runs import MAX_INDEX, Runs, split_pairs, unsorted
+from compactlib.indexset.runs import MAX_INDEX, Runs, split_pairs, unsorted
 
 
 class RunCollector:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import compress, count, islice, repeat
 from operator import eq, sub
 
-from compactlib._indexset_runs import check_ascending
 from compactlib.errors import InvalidInput, Unsorted
+from compactlib.indexset.runs import check_ascending
 
 
 def merge_positions(column: Sequence[int], members: Sequence[int]) -> list[int]:

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import attrs
 
 from compactlib.arguments import refuses_misfits
-from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CompactlibError, InvalidInput, TaskFailed
-from compactlib.observe import Observer, TellingObserver, telling
 from compactlib.report import Table
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, TellingObserver, telling
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -23,12 +23,10 @@ from typing import Self
 
 import attrs
 
-from compactlib._process_workers import Job, KeptWorkers, Worker, exit_text
-from compactlib.budget import Budget, BudgetLimits
 from compactlib.errors import BudgetSpent, InvalidInput, TaskFailed
-from compactlib.observe import Observer, Progress, telling
-from compactlib.process_worker import READY, Order, Report, Steering
-from compactlib.rewrite import (
+from compactlib.executors.process_worker import READY, Order, Report, Steering
+from compactlib.executors.process_workers import Job, KeptWorkers, Worker, exit_text
+from compactlib.executors.tasks import (
     RewriteFailure,
     RewriteOutcome,
     RewriteResult,
@@ -37,6 +35,8 @@ from compactlib.rewrite import (
     foreign_error,
     new_attempt_id,
 )
+from compactlib.runtime.budget import Budget, BudgetLimits
+from compactlib.runtime.observe import Observer, Progress, telling
 
 _LOOK_AGAIN_SECONDS = 0.1
 """How soon a pause or a cancel reaches the workers while the caller waits for an outcome."""

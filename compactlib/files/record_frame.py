@@ -16,8 +16,8 @@ import struct
 
 import attrs
 
-from compactlib.checksum import crc32
 from compactlib.errors import CorruptData
+from compactlib.files.checksum import crc32
 
 _HEAD = struct.Struct("<8sHHI")
 _CRC = struct.Struct("<I")

@@ -12,10 +12,10 @@ from array import array
 from itertools import accumulate, compress, islice
 from operator import lt, sub
 
-from compactlib._indexset_runs import MAX_INDEX, Runs
-from compactlib._varints import decode_varints, encode_varints
-from compactlib.checksum import crc32
 from compactlib.errors import CorruptData, Unsupported
+from compactlib.files.checksum import crc32
+from compactlib.files.varints import decode_varints, encode_varints
+from compactlib.indexset.runs import MAX_INDEX, Runs
 
 MAGIC = b"CLINDSET"
 VERSION = 1

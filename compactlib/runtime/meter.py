@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from compactlib.clock import Clock
 from compactlib.errors import CompactlibError
-from compactlib.observe import Observer, telling
+from compactlib.runtime.observe import Observer, telling
 
 
 class Meter:

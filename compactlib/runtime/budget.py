@@ -15,7 +15,7 @@ import attrs
 from compactlib.arguments import refuses_misfits
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, BudgetSpent, CompactlibError, InvalidInput
-from compactlib.throttle import Throttle
+from compactlib.runtime.throttle import Throttle
 
 _LOOK_AGAIN_SECONDS = 0.1
 """How long work waits at most (for its rate, or paused under a deadline) before it looks for news from the host."""

@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import attrs
 
-from compactlib.budget import Budget, BudgetLimits
-from compactlib.observe import CarriedObserver, Observer, RecordingObserver
-from compactlib.rewrite import (
+from compactlib.executors.tasks import (
     Attempt,
     RewriteFailure,
     RewriteOutcome,
@@ -27,6 +25,8 @@ from compactlib.rewrite import (
     foreign_error,
     portable,
 )
+from compactlib.runtime.budget import Budget, BudgetLimits
+from compactlib.runtime.observe import CarriedObserver, Observer, RecordingObserver
 
 if TYPE_CHECKING:
     Pipe: TypeAlias = connection.Connection[Any, Any]

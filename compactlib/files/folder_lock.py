@@ -11,7 +11,7 @@ import errno
 import os
 
 from compactlib.errors import Busy, Closed, InvalidInput, StorageError, Unsupported
-from compactlib.files import StrPath
+from compactlib.files.disk import StrPath
 
 LOCK_NAME = "LOCK"
 _HOLDER_BYTES = 32
