@@ -14,7 +14,7 @@ from compactlib.errors import Closed, InvalidInput
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import ServiceFace, WorkService
 from compactlib.runtime.observe import Observer
-from compactlib.runtime.work_service import Job
+from compactlib.runtime.services.work_service import Job
 
 _LONGEST_DELAY_SECONDS = 10.0
 _LOOK = "look"

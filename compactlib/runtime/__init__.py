@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import load_lazily
 
 if TYPE_CHECKING:
-    from compactlib.runtime.agenda import Accepted, Agenda, Refused, Removed, Turn
-    from compactlib.runtime.async_service import AsyncServiceFace, AsyncWork, KeptTask
     from compactlib.runtime.budget import Budget, BudgetLimits
-    from compactlib.runtime.daemon_threads import DaemonThreads
     from compactlib.runtime.later import LaterCalls, LaterObserver
     from compactlib.runtime.look import look_until_seen
-    from compactlib.runtime.manager import CompactionManager, OnRequest, Periodic
     from compactlib.runtime.ownership import Ownership, Run
-    from compactlib.runtime.service_face import ServiceFace
+    from compactlib.runtime.services.agenda import Accepted, Agenda, Refused, Removed, Turn
+    from compactlib.runtime.services.async_service import AsyncServiceFace, AsyncWork, KeptTask
+    from compactlib.runtime.services.daemon_threads import DaemonThreads
+    from compactlib.runtime.services.manager import CompactionManager, OnRequest, Periodic
+    from compactlib.runtime.services.service_face import ServiceFace
+    from compactlib.runtime.services.turns import Turns
+    from compactlib.runtime.services.work_report import WorkReport, WorkRow
+    from compactlib.runtime.services.work_service import Job, Stopped, Work, WorkService
     from compactlib.runtime.steady_clock import SteadyClock
     from compactlib.runtime.tell import TellingObserver, tell, telling
     from compactlib.runtime.throttle import Throttle
-    from compactlib.runtime.turns import Turns
-    from compactlib.runtime.work_report import WorkReport, WorkRow
-    from compactlib.runtime.work_service import Job, Stopped, Work, WorkService
 
 __all__ = [
     "Accepted",
@@ -67,17 +67,17 @@ __all__ = [
 load_lazily(__name__, {
     ".budget": ("Budget", "BudgetLimits"),
     ".throttle": ("Throttle",),
-    ".agenda": ("Accepted", "Agenda", "Refused", "Removed", "Turn"),
-    ".async_service": ("AsyncServiceFace", "AsyncWork", "KeptTask"),
-    ".daemon_threads": ("DaemonThreads",),
+    ".services.agenda": ("Accepted", "Agenda", "Refused", "Removed", "Turn"),
+    ".services.async_service": ("AsyncServiceFace", "AsyncWork", "KeptTask"),
+    ".services.daemon_threads": ("DaemonThreads",),
     ".later": ("LaterCalls", "LaterObserver"),
     ".look": ("look_until_seen",),
-    ".manager": ("CompactionManager", "OnRequest", "Periodic"),
+    ".services.manager": ("CompactionManager", "OnRequest", "Periodic"),
     ".ownership": ("Ownership", "Run"),
-    ".service_face": ("ServiceFace",),
+    ".services.service_face": ("ServiceFace",),
     ".steady_clock": ("SteadyClock",),
     ".tell": ("TellingObserver", "tell", "telling"),
-    ".turns": ("Turns",),
-    ".work_report": ("WorkReport", "WorkRow"),
-    ".work_service": ("Job", "Stopped", "Work", "WorkService"),
+    ".services.turns": ("Turns",),
+    ".services.work_report": ("WorkReport", "WorkRow"),
+    ".services.work_service": ("Job", "Stopped", "Work", "WorkService"),
 })

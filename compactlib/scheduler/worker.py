@@ -23,7 +23,7 @@ from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime import DaemonThreads, Run, ServiceFace, WorkService
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
-from compactlib.runtime.work_service import Job, ended_in, waiting_time
+from compactlib.runtime.services.work_service import Job, ended_in, waiting_time
 from compactlib.scheduler.errors import FencedOff, JobLost, ReleaseJob
 from compactlib.scheduler.model import CompactedBlocks, Tombstone
 from compactlib.scheduler.poll import PollResponse

@@ -30,8 +30,8 @@ from compactlib.files import Files
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import CompactionManager, OnRequest, Periodic
 from compactlib.runtime.budget import Budget
-from compactlib.runtime.manager import COMPACTION_FAILING
 from compactlib.runtime.observe import Observer, Progress, RecordingObserver
+from compactlib.runtime.services.manager import COMPACTION_FAILING
 from compactlib.testing import FailingFiles
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, journal_max_entries=0, max_blob_bytes=0,

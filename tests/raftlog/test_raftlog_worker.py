@@ -38,8 +38,8 @@ from compactlib.raftlog.worker import CompactionWorker, WorkerOutcome
 from compactlib.report import PolicyRecord
 from compactlib.runtime import CompactionManager
 from compactlib.runtime.budget import Budget
-from compactlib.runtime.manager import disk_of
 from compactlib.runtime.observe import Observer
+from compactlib.runtime.services.manager import disk_of
 from tests.raftlog.compaction_logs import entries_of, entry_of, filled, flip_byte, options, payload_place
 from tests.raftlog.wrapped_files import UnsyncedFiles
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from compactlib.errors import InvalidInput, NotFound
 from compactlib.outcome import Done, Outcome, Skipped
 from compactlib.runtime import Accepted, Agenda, Refused, Removed, Turn, WorkReport
-from compactlib.runtime.agenda import Ending
+from compactlib.runtime.services.agenda import Ending
 from tests.runtime.agenda_story import Story, broken, turns_of
 
 SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios" / "runtime").glob("agenda_*.txt"))

@@ -16,8 +16,8 @@ from compactlib.errors import BudgetSpent, Busy, Closed, DiskFull, InvalidInput,
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime import Accepted, CompactionManager, OnRequest, Periodic, Refused, Removed
 from compactlib.runtime.budget import Budget
-from compactlib.runtime.manager import COMPACTION_FAILING, COMPACTION_RECOVERED, disk_of
 from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime.services.manager import COMPACTION_FAILING, COMPACTION_RECOVERED, disk_of
 
 BOTH = (Periodic(100.0), OnRequest())
 

@@ -9,7 +9,7 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, CompactlibError
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.runtime.turns import Turns
+from compactlib.runtime.services.turns import Turns
 
 
 class Work:

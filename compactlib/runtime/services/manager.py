@@ -17,12 +17,12 @@ from compactlib.arguments import require_method, require_type
 from compactlib.clock import Clock
 from compactlib.errors import BudgetSpent, Closed, CompactlibError, InvalidInput, StorageError
 from compactlib.outcome import Done, Failed, Outcome, Skipped
-from compactlib.runtime.agenda import Accepted, Refused, Removed
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
-from compactlib.runtime.service_face import ServiceFace
-from compactlib.runtime.work_report import WorkReport
-from compactlib.runtime.work_service import Job, WorkService
+from compactlib.runtime.services.agenda import Accepted, Refused, Removed
+from compactlib.runtime.services.service_face import ServiceFace
+from compactlib.runtime.services.work_report import WorkReport
+from compactlib.runtime.services.work_service import Job, WorkService
 
 if TYPE_CHECKING:
     from compactlib.contract import CommitFence, Compaction, Policy

@@ -34,10 +34,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput
 from compactlib.outcome import Done, Failed, Outcome
 from compactlib.runtime.budget import Budget
-from compactlib.runtime.daemon_threads import DaemonThreads
 from compactlib.runtime.observe import Observer, telling
 from compactlib.runtime.ownership import Run
-from compactlib.runtime.work_service import Stopped, ended_in, waiting_time
+from compactlib.runtime.services.daemon_threads import DaemonThreads
+from compactlib.runtime.services.work_service import Stopped, ended_in, waiting_time
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

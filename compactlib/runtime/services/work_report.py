@@ -7,7 +7,7 @@ from typing import Any, Literal
 import attrs
 
 from compactlib.report import Printed
-from compactlib.runtime.agenda import Agenda, Cause, Condition, Ending
+from compactlib.runtime.services.agenda import Agenda, Cause, Condition, Ending
 
 
 @attrs.frozen(kw_only=True)

@@ -32,12 +32,12 @@ from compactlib.arguments import require_method, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, BudgetSpent, Busy, Closed, CompactlibError, InvalidInput, TaskFailed
 from compactlib.outcome import Done, Failed, Outcome, Skipped
-from compactlib.runtime.agenda import Accepted, Agenda, Ending, Refused, Removed, Turn
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, telling
 from compactlib.runtime.ownership import Run
-from compactlib.runtime.turns import Turns
-from compactlib.runtime.work_report import WorkReport
+from compactlib.runtime.services.agenda import Accepted, Agenda, Ending, Refused, Removed, Turn
+from compactlib.runtime.services.turns import Turns
+from compactlib.runtime.services.work_report import WorkReport
 
 _LOGGER = logging.getLogger("compactlib.services")
 _LONGEST_SLEEP_SECONDS = 60.0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from compactlib.outcome import Done, Failed, Outcome
-from compactlib.runtime.work_service import WorkService
+from compactlib.runtime.services.work_service import WorkService
 
 
 class ServiceFace:
