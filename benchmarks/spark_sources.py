@@ -36,7 +36,7 @@ from compactlib.blobstore.store_reader import kept_offsets
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.raftlog import LogReader, SegmentReader
-from compactlib.raftlog.names import segment_name
+from compactlib.raftlog.model.names import segment_name
 from compactlib.spark import local_session, register
 from compactlib.staging import CommittedRanges, Record, Repository
 from compactlib.staging.parquet import ParquetFormat

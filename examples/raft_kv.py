@@ -20,12 +20,12 @@ from compactlib.errors import CorruptData
 from compactlib.files import LocalFiles
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import Entry
-from compactlib.raftlog.clump import ClumpPlan, plan_clump
-from compactlib.raftlog.raft_log import RaftLog
-from compactlib.raftlog.result import CompactionReport
+from compactlib.raftlog.compaction.plan.clump import ClumpPlan, plan_clump
+from compactlib.raftlog.compaction.report import CompactionReport
+from compactlib.raftlog.log.worker import CompactionWorker
 from compactlib.raftlog.snapshots import SnapshotFolder, SnapshotManifest, StateReader
-from compactlib.raftlog.store import StoreOptions, open_log
-from compactlib.raftlog.worker import CompactionWorker
+from compactlib.raftlog.store.raft_log import RaftLog
+from compactlib.raftlog.store.store import StoreOptions, open_log
 
 
 class KvStore:

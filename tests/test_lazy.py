@@ -75,10 +75,11 @@ def test_importing_a_package_loads_nothing_of_it() -> None:
 
 UNUSED = {
     # A worker that rewrites a group knows nothing of the log, nor of how it is replicated.
-    "from compactlib.raftlog.rewrite import CompactSegments":
-        {"compactlib.raftlog.log", "compactlib.raftlog.wal", "compactlib.raftlog.replication",
-         "compactlib.raftlog.snapshots", "compactlib.raftlog.policies"},
-    "from compactlib.raftlog import SegmentLog": {"compactlib.raftlog.wal", "compactlib.raftlog.memtable", "fractions"},
+    "from compactlib.raftlog.compaction.rewrite import CompactSegments":
+        {"compactlib.raftlog.log.segment_log", "compactlib.raftlog.wal", "compactlib.raftlog.replication",
+         "compactlib.raftlog.snapshots", "compactlib.raftlog.compaction.plan.policies"},
+    "from compactlib.raftlog import SegmentLog": {"compactlib.raftlog.wal", "compactlib.raftlog.memtable.table",
+                                                  "fractions"},
     "from compactlib.raftlog import RaftLogStore": {"compactlib.raftlog.replication"},
     "from compactlib.kv import MemoryStore": {"sqlite3", "compactlib.kv.postgres", "compactlib.kv.dynamodb"},
     "from compactlib.blobstore import BlobStore": {"compactlib.blobstore.manager", "compactlib.blobstore.policies"},

@@ -12,9 +12,9 @@ from compactlib.blobstore.policy import SegmentView
 from compactlib.errors import InvalidInput
 from compactlib.hosting import TheseSegments
 from compactlib.kv import KVLimits
-from compactlib.raftlog.model import SegmentLimits
+from compactlib.raftlog.compaction.plan.view import CompactionView
+from compactlib.raftlog.model.values import SegmentLimits
 from compactlib.raftlog.snapshots.model import SnapshotManifest
-from compactlib.raftlog.view import CompactionView
 from tests.misfits import STRANGE
 
 LIMITS = dict.fromkeys(("max_partition_bytes", "max_key_bytes", "max_value_bytes", "max_transact"), 1)

@@ -28,8 +28,8 @@ from compactlib.raftlog import (
     plan_for,
     report_of,
 )
-from compactlib.raftlog.folder import Examination, examine_segments
-from compactlib.raftlog.unflushed import logs_of_store
+from compactlib.raftlog.log.folder import Examination, examine_segments
+from compactlib.raftlog.log.unflushed import logs_of_store
 from compactlib.report import VerifyReport
 from compactlib.runtime.budget import Budget
 

@@ -14,8 +14,8 @@ from compactlib.app.workload import Step
 from compactlib.clock import Clock
 from compactlib.files.disk import Files, LocalFiles, list_folder
 from compactlib.raftlog import Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
-from compactlib.raftlog.model import DEFAULT_MAX_BYTES, DEFAULT_MAX_ENTRIES
-from compactlib.raftlog.names import LOCK_NAME
+from compactlib.raftlog.model.names import LOCK_NAME
+from compactlib.raftlog.model.values import DEFAULT_MAX_BYTES, DEFAULT_MAX_ENTRIES
 
 _TERM = 1
 _SEGMENTS = 24

@@ -10,8 +10,8 @@ import attrs
 from compactlib.files.disk import list_folder
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog import CompactionView, LogReader, SegmentLimits, SegmentReader, SnapshotState
-from compactlib.raftlog.commit import is_committed
-from compactlib.raftlog.names import (
+from compactlib.raftlog.compaction.commit import is_committed
+from compactlib.raftlog.model.names import (
     LOCK_NAME,
     SNAPSHOT_NAME,
     compacting_members,

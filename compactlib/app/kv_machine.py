@@ -25,7 +25,7 @@ import attrs
 
 from compactlib.errors import AuditFailed, InvalidInput, NotFound
 from compactlib.indexset.index_set import IndexSet
-from compactlib.raftlog.model import Entry
+from compactlib.raftlog.model.values import Entry
 from compactlib.raftlog.snapshots import LiveTracker
 
 _HEAD = struct.Struct("<BI")

@@ -12,8 +12,8 @@ from compactlib.errors import CompactlibError
 from compactlib.files.disk import list_folder
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog import Dead, Entry, LogReader
-from compactlib.raftlog.model import Answer
-from compactlib.raftlog.names import LOCK_NAME
+from compactlib.raftlog.model.names import LOCK_NAME
+from compactlib.raftlog.model.values import Answer
 
 
 def problems_in(folder: str, written: WrittenLog) -> Iterator[str]:

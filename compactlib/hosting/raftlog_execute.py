@@ -20,7 +20,7 @@ from compactlib.errors import InvalidInput, NotFound
 from compactlib.executors.tasks import Executor
 from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import Choice, CompactionView, LeftOut, SegmentLog, report_of
-from compactlib.raftlog.policy import filled_groups, is_worthwhile
+from compactlib.raftlog.compaction.plan.policy import filled_groups, is_worthwhile
 from compactlib.scheduler import BlockMeta, CompactedBlocks, LockingFence, NoOutput, ReleaseJob, RunningJob, TokenFence
 
 _DIGITS = 16

@@ -20,8 +20,7 @@ from compactlib.errors import (
 )
 from compactlib.hosting.snapshot_lines import Address, read_message, require_address
 from compactlib.indexset.index_set import IndexSet
-from compactlib.raftlog.model import Entry
-from compactlib.raftlog.protocols import PinnedEntries, ReplicatedLog
+from compactlib.raftlog.model.values import Entry
 from compactlib.raftlog.replication.effects import (
     Effect,
     Finished,
@@ -41,6 +40,7 @@ from compactlib.raftlog.replication.messages import (
 from compactlib.raftlog.replication.sender import SnapshotSender
 from compactlib.raftlog.replication.wire import encode
 from compactlib.raftlog.snapshots import SnapshotFolder, SnapshotManifest, StateReader
+from compactlib.raftlog.store.protocols import PinnedEntries, ReplicatedLog
 
 _LOOKS = 10
 _MIN_PAUSE_SECONDS = 0.05

@@ -13,7 +13,6 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Closed, CompactlibError, CorruptData, StorageError, TaskFailed, Unsupported
 from compactlib.hosting.snapshot_lines import Address, read_message, require_address
 from compactlib.outcome import Skipped
-from compactlib.raftlog.protocols import ReplicatedLog, SnapshotMeta
 from compactlib.raftlog.replication.effects import (
     AwaitEntries,
     BeginInstall,
@@ -38,6 +37,7 @@ from compactlib.raftlog.replication.messages import (
 from compactlib.raftlog.replication.receiver import SnapshotReceiver
 from compactlib.raftlog.replication.wire import encode
 from compactlib.raftlog.snapshots import IncomingState, SnapshotFolder, SnapshotManifest, StateReader
+from compactlib.raftlog.store.protocols import ReplicatedLog, SnapshotMeta
 from compactlib.runtime import AsyncServiceFace, AsyncWork
 from compactlib.runtime.observe import Observer
 

@@ -18,13 +18,13 @@ from compactlib.lab.measures import Measures
 from compactlib.lab.operations import DELETE, READ, Operations
 from compactlib.lab.reports import ReplayReport
 from compactlib.lab.workloads import Workload
-from compactlib.raftlog.cadence import MajorCadence
-from compactlib.raftlog.model import INDEX_RECORD_BYTES, SegmentLimits, SegmentRef, SegmentStats, segment_bytes
-from compactlib.raftlog.plan import CompactionPlan, PlannedGroup, plan_for
-from compactlib.raftlog.policies import DropDead
-from compactlib.raftlog.policy import CompactionPolicy
-from compactlib.raftlog.trigger import Trigger
-from compactlib.raftlog.view import CompactionView
+from compactlib.raftlog.compaction.plan.plan import CompactionPlan, PlannedGroup, plan_for
+from compactlib.raftlog.compaction.plan.policies import DropDead
+from compactlib.raftlog.compaction.plan.policy import CompactionPolicy
+from compactlib.raftlog.compaction.plan.view import CompactionView
+from compactlib.raftlog.compaction.sense.cadence import MajorCadence
+from compactlib.raftlog.compaction.sense.trigger import Trigger
+from compactlib.raftlog.model.values import INDEX_RECORD_BYTES, SegmentLimits, SegmentRef, SegmentStats, segment_bytes
 from compactlib.report import PolicyRecord
 from compactlib.runtime.observe import Observer, Progress
 

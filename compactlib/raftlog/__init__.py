@@ -22,53 +22,24 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import load_lazily
 
 if TYPE_CHECKING:
-    from compactlib.raftlog.clump import ClumpPlan, plan_clump
-    from compactlib.raftlog.commit import commit_group
-    from compactlib.raftlog.errors import GapDetected, LogStopped, MemtableFull, Overwriting, PlanOutdated
-    from compactlib.raftlog.flush import FlushPlan, plan_flush
-    from compactlib.raftlog.holes import HoleReport
-    from compactlib.raftlog.log import SegmentLog
-    from compactlib.raftlog.log_reader import LogReader
-    from compactlib.raftlog.log_segments import LogSegments
-    from compactlib.raftlog.log_state import LogState, LogStates
-    from compactlib.raftlog.memtable import Memtable
-    from compactlib.raftlog.model import (
-        Answer,
-        Damaged,
-        Dead,
-        Entry,
-        Missing,
-        SegmentLimits,
-        SegmentRef,
-        SegmentStats,
+    from compactlib.raftlog.compaction.commit import commit_group
+    from compactlib.raftlog.compaction.holes import HoleReport
+    from compactlib.raftlog.compaction.plan.clump import ClumpPlan, plan_clump
+    from compactlib.raftlog.compaction.plan.plan import CompactionPlan, GroupFailed, PlannedGroup, plan_for
+    from compactlib.raftlog.compaction.plan.policies import CostPolicy, DropDead, RaPolicy, SeedPolicy
+    from compactlib.raftlog.compaction.plan.policy import Choice, CompactionPolicy, LeftOut
+    from compactlib.raftlog.compaction.plan.view import CompactionView, DamagedSegment
+    from compactlib.raftlog.compaction.recover import RecoveryReport, leftovers, recover_folder
+    from compactlib.raftlog.compaction.report import (
+        CompactionFailed,
+        CompactionReport,
+        GroupStats,
+        ReclaimReport,
+        report_of,
     )
-    from compactlib.raftlog.options import LogOptions
-    from compactlib.raftlog.pins import Pin
-    from compactlib.raftlog.plan import CompactionPlan, GroupFailed, PlannedGroup, plan_for
-    from compactlib.raftlog.policies import CostPolicy, DropDead, RaPolicy, SeedPolicy
-    from compactlib.raftlog.policy import Choice, CompactionPolicy, LeftOut
-    from compactlib.raftlog.protocols import (
-        LogWorker,
-        PinnedEntries,
-        ReplicatedLog,
-        SnapshotMeta,
-        SnapshotStore,
-        WorkerFactory,
-    )
-    from compactlib.raftlog.raft_log import RaftLog
-    from compactlib.raftlog.read_plan import ReadPlan
-    from compactlib.raftlog.recover import RecoveryReport, leftovers, recover_folder
-    from compactlib.raftlog.refs import MergedRefs, find_ref, merge_refs
-    from compactlib.raftlog.result import CompactionFailed, CompactionReport, GroupStats, ReclaimReport, report_of
-    from compactlib.raftlog.rewrite import CompactSegments, SegmentSource
-    from compactlib.raftlog.segment import SegmentReader
-    from compactlib.raftlog.segment_changes import SegmentChanges
-    from compactlib.raftlog.segment_set import Lease, SegmentSet
-    from compactlib.raftlog.snapshot_state import SnapshotState, read_snapshot_state, write_snapshot_state
-    from compactlib.raftlog.snapshots import LiveSetLost, LiveTracker, SnapshotFolder, SnapshotManifest, StateMachine
-    from compactlib.raftlog.status import LogStatus, StoreStatus
-    from compactlib.raftlog.store import RaftLogStore, StoreOptions, open_log
-    from compactlib.raftlog.trigger import (
+    from compactlib.raftlog.compaction.rewrite import CompactSegments, SegmentSource
+    from compactlib.raftlog.compaction.segment_changes import SegmentChanges
+    from compactlib.raftlog.compaction.sense.trigger import (
         AllOf,
         AnyOf,
         CompactionState,
@@ -79,10 +50,45 @@ if TYPE_CHECKING:
         Manual,
         Trigger,
     )
-    from compactlib.raftlog.view import CompactionView, DamagedSegment
+    from compactlib.raftlog.errors import GapDetected, LogStopped, MemtableFull, Overwriting, PlanOutdated
+    from compactlib.raftlog.log.log_reader import LogReader
+    from compactlib.raftlog.log.read_plan import ReadPlan
+    from compactlib.raftlog.log.segment_log import SegmentLog
+    from compactlib.raftlog.log.worker import CompactionWorker
+    from compactlib.raftlog.memtable.flush import FlushPlan, plan_flush
+    from compactlib.raftlog.memtable.table import Memtable
+    from compactlib.raftlog.model.refs import MergedRefs, find_ref, merge_refs
+    from compactlib.raftlog.model.row import LogState, LogStates
+    from compactlib.raftlog.model.snapshot_state import SnapshotState, read_snapshot_state, write_snapshot_state
+    from compactlib.raftlog.model.status import LogStatus, StoreStatus
+    from compactlib.raftlog.model.values import (
+        Answer,
+        Damaged,
+        Dead,
+        Entry,
+        Missing,
+        SegmentLimits,
+        SegmentRef,
+        SegmentStats,
+    )
+    from compactlib.raftlog.options import LogOptions
+    from compactlib.raftlog.segment.reader import SegmentReader
+    from compactlib.raftlog.segment.segment_set import Lease, SegmentSet
+    from compactlib.raftlog.segment.writer import SegmentWriter
+    from compactlib.raftlog.snapshots import LiveSetLost, LiveTracker, SnapshotFolder, SnapshotManifest, StateMachine
+    from compactlib.raftlog.store.log_segments import LogSegments
+    from compactlib.raftlog.store.pins import Pin
+    from compactlib.raftlog.store.protocols import (
+        LogWorker,
+        PinnedEntries,
+        ReplicatedLog,
+        SnapshotMeta,
+        SnapshotStore,
+        WorkerFactory,
+    )
+    from compactlib.raftlog.store.raft_log import RaftLog
+    from compactlib.raftlog.store.store import RaftLogStore, StoreOptions, open_log
     from compactlib.raftlog.wal import Confirmed, Wal, WalOptions
-    from compactlib.raftlog.worker import CompactionWorker
-    from compactlib.raftlog.writer import SegmentWriter
 
 __all__ = [
     "AllOf",
@@ -180,40 +186,42 @@ __all__ = [
 ]
 
 load_lazily(__name__, {
-    ".clump": ("ClumpPlan", "plan_clump"),
-    ".commit": ("commit_group",),
+    ".compaction.plan.clump": ("ClumpPlan", "plan_clump"),
+    ".compaction.commit": ("commit_group",),
     ".errors": ("GapDetected", "LogStopped", "MemtableFull", "Overwriting", "PlanOutdated"),
-    ".flush": ("FlushPlan", "plan_flush"),
-    ".holes": ("HoleReport",),
-    ".log": ("SegmentLog",),
-    ".log_reader": ("LogReader",),
-    ".log_segments": ("LogSegments",),
-    ".log_state": ("LogState", "LogStates"),
-    ".memtable": ("Memtable",),
-    ".model": ("Answer", "Damaged", "Dead", "Entry", "Missing", "SegmentLimits", "SegmentRef", "SegmentStats"),
+    ".memtable.flush": ("FlushPlan", "plan_flush"),
+    ".compaction.holes": ("HoleReport",),
+    ".log.segment_log": ("SegmentLog",),
+    ".log.log_reader": ("LogReader",),
+    ".store.log_segments": ("LogSegments",),
+    ".model.row": ("LogState", "LogStates"),
+    ".memtable.table": ("Memtable",),
+    ".model.values": ("Answer", "Damaged", "Dead", "Entry", "Missing", "SegmentLimits", "SegmentRef", "SegmentStats"),
     ".options": ("LogOptions",),
-    ".pins": ("Pin",),
-    ".plan": ("CompactionPlan", "GroupFailed", "PlannedGroup", "plan_for"),
-    ".policies": ("CostPolicy", "DropDead", "RaPolicy", "SeedPolicy"),
-    ".policy": ("Choice", "CompactionPolicy", "LeftOut"),
-    ".protocols": ("LogWorker", "PinnedEntries", "ReplicatedLog", "SnapshotMeta", "SnapshotStore", "WorkerFactory"),
-    ".raft_log": ("RaftLog",),
-    ".read_plan": ("ReadPlan",),
-    ".recover": ("RecoveryReport", "leftovers", "recover_folder"),
-    ".refs": ("MergedRefs", "find_ref", "merge_refs"),
-    ".result": ("CompactionFailed", "CompactionReport", "GroupStats", "ReclaimReport", "report_of"),
-    ".rewrite": ("CompactSegments", "SegmentSource"),
-    ".segment": ("SegmentReader",),
-    ".segment_changes": ("SegmentChanges",),
-    ".segment_set": ("Lease", "SegmentSet"),
-    ".snapshot_state": ("SnapshotState", "read_snapshot_state", "write_snapshot_state"),
+    ".store.pins": ("Pin",),
+    ".compaction.plan.plan": ("CompactionPlan", "GroupFailed", "PlannedGroup", "plan_for"),
+    ".compaction.plan.policies": ("CostPolicy", "DropDead", "RaPolicy", "SeedPolicy"),
+    ".compaction.plan.policy": ("Choice", "CompactionPolicy", "LeftOut"),
+    ".store.protocols": ("LogWorker", "PinnedEntries", "ReplicatedLog", "SnapshotMeta", "SnapshotStore",
+                         "WorkerFactory"),
+    ".store.raft_log": ("RaftLog",),
+    ".log.read_plan": ("ReadPlan",),
+    ".compaction.recover": ("RecoveryReport", "leftovers", "recover_folder"),
+    ".model.refs": ("MergedRefs", "find_ref", "merge_refs"),
+    ".compaction.report": ("CompactionFailed", "CompactionReport", "GroupStats", "ReclaimReport", "report_of"),
+    ".compaction.rewrite": ("CompactSegments", "SegmentSource"),
+    ".segment.reader": ("SegmentReader",),
+    ".compaction.segment_changes": ("SegmentChanges",),
+    ".segment.segment_set": ("Lease", "SegmentSet"),
+    ".model.snapshot_state": ("SnapshotState", "read_snapshot_state", "write_snapshot_state"),
     ".snapshots": ("LiveSetLost", "LiveTracker", "SnapshotFolder", "SnapshotManifest", "StateMachine"),
-    ".status": ("LogStatus", "StoreStatus"),
-    ".store": ("RaftLogStore", "StoreOptions", "open_log"),
-    ".trigger": ("AllOf", "AnyOf", "CompactionState", "DeadBytes", "DeadRatio", "Elapsed", "EveryNMinors", "Manual",
+    ".model.status": ("LogStatus", "StoreStatus"),
+    ".store.store": ("RaftLogStore", "StoreOptions", "open_log"),
+    ".compaction.sense.trigger": ("AllOf", "AnyOf", "CompactionState", "DeadBytes", "DeadRatio", "Elapsed",
+                                  "EveryNMinors", "Manual",
                  "Trigger"),
-    ".view": ("CompactionView", "DamagedSegment"),
+    ".compaction.plan.view": ("CompactionView", "DamagedSegment"),
     ".wal": ("Confirmed", "Wal", "WalOptions"),
-    ".worker": ("CompactionWorker",),
-    ".writer": ("SegmentWriter",),
+    ".log.worker": ("CompactionWorker",),
+    ".segment.writer": ("SegmentWriter",),
 })

@@ -12,11 +12,11 @@ from compactlib.errors import InvalidInput
 from compactlib.executors.tasks import new_attempt_id
 from compactlib.files.disk import Files, LocalFiles
 from compactlib.raftlog.arguments import whole
-from compactlib.raftlog.model import SegmentLimits
-from compactlib.raftlog.policies import SeedPolicy
-from compactlib.raftlog.policy import CompactionPolicy
-from compactlib.raftlog.segment_set import DEFAULT_MAX_OPEN
-from compactlib.raftlog.trigger import EveryNMinors, Trigger
+from compactlib.raftlog.compaction.plan.policies import SeedPolicy
+from compactlib.raftlog.compaction.plan.policy import CompactionPolicy
+from compactlib.raftlog.compaction.sense.trigger import EveryNMinors, Trigger
+from compactlib.raftlog.model.values import SegmentLimits
+from compactlib.raftlog.segment.segment_set import DEFAULT_MAX_OPEN
 from compactlib.runtime.observe import Observer
 
 

@@ -30,7 +30,7 @@ from compactlib.executors.tasks import (
 )
 from compactlib.files.disk import Files, LocalFiles
 from compactlib.objects import ObjectStore
-from compactlib.raftlog.rewrite import CompactSegments
+from compactlib.raftlog.compaction.rewrite import CompactSegments
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, telling
 from compactlib.spark.carried_files import CarriedFile, put_file, take_file

@@ -16,16 +16,16 @@ import pyarrow as pa
 
 from compactlib.errors import InvalidInput, LiveIndexMissing, NotFound, Stale, Unsupported
 from compactlib.indexset.index_set import IndexSet
-from compactlib.raftlog.holes import is_hole
-from compactlib.raftlog.liveness import live_positions
-from compactlib.raftlog.log_reader import LogReader
-from compactlib.raftlog.model import MAX_INDEX, Damaged, Entry, SegmentRef
-from compactlib.raftlog.names import segment_name
-from compactlib.raftlog.refs import overlapping_refs
-from compactlib.raftlog.segment import PickedPayloads, SegmentReader, Span, read_payloads
-from compactlib.raftlog.segment_index import SegmentIndex, picked
-from compactlib.raftlog.segment_set import open_segment
-from compactlib.raftlog.snapshot_state import SnapshotState, read_snapshot_state
+from compactlib.raftlog.compaction.holes import is_hole
+from compactlib.raftlog.log.log_reader import LogReader
+from compactlib.raftlog.model.names import segment_name
+from compactlib.raftlog.model.refs import overlapping_refs
+from compactlib.raftlog.model.snapshot_state import SnapshotState, read_snapshot_state
+from compactlib.raftlog.model.values import MAX_INDEX, Damaged, Entry, SegmentRef
+from compactlib.raftlog.segment.index import SegmentIndex, picked
+from compactlib.raftlog.segment.liveness import live_positions
+from compactlib.raftlog.segment.reader import PickedPayloads, SegmentReader, Span, read_payloads
+from compactlib.raftlog.segment.segment_set import open_segment
 from compactlib.spark.arrow_arrays import binaries, flags, numbers, schema_of
 from compactlib.spark.neighbours import DEFAULT_PARTITION_BYTES
 from compactlib.spark.source_options import folder_of, given_options, one_of, partition_bytes_of

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from compactlib.errors import MissingDependency
 from compactlib.indexset.index_set import MAX_INDEX, IndexSet
-from compactlib.raftlog.model import SegmentRef
+from compactlib.raftlog.model.values import SegmentRef
 
 try:
     from hypothesis import strategies as st

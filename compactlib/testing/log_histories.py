@@ -22,11 +22,11 @@ from compactlib.errors import MissingDependency
 from compactlib.files.disk import StrPath
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Failed
-from compactlib.raftlog.log import SegmentLog
-from compactlib.raftlog.model import Dead, Entry, Missing, SegmentLimits
+from compactlib.raftlog.compaction.plan.policies import DropDead, SeedPolicy
+from compactlib.raftlog.compaction.plan.policy import CompactionPolicy
+from compactlib.raftlog.log.segment_log import SegmentLog
+from compactlib.raftlog.model.values import Dead, Entry, Missing, SegmentLimits
 from compactlib.raftlog.options import LogOptions
-from compactlib.raftlog.policies import DropDead, SeedPolicy
-from compactlib.raftlog.policy import CompactionPolicy
 from compactlib.testing.examples import histories_of
 from compactlib.testing.index_strategies import live_sets
 

@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.lab.raftlog_replay import RaftLogReplay, RaftLogSettings
 from compactlib.lab.workloads import AppendMostly, HotCold, Synthetic, Uniform
-from compactlib.raftlog.model import SegmentLimits
-from compactlib.raftlog.policy import CompactionPolicy
+from compactlib.raftlog.compaction.plan.policy import CompactionPolicy
+from compactlib.raftlog.model.values import SegmentLimits
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.testing.blob_strategies import check_blob_policy
 from compactlib.testing.examples import as_always
@@ -47,7 +47,8 @@ _CALM_SECONDS = 600.0
 def check_raftlog_policy(policy: CompactionPolicy, *, max_examples: int = 100) -> None:
     """Try a Raft log's policy on random logs, then over histories short and long; return if it keeps its contract.
 
-    The contract is that of `compactlib.raftlog.policy`; see `raftlog_strategies.check_policy` for the random logs. Then
+    The contract is that of `compactlib.raftlog.compaction.plan.policy`; see `raftlog_strategies.check_policy` for the
+    random logs. Then
     it decides for small real logs, which live through random histories of appends, snapshots, compactions and
     restarts, and for long replayed ones: every live entry must stay, and compactions must come to rest.
 

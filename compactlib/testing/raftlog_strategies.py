@@ -1,6 +1,6 @@
 """For those who write compaction policies: random logs for Hypothesis, and one call that tries a policy on many.
 
->>> from compactlib.raftlog.policies import SeedPolicy
+>>> from compactlib.raftlog.compaction.plan.policies import SeedPolicy
 >>> check_policy(SeedPolicy(max_sources=4), max_examples=10)
 """
 
@@ -11,10 +11,16 @@ from collections.abc import Sequence
 import attrs
 
 from compactlib.errors import InvalidInput, MissingDependency
-from compactlib.raftlog.model import SegmentLimits, SegmentRef, SegmentStats
-from compactlib.raftlog.plan import plan_for
-from compactlib.raftlog.policy import Choice, CompactionPolicy, checked_choice, is_worthwhile, stored_dead_bytes
-from compactlib.raftlog.view import CompactionView
+from compactlib.raftlog.compaction.plan.plan import plan_for
+from compactlib.raftlog.compaction.plan.policy import (
+    Choice,
+    CompactionPolicy,
+    checked_choice,
+    is_worthwhile,
+    stored_dead_bytes,
+)
+from compactlib.raftlog.compaction.plan.view import CompactionView
+from compactlib.raftlog.model.values import SegmentLimits, SegmentRef, SegmentStats
 from compactlib.report import PolicyRecord
 
 try:

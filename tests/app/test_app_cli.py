@@ -17,7 +17,7 @@ import pytest
 import compactlib
 from compactlib.app import main
 from compactlib.raftlog import Dead, Entry, LogReader, RaftLogStore, SegmentLog, StoreOptions
-from compactlib.raftlog.names import segment_name
+from compactlib.raftlog.model.names import segment_name
 from tests.app.log_folders import (
     LIVE,
     ROOT,

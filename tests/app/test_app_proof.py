@@ -16,7 +16,7 @@ from compactlib.clock import SystemClock
 from compactlib.errors import StorageError
 from compactlib.outcome import Done
 from compactlib.raftlog import LogOptions, LogReader, SegmentLog
-from compactlib.raftlog.names import segment_name
+from compactlib.raftlog.model.names import segment_name
 from tests.app.log_folders import flip_byte
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from compactlib.clock import SystemClock
 from compactlib.hosting.snapshot_transfer import SnapshotServer
-from compactlib.raftlog.store import StoreOptions
+from compactlib.raftlog.store.store import StoreOptions
 from compactlib.runtime.observe import Observer
 from compactlib.testing import AsyncServiceFactory, AsyncServiceHooks
 from examples.raft_kv import KvStore

@@ -23,7 +23,7 @@ from compactlib.raftlog import (
     SegmentLog,
     StoreOptions,
 )
-from compactlib.raftlog.names import segment_number
+from compactlib.raftlog.model.names import segment_number
 from compactlib.testing import CompactionFactory
 from compactlib.testing.compaction_factory import AnyPolicy
 from compactlib.testing.raftlog_strategies import compaction_views

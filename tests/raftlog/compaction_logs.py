@@ -31,7 +31,7 @@ from compactlib.raftlog import (
     SegmentReader,
     SegmentSource,
 )
-from compactlib.raftlog.names import is_leftover, is_private_folder, segment_name, segment_number
+from compactlib.raftlog.model.names import is_leftover, is_private_folder, segment_name, segment_number
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 

@@ -52,7 +52,7 @@ from compactlib.raftlog import (
     SegmentWriter,
     report_of,
 )
-from compactlib.raftlog.names import segment_name, segment_number
+from compactlib.raftlog.model.names import segment_name, segment_number
 from compactlib.testing import RecordingFiles, record, replay
 from compactlib.testing.crash_model import CrashModel
 from compactlib.testing.crash_state import CrashState, Fate

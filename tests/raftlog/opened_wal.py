@@ -7,7 +7,7 @@ from typing import Any
 
 from compactlib.clock import ManualClock
 from compactlib.files import Files, LocalFiles
-from compactlib.raftlog.log_state import LogStates
+from compactlib.raftlog.model.row import LogStates
 from compactlib.raftlog.wal import (
     Confirmed,
     Wal,

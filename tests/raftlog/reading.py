@@ -25,7 +25,7 @@ from compactlib.raftlog import (
     SegmentReader,
     SegmentWriter,
 )
-from compactlib.raftlog.names import segment_name
+from compactlib.raftlog.model.names import segment_name
 from tests.raftlog.compaction_logs import damaged
 
 Told: TypeAlias = Entry | Dead | Missing | str

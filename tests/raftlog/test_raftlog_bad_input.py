@@ -29,7 +29,7 @@ from compactlib.errors import (
 )
 from compactlib.files.disk import LocalFiles, StrPath
 from compactlib.raftlog import Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
-from compactlib.raftlog.names import segment_name
+from compactlib.raftlog.model.names import segment_name
 from tests.raftlog.compaction_logs import picture
 from tests.raftlog.reading import PlainLog
 from tests.readonly import read_only_copy

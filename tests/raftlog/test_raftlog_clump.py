@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from compactlib.errors import InvalidInput
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import DropDead, SegmentLog
-from compactlib.raftlog.clump import plan_clump
-from compactlib.raftlog.model import Entry
+from compactlib.raftlog.compaction.plan.clump import plan_clump
+from compactlib.raftlog.model.values import Entry
 from tests.raftlog.compaction_logs import options
 
 

@@ -14,8 +14,8 @@ import pytest
 from compactlib.errors import Busy, CorruptData, DiskFull, StorageError
 from compactlib.files import LocalFiles
 from compactlib.raftlog import LogReader, SegmentLog, SegmentRef, commit_group, recover_folder
-from compactlib.raftlog.commit import finish_group, is_committed, place_leader, superseded
-from compactlib.raftlog.names import compacting_members, compacting_name, segment_name
+from compactlib.raftlog.compaction.commit import finish_group, is_committed, place_leader, superseded
+from compactlib.raftlog.model.names import compacting_members, compacting_name, segment_name
 from compactlib.testing import FailingFiles
 from tests.raftlog.compaction_logs import (
     Expected,

@@ -25,7 +25,7 @@ from compactlib.raftlog import (
     SegmentLog,
     SegmentRef,
 )
-from compactlib.raftlog.names import segment_name
+from compactlib.raftlog.model.names import segment_name
 from compactlib.runtime.observe import Observer, Progress, RecordingObserver
 from tests.raftlog.compaction_logs import (
     Expected,

@@ -12,7 +12,7 @@ from compactlib.errors import CompactlibError, DiskFull, StorageError
 from compactlib.files import Files
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import CompactionFailed, CompactionReport, DropDead, SeedPolicy, SegmentLog, report_of
-from compactlib.raftlog.names import segment_name
+from compactlib.raftlog.model.names import segment_name
 from compactlib.testing import FailingFiles
 from tests.raftlog.compaction_logs import (
     Expected,

@@ -28,7 +28,7 @@ from compactlib.raftlog import (
     SeedPolicy,
     SegmentLog,
 )
-from compactlib.raftlog.names import segment_name
+from compactlib.raftlog.model.names import segment_name
 from compactlib.runtime.observe import Observer, Progress
 from tests.raftlog.compaction_logs import (
     Expected,

@@ -12,9 +12,12 @@ import pytest
 
 from compactlib.executors import RewrittenFile
 from compactlib.files.disk import Files, StrPath, replace_with_link, replace_with_symlink
-from compactlib.raftlog import SegmentLog, commit, compaction, recover, segment_set
-from compactlib.raftlog.known import KnownSegment
-from compactlib.raftlog.names import LINK_SUFFIX, SWAP_SUFFIX, compacting_members, compacting_name, segment_name
+from compactlib.raftlog import SegmentLog
+from compactlib.raftlog.compaction import commit, recover
+from compactlib.raftlog.compaction import run as compaction
+from compactlib.raftlog.model.names import LINK_SUFFIX, SWAP_SUFFIX, compacting_members, compacting_name, segment_name
+from compactlib.raftlog.segment import segment_set
+from compactlib.raftlog.segment.known import KnownSegment
 from compactlib.testing import CrashFailure, RecordingFiles, explore, record
 from tests.raftlog.compaction_logs import done, options
 from tests.raftlog.test_raftlog_crash import STORIES, Story, checker, crash_everywhere

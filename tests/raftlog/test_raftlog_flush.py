@@ -25,8 +25,8 @@ from compactlib.raftlog import (
     open_log,
     plan_flush,
 )
-from compactlib.raftlog.flush import FlushPlan, NewestStats
-from compactlib.raftlog.memtable import Slab
+from compactlib.raftlog.memtable.flush import FlushPlan, NewestStats
+from compactlib.raftlog.memtable.table import Slab
 from compactlib.testing.faults import FailingFiles
 from tests.raftlog.raft_world import check_log
 from tests.raftlog.reading import PlainLog

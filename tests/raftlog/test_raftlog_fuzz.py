@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from compactlib.errors import CorruptData, Unsupported
 from compactlib.files import LocalFiles
 from compactlib.raftlog import LogReader, SegmentLimits, SegmentLog, SegmentReader, SegmentWriter
-from compactlib.raftlog.load import TailRule
-from compactlib.raftlog.names import segment_name
+from compactlib.raftlog.model.names import segment_name
+from compactlib.raftlog.segment.load import TailRule
 from tests.raftlog.reading import History, PlainLog, Told, flipped, log_answers, segment_answers, write_segment
 
 SEALED = [(1, 1, b"one"), (2, 1, b""), (5, 1, b"five"), (5, 2, b"five again"), (9, 2, b"\0\0\0")]

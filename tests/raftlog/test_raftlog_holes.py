@@ -18,8 +18,8 @@ from compactlib.files.disk import LocalFiles, LocalOutFile, OutFile, StrPath
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import Dead, Entry, LogReader, SegmentLimits, SegmentLog, SnapshotState
-from compactlib.raftlog.holes import BLOCK_BYTES, HoleReport, plan_holes
-from compactlib.raftlog.segment_index import SegmentIndex
+from compactlib.raftlog.compaction.holes import BLOCK_BYTES, HoleReport, plan_holes
+from compactlib.raftlog.segment.index import SegmentIndex
 from compactlib.runtime.budget import Budget
 from compactlib.testing import FailingFiles, RecordingFiles, explore, record
 from tests.raftlog.compaction_logs import damaged, flip_byte, options, payload_place

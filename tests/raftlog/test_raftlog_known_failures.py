@@ -29,7 +29,7 @@ from compactlib.raftlog import (
     SegmentLimits,
     SegmentLog,
 )
-from compactlib.raftlog.names import compacting_members, compacting_name, segment_name
+from compactlib.raftlog.model.names import compacting_members, compacting_name, segment_name
 from compactlib.testing import FailingFiles
 from tests.raftlog.compaction_logs import (
     Expected,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from compactlib.errors import LiveIndexMissing
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import SegmentRef, SnapshotState
-from compactlib.raftlog.liveness import kept_positions, live_positions, segment_stats
-from compactlib.raftlog.segment_index import SegmentIndex
+from compactlib.raftlog.segment.index import SegmentIndex
+from compactlib.raftlog.segment.liveness import kept_positions, live_positions, segment_stats
 from compactlib.testing.index_strategies import live_sets
 
 

@@ -14,9 +14,10 @@ import pytest
 
 from compactlib.errors import CorruptData, StorageError, Unsupported
 from compactlib.files import Files, LocalFiles, OutFile
-from compactlib.raftlog import Entry, Missing, SegmentLimits, SegmentReader, SegmentWriter, native
-from compactlib.raftlog.load import LoadedSegment, TailRule, TornTail, load_segment
-from compactlib.raftlog.names import segment_name
+from compactlib.raftlog import Entry, Missing, SegmentLimits, SegmentReader, SegmentWriter
+from compactlib.raftlog.model.names import segment_name
+from compactlib.raftlog.segment import format as native
+from compactlib.raftlog.segment.load import LoadedSegment, TailRule, TornTail, load_segment
 from compactlib.testing import RecordingFiles, explore, record
 from tests.raftlog.reading import flipped, native_record, segment_answers, write_segment
 from tests.raftlog.wrapped_files import WatchedFiles

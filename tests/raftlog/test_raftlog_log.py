@@ -40,8 +40,8 @@ from compactlib.raftlog import (
     SegmentRef,
     SegmentWriter,
 )
-from compactlib.raftlog.model import MAX_INDEX
-from compactlib.raftlog.names import segment_name
+from compactlib.raftlog.model.names import segment_name
+from compactlib.raftlog.model.values import MAX_INDEX
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.testing.faults import FailingFiles
 from tests.raftlog.compaction_logs import ra_segment

@@ -29,7 +29,7 @@ from compactlib.raftlog import (
     SegmentLimits,
     SegmentLog,
 )
-from compactlib.raftlog.names import segment_name
+from compactlib.raftlog.model.names import segment_name
 from compactlib.testing.faults import Crash, FailingFiles, Fault
 from compactlib.testing.forks import check_fork
 from compactlib.testing.kills import LifeFiles, explore_kills

@@ -34,7 +34,7 @@ from compactlib.raftlog import (
     SegmentLimits,
     SegmentLog,
 )
-from compactlib.raftlog.names import segment_number
+from compactlib.raftlog.model.names import segment_number
 from tests.raftlog.reading import PlainLog, Told, told
 
 POLICIES: dict[str, CompactionPolicy] = {"seed": SeedPolicy(max_sources=3), "ra": RaPolicy()}

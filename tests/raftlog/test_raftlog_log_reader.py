@@ -26,9 +26,9 @@ from compactlib.raftlog import (
     SegmentReader,
     SegmentRef,
 )
-from compactlib.raftlog.commit import commit_group
-from compactlib.raftlog.folder import FolderContents, read_folder
-from compactlib.raftlog.names import compacting_name, segment_name
+from compactlib.raftlog.compaction.commit import commit_group
+from compactlib.raftlog.log.folder import FolderContents, read_folder
+from compactlib.raftlog.model.names import compacting_name, segment_name
 from tests.raftlog.compaction_logs import damaged, flip_byte, payload_place
 from tests.raftlog.reading import PlainLog, log_answers, write_segment
 
@@ -187,7 +187,7 @@ def test_a_snapshot_and_a_compaction_while_the_list_is_read(tmp_path: Path, monk
                 assert isinstance(log.compact(policy=DropDead()), Done)
             return read_folder(folder, keep_open=keep_open)
 
-        monkeypatch.setattr("compactlib.raftlog.log_reader.read_folder", overtaken)
+        monkeypatch.setattr("compactlib.raftlog.log.log_reader.read_folder", overtaken)
         with LogReader(tmp_path) as reader:
             assert calls == [0, 1]
             assert reader.verify().is_sound

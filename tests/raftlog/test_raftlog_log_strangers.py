@@ -12,8 +12,8 @@ import pytest
 
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput, NotALog
 from compactlib.raftlog import Dead, Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
-from compactlib.raftlog.model import MAX_INDEX
-from compactlib.raftlog.names import segment_name
+from compactlib.raftlog.model.names import segment_name
+from compactlib.raftlog.model.values import MAX_INDEX
 from tests.raftlog.compaction_logs import Expected, compact_to_rest, entries_of, options
 from tests.raftlog.wrapped_files import UnsyncedFiles
 

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from compactlib.errors import CompactlibError
 from compactlib.raftlog import Entry, GapDetected, Memtable, MemtableFull, Overwriting
-from compactlib.raftlog.memtable import Slab, visible_slabs
+from compactlib.raftlog.memtable.table import Slab, visible_slabs
 from tests.raftlog.reading import PlainLog
 
 

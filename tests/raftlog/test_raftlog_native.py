@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactlib.errors import CorruptData, Unsupported
-from compactlib.raftlog import SegmentLimits, native
+from compactlib.raftlog import SegmentLimits
+from compactlib.raftlog.segment import format as native
 from tests.raftlog.reading import flipped, native_record
 
 HEADER = native.Header(7, SegmentLimits(max_entries=3, max_bytes=1000))

@@ -49,7 +49,7 @@ from compactlib.raftlog import (
     open_log,
     report_of,
 )
-from compactlib.raftlog.names import segment_name
+from compactlib.raftlog.model.names import segment_name
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, Progress, RecordingObserver
 from tests.raftlog.compaction_logs import (

@@ -14,17 +14,17 @@ import pytest
 from hypothesis import given, settings
 
 from compactlib.errors import InvalidInput
-from compactlib.raftlog.model import SegmentLimits, SegmentRef, SegmentStats
-from compactlib.raftlog.names import compacting_members, compacting_name
-from compactlib.raftlog.plan import (
+from compactlib.raftlog.compaction.plan.plan import (
     MAX_GROUP_MEMBERS,
     CompactionPlan,
     PlannedGroup,
     plan_for,
 )
-from compactlib.raftlog.policies import CostPolicy, DropDead, RaPolicy, SeedPolicy
-from compactlib.raftlog.policy import Choice, CompactionPolicy, LeftOut
-from compactlib.raftlog.view import CompactionView
+from compactlib.raftlog.compaction.plan.policies import CostPolicy, DropDead, RaPolicy, SeedPolicy
+from compactlib.raftlog.compaction.plan.policy import Choice, CompactionPolicy, LeftOut
+from compactlib.raftlog.compaction.plan.view import CompactionView
+from compactlib.raftlog.model.names import compacting_members, compacting_name
+from compactlib.raftlog.model.values import SegmentLimits, SegmentRef, SegmentStats
 from compactlib.testing.raftlog_strategies import compaction_views, segments_of
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios" / "raftlog"

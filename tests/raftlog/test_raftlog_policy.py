@@ -16,11 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compactlib.errors import InvalidInput
-from compactlib.raftlog import native
-from compactlib.raftlog.model import DEFAULT_MAX_BYTES, INDEX_RECORD_BYTES, SegmentLimits, SegmentStats
-from compactlib.raftlog.plan import plan_for
-from compactlib.raftlog.policies import CostPolicy, DropDead, RaPolicy, SeedPolicy
-from compactlib.raftlog.policy import (
+from compactlib.raftlog.compaction.plan.plan import plan_for
+from compactlib.raftlog.compaction.plan.policies import CostPolicy, DropDead, RaPolicy, SeedPolicy
+from compactlib.raftlog.compaction.plan.policy import (
     Choice,
     CompactionPolicy,
     filled_groups,
@@ -28,6 +26,8 @@ from compactlib.raftlog.policy import (
     stored_dead_bytes,
     stored_live_bytes,
 )
+from compactlib.raftlog.model.values import DEFAULT_MAX_BYTES, INDEX_RECORD_BYTES, SegmentLimits, SegmentStats
+from compactlib.raftlog.segment import format as native
 from compactlib.testing.raftlog_strategies import (
     check_policy,
     rounds_to_rest,

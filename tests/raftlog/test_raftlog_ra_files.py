@@ -27,7 +27,7 @@ from compactlib.raftlog import (
     SegmentReader,
     SegmentRef,
 )
-from compactlib.raftlog.names import segment_name
+from compactlib.raftlog.model.names import segment_name
 from tests.raftlog.compaction_logs import ra_segment
 from tests.raftlog.reading import RA_FOLDER, PlainLog, flipped, log_answers, needs_ra_files, segment_answers
 

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from compactlib.errors import CorruptData, Unsupported
-from compactlib.raftlog import ra_format
+from compactlib.raftlog.segment import ra_format
 
 
 def header(version: int = 2, max_count: int = 4, magic: bytes = b"RASG") -> bytes:

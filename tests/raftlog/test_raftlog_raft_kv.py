@@ -11,9 +11,9 @@ from compactlib.app import KvMachine
 from compactlib.app.kv_machine import Put
 from compactlib.errors import NotFound
 from compactlib.raftlog import LogOptions, SegmentLimits
+from compactlib.raftlog.log.worker import CompactionWorker
 from compactlib.raftlog.snapshots import LiveSetLost, SnapshotFolder
-from compactlib.raftlog.store import StoreOptions
-from compactlib.raftlog.worker import CompactionWorker
+from compactlib.raftlog.store.store import StoreOptions
 from examples.raft_kv import KvStore
 from tests.raftlog.wrapped_files import UnsyncedFiles
 

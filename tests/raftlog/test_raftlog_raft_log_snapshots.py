@@ -9,8 +9,8 @@ from typing import Any
 from compactlib.files import Files, LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import Entry, RaftLog, SnapshotMeta, open_log
+from compactlib.raftlog.log.worker import CompactionWorker
 from compactlib.raftlog.snapshots import SnapshotFolder
-from compactlib.raftlog.worker import CompactionWorker
 from compactlib.testing.crash import RecordingFiles, explore, record
 from tests.raftlog.raft_world import RaftModel, check_log, found_state, install_plain, store_options
 

@@ -13,8 +13,8 @@ from compactlib.errors import StorageError
 from compactlib.files import LocalFiles
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import Dead, DropDead, SegmentLog
-from compactlib.raftlog.names import segment_name
-from compactlib.raftlog.reclaim import purge_links, remove_segments
+from compactlib.raftlog.compaction.reclaim import purge_links, remove_segments
+from compactlib.raftlog.model.names import segment_name
 from compactlib.testing import FailingFiles
 from tests.raftlog.compaction_logs import (
     chained,

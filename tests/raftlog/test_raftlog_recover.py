@@ -25,7 +25,7 @@ from compactlib.raftlog import (
     leftovers,
     recover_folder,
 )
-from compactlib.raftlog.names import compacting_name, segment_name
+from compactlib.raftlog.model.names import compacting_name, segment_name
 from compactlib.testing import FailingFiles
 from tests.raftlog.compaction_logs import (
     SMALL,

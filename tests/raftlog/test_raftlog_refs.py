@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from compactlib.errors import AuditFailed
 from compactlib.raftlog import SegmentRef, find_ref, merge_refs
-from compactlib.raftlog.refs import audit_refs, next_ref, overlapping_refs
+from compactlib.raftlog.model.refs import audit_refs, next_ref, overlapping_refs
 from compactlib.testing.index_strategies import written_refs
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import LogOptions, LogSegments, LogState, Memtable, SegmentLimits
-from compactlib.raftlog.flush import FlushPlan
-from compactlib.raftlog.memtable import Slab
-from compactlib.raftlog.replay import replay
+from compactlib.raftlog.memtable.flush import FlushPlan
+from compactlib.raftlog.memtable.replay import replay
+from compactlib.raftlog.memtable.table import Slab
 from compactlib.raftlog.wal import Frame, FrameKind
 
 OPTIONS = LogOptions(limits=SegmentLimits(max_entries=4))

@@ -14,7 +14,7 @@ from compactlib.errors import CompactlibError, CorruptData, DiskFull, InvalidInp
 from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog.model import Entry
+from compactlib.raftlog.model.values import Entry
 from compactlib.raftlog.replication.course import EntrySequence, needed_entries
 from compactlib.raftlog.replication.effects import (
     AwaitEntries,

@@ -15,7 +15,6 @@ from compactlib.files import Files
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
 from compactlib.raftlog import Entry, LogOptions, SegmentLimits
-from compactlib.raftlog.protocols import SnapshotMeta
 from compactlib.raftlog.replication import (
     AwaitEntries,
     BeginInstall,
@@ -39,7 +38,8 @@ from compactlib.raftlog.replication import (
     WriteState,
 )
 from compactlib.raftlog.snapshots import IncomingState
-from compactlib.raftlog.store import StoreOptions
+from compactlib.raftlog.store.protocols import SnapshotMeta
+from compactlib.raftlog.store.store import StoreOptions
 from compactlib.testing import RecordingFiles, explore, record
 from examples.raft_kv import KvStore
 from tests.raftlog.wrapped_files import UnsyncedFiles

@@ -25,7 +25,7 @@ from compactlib.raftlog.replication import AbortReason, TransferAborted, Transfe
 from compactlib.raftlog.replication.messages import Envelope, Probe
 from compactlib.raftlog.replication.wire import encode
 from compactlib.raftlog.snapshots import SnapshotFolder
-from compactlib.raftlog.store import StoreOptions
+from compactlib.raftlog.store.store import StoreOptions
 from compactlib.testing import FailingFiles
 from examples.raft_kv import KvStore
 from tests.raftlog.wrapped_files import UnsyncedFiles

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compactlib.errors import InvalidInput, Unsupported
-from compactlib.raftlog.model import MAX_INDEX
+from compactlib.raftlog.model.values import MAX_INDEX
 from compactlib.raftlog.replication.errors import AbortReason, FrameDamaged
 from compactlib.raftlog.replication.messages import (
     EntryChunk,

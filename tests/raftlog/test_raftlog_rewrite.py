@@ -17,7 +17,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, DiskFull, InvalidInput, LiveIndexMissing, StorageError
 from compactlib.executors import Attempt, RewriteResult
 from compactlib.raftlog import Entry, LogOptions, SegmentLimits, SegmentLog, SegmentReader
-from compactlib.raftlog.names import segment_name
+from compactlib.raftlog.model.names import segment_name
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, Progress, RecordingObserver
 from compactlib.testing import FailingFiles

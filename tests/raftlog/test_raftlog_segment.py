@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from compactlib.errors import Closed, CorruptData, InvalidInput, StorageError
 from compactlib.files import LocalFiles
 from compactlib.raftlog import Damaged, Entry, Missing, SegmentLimits, SegmentReader, SegmentWriter
-from compactlib.raftlog.segment import PickedPayloads, read_payloads
+from compactlib.raftlog.segment.reader import PickedPayloads, read_payloads
 from tests.raftlog.compaction_logs import flip_byte, ra_segment
 from tests.raftlog.reading import PlainLog, segment_answers, write_segment
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib.raftlog.native import Columns
-from compactlib.raftlog.segment_index import SegmentIndex, is_dense, is_uniform, picked
+from compactlib.raftlog.segment.format import Columns
+from compactlib.raftlog.segment.index import SegmentIndex, is_dense, is_uniform, picked
 
 writes = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 3), st.integers(0, 5)), max_size=40)
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from compactlib.errors import AuditFailed, CorruptData, NotFound
 from compactlib.raftlog import Entry, SegmentReader, SegmentRef, SegmentSet, merge_refs
-from compactlib.raftlog.known import KnownSegment, know_segment
-from compactlib.raftlog.names import segment_name
-from compactlib.raftlog.segment_set import list_segments, open_segment
+from compactlib.raftlog.model.names import segment_name
+from compactlib.raftlog.segment.known import KnownSegment, know_segment
+from compactlib.raftlog.segment.segment_set import list_segments, open_segment
 from compactlib.testing.index_strategies import written_refs
 from tests.raftlog.reading import write_segment
 

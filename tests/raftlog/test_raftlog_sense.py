@@ -10,9 +10,9 @@ import pytest
 from compactlib.errors import CompactlibError, CorruptData, LiveIndexMissing
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import SegmentReader, SegmentSet, SegmentStats, SnapshotState
-from compactlib.raftlog.known import KnownSegment, know_segment
-from compactlib.raftlog.names import segment_name
-from compactlib.raftlog.sense import StatsCache
+from compactlib.raftlog.compaction.sense.statistics import StatsCache
+from compactlib.raftlog.model.names import segment_name
+from compactlib.raftlog.segment.known import KnownSegment, know_segment
 from tests.raftlog.reading import write_segment
 
 

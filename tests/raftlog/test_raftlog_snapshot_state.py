@@ -18,8 +18,8 @@ from compactlib.errors import CorruptData, InvalidInput, LiveAboveSnapshot, Stor
 from compactlib.files import LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import SnapshotState, read_snapshot_state, write_snapshot_state
-from compactlib.raftlog.model import MAX_INDEX
-from compactlib.raftlog.snapshot_state import decode_snapshot_state, encode_snapshot_state, snapshot_version
+from compactlib.raftlog.model.snapshot_state import decode_snapshot_state, encode_snapshot_state, snapshot_version
+from compactlib.raftlog.model.values import MAX_INDEX
 from compactlib.testing.crash import RecordingFiles, explore, record
 from compactlib.testing.faults import FailingFiles
 from compactlib.testing.index_strategies import indexes, live_sets

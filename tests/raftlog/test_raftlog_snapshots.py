@@ -26,8 +26,7 @@ from compactlib.errors import (
 )
 from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.model import Entry
-from compactlib.raftlog.protocols import SnapshotMeta, SnapshotStore
+from compactlib.raftlog.model.values import Entry
 from compactlib.raftlog.snapshots import LiveSetLost, LiveTracker, SnapshotFolder, SnapshotManifest
 from compactlib.raftlog.snapshots.files_format import (
     LIVE_MAGIC,
@@ -36,6 +35,7 @@ from compactlib.raftlog.snapshots.files_format import (
     encode_manifest,
     encode_part_head,
 )
+from compactlib.raftlog.store.protocols import SnapshotMeta, SnapshotStore
 from compactlib.testing import FailingFiles
 
 LIVE = IndexSet.from_sorted([5, 10, 15])

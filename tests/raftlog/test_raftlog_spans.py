@@ -7,7 +7,7 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib.raftlog.spans import MAX_GAP_BYTES, MAX_SPAN_BYTES, adjacent_runs, read_spans
+from compactlib.raftlog.segment.spans import MAX_GAP_BYTES, MAX_SPAN_BYTES, adjacent_runs, read_spans
 
 
 @st.composite

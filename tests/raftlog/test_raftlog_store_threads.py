@@ -25,8 +25,8 @@ from compactlib.raftlog import (
     SegmentLog,
     StoreOptions,
 )
-from compactlib.raftlog.log_state import LogState
-from compactlib.raftlog.segment_changes import SegmentChanges
+from compactlib.raftlog.compaction.segment_changes import SegmentChanges
+from compactlib.raftlog.model.row import LogState
 from compactlib.runtime import LaterCalls
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, RecordingObserver

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactlib.errors import InvalidInput
-from compactlib.raftlog.trigger import (
+from compactlib.raftlog.compaction.sense.trigger import (
     AllOf,
     AnyOf,
     CompactionState,

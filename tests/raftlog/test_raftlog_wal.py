@@ -10,7 +10,7 @@ import pytest
 
 from compactlib.errors import Closed, CorruptData, InvalidInput
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.log_state import LogState
+from compactlib.raftlog.model.row import LogState
 from compactlib.raftlog.wal import (
     Dropped,
     Resend,

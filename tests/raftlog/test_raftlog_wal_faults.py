@@ -18,7 +18,7 @@ from compactlib.errors import CorruptData, DiskFull, StorageError
 from compactlib.files import Files
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import LogStopped
-from compactlib.raftlog.log_state import LogState, LogStates
+from compactlib.raftlog.model.row import LogState, LogStates
 from compactlib.raftlog.wal import (
     Wal,
     recover_wal,

@@ -29,12 +29,12 @@ from compactlib.raftlog import (
     merge_refs,
     open_log,
 )
-from compactlib.raftlog.log_state import LogState
-from compactlib.raftlog.policy import CompactionPolicy
-from compactlib.raftlog.protocols import LogWorker
-from compactlib.raftlog.result import report_of
-from compactlib.raftlog.segment_changes import MergedSegments
-from compactlib.raftlog.worker import CompactionWorker, WorkerOutcome
+from compactlib.raftlog.compaction.plan.policy import CompactionPolicy
+from compactlib.raftlog.compaction.report import report_of
+from compactlib.raftlog.compaction.segment_changes import MergedSegments
+from compactlib.raftlog.log.worker import CompactionWorker, WorkerOutcome
+from compactlib.raftlog.model.row import LogState
+from compactlib.raftlog.store.protocols import LogWorker
 from compactlib.report import PolicyRecord
 from compactlib.runtime import CompactionManager
 from compactlib.runtime.budget import Budget

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from compactlib.errors import Busy, Closed, CorruptData, InvalidInput, StorageError
 from compactlib.files import LocalFiles
-from compactlib.raftlog import Entry, SegmentLimits, SegmentReader, SegmentWriter, native
-from compactlib.raftlog.load import TornTail
-from compactlib.raftlog.model import MAX_INDEX
-from compactlib.raftlog.names import segment_name
+from compactlib.raftlog import Entry, SegmentLimits, SegmentReader, SegmentWriter
+from compactlib.raftlog.model.names import segment_name
+from compactlib.raftlog.model.values import MAX_INDEX
+from compactlib.raftlog.segment import format as native
+from compactlib.raftlog.segment.load import TornTail
 from compactlib.testing.faults import FailingFiles
 from tests.raftlog.compaction_logs import ra_segment
 from tests.raftlog.reading import PlainLog, flipped, native_record, write_segment

@@ -16,7 +16,7 @@ from compactlib.errors import LiveIndexMissing
 from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog.model import Entry
+from compactlib.raftlog.model.values import Entry
 from compactlib.raftlog.replication.effects import (
     AwaitEntries,
     BeginInstall,

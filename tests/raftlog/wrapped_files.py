@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from compactlib.files.disk import Files, LocalFiles, OutFile, StrPath
-from compactlib.raftlog.names import LOCK_NAME
+from compactlib.raftlog.model.names import LOCK_NAME
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

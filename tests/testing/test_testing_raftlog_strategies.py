@@ -11,10 +11,10 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from compactlib.errors import InvalidInput
-from compactlib.raftlog.model import SegmentLimits, SegmentRef, SegmentStats
-from compactlib.raftlog.policies import SeedPolicy
-from compactlib.raftlog.policy import Choice, CompactionPolicy, LeftOut
-from compactlib.raftlog.view import CompactionView
+from compactlib.raftlog.compaction.plan.policies import SeedPolicy
+from compactlib.raftlog.compaction.plan.policy import Choice, CompactionPolicy, LeftOut
+from compactlib.raftlog.compaction.plan.view import CompactionView
+from compactlib.raftlog.model.values import SegmentLimits, SegmentRef, SegmentStats
 from compactlib.testing.raftlog_strategies import (
     check_policy,
     compaction_views,

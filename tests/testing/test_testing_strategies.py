@@ -17,7 +17,7 @@ from compactlib.catalog.model import Factor, Floor, NodeReport
 from compactlib.indexset import MAX_INDEX, IndexSet
 from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects
-from compactlib.raftlog.model import SegmentRef
+from compactlib.raftlog.model.values import SegmentRef
 from compactlib.testing import strategies
 from compactlib.testing.blob_histories import BlobHistory, BlobStep, CompactBlobs, Put
 from compactlib.testing.clocks import ClockScript, Jump

@@ -13,7 +13,7 @@ import attrs
 from compactlib.errors import InvalidInput
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog.model import Entry
+from compactlib.raftlog.model.values import Entry
 from compactlib.raftlog.replication.messages import TransferMessage
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 

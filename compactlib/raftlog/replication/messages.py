@@ -8,9 +8,9 @@ from typing import TypeAlias
 import attrs
 
 from compactlib.files.checksum import crc32
-from compactlib.raftlog.model import Entry
-from compactlib.raftlog.native import head_crc
+from compactlib.raftlog.model.values import Entry
 from compactlib.raftlog.replication.errors import AbortReason
+from compactlib.raftlog.segment.format import head_crc
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 
 

@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 from compactlib.errors import AuditFailed, CompactlibError, InvalidInput
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog.model import Entry
+from compactlib.raftlog.model.values import Entry
 from compactlib.raftlog.replication.course import Course, needed_entries
 from compactlib.raftlog.replication.effects import (
     Effect,

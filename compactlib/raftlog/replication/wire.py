@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from compactlib.errors import InvalidInput, Unsupported
 from compactlib.files.checksum import crc32
-from compactlib.raftlog.model import MAX_INDEX
+from compactlib.raftlog.model.values import MAX_INDEX
 from compactlib.raftlog.replication.errors import AbortReason, FrameDamaged
 from compactlib.raftlog.replication.messages import (
     EntryChunk,

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from compactlib.errors import CorruptData, Unsupported
 from compactlib.files.checksum import crc32
-from compactlib.raftlog.model import MAX_INDEX
+from compactlib.raftlog.model.values import MAX_INDEX
 from compactlib.raftlog.snapshots.model import MAX_CLUSTER_BYTES, SnapshotManifest
 
 VERSION = 1

@@ -26,7 +26,6 @@ from compactlib.errors import (
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, LocalFiles, StrPath, sync_names, write_durably
 from compactlib.indexset.index_set import IndexSet
-from compactlib.raftlog.protocols import SnapshotMeta
 from compactlib.raftlog.snapshots.errors import LiveSetLost
 from compactlib.raftlog.snapshots.files_format import (
     INCOMING_MANIFEST,
@@ -47,6 +46,7 @@ from compactlib.raftlog.snapshots.machine import StateMachine
 from compactlib.raftlog.snapshots.model import SnapshotManifest, StagedState
 from compactlib.raftlog.snapshots.staging import IncomingState, find_incoming
 from compactlib.raftlog.snapshots.state_reader import StateReader
+from compactlib.raftlog.store.protocols import SnapshotMeta
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from compactlib.errors import AuditFailed, InvalidInput, Unsorted
 from compactlib.indexset.index_set import IndexSet, IndexSetBuilder
-from compactlib.raftlog.model import Entry
+from compactlib.raftlog.model.values import Entry
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -9,7 +9,7 @@ from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.arguments import whole
-from compactlib.raftlog.model import MAX_INDEX
+from compactlib.raftlog.model.values import MAX_INDEX
 
 MAX_CLUSTER_BYTES = 64 << 10
 _MAX_U32 = (1 << 32) - 1

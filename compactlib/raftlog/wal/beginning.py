@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from compactlib.raftlog.model import MAX_INDEX
+from compactlib.raftlog.model.values import MAX_INDEX
 from compactlib.raftlog.wal.frames import (
     FILE_HEADER_BYTES,
     FileHeader,

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import attrs
 
-from compactlib.raftlog.log_state import LogState
+from compactlib.raftlog.model.row import LogState
 
 
 @attrs.frozen

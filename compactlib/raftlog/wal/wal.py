@@ -15,7 +15,7 @@ from compactlib.files.disk import Files, LocalFiles, OutFile, StrPath, write_dur
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.errors import LogStopped
-from compactlib.raftlog.log_state import LogStates
+from compactlib.raftlog.model.row import LogStates
 from compactlib.raftlog.wal.batch import (
     Confirmed,
     QueuedWrite,

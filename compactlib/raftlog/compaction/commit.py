@@ -1,0 +1,150 @@
+"""Putting a finished segment in place of its sources, as in the seed (phase 3), made sound.
+
+For members 1, 2 and 3, of which 1 is the leader, with the new file written and synced elsewhere in the folder:
+
+1. rename it to `1-2-3.compacting`;
+2. give it the leader's name: hard link to `1.segment.swap`, rename over `1.segment`; sync the folder.
+   **This is the commit**: the leader's name now leads to every live entry of all members.
+3. replace 2 and 3 by symbolic links to `1.segment` (link to `2.segment.link`, rename); sync the folder;
+4. remove `1-2-3.compacting`.
+
+Each sync is a wall: no member may lose its own file before the leader's new one is durable (2 before 3), and the
+`.compacting` name, by which recovery knows what to finish, may not go before the links are durable (3 before 4).
+Steps 3 and 4 are repeated by recovery (`recover.py`) if a crash comes between.
+
+The new segment's range reaches from its first to its last member, and a newer segment cuts an older one. So no other
+segment's file may lie between the members: its range would hide what was merged from behind it. Before step 1 the
+folder is searched for one, and synced if numbers are missing between the members, lest a removal comes undone in a
+crash. And until step 3 is complete, members that still are files do not count: the `.compacting` name says so to
+everyone who lists the folder (`superseded`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterable, Sequence
+
+from compactlib.errors import Busy, CorruptData, DiskFull, StorageError
+from compactlib.executors.tasks import RewrittenFile
+from compactlib.files.disk import Files, StrPath, list_folder, replace_with_link, replace_with_symlink
+from compactlib.raftlog.model.names import (
+    LINK_SUFFIX,
+    SWAP_SUFFIX,
+    compacting_members,
+    compacting_name,
+    segment_name,
+    segment_number,
+)
+from compactlib.raftlog.segment.known import KnownSegment, know_segment
+from compactlib.raftlog.segment.reader import SegmentReader
+
+
+def commit_group(files: Files, folder: StrPath, members: Sequence[int], rewritten: RewrittenFile) -> KnownSegment:
+    """Put `rewritten` in place of `members` (segment numbers, ascending), durably: all four steps.
+
+    Returns what the new segment holds.
+
+    Two folder syncs, whatever the number of members, and a third if their numbers have gaps. After an error before
+    step 2 the sources are as before; after a later one the leader already holds everything. Opening the log finishes
+    or undoes it in either case.
+
+    Raises:
+        CorruptData: the file is not what its attempt reported; nothing was changed.
+        Busy: the file of another segment lies between the members; nothing was changed.
+        StorageError: the disk refused a step.
+    """
+    merged = place_leader(files, folder, members, rewritten)
+    finish_group(files, folder, members)
+    return merged
+
+
+def place_leader(files: Files, folder: StrPath, members: Sequence[int], rewritten: RewrittenFile) -> KnownSegment:
+    """Steps 1 and 2: the commit. See `commit_group`; `finish_group` does the rest, at any later time."""
+    merged = _check_rewritten(rewritten, members)
+    _check_nothing_between(folder, members)
+    if members[-1] - members[0] >= len(members):
+        files.sync_folder(folder)
+    name = compacting_name(members)
+    compacting = os.path.join(folder, name)
+    files.rename(rewritten.path, compacting)
+    try:
+        replace_with_link(files, compacting, os.path.join(folder, segment_name(members[0])),
+                          temporary_suffix=SWAP_SUFFIX)
+    except BaseException:
+        # On a full disk a large file must not wait for the next run to be removed.
+        if not is_committed(folder, name):
+            with contextlib.suppress(StorageError):
+                files.unlink(compacting)
+        raise
+    files.sync_folder(folder)
+    return merged
+
+
+def finish_group(files: Files, folder: StrPath, members: Sequence[int]) -> None:
+    """Steps 3 and 4, for a group whose leader is in place durably; what was done before is not done again.
+
+    On a full disk a member's name is removed instead of becoming a link: what is superseded must not keep its space.
+
+    Raises:
+        StorageError: the disk refused; call again.
+    """
+    leader = segment_name(members[0])
+    changed = False
+    for member in members[1:]:
+        path = os.path.join(folder, segment_name(member))
+        if not (os.path.islink(path) and os.readlink(path) == leader):
+            try:
+                replace_with_symlink(files, leader, path, temporary_suffix=LINK_SUFFIX)
+            except DiskFull:
+                if os.path.lexists(path):
+                    files.unlink(path)
+            changed = True
+    if changed:
+        files.sync_folder(folder)
+    files.unlink(os.path.join(folder, compacting_name(members)))
+
+
+def is_committed(folder: StrPath, compacting: str) -> bool:
+    """Whether the leader's own name (not a link) leads to the file of the `.compacting` name.
+
+    A link count of 2 alone says nothing: the second name may be `1.segment.swap`, or the private one.
+    """
+    members = compacting_members(compacting)
+    if members is None:
+        return False
+    try:
+        new = os.lstat(os.path.join(folder, compacting))
+        old = os.lstat(os.path.join(folder, segment_name(members[0])))
+    except FileNotFoundError:
+        return False
+    return new.st_nlink >= 2 and stat.S_ISREG(old.st_mode) and os.path.samestat(new, old)
+
+
+def superseded(folder: StrPath, names: Iterable[str]) -> set[int]:
+    """The members, leaders aside, of groups that are committed but not finished; their own files no longer count."""
+    return {member for name in names if is_committed(folder, name) for member in (compacting_members(name) or ())[1:]}
+
+
+def _check_rewritten(rewritten: RewrittenFile, members: Sequence[int]) -> KnownSegment:
+    # What an attempt reported came through a pickle from another process; what counts is what lies on the disk.
+    with SegmentReader(rewritten.path, tail="refuse", number=members[0]) as reader:
+        loaded = reader.loaded
+        found = (loaded.data_end, loaded.durable_entries, loaded.index_crc)
+        size = os.fstat(reader.fileno()).st_size
+        merged = know_segment(members[0], reader)
+    wanted = (rewritten.size_bytes, rewritten.entries, rewritten.crc32)
+    if found != wanted or size != rewritten.size_bytes or merged is None:
+        raise CorruptData(path=rewritten.path, offset=0, expected=f"(size, entries, index CRC) {wanted} as reported",
+                          found=f"{found} in a file of {size} bytes")
+    return merged
+
+
+def _check_nothing_between(folder: StrPath, members: Sequence[int]) -> None:
+    for name in list_folder(folder):
+        number = segment_number(name)
+        if (number is not None and members[0] < number < members[-1] and number not in members
+                and not os.path.islink(os.path.join(folder, name))):
+            raise Busy(f"segments {', '.join(map(str, members))} cannot become one while the file of segment {number} "
+                       f"lies between them; it goes when the last lease on it ends, compact again then")

@@ -1,0 +1,369 @@
+"""Carrying out a plan: drop, rewrite through an executor, commit group by group, reclaim.
+
+The references are switched before any file goes. A group that fails stays as it was while the others go on; what was
+committed stays when a later one fails, the disk fills up, or the budget ends, and the next run goes on from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Literal
+
+import attrs
+
+from compactlib.clock import Clock
+from compactlib.contract import CommitFence
+from compactlib.errors import CompactlibError, InvalidInput, StorageError
+from compactlib.executors.tasks import Executor, RewriteFailure, RewriteResult, foreign_error
+from compactlib.files.disk import Files, list_folder
+from compactlib.raftlog.compaction.commit import finish_group, is_committed, place_leader
+from compactlib.raftlog.compaction.plan.feasible import set_aside, without_blocked, without_drops
+from compactlib.raftlog.compaction.plan.plan import CompactionPlan, GroupFailed, PlannedGroup
+from compactlib.raftlog.compaction.reclaim import purge_links, remove_segments
+from compactlib.raftlog.compaction.recover import RecoveryReport, recover_folder, remove_private_folder
+from compactlib.raftlog.compaction.report import CompactionReport, GroupOutcome, GroupStats, ReclaimReport
+from compactlib.raftlog.compaction.rewrite import CompactSegments, SegmentSource
+from compactlib.raftlog.model.names import REWRITE_PREFIX, compacting_members, compacting_name, segment_name
+from compactlib.raftlog.model.snapshot_state import SnapshotState
+from compactlib.raftlog.model.values import SegmentLimits
+from compactlib.raftlog.segment.known import KnownSegment, file_bytes, know_segment
+from compactlib.raftlog.segment.segment_set import SegmentSet, open_segment
+from compactlib.runtime import Run, tell
+from compactlib.runtime.budget import spent_at_once
+from compactlib.runtime.observe import Observer, Progress
+
+_END = object()
+
+
+@attrs.frozen
+class _Garbage:
+    number: int
+    epoch: int
+
+
+class Compactor:
+    """Carries out plans on the files of one log, and removes what they leave behind. One run at a time.
+
+    Args:
+        folder: the log's folder, locked by this process.
+        segments: the log's segments.
+        switch: held while the list of segments is changed, and by everyone who makes files in the folder.
+        files: the disk.
+        clock: where time comes from.
+        keep_links_seconds: how long the names of merged segments stay readable.
+        run_id: gives each run's private folder its name.
+        switched: called after each change of the list, while `switch` is held.
+    """
+
+    def __init__(self, folder: str, segments: SegmentSet, switch: threading.RLock, *, files: Files, clock: Clock,
+                 keep_links_seconds: float, run_id: Callable[[], str],
+                 switched: Callable[[], object]) -> None:
+        self._folder = folder
+        self._segments = segments
+        self._switch = switch
+        self._files = files
+        self._clock = clock
+        self._keep_links_seconds = keep_links_seconds
+        self._run_id = run_id
+        self._switched = switched
+        self._garbage: list[_Garbage] = []
+        self._link_epochs: dict[int, int] = {}
+        # Guards the two above, and the removal of files: a `sync` that discards may meet a compaction that reclaims.
+        self._reclaiming = threading.RLock()
+
+    def run(self, plan: CompactionPlan, state: SnapshotState, *, limits: SegmentLimits, executor: Executor, run: Run,
+            observer: Observer, fence: CommitFence | None = None) -> CompactionReport:
+        """Carry out `plan`, which fits this log's segments and `state`.
+
+        Args:
+            plan: what to do.
+            state: the snapshot that the plan relies on.
+            limits: of the segments to be written.
+            executor: who copies.
+            run: whose budget the copying may use up, and as whose work the observer is told.
+            observer: told of progress and of what was freed.
+            fence: entered around the drops, and around each group's commit.
+        """
+        began = self._clock.monotonic()
+        told = run.observer(observer)
+        dropped, dropped_bytes = tuple(stats.number for stats in plan.drops), 0
+        early: tuple[int, ...] = ()
+        groups: list[GroupOutcome] = list(plan.damaged)
+        waiting: tuple[GroupFailed, ...] = ()
+        refused: StorageError | None = None
+        fenced_off: CompactlibError | None = None
+        try:
+            with _fenced(fence if dropped else None):
+                dropped_bytes = self._drop(dropped)
+                # Before the rewrite, so that it finds the room, and no file between the members of a group. If the disk
+                # refuses, the end of the run tries again.
+                early, refused = self._try_to_reclaim()
+        except _Refused as error:
+            fenced_off, changed = error.error, error.changed
+            groups += [GroupFailed((number,), fenced_off, changed) for number in dropped]
+            dropped = dropped if changed == "partly" else ()
+        if fenced_off is not None:
+            groups += [GroupFailed(group.numbers, fenced_off) for group in plan.groups]
+        else:
+            free, blocked = set_aside(plan, self.doomed, refused)
+            if refused is None:
+                waiting = blocked
+            else:
+                groups += blocked
+            groups += self._rewrite(free, state, limits, executor, run, told, fence)
+        purged, unreclaimed = self._try_to_reclaim()
+        report = CompactionReport(
+            policy=plan.policy, why=plan.why, snapshot_index=state.index, dropped=dropped, dropped_bytes=dropped_bytes,
+            groups=tuple(groups), waiting=waiting, left_out=plan.left_out,
+            purged_links=tuple(sorted({*early, *purged})), unreclaimed=unreclaimed,
+            seconds=self._clock.monotonic() - began)
+        _tell(report, told)
+        return report
+
+    def settle(self) -> RecoveryReport:
+        """Finish or undo what an earlier run in this process left half done, as opening the log would.
+
+        Returns what there was.
+
+        Raises:
+            StorageError: the disk still refuses; nothing is lost, try again later.
+        """
+        with self._switch:
+            # Nobody else is making files now whose temporary names could be taken for leftovers.
+            for name in list_folder(self._folder):
+                members = compacting_members(name)
+                if members is not None and is_committed(self._folder, name):
+                    self._adopt_from_disk(members)
+            return recover_folder(self._files, self._folder)
+
+    def hiding(self, plan: CompactionPlan) -> frozenset[int]:
+        """Those of the plan's drops without which entries that were taken back would count again."""
+        return self._segments.hiding({stats.number for stats in plan.drops},
+                                     -1 if plan.snapshot_index is None else plan.snapshot_index)
+
+    def feasible(self, plan: CompactionPlan) -> CompactionPlan:
+        """The plan without what must wait.
+
+        That is a drop that would uncover entries which were taken back, and a group that would reach across a segment
+        whose file stays, for this reason or because of a lease.
+        """
+        hiding = self.hiding(plan)
+        plan = without_drops(plan, hiding)
+        drops = {stats.number for stats in plan.drops}
+        with self._reclaiming:
+            kept = {garbage.number for garbage in self._garbage if self._segments.is_leased(garbage.epoch)}
+        if self._segments.is_leased(self._segments.epoch + 1):
+            kept.update(drops)
+        return without_blocked(plan, kept | hiding)
+
+    @property
+    def doomed(self) -> frozenset[int]:
+        """Segments that are not listed any more, but whose files are still there."""
+        with self._reclaiming:
+            return frozenset(garbage.number for garbage in self._garbage)
+
+    def discard(self, numbers: Sequence[int]) -> None:
+        """Remove the files of segments that are no longer listed, at the next `reclaim` that no lease prevents."""
+        with self._reclaiming:
+            self._garbage.extend(_Garbage(number, self._segments.epoch) for number in numbers)
+
+    def reclaim(self) -> ReclaimReport:
+        """Remove what nobody can still read; returns what is gone.
+
+        Raises:
+            StorageError: the disk refused; what is left is tried again the next time.
+        """
+        removed: list[int] = []
+        freed = 0
+        with self._reclaiming:
+            for garbage in list(self._garbage):
+                if not self._segments.is_leased(garbage.epoch):
+                    freed += remove_segments(self._files, self._folder, [garbage.number])
+                    self._garbage.remove(garbage)
+                    removed.append(garbage.number)
+            purged = purge_links(
+                self._files, self._folder, now=self._clock.now(), keep_seconds=self._keep_links_seconds,
+                is_leased=lambda number: self._segments.is_leased(self._link_epochs.get(number, 0)))
+            for number in purged:
+                self._link_epochs.pop(number, None)
+            return ReclaimReport(segments=tuple(removed), links=purged, leftovers=(), bytes_freed=freed,
+                                 waiting=len(self._garbage))
+
+    def _try_to_reclaim(self) -> tuple[tuple[int, ...], StorageError | None]:
+        try:
+            return self.reclaim().links, None
+        except StorageError as error:
+            return (), error
+
+    def _drop(self, numbers: Sequence[int]) -> int:
+        size = sum(map(self._size, numbers))
+        with self._switch:
+            self._segments.drop(numbers)
+            self.discard(numbers)
+            self._switched()
+        return size
+
+    def _rewrite(self, groups: Sequence[PlannedGroup], state: SnapshotState, limits: SegmentLimits, executor: Executor,
+                 run: Run, observer: Observer, fence: CommitFence | None) -> Iterator[GroupOutcome]:
+        if not groups:
+            return
+        private = os.path.join(self._folder, f"{REWRITE_PREFIX}{self._run_id()}")
+        waiting = {segment_name(group.members[0].number): group for group in groups}
+        tasks = [self._task(name, group, private, state, limits) for name, group in waiting.items()]
+        try:
+            self._files.make_folder(private)
+        except StorageError as error:
+            yield from (GroupFailed(group.numbers, error) for group in groups)
+            return
+        try:
+            observer.progress(Progress("compact", 0, len(tasks), "groups"))
+            with contextlib.closing(self._rewritten(waiting, tasks, executor, run, observer, fence)) as ended:
+                for count, outcome in enumerate(ended, 1):
+                    yield outcome
+                    observer.progress(Progress("compact", count, len(tasks), "groups"))
+        finally:
+            # An attempt that outlives its run finds no folder to create its file in.
+            with contextlib.suppress(StorageError):
+                remove_private_folder(self._files, private)
+
+    def _rewritten(self, waiting: dict[str, PlannedGroup], tasks: Sequence[CompactSegments], executor: Executor,
+                   run: Run, observer: Observer, fence: CommitFence | None) -> Generator[GroupOutcome, None, None]:
+        """Have the groups rewritten and commit each; those that the executor never answers for have failed."""
+        error: CompactlibError | None = None
+        left = run.budget.remaining.total_bytes
+        with contextlib.closing(_asked(executor, tasks, run, observer)) as outcomes:
+            while error is None:
+                try:
+                    outcome = next(outcomes, _END)
+                    if outcome is _END:
+                        break
+                    if not isinstance(outcome, RewriteResult | RewriteFailure) or outcome.task not in waiting:
+                        raise InvalidInput(f"the executor {executor!r} answered {outcome!r:.200}; it must give one "
+                                           f"outcome for each of the tasks it was given: see Executor.run")
+                except CompactlibError as raised:
+                    error = raised
+                    break
+                except Exception as raised:  # whatever a host's executor raises
+                    error = foreign_error("compact", raised)
+                    break
+                group = waiting.pop(outcome.task)
+                if isinstance(outcome, RewriteFailure):
+                    failure, needed = outcome.error, group.live_bytes
+                    if left is not None and left < needed:
+                        failure = spent_at_once(failure, f"the group of segments {group.numbers}", left=left,
+                                                needed=needed)
+                    yield GroupFailed(group.numbers, failure)
+                    continue
+                done: list[GroupOutcome] = []
+                # What a fence raises that is none of the library's errors is the caller's to see.
+                try:
+                    with _fenced(fence):
+                        done.append(self._commit(group, outcome))
+                except _Refused as refused:
+                    # Whoever holds the fence now does the rest.
+                    error = refused.error
+                    done.append(GroupFailed(group.numbers, error, refused.changed))
+                yield from done
+        for group in waiting.values():
+            yield GroupFailed(group.numbers, error or InvalidInput(
+                f"the executor {executor!r} gave no outcome for this group; it must give one for each task: see "
+                f"Executor.run"))
+
+    def _task(self, name: str, group: PlannedGroup, private: str, state: SnapshotState,
+              limits: SegmentLimits) -> CompactSegments:
+        sources = tuple(
+            SegmentSource(os.path.join(self._folder, segment_name(stats.number)), stats.ref,
+                          state.live.between(stats.ref.first, stats.ref.last))
+            for stats in group.members)
+        return CompactSegments(name=name, folder=private, sources=sources, max_bytes=limits.max_bytes,
+                               files=self._files)
+
+    def _commit(self, group: PlannedGroup, result: RewriteResult) -> GroupOutcome:
+        members = group.numbers
+        if len(result.files) != 1:
+            return GroupFailed(members, InvalidInput(f"the rewrite of segments {members} made {len(result.files)} "
+                                                     f"files; expected one"))
+        file = result.files[0]
+        adopted = False
+        try:
+            sizes = sum(map(self._size, members))
+            merged = place_leader(self._files, self._folder, members, file)
+            # The list is switched before the members lose their files.
+            self._adopt(members, merged)
+            adopted = True
+            finish_group(self._files, self._folder, members)
+        except CompactlibError as error:
+            # Whichever list is in force answers: if the leader was replaced it holds all that was live, and the
+            # members' names lead either to their own files or to the leader. The next run settles it.
+            replaced = is_committed(self._folder, compacting_name(members))
+            return GroupFailed(members, error, "partly" if adopted else "unknown" if replaced else "no")
+        return GroupStats(members=members, entries_before=sum(stats.entries for stats in group.members),
+                          entries_after=file.entries, bytes_read=result.bytes_read, bytes_written=file.size_bytes,
+                          bytes_freed=sizes - file.size_bytes, seconds=result.seconds)
+
+    def _adopt(self, members: Sequence[int], merged: KnownSegment) -> None:
+        with self._switch, self._reclaiming:
+            self._segments.merge(members, merged)
+            self._link_epochs.update(dict.fromkeys(members[1:], self._segments.epoch))
+            self._switched()
+
+    def _adopt_from_disk(self, members: Sequence[int]) -> None:
+        with open_segment(self._folder, members[0]) as reader:
+            merged = know_segment(members[0], reader)
+        assert merged is not None, "a group has a live entry"
+        self._adopt(members, merged)
+
+    def _size(self, number: int) -> int:
+        return file_bytes(self._folder, number)
+
+
+def _tell(report: CompactionReport, observer: Observer) -> None:
+    policy = {"policy": report.policy.name}
+    for name, value in (("raftlog_compactions", 1), ("raftlog_freed_bytes", report.bytes_freed),
+                        ("raftlog_read_bytes", report.bytes_read), ("raftlog_written_bytes", report.bytes_written),
+                        ("raftlog_groups_failed", len(report.failed))):
+        observer.count(name, value, policy)
+    for failed in report.failed:
+        observer.event("raftlog_group_failed", {"members": failed.members, "error": str(failed.error)})
+    if report.unreclaimed is not None:
+        observer.event("raftlog_unreclaimed", {"error": str(report.unreclaimed)})
+
+
+class _Refused(Exception):
+    """A fence did not let a commit happen, or said after it that it should not have."""
+
+    def __init__(self, error: CompactlibError, changed: Literal["no", "partly"]) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.changed = changed
+
+
+@contextlib.contextmanager
+def _fenced(fence: CommitFence | None) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        if fence is not None:
+            try:
+                stack.enter_context(fence.guard())
+            except CompactlibError as error:
+                raise _Refused(error, "no") from error
+        yield
+        try:
+            stack.close()
+        except CompactlibError as error:
+            raise _Refused(error, "partly") from error
+
+
+def _asked(executor: Executor, tasks: Sequence[CompactSegments], run: Run,
+           observer: Observer) -> Generator[object, None, None]:
+    """The executor's outcomes; what it raises by itself comes when they are asked for."""
+    outcomes: Iterable[object] = executor.run(tasks, budget=run.budget, observer=observer)
+    try:
+        yield from outcomes
+    finally:
+        # So that nothing it began runs on; not every iterator can be left.
+        close = getattr(outcomes, "close", None)
+        if close is not None:
+            tell(close)

@@ -1,0 +1,3 @@
+"""When a compaction is due: statistics of segments, triggers, and the cadence of majors."""
+
+__all__: list[str] = []

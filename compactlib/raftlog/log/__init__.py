@@ -1,0 +1,3 @@
+"""One log by itself: `SegmentLog`, `LogReader`, and the parts that they hold."""
+
+__all__: list[str] = []

@@ -1,0 +1,166 @@
+"""What a store's write-ahead log holds of one log and its segments do not, for those who read the log's folder alone.
+
+The segments of a `RaftLog` are only a part of the truth: its newest entries, and what they have taken back, are in the
+WAL of the store until they are flushed. A `LogReader` of such a folder reads the WAL too, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+
+import attrs
+
+from compactlib.errors import CorruptData, NotALog, StorageError, Unsupported
+from compactlib.files.disk import StrPath, list_folder
+from compactlib.indexset.index_set import IndexSet
+from compactlib.raftlog.log.folder import Examination, require_log
+from compactlib.raftlog.memtable.replay import replay
+from compactlib.raftlog.memtable.table import Memtable, Slab, visible_slabs
+from compactlib.raftlog.model.names import LOGS_FOLDER, WAL_FOLDER
+from compactlib.raftlog.model.row import LogState
+from compactlib.raftlog.model.values import MAX_INDEX, Entry, SegmentRef
+from compactlib.raftlog.segment.segment_set import SegmentSet
+from compactlib.raftlog.wal.frames import Frame
+from compactlib.raftlog.wal.recovery import recover_wal
+
+_MAX_LOOKS = 100
+
+
+def logs_of_store(folder: StrPath) -> list[str] | None:
+    """The folders of the logs of the store in `folder`, sorted; `None` if it is no store.
+
+    Raises:
+        StorageError: the folder cannot be read.
+    """
+    logs = os.path.join(folder, LOGS_FOLDER)
+    if not (os.path.isdir(logs) and os.path.isdir(os.path.join(folder, WAL_FOLDER))):
+        return None
+    found = []
+    for name in list_folder(logs):
+        with contextlib.suppress(NotALog):
+            path = os.path.join(logs, name)
+            if not name.startswith(".") and not os.path.islink(path) and require_log(path, may_create=False):
+                found.append(path)
+    return found
+
+
+@attrs.frozen
+class Unflushed:
+    """What the WAL says of a log on top of its segments.
+
+    Attributes:
+        base: it answers for every index from here on; segments only for those below.
+        slabs: the entries, ascending.
+    """
+
+    base: int
+    slabs: tuple[Slab, ...]
+    _memtable: Memtable
+
+    def find(self, index: int) -> Entry | None:
+        """The entry of an index from `base` on, `None` if there is none."""
+        return self._memtable.find(index)
+
+    @property
+    def indexes(self) -> IndexSet:
+        """The indexes of the entries."""
+        return IndexSet.from_runs((slab.first, slab.last) for slab in self.slabs)
+
+    def below(self, refs: Sequence[SegmentRef]) -> tuple[SegmentRef, ...]:
+        """`refs` as far as segments answer."""
+        return tuple(ref if ref.last < self.base else attrs.evolve(ref, last=self.base - 1)
+                     for ref in refs if ref.first < self.base)
+
+
+def examine_wal(wal: str, log_id: str | None, seen: Examination) -> None:
+    """Read all files of a WAL that somebody may be writing, and note what is damaged.
+
+    Args:
+        wal: its folder.
+        log_id: whose entries count in `seen`; `None`: those of all logs.
+        seen: takes what is found.
+
+    Raises:
+        StorageError: a file cannot be read.
+    """
+    try:
+        seen.records += sum(len(frame.payloads) for frame in read_frames(wal, log_id))
+    except (CorruptData, Unsupported) as error:
+        seen.note(error)
+    seen.bytes_read += sum(size for _, size in _listed(wal))
+
+
+def read_frames(wal: str, log_id: str | None) -> tuple[Frame, ...]:
+    """The frames of one log (`None`: of all) in the files of a WAL that somebody may be writing. Reads all of them.
+
+    Raises:
+        CorruptData: a file is damaged in what was durable.
+        Unsupported: a file was written by another release.
+        StorageError: one cannot be read.
+    """
+    seen: object = None
+    for _ in range(_MAX_LOOKS):
+        before = _listed(wal)
+        try:
+            found = recover_wal(_Untouched(), wal)  # type: ignore[arg-type]  # of the disk it needs no more
+        except (CorruptData, StorageError):
+            # A file went because it was flushed, or was being written: only what fails twice over is damage.
+            if seen == before == _listed(wal):
+                raise
+            seen = _listed(wal)
+            continue
+        return tuple(each.frame for each in found.frames if log_id in (None, each.log_id))
+    return tuple(each.frame for each in recover_wal(_Untouched(), wal).frames  # type: ignore[arg-type]  # as above
+                 if log_id in (None, each.log_id))
+
+
+def replayed(frames: Sequence[Frame], segments: SegmentSet, row: LogState) -> Unflushed | None:
+    """What `frames` say on top of `segments`; `None` if segments answer for everything.
+
+    Raises:
+        NotFound: a segment has gone meanwhile; look again.
+    """
+    refs = segments.refs
+    memtable = Memtable(refs[-1].last if refs else -1, max_entries=MAX_INDEX)
+
+    def matching(first: int, last: int, term: int) -> int:
+        return _matching(segments, first, last, term)
+
+    for frame in frames:
+        replay(frame, memtable, row, matching)
+    base = memtable.base
+    return None if base is None else Unflushed(base, tuple(visible_slabs(memtable.tables)), memtable)
+
+
+def _matching(segments: SegmentSet, first: int, last: int, term: int) -> int:
+    """How many entries from `first` on, up to `last`, the segments hold with this term."""
+    matched = first
+    while matched <= last and (ref := segments.find(matched)) is not None:
+        index = segments.reader(ref.number).index
+        end = min(ref.last, last)
+        for position in index.positions_between(matched, end):
+            if index.columns.indexes[position] != matched or index.columns.terms[position] != term:
+                return matched - first
+            matched += 1
+        if matched <= end:
+            break
+    return matched - first
+
+
+def _listed(wal: str) -> list[tuple[str, int]]:
+    listed = []
+    for name in list_folder(wal):
+        try:
+            listed.append((name, os.path.getsize(os.path.join(wal, name))))
+        except OSError:
+            continue
+    return listed
+
+
+class _Untouched:
+    """A disk on which nothing is removed."""
+
+    def unlink(self, path: StrPath) -> None:
+        """Nothing: whoever writes the WAL removes what is left over."""

@@ -1,0 +1,200 @@
+"""`CompactionWorker`: compacts a log in a thread of its own, so that no thread of the server ever does. A `LogWorker`.
+
+```
+asked ──▶ compaction, what it replaces held in place ──▶ the server is told ──▶ files removed ──▶ again, if it was asked
+```
+
+One compaction at a time. What is asked for meanwhile is remembered as one request, the strongest of all, and runs
+afterwards: dropping what is wholly dead is less than what the log's own rule says, and that less than a policy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from compactlib.arguments import require_method, require_policy
+from compactlib.errors import Closed, CompactlibError, InvalidInput, StorageError, TaskFailed
+from compactlib.executors.tasks import Executor, foreign_error
+from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.raftlog.arguments import require_budget
+from compactlib.raftlog.compaction.plan.policies.drop import DropDead
+from compactlib.raftlog.compaction.plan.policy import CompactionPolicy
+from compactlib.raftlog.compaction.report import CompactionReport, report_of
+from compactlib.raftlog.compaction.segment_changes import SegmentChanges
+from compactlib.raftlog.log.segment_log import SegmentLog
+from compactlib.raftlog.model.row import LogState
+from compactlib.runtime import Job, ServiceFace, WorkService
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
+
+WORKER_FAILED = "raftlog_worker_failed"
+"""Something was raised that nobody expects: `error`, `message`, `failures` in a row, `retry_in_seconds`."""
+
+WorkerOutcome: TypeAlias = Done[CompactionReport] | Skipped | Failed
+Server: TypeAlias = Callable[[SegmentChanges, WorkerOutcome], object]
+"""Told of each compaction's end, by the worker, before a file goes. It may use the log."""
+
+_WORK = "compaction"
+_DROPS, _OWN_RULE, _POLICY = 1, 2, 3
+
+
+class CompactionWorker(ServiceFace):
+    """See the module; a `Service`. Any thread may call any method; those of `LogWorker` never block.
+
+    Whatever a compaction raises ends in a `Failed` outcome, is kept in `last_error`, and lets everything go that was
+    held; what an executor's own error or the disk has kept from being done is tried again after a growing delay.
+
+    Args:
+        log: what is compacted; `RaftLog.segments`, or a `SegmentLog` of its own. Stays open when the worker is stopped.
+        server: told of what changed.
+        executor: who copies; default the worker's thread.
+        budget: what each compaction may use up, lent anew each time.
+        observer: told `raftlog_worker_failed` when something was raised that nobody expects.
+
+    Raises:
+        InvalidInput: one of them is not what it should be.
+    """
+
+    def __init__(self, log: SegmentLog, *, server: Server | None = None, executor: Executor | None = None,
+                 budget: Budget | None = None, observer: Observer | None = None) -> None:
+        if not callable(getattr(log, "lease", None)):
+            raise InvalidInput(f"the log is {log!r:.100}; give a SegmentLog, or the `segments` of a RaftLog")
+        for name, value, method in (("the server", server, "__call__"), ("the executor", executor, "run"),
+                                    ("the observer", observer, "event")):
+            if value is not None:
+                require_method(name, value, method)
+        require_budget(budget)
+        self._service = WorkService(f"the worker of the log in {log.folder}", event=WORKER_FAILED, budget=budget,
+                                    observer=observer)
+        # Damage stays so; another try may find another executor, or room.
+        self._service.add(_WORK, self._turn, retries=lambda _: self._may_pass)
+        self._log = log
+        self._server: Server = _tell_nobody if server is None else server
+        self._executor = executor
+        self._policy: CompactionPolicy | None = None
+        self._has_snapshot = False
+        self._may_pass = False
+        self._last: WorkerOutcome = Skipped("nothing was asked for yet")
+
+    def snapshot_recorded(self, row: LogState) -> None:
+        """See `LogWorker.snapshot_recorded`: what died by it can go."""
+        self._has_snapshot = self._has_snapshot or row.snapshot_index >= 0
+        self.request()
+
+    def segments_flushed(self, last_index: int | None) -> None:
+        """See `LogWorker.segments_flushed`: what was the newest segment need not be left alone any more."""
+        if self._has_snapshot:
+            self.request(DropDead())
+
+    def request(self, policy: CompactionPolicy | None = None) -> None:
+        """Ask for a compaction; one that runs is followed by the strongest that was asked for meanwhile.
+
+        Args:
+            policy: decides what is rewritten; of several the last one does. `None`: the log's own rule says.
+
+        Raises:
+            InvalidInput: it is none.
+        """
+        require_policy("the policy", policy, or_none=True)
+        if policy is not None and not isinstance(policy, DropDead):
+            self._policy = policy
+        strength = _OWN_RULE if policy is None else _DROPS if isinstance(policy, DropDead) else _POLICY
+        self._service.request(_WORK, strength)
+
+    @property
+    def last_outcome(self) -> WorkerOutcome:
+        """How the last compaction ended."""
+        return self._last
+
+    def wait_until_idle(self, seconds: float = 60.0) -> WorkerOutcome:
+        """Return when nothing runs and nothing waits, with how the last compaction ended.
+
+        What waits for its delay after a failure is not waited for.
+
+        Raises:
+            Busy: that has not come in `seconds`; or called from within the worker's own work.
+            AuditFailed: the thread has ended, as after `SystemExit`.
+        """
+        self._service.wait_until_idle(seconds)
+        return self._last
+
+    def __repr__(self) -> str:
+        return f"<CompactionWorker: {self._service.report()._summary()}>"
+
+    # -- inside
+
+    def _turn(self, job: Job) -> Outcome[Any]:
+        self._may_pass = False
+        policy = {_DROPS: DropDead(), _POLICY: self._policy}.get(job.turn.strength)
+        lease = None
+        try:
+            lease = self._log.lease()
+            self._last = self._compact(job, policy)
+            report = report_of(self._last)
+            self._tell(job, SegmentChanges() if report is None else SegmentChanges.of(report, self._log.refs))
+        except Closed as error:
+            self._last = Failed(error)
+            self._tell(job, SegmentChanges())
+            if self._is_log_closed():
+                job.rest()
+            else:
+                job.note(error)
+                self._may_pass = True
+            return self._last
+        finally:
+            if lease is not None:
+                lease.release()
+        # What the disk refuses to remove is tried again by the next compaction; a closed log has done it or will.
+        with contextlib.suppress(CompactlibError):
+            self._log.reclaim()
+        if report is not None and report.dropped and not report.drops_only:
+            # While they were held in place, dropped files kept those on both sides of them apart.
+            self._service.request(_WORK, job.turn.strength)
+        return self._last
+
+    def _compact(self, job: Job, policy: CompactionPolicy | None) -> WorkerOutcome:
+        try:
+            outcome: WorkerOutcome = self._log.compact(policy=policy, executor=self._executor, budget=job.budget)
+        except CompactlibError as error:
+            if isinstance(error, Closed):
+                raise
+            return Failed(error)
+        except Exception as error:
+            # A policy, say.
+            job.note(error)
+            self._may_pass = True
+            return Failed(foreign_error("compaction", error))
+        report = report_of(outcome)
+        errors = [group.error for group in report.failed] if report is not None else \
+            [outcome.error] if isinstance(outcome, Failed) else []
+        passing = [error for error in errors if isinstance(error, TaskFailed | StorageError)]
+        if passing:
+            job.note(passing[0])
+            self._may_pass = True
+        return outcome
+
+    def _is_log_closed(self) -> bool:
+        """Whether the log was closed before its worker; `Closed` may also come from a policy's own tool."""
+        try:
+            self._log.status()
+        except Closed:
+            return True
+        return False
+
+    def _tell(self, job: Job, changes: SegmentChanges) -> None:
+        if isinstance(self._last, Skipped) and self._last.is_busy:
+            return  # it is asked for again soon
+        try:
+            self._server(changes, self._last)
+        except Exception as error:
+            # A server that fails must not keep the files for ever, nor end this thread.
+            job.note(error)
+            self._last = Failed(error if isinstance(error, CompactlibError) else TaskFailed(
+                f"the server that was told of a compaction raised {error!r}; its list of segments may be out of date",
+                task="report", kind=type(error).__name__, detail=foreign_error("report", error).detail))
+
+
+def _tell_nobody(changes: SegmentChanges, outcome: WorkerOutcome) -> None:
+    """The server of a worker that was given none."""

@@ -1,0 +1,101 @@
+"""What of a log's tables goes to segments: all above the snapshot, only live entries below. Pure (notes 1.10)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from compactlib.indexset.index_set import IndexSet
+from compactlib.raftlog.memtable.table import Slab, Table, visible_slabs
+from compactlib.raftlog.model.row import LogState
+from compactlib.report import Table as ReportTable
+
+STALE_BYTES = 1024
+
+
+@attrs.frozen
+class NewestStats:
+    """What a plan may know of the segment that is appended to.
+
+    Attributes:
+        last: its last index, -1 if it is empty.
+        data_bytes: its payload bytes.
+    """
+
+    last: int = -1
+    data_bytes: int = 0
+
+
+@attrs.frozen
+class FlushPlan:
+    """What to write to a log's segments.
+
+    Attributes:
+        cut_after: what segments hold above this index was taken back; `None` if nothing was.
+        successor: whether to begin a new segment first, so that compaction can have the one that has gone stale.
+        slabs: what to write, ascending.
+        dead: entries of the tables that are left out.
+    """
+
+    cut_after: int | None
+    successor: bool
+    slabs: tuple[Slab, ...]
+    dead: int
+
+    @property
+    def indexes(self) -> IndexSet:
+        """What is written."""
+        return IndexSet.from_runs((slab.first, slab.last) for slab in self.slabs)
+
+    @property
+    def entries(self) -> int:
+        """How many entries are written."""
+        return sum(len(slab.payloads) for slab in self.slabs)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row for each run that is written."""
+        return [{"first": slab.first, "last": slab.last, "term": slab.term, "bytes": sum(map(len, slab.payloads))}
+                for slab in self.slabs]
+
+    def _repr_html_(self) -> str:
+        return ReportTable.from_dicts(self.to_dicts())._repr_html_()
+
+    def __repr__(self) -> str:
+        cut = "" if self.cut_after is None else f", cut after {self.cut_after}"
+        return (f"FlushPlan({self.entries:,} entries in {len(self.slabs)} runs, {self.dead:,} dead left out{cut}"
+                f"{', in a new segment' if self.successor else ''})")
+
+
+def plan_flush(tables: Sequence[Table], row: LogState, newest: NewestStats | None = None) -> FlushPlan:
+    """What of `tables` (oldest first) to write to segments. O(runs of tables and live set).
+
+    Args:
+        tables: those that wait; newer ones shorten older ones.
+        row: the log's row, read once.
+        newest: the segment that is appended to; it has gone stale if it ends below everything that is live and holds
+            more than 1024 bytes (then only its place keeps compaction from it).
+    """
+    cuts = [table.base - 1 for table in tables if table.cuts]
+    visible = visible_slabs(tables)
+    kept: list[Slab] = []
+    for slab in visible:
+        kept += _needed(slab, row)
+    stale = newest is not None and -1 < newest.last < row.smallest_live_index and newest.data_bytes > STALE_BYTES
+    dead = sum(len(slab.payloads) for slab in visible) - sum(len(slab.payloads) for slab in kept)
+    return FlushPlan(min(cuts, default=None), bool(stale and kept), tuple(kept), dead)
+
+
+def _needed(slab: Slab, row: LogState) -> list[Slab]:
+    if slab.first > row.snapshot_index:
+        return [slab]
+    parts = [_part(slab, first, last) for first, last
+             in row.live.between(slab.first, min(slab.last, row.snapshot_index)).runs()]
+    if slab.last > row.snapshot_index:
+        parts.append(_part(slab, row.snapshot_index + 1, slab.last))
+    return parts
+
+
+def _part(slab: Slab, first: int, last: int) -> Slab:
+    return Slab(first, slab.term, slab.payloads[first - slab.first:last + 1 - slab.first])

@@ -1,0 +1,82 @@
+"""The ordered list of segments and which indexes each is asked for. Pure functions over `SegmentRef` (notes 1.3)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import attrs
+
+from compactlib.errors import AuditFailed
+from compactlib.raftlog.model.values import SegmentRef
+
+
+@attrs.frozen
+class MergedRefs:
+    """The outcome of `merge_refs`.
+
+    Attributes:
+        refs: the new list, oldest first, ranges ascending and disjoint.
+        covered: numbers of segments of which nothing counts any more; their files may go once the newer segments
+            are durable. A segment that merely became shorter is never among them.
+    """
+
+    refs: tuple[SegmentRef, ...]
+    covered: tuple[int, ...]
+
+
+def merge_refs(refs: Sequence[SegmentRef], new: Iterable[SegmentRef] = ()) -> MergedRefs:
+    """Put `new` references (oldest first) behind `refs`: each cuts every older one to end before its own start.
+
+    A new reference to a segment that is already there replaces it. O(n + cuts), since only the end is cut.
+    """
+    arriving = {ref.number: ref for ref in new}
+    listed: list[SegmentRef] = []
+    covered: list[int] = []
+    for ref in (*(ref for ref in refs if ref.number not in arriving), *arriving.values()):
+        while listed and listed[-1].last >= ref.first:
+            older = listed.pop()
+            if older.first < ref.first:
+                listed.append(attrs.evolve(older, last=ref.first - 1))
+                break
+            covered.append(older.number)
+        listed.append(ref)
+    return MergedRefs(tuple(listed), tuple(sorted(covered)))
+
+
+def find_ref(refs: Sequence[SegmentRef], index: int) -> SegmentRef | None:
+    """The segment to ask for `index`, or `None` if no range covers it. O(log n)."""
+    place = bisect_right(refs, index, key=_first) - 1
+    return refs[place] if place >= 0 and refs[place].last >= index else None
+
+
+def overlapping_refs(refs: Sequence[SegmentRef], first: int, last: int) -> Sequence[SegmentRef]:
+    """The segments whose range meets `first..last`, oldest first. O(log n + matches)."""
+    start = bisect_right(refs, first, key=_first)
+    if start and refs[start - 1].last >= first:
+        start -= 1
+    return refs[start:bisect_right(refs, last, key=_first)]
+
+
+def next_ref(refs: Sequence[SegmentRef], index: int) -> SegmentRef | None:
+    """The oldest segment that reaches `index` or above, `None` if none does. O(log n)."""
+    place = bisect_right(refs, index, key=_first)
+    if place and refs[place - 1].last >= index:
+        place -= 1
+    return refs[place] if place < len(refs) else None
+
+
+def audit_refs(refs: Sequence[SegmentRef]) -> None:
+    """Check that numbers and ranges ascend without overlap.
+
+    Raises:
+        AuditFailed: they do not; names the two.
+    """
+    for older, newer in pairwise(refs):
+        if older.number >= newer.number or older.last >= newer.first or older.first > older.last:
+            raise AuditFailed(f"segment references out of order: {older} before {newer}")
+
+
+def _first(ref: SegmentRef) -> int:
+    return ref.first

@@ -1,0 +1,177 @@
+"""What the last snapshot left in the log: its index and the live set (`docs/formats/raftlog-snapshot.md`).
+
+```
+0   magic CLRAFSNP, version u16, zeros u16, zeros u32, snapshot index u64
+24  CRC-32 of the 24 bytes before, u32
+28  version 2 only: snapshot term u64, CRC-32 of these 8 bytes (continued from the one before), u32
+28  the live set, as `IndexSet.to_bytes` (it carries its own length and CRC); in version 2 at 40
+```
+
+A state without a term is written as version 1.
+
+An empty live set is written out: only a missing file means that no snapshot was ever taken (notes 5.1, item 5).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import struct
+from typing import TypeAlias
+
+import attrs
+
+from compactlib.errors import CorruptData, InvalidInput, LiveAboveSnapshot, StorageError, Unsupported
+from compactlib.files.checksum import crc32
+from compactlib.files.disk import Files, StrPath, read_exactly, write_durably
+from compactlib.indexset.index_set import IndexSet
+from compactlib.raftlog.model.names import SNAPSHOT_NAME, TEMPORARY_SUFFIX, kind_of
+from compactlib.raftlog.model.values import MAX_INDEX
+
+MAGIC = b"CLRAFSNP"
+VERSION = 2
+
+SnapshotVersion: TypeAlias = tuple[int, int, int]
+
+_HEAD = struct.Struct("<8sHHIQ")
+_CRC = struct.Struct("<I")
+_TERM = struct.Struct("<Q")
+_LIVE_START = _HEAD.size + _CRC.size
+
+
+@attrs.frozen
+class SnapshotState:
+    """A snapshot, as far as the log is concerned.
+
+    Attributes:
+        index: everything up to here is in the snapshot, 0 .. 2**64 - 1.
+        live: indexes <= `index` whose entries must stay in the log.
+        term: the term of the entry at `index`, 0 if the host did not say.
+    """
+
+    index: int
+    live: IndexSet
+    term: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        for name, value in (("index", self.index), ("term", self.term)):
+            if not isinstance(value, int):
+                raise InvalidInput(f"the snapshot's {name} is {value!r:.100}; give a whole number")
+        if not 0 <= self.index <= MAX_INDEX:
+            raise InvalidInput(f"snapshot index {self.index}; it must be between 0 and {MAX_INDEX}")
+        if not 0 <= self.term <= MAX_INDEX:
+            raise InvalidInput(f"snapshot term {self.term}; it must be between 0 and {MAX_INDEX}")
+        if self.live and self.live.last > self.index:
+            raise LiveAboveSnapshot(index=self.live.last, snapshot_index=self.index)
+
+    def is_dead(self, index: int) -> bool:
+        """Whether the entry of `index` may be gone."""
+        return index <= self.index and index not in self.live
+
+
+def encode_snapshot_state(state: SnapshotState) -> bytes:
+    """The bytes of the `SNAPSHOT` file."""
+    head = _HEAD.pack(MAGIC, 2 if state.term else 1, 0, 0, state.index)
+    checked = crc32(head, 0)
+    head += _CRC.pack(checked)
+    if state.term:
+        term = _TERM.pack(state.term)
+        head += term + _CRC.pack(crc32(term, checked))
+    return head + state.live.to_bytes()
+
+
+def decode_snapshot_state(data: bytes, path: str) -> SnapshotState:
+    """The inverse of `encode_snapshot_state`.
+
+    Raises:
+        CorruptData: any check fails.
+        Unsupported: written by a later release.
+    """
+    if len(data) < _LIVE_START:
+        raise CorruptData(path=path, offset=len(data), expected=f"at least {_LIVE_START} bytes",
+                          found=f"{len(data)} bytes")
+    magic, version, zero_a, zero_b, index = _HEAD.unpack_from(data)
+    if magic != MAGIC:
+        raise CorruptData(path=path, offset=0, expected=f"magic {MAGIC!r}", found=repr(magic))
+    (stored,) = _CRC.unpack_from(data, _HEAD.size)
+    actual = crc32(data[:_HEAD.size], 0)
+    if stored != actual:
+        raise CorruptData(path=path, offset=_HEAD.size, expected=f"CRC {actual:#010x}", found=f"{stored:#010x}")
+    if version > VERSION:
+        raise Unsupported(f"{path}: snapshot state version {version}; this release reads up to {VERSION}: upgrade")
+    if version < 1 or zero_a or zero_b:
+        raise CorruptData(path=path, offset=8, expected=f"version 1 to {VERSION} and zeros",
+                          found=f"{version}, {zero_a}, {zero_b}")
+    term, start = _decode_term(data, actual, path) if version > 1 else (0, _LIVE_START)
+    live = IndexSet.from_bytes(data[start:], path=path, offset=start)
+    if live and live.last > index:
+        raise CorruptData(path=path, offset=start, expected=f"live indexes up to {index}", found=str(live.last))
+    return SnapshotState(index, live, term)
+
+
+def _decode_term(data: bytes, head_crc: int, path: str) -> tuple[int, int]:
+    """The snapshot term of a version 2 file, and where its live set begins."""
+    end = _LIVE_START + _TERM.size
+    if len(data) < end + _CRC.size:
+        raise CorruptData(path=path, offset=len(data), expected=f"at least {end + _CRC.size} bytes",
+                          found=f"{len(data)} bytes")
+    (term,), (stored,) = _TERM.unpack_from(data, _LIVE_START), _CRC.unpack_from(data, end)
+    actual = crc32(data[_LIVE_START:end], head_crc)
+    if stored != actual or not term:
+        raise CorruptData(path=path, offset=_LIVE_START, expected=f"a term above 0 with CRC {actual:#010x}",
+                          found=f"term {term} with {stored:#010x}")
+    return term, end + _CRC.size
+
+
+def read_snapshot_state(folder: StrPath) -> SnapshotState | None:
+    """The state of the log in `folder`, or `None` if no snapshot was ever recorded.
+
+    Raises:
+        CorruptData: the file is damaged.
+        Unsupported: written by a later release.
+        StorageError: it cannot be read.
+    """
+    path = os.path.join(folder, SNAPSHOT_NAME)
+    try:
+        # Without waiting, in case the name is a pipe's, and without following a link.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _no_file(path, "a symbolic link") from None
+        raise StorageError.from_os(error, "read", path) from error
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise _no_file(path, kind_of(found.st_mode))
+        data = read_exactly(descriptor, found.st_size, 0)
+    except OSError as error:
+        raise StorageError.from_os(error, "read", path) from error
+    finally:
+        os.close(descriptor)
+    return decode_snapshot_state(data, path)
+
+
+def _no_file(path: str, found: str) -> CorruptData:
+    return CorruptData(path=path, offset=0, expected="a file with the last snapshot's index", found=found)
+
+
+def snapshot_version(folder: StrPath) -> SnapshotVersion | None:
+    """What tells one `SNAPSHOT` file from another without reading it; `None` if there is none."""
+    try:
+        found = os.lstat(os.path.join(folder, SNAPSHOT_NAME))
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def write_snapshot_state(files: Files, folder: StrPath, state: SnapshotState) -> None:
+    """Put `state` in force, durably and in one step.
+
+    Raises:
+        StorageError: the disk refused; the state before it stays in force.
+    """
+    write_durably(files, os.path.join(folder, SNAPSHOT_NAME), [encode_snapshot_state(state)],
+                  temporary_suffix=TEMPORARY_SUFFIX)

@@ -1,0 +1,257 @@
+"""The native segment format: header, seal and index records to the byte (`docs/formats/raftlog-segment.md`).
+
+```
+0        header, 40 bytes: magic, version, record size, max_entries, max_bytes, number, flags, CRC
+40       two seals of 32 bytes, written in turn: how much of the file is known to be durable, and the CRC of that part
+         of the index; the valid one of the higher sequence number counts
+104      index region: max_entries records of 40 bytes; an all-zero record ends it
+data     payloads back to back, from 104 + 40 * max_entries
+```
+
+A seal is written over the one before the last, and only once the last is durable: so a crash leaves one of them whole,
+and two that are not whole are damage. The first one written after the segment was made lies away from the records, so
+that damage on end cannot hit it and the first record, and leave a seal that knows of neither.
+
+All numbers are little-endian. An entry's CRC-32 covers index, term, length and payload, in that order; the record
+also keeps the CRC-32 of the first three, so that one call over the payload finishes the check. Pure functions.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from compactlib.errors import CorruptData, Unsupported
+from compactlib.files.checksum import crc32
+from compactlib.raftlog.model.values import HEAD_BYTES, INDEX_RECORD_BYTES, SegmentLimits
+
+MAGIC = b"CLRAFSEG"
+VERSION = 2
+HEADER_BYTES = 40
+SEAL_BYTES = 32
+SEALS = 2
+INDEX_START = HEAD_BYTES
+RECORD_BYTES = INDEX_RECORD_BYTES
+MAX_PAYLOAD_BYTES = (1 << 32) - 1
+
+_HEADER = struct.Struct("<8sHHIQQI")
+_SEAL = struct.Struct("<IIQIQ")
+_ENTRY_HEAD = struct.Struct("<QQI")
+_RECORD = struct.Struct("<QQIIQII")
+_CRC = struct.Struct("<I")
+
+_OPEN, _SEALED, _ASCENDING = 1, 2, 4
+_WORDS = RECORD_BYTES // 8
+_HALVES = RECORD_BYTES // 4
+_BIG_ENDIAN = sys.byteorder == "big"
+
+
+@attrs.frozen
+class Header:
+    """What a segment is, fixed when it is created.
+
+    Attributes:
+        number: the segment's number; equals the number in its file name.
+        limits: how large it may become; `limits.max_entries` fixes where the payloads begin.
+    """
+
+    number: int
+    limits: SegmentLimits
+
+    @property
+    def data_start(self) -> int:
+        """Offset of the first payload."""
+        return INDEX_START + RECORD_BYTES * self.limits.max_entries
+
+
+@attrs.frozen
+class Seal:
+    """How much of a segment was durable when the seal was written; only ever written after an fsync.
+
+    Attributes:
+        entries: index records known durable.
+        data_end: end of their payloads, an offset in the file.
+        index_crc: CRC-32 of those records' bytes.
+        sealed: nothing will be appended any more; the file holds exactly these entries.
+        ascending: no record was overwritten by a later one, so that a reader need not look for such.
+        sequence: counts the seals of a segment; the highest one counts, and it says at which of the two places.
+    """
+
+    entries: int
+    data_end: int
+    index_crc: int
+    sealed: bool
+    ascending: bool = False
+    sequence: int = 0
+
+    @property
+    def place(self) -> int:
+        """The offset at which this seal is written."""
+        return HEADER_BYTES + SEAL_BYTES * ((self.sequence + 1) % SEALS)
+
+
+def encode_header(header: Header) -> bytes:
+    """The 40 header bytes."""
+    body = _HEADER.pack(MAGIC, VERSION, RECORD_BYTES, header.limits.max_entries, header.limits.max_bytes,
+                        header.number, 0)
+    return body + _CRC.pack(crc32(body, 0))
+
+
+def encode_seal(seal: Seal) -> bytes:
+    """The 32 seal bytes."""
+    state = (_SEALED if seal.sealed else _OPEN) | (_ASCENDING if seal.ascending else 0)
+    body = _SEAL.pack(seal.entries, state, seal.data_end, seal.index_crc, seal.sequence)
+    return body + _CRC.pack(crc32(body, 0))
+
+
+def encode_start(header: Header, *seals: Seal) -> bytes:
+    """The header and what stands at the places of the seals, zeros where none of `seals` belongs."""
+    start = bytearray(INDEX_START)
+    start[:HEADER_BYTES] = encode_header(header)
+    for seal in seals:
+        start[seal.place:seal.place + SEAL_BYTES] = encode_seal(seal)
+    return bytes(start)
+
+
+def decode_header(data: bytes, path: str) -> Header:
+    """Check and read the header at the start of `data`.
+
+    Raises:
+        CorruptData: too short, wrong magic, wrong CRC, impossible numbers.
+        Unsupported: written by a later release, or by one before 0.1.0.
+    """
+    if len(data) < HEADER_BYTES:
+        raise CorruptData(path=path, offset=0, expected=f"a header of {HEADER_BYTES} bytes", found=f"{len(data)} bytes")
+    magic, version, record_bytes, max_entries, max_bytes, number, flags = _HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise CorruptData(path=path, offset=0, expected=f"magic {MAGIC!r}", found=repr(magic))
+    (stored,) = _CRC.unpack_from(data, HEADER_BYTES - 4)
+    actual = crc32(data[:HEADER_BYTES - 4], 0)
+    if stored != actual:
+        raise CorruptData(path=path, offset=HEADER_BYTES - 4, expected=f"header CRC {actual:#010x}",
+                          found=f"{stored:#010x}")
+    if version > VERSION:
+        # Every version keeps these 40 bytes and their CRC in place, so damage is never taken for a later version.
+        raise Unsupported(f"{path}: segment format version {version}; this release reads up to {VERSION}: upgrade")
+    if 1 <= version < VERSION:
+        raise Unsupported(f"{path}: segment format version {version}, written before 0.1.0; this release reads version "
+                          f"{VERSION}: read it with the release that wrote it, and append what it holds to a new log")
+    if record_bytes != RECORD_BYTES or flags or version < 1 or not max_entries or not 1 <= max_bytes < 1 << 63:
+        raise CorruptData(path=path, offset=8, expected=f"version {VERSION} fields in range",
+                          found=f"version {version}, records of {record_bytes} bytes, {max_entries} entries, "
+                                f"{max_bytes} bytes, flags {flags:#x}")
+    return Header(number, SegmentLimits(max_entries=max_entries, max_bytes=max_bytes))
+
+
+def decode_seal(data: bytes) -> Seal | None:
+    """The seal that counts of those behind the header in `data`; `None` if neither checks out.
+
+    One is overwritten in place, so a crash may tear it; the other then says what was known before.
+    """
+    found = [seal for place in range(HEADER_BYTES, INDEX_START, SEAL_BYTES)
+             if (seal := _seal_at(data, place)) is not None]
+    return max(found, key=_sequence, default=None)
+
+
+def _seal_at(data: bytes, place: int) -> Seal | None:
+    body = data[place:place + SEAL_BYTES]
+    if len(body) < SEAL_BYTES:
+        return None
+    entries, state, data_end, index_crc, sequence = _SEAL.unpack_from(body)
+    (stored,) = _CRC.unpack_from(body, SEAL_BYTES - 4)
+    if stored != crc32(body[:SEAL_BYTES - 4], 0) or state & ~_ASCENDING not in (_OPEN, _SEALED):
+        return None
+    seal = Seal(entries, data_end, index_crc, bool(state & _SEALED), bool(state & _ASCENDING), sequence)
+    return seal if seal.place == place else None
+
+
+def _sequence(seal: Seal) -> int:
+    return seal.sequence
+
+
+def head_crc(index: int, term: int, length: int) -> int:
+    """CRC-32 of an entry's index, term and length: where the check of its payload starts from."""
+    return crc32(_ENTRY_HEAD.pack(index, term, length), 0)
+
+
+def encode_record(index: int, term: int, length: int, head: int, offset: int, crc: int) -> bytes:
+    """One index record of 40 bytes; `offset` is absolute, `crc` covers head and payload."""
+    return _RECORD.pack(index, term, length, head, offset, crc, 0)
+
+
+@attrs.frozen
+class Columns:
+    """The index records of a file, column by column, in the order of writing. Arrays of equal length."""
+
+    indexes: array[int]
+    terms: array[int]
+    offsets: array[int]
+    lengths: array[int]
+    heads: array[int]
+    crcs: array[int]
+
+    def __len__(self) -> int:
+        return len(self.indexes)
+
+
+def head_crcs(columns: Columns) -> Iterator[int]:
+    """`head_crc` of each entry of `columns`, whose own heads are not looked at. One pass in C."""
+    count = len(columns)
+    halves = array("I", bytes(_ENTRY_HEAD.size * count))
+    for place, column in ((0, columns.indexes), (2, columns.terms)):
+        parts = array("I", column.tobytes())
+        low, high = (1, 0) if _BIG_ENDIAN else (0, 1)
+        halves[place::5] = parts[low::2]
+        halves[place + 1::5] = parts[high::2]
+    halves[4::5] = columns.lengths
+    if _BIG_ENDIAN:
+        halves.byteswap()
+    heads = halves.tobytes()
+    size = _ENTRY_HEAD.size
+    return map(crc32, [heads[start:start + size] for start in range(0, len(heads), size)])
+
+
+def decode_records(region: bytes | memoryview) -> Columns:
+    """Split index records into columns, a few array slices for the whole region; checks nothing."""
+    words, halves = array("Q"), array("I")
+    words.frombytes(region)
+    halves.frombytes(region)
+    if _BIG_ENDIAN:
+        words.byteswap()
+        halves.byteswap()
+    return Columns(indexes=words[0::_WORDS], terms=words[1::_WORDS], offsets=words[3::_WORDS],
+                   lengths=halves[4::_HALVES], heads=halves[5::_HALVES], crcs=halves[8::_HALVES])
+
+
+def encode_records(indexes: Sequence[int], terms: Sequence[int], lengths: Sequence[int], heads: Sequence[int],
+                   offsets: Sequence[int], crcs: Sequence[int]) -> bytes:
+    """Join columns into index records: the inverse of `decode_records`."""
+    # Each 8-byte word that holds two 4-byte fields is the lower field plus the upper one shifted, on any machine.
+    count = len(indexes)
+    halves = array("I", bytes(RECORD_BYTES * count))
+    halves[4::_HALVES] = array("I", lengths)
+    halves[5::_HALVES] = array("I", heads)
+    halves[8::_HALVES] = array("I", crcs)
+    if _BIG_ENDIAN:
+        halves.byteswap()
+    words = array("Q")
+    words.frombytes(halves.tobytes())
+    for place, column in ((0, indexes), (1, terms), (3, offsets)):
+        values = array("Q", column)
+        if _BIG_ENDIAN:
+            values.byteswap()
+        words[place::_WORDS] = values
+    return words.tobytes()
+
+
+def first_bad_head(columns: Columns) -> int:
+    """Position of the first record whose own CRC fails, or -1: names the place once a region's CRC has failed."""
+    for position in range(len(columns)):
+        head = head_crc(columns.indexes[position], columns.terms[position], columns.lengths[position])
+        if head != columns.heads[position]:
+            return position
+    return -1

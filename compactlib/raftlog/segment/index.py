@@ -1,0 +1,165 @@
+"""The index of one segment in memory: the records that count, ascending, column by column."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import compress, islice
+from operator import itemgetter, lt
+
+import attrs
+
+from compactlib.indexset.index_set import IndexSet
+from compactlib.raftlog.segment.format import Columns
+
+
+@attrs.define(eq=False)
+class SegmentIndex:
+    """Where each entry of a segment lies; overwritten records are left out.
+
+    An append of a lower index takes everything above it back (the Raft rule, notes 1.1), so the records that count
+    ascend both by index and by offset. About 44 bytes an entry.
+
+    Attributes:
+        columns: the records that count, ascending by index.
+        entries: records in the file, overwritten ones included.
+        data_bytes: payload bytes in the file, overwritten ones included.
+        zero_means_unchecked: a CRC of 0 says that none was computed (Ra), instead of being one (native).
+    """
+
+    columns: Columns
+    entries: int
+    data_bytes: int
+    zero_means_unchecked: bool = False
+
+    @classmethod
+    def empty(cls) -> SegmentIndex:
+        """The index of a segment that holds nothing yet."""
+        return cls(Columns(array("Q"), array("Q"), array("Q"), array("I"), array("I"), array("I")), 0, 0)
+
+    @classmethod
+    def from_records(cls, records: Columns, *, zero_means_unchecked: bool = False,
+                     ascending: bool = False) -> SegmentIndex:
+        """The index that results from writing `records` in order. O(records), almost free when they ascend.
+
+        Args:
+            records: every record of the file.
+            zero_means_unchecked: see the class.
+            ascending: the caller knows that no record overwrites another.
+        """
+        indexes, lengths = records.indexes, records.lengths
+        total = len(lengths) * lengths[0] if lengths and is_uniform(lengths) else sum(lengths)
+        if not ascending and not all(map(lt, indexes, islice(indexes, 1, None))):
+            records = _selected(records, _winners(indexes))
+        return cls(records, len(indexes), total, zero_means_unchecked)
+
+    def append(self, index: int, term: int, offset: int, length: int, head: int, crc: int) -> None:
+        """Take one more record; those with the same or a higher index no longer count. O(1) unless it overwrites."""
+        columns = self.columns
+        if columns.indexes and index <= columns.indexes[-1]:
+            keep = bisect_left(columns.indexes, index)
+            for column in attrs.astuple(columns, recurse=False):
+                del column[keep:]
+        columns.terms.append(term)
+        columns.offsets.append(offset)
+        columns.lengths.append(length)
+        columns.heads.append(head)
+        columns.crcs.append(crc)
+        columns.indexes.append(index)
+        self.entries += 1
+        self.data_bytes += length
+
+    def extend(self, records: Columns) -> None:
+        """Take records above all those it holds. Copies memory."""
+        columns = self.columns
+        columns.terms.extend(records.terms)
+        columns.offsets.extend(records.offsets)
+        columns.lengths.extend(records.lengths)
+        columns.heads.extend(records.heads)
+        columns.crcs.extend(records.crcs)
+        # Last: whoever finds an index finds the rest.
+        columns.indexes.extend(records.indexes)
+        self.entries += len(records)
+        self.data_bytes += sum(records.lengths)
+
+    def __len__(self) -> int:
+        return len(self.columns.indexes)
+
+    @property
+    def first(self) -> int:
+        """Lowest index; the segment must not be empty."""
+        return self.columns.indexes[0]
+
+    @property
+    def last(self) -> int:
+        """Highest index; the segment must not be empty."""
+        return self.columns.indexes[-1]
+
+    def find(self, index: int) -> int:
+        """Position of `index`, or -1. O(1) where the segment is dense, O(log entries) elsewhere."""
+        indexes = self.columns.indexes
+        count = len(indexes)
+        if not count:
+            return -1
+        guess = index - indexes[0]
+        if 0 <= guess < count and indexes[guess] == index:
+            return guess
+        position = bisect_left(indexes, index)
+        return position if position < count and indexes[position] == index else -1
+
+    def positions_between(self, first: int, last: int) -> range:
+        """Positions of the entries whose index lies in `first..last`."""
+        indexes = self.columns.indexes
+        start = bisect_left(indexes, first)
+        return range(start, bisect_left(indexes, last + 1, start))
+
+    def index_set(self) -> IndexSet:
+        """The indexes that count, as a set."""
+        indexes = self.columns.indexes
+        if indexes and indexes[-1] - indexes[0] + 1 == len(indexes):
+            return IndexSet.range(indexes[0], indexes[-1])
+        return IndexSet.from_sorted(indexes)
+
+
+def picked(column: array[int], positions: Sequence[int]) -> Sequence[int]:
+    """The values of `column` at `positions`, at C speed."""
+    if isinstance(positions, range) and positions.step == 1:
+        return column[positions.start:positions.stop]
+    if len(positions) < 2:
+        return [column[position] for position in positions]
+    if is_uniform(column):
+        return [column[0]] * len(positions)
+    values: tuple[int, ...] = itemgetter(*positions)(column)
+    return values
+
+
+def is_uniform(column: array[int]) -> bool:
+    """Whether all values are the same (terms and lengths often are); a comparison of memory."""
+    raw = column.tobytes()
+    return raw[column.itemsize:] == raw[:-column.itemsize]
+
+
+def is_dense(indexes: array[int], positions: range) -> bool:
+    """Whether the ascending `indexes` at consecutive `positions` have no gap; not for no positions at all."""
+    return len(positions) > 0 and indexes[positions[-1]] - indexes[positions[0]] + 1 == len(positions)
+
+
+def _winners(indexes: Sequence[int]) -> list[int]:
+    kept: list[int] = []
+    values: list[int] = []
+    for position, index in enumerate(indexes):
+        if values and index <= values[-1]:
+            keep = bisect_left(values, index)
+            del kept[keep:], values[keep:]
+        kept.append(position)
+        values.append(index)
+    return kept
+
+
+def _selected(records: Columns, positions: Sequence[int]) -> Columns:
+    mask = bytearray(len(records))
+    for position in positions:
+        mask[position] = 1
+    return Columns(*(array(column.typecode, compress(column, mask))
+                     for column in attrs.astuple(records, recurse=False)))

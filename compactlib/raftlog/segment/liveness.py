@@ -1,0 +1,79 @@
+"""Which entries of a segment are kept by a compaction. Pure; one merge of two sorted sequences per segment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compactlib.errors import LiveIndexMissing
+from compactlib.indexset.index_set import IndexSet, merge_positions
+from compactlib.raftlog.model.snapshot_state import SnapshotState
+from compactlib.raftlog.model.values import SegmentRef, SegmentStats
+from compactlib.raftlog.segment.index import SegmentIndex, is_dense, is_uniform, picked
+
+
+def live_positions(index: SegmentIndex, live: IndexSet, ref: SegmentRef) -> Sequence[int]:
+    """Positions in `index` of the live entries within the segment's range, ascending.
+
+    Raises:
+        LiveIndexMissing: a live index within the range is not in the segment.
+    """
+    here = live.between(ref.first, ref.last)
+    if not here:
+        return range(0)
+    indexes = index.columns.indexes
+    inside = index.positions_between(ref.first, ref.last)
+    if is_dense(indexes, inside) and indexes[inside[0]] <= here.first and here.last <= indexes[inside[-1]]:
+        shift = inside.start - indexes[inside[0]]
+        if here.run_count == 1:
+            return range(here.first + shift, here.last + shift + 1)
+        return list(map(shift.__add__, here.members()))
+    held = IndexSet.from_sorted(picked(indexes, inside))
+    missing = here - held
+    if missing:
+        raise LiveIndexMissing(
+            f"segment {ref.number} holds {len(held)} entries from {ref.first} to {ref.last}, but not {len(missing)} "
+            f"that are live, the first of them {missing.first}; restore the segment from a copy",
+            missing=len(missing), first=missing.first)
+    members = here.members()
+    column = list(picked(indexes, inside))
+    return [position + inside.start for position in merge_positions(column, members)]
+
+
+def kept_positions(index: SegmentIndex, ref: SegmentRef, state: SnapshotState | None) -> Sequence[int]:
+    """Positions of the entries that a read may return: live ones, and everything above the snapshot.
+
+    Raises:
+        LiveIndexMissing: a live index within the range is not in the segment.
+    """
+    if state is None or ref.first > state.index:
+        return index.positions_between(ref.first, ref.last)
+    below = SegmentRef(ref.number, ref.first, min(ref.last, state.index))
+    above = index.positions_between(state.index + 1, ref.last)
+    live = live_positions(index, state.live, below)
+    return [*live, *above] if len(above) else live
+
+
+def segment_stats(index: SegmentIndex, ref: SegmentRef, state: SnapshotState | None, *,
+                  segment_format: str) -> SegmentStats:
+    """What a policy may know about a segment. O(entries + live runs), in C.
+
+    Raises:
+        LiveIndexMissing: a live index within the range is not in the segment.
+    """
+    entries, size = _kept(index, ref, state)
+    return SegmentStats(ref=ref, entries=index.entries, data_bytes=index.data_bytes, live_entries=entries,
+                        live_bytes=size, format=segment_format)
+
+
+def _kept(index: SegmentIndex, ref: SegmentRef, state: SnapshotState | None) -> tuple[int, int]:
+    columns = index.columns
+    inside = index.positions_between(ref.first, ref.last)
+    if len(inside) and state is not None and is_dense(columns.indexes, inside) and is_uniform(columns.lengths):
+        # Without gaps, and with payloads of one size, counting is enough.
+        first, last = columns.indexes[inside[0]], columns.indexes[inside[-1]]
+        below = state.live.between(ref.first, min(ref.last, state.index))
+        if not below or (first <= below.first and below.last <= last):
+            kept = len(below) + max(0, last - max(first - 1, state.index))
+            return kept, kept * columns.lengths[0]
+    positions = kept_positions(index, ref, state)
+    return len(positions), sum(picked(columns.lengths, positions))

@@ -1,0 +1,219 @@
+"""Opening a segment file: which format, which entries are there, and how its end was left."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from typing import Literal
+
+import attrs
+
+from compactlib.errors import CorruptData
+from compactlib.files.checksum import crc32
+from compactlib.files.disk import read_exactly
+from compactlib.raftlog.segment import format as native
+from compactlib.raftlog.segment import ra_format
+from compactlib.raftlog.segment.index import SegmentIndex
+
+TailRule = Literal["cut", "refuse"]
+SegmentFormat = Literal["native", "ra1", "ra2"]
+
+_CHUNK_BYTES = 1 << 20
+
+
+@attrs.frozen
+class TornTail:
+    """What a crash left behind the last whole entry; none of it was ever confirmed as durable.
+
+    Attributes:
+        entries: whole entries kept.
+        records: index records behind them that are incomplete or whose payload is.
+        data_end: where the last kept payload ends.
+    """
+
+    entries: int
+    records: int
+    data_end: int
+
+
+@attrs.frozen
+class LoadedSegment:
+    """What a segment file says of itself, checked as far as its index goes.
+
+    Attributes:
+        format: which of the formats it is in.
+        index: the entries that count.
+        header: the native header, `None` for the others.
+        data_end: where the last payload ends.
+        durable_entries: index records known to be durable.
+        index_crc: CRC-32 of the index records (native only).
+        sealed: nothing will be appended.
+        seal_sequence: of the seal that counts (native only).
+        torn_tail: what is to be cut, if the file was not closed cleanly.
+    """
+
+    format: SegmentFormat
+    index: SegmentIndex
+    header: native.Header | None
+    data_end: int
+    durable_entries: int
+    index_crc: int
+    sealed: bool
+    torn_tail: TornTail | None = None
+    seal_sequence: int = 0
+
+
+def load_segment(descriptor: int, path: str, *, tail: TailRule = "cut", number: int | None = None) -> LoadedSegment:
+    """Read a segment's header and index, and check what can be checked without its payloads.
+
+    Args:
+        descriptor: the file, open for reading.
+        path: its name, for messages.
+        tail: a file that was not sealed may end in entries that were never confirmed: `"cut"` leaves out those that
+            are not whole (right for the newest segment), `"refuse"` takes an unsealed file for damaged.
+        number: the number in the file's name, to be compared with the header's.
+
+    Raises:
+        CorruptData: the file is damaged; says where.
+        Unsupported: the format version is unknown.
+    """
+    start = read_exactly(descriptor, native.INDEX_START, 0)
+    if start[:len(ra_format.MAGIC)] == ra_format.MAGIC:
+        return _load_ra(descriptor, path, start)
+    header = native.decode_header(start, path)
+    if len(start) < native.INDEX_START:
+        raise CorruptData(path=path, offset=len(start), found="the end of the file",
+                          expected=f"a header and seals of {native.INDEX_START} bytes, which a segment begins as")
+    if number is not None and header.number != number:
+        raise CorruptData(path=path, offset=24, expected=f"segment number {number} as in the file name",
+                          found=str(header.number))
+    return _load_native(descriptor, path, header, native.decode_seal(start), tail)
+
+
+def _load_native(descriptor: int, path: str, header: native.Header, seal: native.Seal | None,
+                 tail: TailRule) -> LoadedSegment:
+    if tail == "refuse" and (seal is None or not seal.sealed):
+        raise CorruptData(path=path, offset=native.HEADER_BYTES, expected="a sealed segment, since newer ones exist",
+                          found="two damaged seals" if seal is None else "one left open, by the seal that is whole")
+    if seal is None:
+        seal = _seal_of_nothing(descriptor, path, header)
+    region = _durable_region(descriptor, path, header, seal)
+    records = native.decode_records(region)
+    if seal.sealed:
+        index = SegmentIndex.from_records(records, ascending=seal.ascending)
+        return LoadedSegment("native", index, header, seal.data_end, seal.entries, seal.index_crc, True,
+                             seal_sequence=seal.sequence)
+    return _with_tail(descriptor, header, seal, region)
+
+
+def _seal_of_nothing(descriptor: int, path: str, header: native.Header) -> native.Seal:
+    """What to go by if no seal is left: no crash leaves it so, and nothing says what was durable of what is there."""
+    size = os.fstat(descriptor).st_size
+    if size > header.data_start or _records_behind(descriptor, native.INDEX_START, header.data_start):
+        raise CorruptData(path=path, offset=native.HEADER_BYTES, found="two damaged seals before entries",
+                          expected="one that says how many of the entries were durable; a crash damages one at most")
+    return native.Seal(0, header.data_start, 0, sealed=False)
+
+
+def _durable_region(descriptor: int, path: str, header: native.Header, seal: native.Seal) -> bytes:
+    if seal.entries > header.limits.max_entries or seal.data_end < header.data_start:
+        raise CorruptData(path=path, offset=native.HEADER_BYTES, found=f"{seal}",
+                          expected=f"at most {header.limits.max_entries} entries, ending from {header.data_start}")
+    wanted = seal.entries * native.RECORD_BYTES
+    region = read_exactly(descriptor, wanted, native.INDEX_START)
+    size = os.fstat(descriptor).st_size
+    # Entries without payload leave the file shorter than where payloads would begin.
+    if len(region) < wanted or header.data_start < seal.data_end > size:
+        raise CorruptData(path=path, offset=size, expected=f"{seal.entries} entries ending at {seal.data_end}",
+                          found=f"the end of the file at {size}")
+    found = crc32(region, 0)
+    if found != seal.index_crc:
+        records = native.decode_records(region)
+        bad = native.first_bad_head(records)
+        raise CorruptData(path=path, offset=native.INDEX_START + max(bad, 0) * native.RECORD_BYTES,
+                          expected=f"index CRC {seal.index_crc:#010x} over {seal.entries} records",
+                          found=f"{found:#010x}", index=_index_of_damaged(records, bad))
+    return region
+
+
+def _index_of_damaged(records: native.Columns, position: int) -> int | None:
+    """Which entry a damaged record was for, if its neighbours confirm it: the damage may be in the index itself."""
+    indexes = records.indexes
+    if position < 0:
+        return None
+    index = indexes[position]
+    before = position > 0 and indexes[position - 1] + 1 == index
+    after = position + 1 < len(indexes) and index + 1 == indexes[position + 1]
+    return index if before or after else None
+
+
+def _with_tail(descriptor: int, header: native.Header, seal: native.Seal, durable: bytes) -> LoadedSegment:
+    behind = _records_behind(descriptor, native.INDEX_START + len(durable), header.data_start)
+    listed = len(behind) // native.RECORD_BYTES
+    records = native.decode_records(behind)
+    # A record may end in zeros: one that the end of the file cuts short would look whole, and be missed by a seal.
+    size = os.fstat(descriptor).st_size
+    complete = min(listed, (size - native.INDEX_START) // native.RECORD_BYTES - seal.entries)
+    whole, data_end = 0, seal.data_end
+    while whole < complete and _is_whole(descriptor, records, whole, data_end):
+        data_end += records.lengths[whole]
+        whole += 1
+    kept = durable + behind[:whole * native.RECORD_BYTES]
+    loose_bytes = size > max(data_end, header.data_start)
+    torn = TornTail(seal.entries + whole, listed - whole, data_end) if listed > whole or loose_bytes else None
+    index = SegmentIndex.from_records(native.decode_records(kept))
+    return LoadedSegment("native", index, header, data_end, seal.entries, crc32(kept, 0), False, torn,
+                         seal_sequence=seal.sequence)
+
+
+def _records_behind(descriptor: int, start: int, end: int) -> bytes:
+    """The index region from `start` to the last record that is not all zeros. A crash may leave zeros in between."""
+    found = bytearray()
+    offset = start
+    while (offset := _next_data(descriptor, offset)) < end:
+        chunk = read_exactly(descriptor, min(_CHUNK_BYTES, end - offset), offset)
+        if not chunk:
+            break
+        written = chunk.rstrip(b"\0")
+        if written:
+            found.extend(bytes(offset - start - len(found)))
+            found.extend(written)
+        offset += len(chunk)
+    found.extend(bytes(-len(found) % native.RECORD_BYTES))
+    return bytes(found)
+
+
+def _next_data(descriptor: int, offset: int) -> int:
+    """Where the file goes on behind a hole at `offset`, as far as the system can tell holes from zeros."""
+    if not hasattr(os, "SEEK_DATA"):
+        return offset
+    try:
+        return os.lseek(descriptor, offset, os.SEEK_DATA)
+    except OSError as error:
+        return sys.maxsize if error.errno == errno.ENXIO else offset
+
+
+def _is_whole(descriptor: int, records: native.Columns, position: int, expected_offset: int) -> bool:
+    length, head = records.lengths[position], records.heads[position]
+    if records.offsets[position] != expected_offset:
+        return False
+    if native.head_crc(records.indexes[position], records.terms[position], length) != head:
+        return False
+    payload = read_exactly(descriptor, length, expected_offset)
+    return len(payload) == length and crc32(payload, head) == records.crcs[position]
+
+
+def _load_ra(descriptor: int, path: str, start: bytes) -> LoadedSegment:
+    version, max_count = ra_format.decode_header(start, path)
+    data_start = ra_format.data_start(version, max_count)
+    region = read_exactly(descriptor, data_start - ra_format.HEADER_BYTES, ra_format.HEADER_BYTES)
+    records = ra_format.decode_records(region, version, path, data_start)
+    index = SegmentIndex.from_records(records, zero_means_unchecked=True)
+    data_end = records.offsets[-1] + records.lengths[-1] if len(records) else data_start
+    size = os.fstat(descriptor).st_size
+    # Entries without payload leave the file shorter than where payloads would begin.
+    if data_start < data_end > size:
+        raise CorruptData(path=path, offset=size, expected=f"payloads up to offset {data_end}",
+                          found=f"the end of the file at {size}")
+    return LoadedSegment("ra1" if version == 1 else "ra2", index, None, data_end, len(records), 0, False)

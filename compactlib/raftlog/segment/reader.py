@@ -1,0 +1,311 @@
+"""Reading one segment file, native or Ra's: single entries, many, or all, each with its checksum verified."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import compress, pairwise, repeat
+from operator import add, ne, sub
+
+import attrs
+
+from compactlib.errors import Closed, CorruptData, InvalidInput, StorageError
+from compactlib.files.checksum import crc32
+from compactlib.files.disk import StrPath, read_exactly
+from compactlib.raftlog.model.values import Answer, Damaged, Entry, Missing, entry_of
+from compactlib.raftlog.segment import format as native
+from compactlib.raftlog.segment.index import SegmentIndex, picked
+from compactlib.raftlog.segment.load import LoadedSegment, SegmentFormat, TailRule, load_segment
+from compactlib.raftlog.segment.spans import MAX_SPAN_BYTES, read_spans
+
+
+@attrs.frozen
+class Span:
+    """Entries that were read with one call; the views are valid until the next span is asked for.
+
+    Attributes:
+        positions: their positions in the segment's index, ascending.
+        buffer: the bytes read, gaps included.
+        payloads: one view of `buffer` per entry.
+        live_bytes: their sizes together.
+        damaged: positions (of the above) whose checksum fails.
+    """
+
+    positions: Sequence[int]
+    buffer: memoryview
+    payloads: Sequence[memoryview]
+    live_bytes: int
+    damaged: Sequence[int]
+
+
+@attrs.frozen
+class PickedPayloads:
+    """Which payloads of a segment to read: columns of equal length, ascending by offset.
+
+    Attributes:
+        positions: their positions in the segment's index.
+        offsets: where each begins in the file.
+        lengths: their sizes.
+        heads: the CRC of each entry's index, term and length.
+        crcs: the CRC that each entry must have.
+        zero_means_unchecked: see `SegmentIndex`.
+    """
+
+    positions: Sequence[int]
+    offsets: Sequence[int]
+    lengths: Sequence[int]
+    heads: Sequence[int]
+    crcs: Sequence[int]
+    zero_means_unchecked: bool
+
+    @classmethod
+    def of(cls, index: SegmentIndex, positions: Sequence[int]) -> PickedPayloads:
+        """The payloads at `positions` (ascending) of an index."""
+        columns = index.columns
+        return cls(positions, picked(columns.offsets, positions), picked(columns.lengths, positions),
+                   picked(columns.heads, positions), picked(columns.crcs, positions), index.zero_means_unchecked)
+
+
+def read_payloads(descriptor: int, wanted: PickedPayloads, scratch: bytearray | None = None) -> Iterator[Span]:
+    """Read and check payloads, physical neighbours together.
+
+    One system call per span of up to 1 MiB; memory is one span, or the largest entry if that is larger.
+
+    Args:
+        descriptor: the file.
+        wanted: what to read.
+        scratch: where to read to, if the caller has it; fresh memory costs as much as the reading.
+    """
+    offsets = wanted.offsets
+    ends = list(map(add, offsets, wanted.lengths))
+    if scratch is None:
+        scratch = bytearray(min(MAX_SPAN_BYTES, ends[-1] - offsets[0]) if ends else 0)
+    for first, stop in read_spans(offsets, ends):
+        base, size = offsets[first], ends[stop - 1] - offsets[first]
+        if size > len(scratch):
+            scratch = bytearray(size)
+        buffer = memoryview(scratch)[:size]
+        end = base + _read_into(descriptor, buffer, base)
+        here = map(sub, offsets[first:stop], repeat(base))
+        there = map(sub, ends[first:stop], repeat(base))
+        payloads = list(map(buffer.__getitem__, map(slice, here, there)))
+        found = list(map(crc32, payloads, wanted.heads[first:stop]))
+        expected = list(wanted.crcs[first:stop])
+        positions = wanted.positions[first:stop]
+        damaged: list[int] = []
+        if found != expected:
+            unchecked = 0 if wanted.zero_means_unchecked else -1
+            pairs = compress(zip(positions, expected, strict=True), map(ne, found, expected))
+            damaged = [position for position, crc in pairs if crc != unchecked]
+        if end < ends[stop - 1]:
+            beyond = {position for position, last in zip(positions, ends[first:stop], strict=True) if last > end}
+            damaged = sorted(beyond.union(damaged))
+        yield Span(positions, buffer, payloads, sum(wanted.lengths[first:stop]), damaged)
+
+
+def _read_into(descriptor: int, buffer: memoryview, offset: int) -> int:
+    """Fill `buffer` from the file; returns how many bytes there were, fewer only where the file ends."""
+    got = os.preadv(descriptor, [buffer], offset)
+    if got < len(buffer):
+        rest = read_exactly(descriptor, len(buffer) - got, offset + got)
+        buffer[got:got + len(rest)] = rest
+        got += len(rest)
+    return got
+
+
+class SegmentReader:
+    """A segment file open for reading. Threads may share one.
+
+    The file is closed when the last reference goes, so a reader dropped from a cache stays usable for whoever
+    still reads through it.
+
+    Args:
+        path: the file; a symbolic link left by a compaction leads to the segment that took its entries.
+        tail: what an unsealed end means, see `load_segment`.
+        number: the number that the header must have, if that is known.
+
+    Raises:
+        CorruptData: the header or the index is damaged.
+        Unsupported: the format version is unknown.
+        StorageError: the file cannot be opened.
+    """
+
+    def __init__(self, path: StrPath, *, tail: TailRule = "cut", number: int | None = None) -> None:
+        self._path = os.fspath(path)
+        self._descriptor = -1
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise StorageError.from_os(error, "open", path) from error
+        try:
+            self._loaded = load_segment(self._descriptor, self._path, tail=tail, number=number)
+            self._columns = attrs.astuple(self._loaded.index.columns, recurse=False)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    @classmethod
+    def following(cls, path: StrPath, index: SegmentIndex) -> SegmentReader:
+        """A reader that answers from the `index` of the segment's writer, so that it sees what was just flushed."""
+        reader = cls(path)
+        reader._loaded = attrs.evolve(reader._loaded, index=index)
+        reader._columns = attrs.astuple(index.columns, recurse=False)
+        return reader
+
+    @property
+    def path(self) -> str:
+        """The name it was opened under."""
+        return self._path
+
+    @property
+    def format(self) -> SegmentFormat:
+        """`"native"`, `"ra1"` or `"ra2"`."""
+        return self._loaded.format
+
+    @property
+    def loaded(self) -> LoadedSegment:
+        """What the file said of itself when it was opened."""
+        return self._loaded
+
+    @property
+    def index(self) -> SegmentIndex:
+        """The entries that count."""
+        return self._loaded.index
+
+    def fileno(self) -> int:
+        """The descriptor.
+
+        Raises:
+            Closed: the reader was closed.
+        """
+        if self._descriptor < 0:
+            raise Closed(f"the reader of {self._path} is closed; open the segment again")
+        return self._descriptor
+
+    def read(self, index: int) -> Entry | None:
+        """The entry of `index`, or `None` if the segment does not hold it. One `pread`.
+
+        Raises:
+            CorruptData: the entry's checksum fails.
+            Closed: the reader was closed.
+        """
+        indexes, terms, offsets, lengths, heads, crcs = self._columns
+        # The guess of `SegmentIndex.find`, written out: this is the path of every random read.
+        position = index - indexes[0] if indexes else 0
+        if not (0 <= position < len(indexes) and indexes[position] == index):
+            position = self._loaded.index.find(index)
+            if position < 0:
+                return None
+        length = lengths[position]
+        try:
+            payload = os.pread(self._descriptor, length, offsets[position])
+        except OSError as error:
+            raise self._refused(error) from error
+        if crc32(payload, heads[position]) != crcs[position] or len(payload) != length:
+            payload = self._second_look(position)
+        return entry_of((index, terms[position], payload))
+
+    def _second_look(self, position: int) -> bytes:
+        columns = self._loaded.index.columns
+        payload = read_exactly(self.fileno(), columns.lengths[position], columns.offsets[position])
+        wanted = columns.crcs[position]
+        unchecked = self._loaded.index.zero_means_unchecked and wanted == 0
+        if len(payload) == columns.lengths[position] and (
+                unchecked or crc32(payload, columns.heads[position]) == wanted):
+            return payload
+        raise self.damage_at(position)
+
+    def _refused(self, error: OSError) -> StorageError:
+        self.fileno()
+        return StorageError.from_os(error, "read", self._path)
+
+    def damage_at(self, position: int) -> CorruptData:
+        """The error that describes a damaged entry, read anew."""
+        columns = self._loaded.index.columns
+        length, offset = columns.lengths[position], columns.offsets[position]
+        payload = read_exactly(self.fileno(), length, offset)
+        found = f"CRC {crc32(payload, columns.heads[position]):#010x} over {len(payload)} bytes"
+        return CorruptData(path=self._path, offset=offset, index=columns.indexes[position], found=found,
+                           expected=f"CRC {columns.crcs[position]:#010x} over {length} bytes")
+
+    def read_many(self, indexes: Sequence[int]) -> Iterator[Answer]:
+        """Answer each of `indexes` (strictly ascending), in order; neighbours in the file are read together.
+
+        A damaged entry is answered as `Damaged`, an index that the segment does not hold as `Missing`.
+
+        Raises:
+            InvalidInput: the indexes do not ascend.
+        """
+        if any(first >= second for first, second in pairwise(indexes)):
+            raise InvalidInput("read_many wants strictly ascending indexes; sort them and drop duplicates")
+        positions = list(map(self._loaded.index.find, indexes))
+        held = [position for position in positions if position >= 0]
+        answers = self.answers_at(held)
+        for index, position in zip(indexes, positions, strict=True):
+            yield Missing(index) if position < 0 else next(answers)
+
+    def scan(self, first: int = 0, last: int = (1 << 64) - 1) -> Iterator[Entry | Damaged]:
+        """Every entry from `first` to `last`, ascending; damaged ones as `Damaged`."""
+        return self.answers_at(self._loaded.index.positions_between(first, last))
+
+    def answers_at(self, positions: Sequence[int]) -> Iterator[Entry | Damaged]:
+        """The entries at ascending positions of the index, read in spans."""
+        try:
+            yield from self._answers_at(positions)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _answers_at(self, positions: Sequence[int]) -> Iterator[Entry | Damaged]:
+        columns = self._loaded.index.columns
+        for span in read_payloads(self.fileno(), PickedPayloads.of(self._loaded.index, positions)):
+            entries = map(entry_of, zip(picked(columns.indexes, span.positions), picked(columns.terms, span.positions),
+                                        map(bytes, span.payloads), strict=True))
+            if not span.damaged:
+                yield from entries
+                continue
+            damaged = set(span.damaged)
+            for position, entry in zip(span.positions, entries, strict=True):
+                yield Damaged(entry.index, self.damage_at(position)) if position in damaged else entry
+
+    def damaged_entries(self) -> list[CorruptData]:
+        """Read everything and list what fails its checksum."""
+        every = PickedPayloads.of(self._loaded.index, range(len(self._loaded.index)))
+        try:
+            return [self.damage_at(position) for span in read_payloads(self.fileno(), every)
+                    for position in span.damaged]
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def is_outdated(self) -> bool:
+        """Whether somebody has appended since this reader was opened; a sealed segment never changes.
+
+        Also true as long as the segment ends in the torn rest of an append that a crash cut short, which the next
+        writer removes: it cannot be told from an append under way. Opening anew then gives the same entries.
+        """
+        loaded = self._loaded
+        if loaded.sealed:
+            return False
+        if os.fstat(self.fileno()).st_size > loaded.data_end:
+            return True
+        if loaded.header is None or loaded.index.entries >= loaded.header.limits.max_entries:
+            return False
+        # An entry without payload does not lengthen the file: look for its record.
+        place = native.INDEX_START + loaded.index.entries * native.RECORD_BYTES
+        return any(read_exactly(self.fileno(), native.RECORD_BYTES, place))
+
+    def close(self) -> None:
+        """Close the file now; closing again does nothing. No other thread may be reading."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> SegmentReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"SegmentReader({self._path!r}, {len(self.index)} entries, {self.format})"

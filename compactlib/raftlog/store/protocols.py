@@ -1,0 +1,185 @@
+"""What the facade `RaftLog` takes from others, and what others may rely on in it.
+
+A host gives `RaftLog` a `SnapshotStore` (where snapshots lie) and may give it a `LogWorker` (who compacts, and when).
+Replication of snapshots works against `ReplicatedLog`, which `RaftLog` satisfies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import attrs
+
+from compactlib.indexset.index_set import IndexSet
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.raftlog.compaction.report import CompactionReport
+from compactlib.raftlog.model.row import LogState
+from compactlib.raftlog.model.values import Answer, Dead, Entry, Missing
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+@attrs.frozen
+class SnapshotMeta:
+    """What a snapshot says of itself besides the machine's state.
+
+    Attributes:
+        index: everything up to here is in the snapshot.
+        term: the term of the entry at `index`.
+        live: indexes <= `index` that the log must keep.
+    """
+
+    index: int
+    term: int
+    live: IndexSet = attrs.field(factory=IndexSet)
+
+    def row(self) -> LogState:
+        """The log's row once this snapshot is in force."""
+        return LogState(self.index, self.term, self.live)
+
+
+class SnapshotStore(Protocol):
+    """Where the snapshots of one log lie. The facade calls it with its own lock held: one call at a time.
+
+    Order of a snapshot: `write` (durable, switched) -> the log's row -> `remove_older` -> compaction. A crash after
+    `write` leaves a store that is ahead of the row: on opening the facade asks `latest` and brings the row up to it.
+    """
+
+    def latest(self) -> SnapshotMeta | None:
+        """The newest snapshot in force, its live set included; `None` before the first.
+
+        Raises:
+            CorruptData: it is damaged, or its live set is missing or damaged and cannot be rebuilt.
+        """
+
+    def write(self, meta: SnapshotMeta, state: Iterable[Buffer]) -> None:
+        """Put a snapshot in force durably, in one step; the one before stays readable until `remove_older`.
+
+        Raises:
+            Stale: a newer one is in force.
+            StorageError: the disk refused; the one before stays in force.
+        """
+
+    def remove_older(self) -> None:
+        """Remove every snapshot older than the latest. Called once the log's row names the latest."""
+
+
+class LogWorker(Protocol):
+    """Who compacts a log, off the threads that append: the part of a `contract.Service` that the facade needs.
+
+    The facade starts it, tells it what has changed without ever waiting for it, and stops it before it closes.
+    """
+
+    def start(self) -> None:
+        """See `Service.start`."""
+
+    def snapshot_recorded(self, row: LogState) -> None:
+        """The row was replaced: a snapshot was taken or installed. Called with the log's lock held: must not block."""
+
+    def segments_flushed(self, last_index: int | None) -> None:
+        """Entries came to segments. Called with the log's lock held: must not block."""
+
+    def stop(self, *, wait_seconds: float = 30.0) -> Done[Any] | Failed:
+        """See `Service.stop`. Called without any lock held."""
+
+
+class PinnedEntries(Protocol):
+    """Entries held readable, whatever snapshots and compactions do meanwhile, until released. A context manager."""
+
+    @property
+    def indexes(self) -> IndexSet:
+        """What was pinned."""
+
+    def read(self, index: int) -> Entry:
+        """A pinned entry.
+
+        Raises:
+            NotFound: it was not pinned.
+            CorruptData: it is damaged.
+        """
+
+    def entries(self) -> Iterator[Entry]:
+        """All pinned entries, ascending; neighbours in a file are read together.
+
+        Raises:
+            CorruptData: one is damaged; those before it have been given.
+        """
+
+    def release(self) -> None:
+        """Let them go; again does nothing."""
+
+    def __enter__(self) -> PinnedEntries: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class ReplicatedLog(Protocol):
+    """What senders and receivers of snapshots, and the log worker, may rely on in a log."""
+
+    @property
+    def state(self) -> LogState:
+        """The row: one value, replaced as a whole."""
+
+    @property
+    def last_index(self) -> int:
+        """The highest index held, or the snapshot's if that is higher; -1 in an empty log."""
+
+    @property
+    def unconfirmed(self) -> IndexSet:
+        """What was appended and is not durable yet."""
+
+    def append_sparse(self, entries: Sequence[Entry], *, previous_index: int | None = None) -> None:
+        """Append ascending entries with gaps between them, each after the one before.
+
+        Args:
+            entries: ascending by index.
+            previous_index: the log's last index, as the caller knows it; `None` accepts whatever it is.
+
+        Raises:
+            GapDetected: the log's last index is another.
+            Overwriting: an index is not above the last one.
+        """
+
+    def reset(self, last_index: int) -> None:
+        """Take back everything above `last_index`, unconfirmed entries included. Durable with the next `sync`.
+
+        Raises:
+            InvalidInput: it lies below the snapshot.
+        """
+
+    def sync(self) -> None:
+        """Return when everything appended before is durable."""
+
+    def read(self, index: int) -> Entry | Dead | Missing:
+        """One entry, or that it is dead, or that the log does not hold it."""
+
+    def read_many(self, indexes: Sequence[int]) -> Iterator[Answer]:
+        """One answer for each of ascending `indexes`."""
+
+    def pin(self, indexes: IndexSet) -> PinnedEntries:
+        """Hold entries readable until released, although a newer snapshot may leave them dead.
+
+        Raises:
+            LiveIndexMissing: the log does not hold one of them.
+        """
+
+    def install(self, meta: SnapshotMeta) -> None:
+        """Put the row of a snapshot in force that came from elsewhere and is in the snapshot store already.
+
+        Its live entries must have been appended; they are made durable first. What the log holds above `meta.index`
+        stays if the entry at `meta.index` has `meta.term`, and is taken back otherwise. The next index is
+        `last_index + 1`.
+
+        Raises:
+            Stale: the row is at or above it.
+            LiveIndexMissing: the log does not hold a live entry; nothing was changed.
+        """
+
+    def compact(self) -> Done[CompactionReport] | Skipped | Failed:
+        """Run one compaction in this thread; see `SegmentLog.compact`."""
+
+
+WorkerFactory = Callable[[ReplicatedLog], LogWorker]
+"""Makes the worker of a log once the log is open."""

@@ -1,0 +1,441 @@
+"""`RaftLog`: one replicated log as a host uses it: append, sync, read, snapshot, compact, install."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+from compactlib.arguments import require_method, require_type
+from compactlib.contract import CommitFence
+from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, LiveIndexMissing, Stale
+from compactlib.executors.tasks import Executor
+from compactlib.indexset.index_set import IndexSet
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.raftlog.arguments import index_set, require_budget
+from compactlib.raftlog.compaction.holes import DEFAULT_MIN_HOLE_BYTES, HoleReport
+from compactlib.raftlog.compaction.plan.plan import CompactionPlan
+from compactlib.raftlog.compaction.plan.policy import CompactionPolicy
+from compactlib.raftlog.compaction.plan.view import CompactionView
+from compactlib.raftlog.compaction.report import CompactionReport, ReclaimReport
+from compactlib.raftlog.memtable.flush import FlushPlan, plan_flush
+from compactlib.raftlog.memtable.table import Memtable
+from compactlib.raftlog.model.row import LogState, LogStates
+from compactlib.raftlog.model.snapshot_state import SnapshotState
+from compactlib.raftlog.model.status import LogStatus, told
+from compactlib.raftlog.model.values import MAX_INDEX
+from compactlib.raftlog.store.log_segments import LogSegments
+from compactlib.raftlog.store.pins import Pin
+from compactlib.raftlog.store.protocols import LogWorker, SnapshotMeta, SnapshotStore, WorkerFactory
+from compactlib.raftlog.store.raft_appender import RaftAppender
+from compactlib.raftlog.wal.batch import Confirmed
+from compactlib.raftlog.wal.wal import Wal
+from compactlib.report import VerifyReport
+from compactlib.runtime import LaterCalls, Ownership, tell
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+_ReportT = TypeVar("_ReportT")
+
+
+class RaftLog(RaftAppender):
+    """One log of a `RaftLogStore`. Threads may share it; `open_log` makes one with a store of its own.
+
+    What was appended is visible to reads at once, and durable after `sync`. Entries are in the WAL and in memory first,
+    and move to segments in the background.
+
+    Made by `RaftLogStore.log`.
+    """
+
+    def __init__(self, log_id: str, segments: LogSegments, wal: Wal, states: LogStates, memtable: Memtable, *,
+                 make_room: Callable[[], object], catch_up: Callable[[], object], queued: Callable[[], object],
+                 max_queued_bytes: int, owner: Callable[[], object], outbox: LaterCalls) -> None:
+        super().__init__(log_id, segments, wal, states, memtable, make_room=make_room, catch_up=catch_up,
+                         max_queued_bytes=max_queued_bytes, queued=queued, owner=owner, outbox=outbox)
+        self._work_owner = Ownership(f"log {log_id!r}")
+        # One snapshot or installation at a time; taken before any other lock.
+        self._snapshotting = threading.RLock()
+        self._close_store: Callable[[], object] | None = None
+        self._snapshots: SnapshotStore | None = None
+        self._worker: LogWorker | None = None
+        # A snapshot may be in the store and not in the row: a try that the disk has cut short.
+        self._row_may_be_behind = False
+        segments.elsewhere = lambda: self._memtable.indexes()
+        segments.pinned = self._pinned
+
+    def attach(self, snapshots: SnapshotStore | None = None, worker: WorkerFactory | None = None,
+               on_confirmed: Callable[[Confirmed], object] | None = None) -> None:
+        """Give the log where its snapshots lie, who compacts it, and whom to tell of what became durable.
+
+        A snapshot store that is ahead of the log's row (a crash came between the two) brings the row up to it.
+
+        Args:
+            snapshots: where snapshots lie; without one the host keeps them, and `snapshot` only records the row.
+            worker: makes who compacts, and is started, and told at once of the snapshot in force; without one `compact`
+                runs when the host calls it.
+            on_confirmed: called with what became durable, in order and with no lock held, by a thread that syncs. What
+                it raises is kept for `status` and logged.
+
+        Raises:
+            CorruptData: the newest snapshot is damaged.
+            LiveIndexMissing: the log does not hold what that snapshot needs.
+        """
+        for name, value, method in (("the snapshot store", snapshots, "latest"), ("the worker", worker, "__call__"),
+                                    ("on_confirmed", on_confirmed, "__call__")):
+            if value is not None:
+                require_method(name, value, method)
+        if snapshots is not None:
+            with self._outbox.held(), self._snapshotting:
+                self._owner()
+                self._snapshots = snapshots
+                self._follow_snapshots(snapshots)
+                snapshots.remove_older()
+        if on_confirmed is not None:
+            self._on_confirmed = on_confirmed
+        if worker is not None:
+            self._stop_worker()
+            self._worker = made = worker(self)
+            made.start()
+            row = self.state
+            if row.snapshot_index >= 0:
+                # What an earlier life had left dead does not wait for this one's first snapshot.
+                self._tell_worker(lambda who: who.snapshot_recorded(row))
+
+    def _follow_snapshots(self, snapshots: SnapshotStore) -> SnapshotMeta | None:
+        """Bring the row up to a snapshot store that is ahead of it; returns the snapshot that is in force there."""
+        found = snapshots.latest()
+        if found is not None and found.index > self.state.snapshot_index:
+            self._take_over(found)
+        self._row_may_be_behind = False
+        return found
+
+    def owns(self, close_store: Callable[[], object]) -> None:
+        """The store's: closing this log closes the store."""
+        self._close_store = close_store
+
+    # -- snapshots
+
+    def snapshot(self, index: int, live: IndexSet | Iterable[int] = (), state: Iterable[Buffer] | None = None) -> None:
+        """Take a snapshot: everything up to `index` is in it, except the entries of `live`, which stay in the log.
+
+        Syncs first. The snapshot is durable before the log's row names it, and the older one goes after. What the disk
+        has refused may be tried again, with the same arguments or for a later index.
+
+        Args:
+            index: at most the last index.
+            live: indexes <= `index` that the log must keep; a set, or strictly ascending numbers.
+            state: the machine's state, for the snapshot store; leave it out if the host keeps it elsewhere.
+
+        Raises:
+            Stale: a later snapshot is in force.
+            InvalidInput: the log does not reach `index` or has a gap there, or a state was given and there is no
+                snapshot store, or the other way round.
+            LiveAboveSnapshot, LiveIndexMissing: nothing changed.
+            StorageError: the disk refused; the row has not changed. Call again.
+        """
+        live_set = index_set("the live indexes", live)
+        if (state is None) != (self._snapshots is None):
+            raise InvalidInput("a state is given to a log that has a snapshot store, and only to such a log: see "
+                               "RaftLog.attach")
+        if state is not None:
+            require_method("the state", state, "__iter__")
+        _require_index(index)
+        with self._outbox.held(), self._snapshotting:
+            self._require_open()
+            self._owner()
+            found = None
+            if self._row_may_be_behind and self._snapshots is not None:
+                found = self._follow_snapshots(self._snapshots)
+            if index < self.state.snapshot_index:
+                raise Stale(f"snapshot {index} is older than {self.state.snapshot_index}, which is in force")
+            if index > self.last_index:
+                raise InvalidInput(f"snapshot {index} lies above the last index {self.last_index}; apply entries first")
+            term = self.term_of(index)
+            if term is None and index != self.state.snapshot_index:
+                raise InvalidInput(f"the log does not hold index {index}, so that nobody knows its term; take the "
+                                   f"snapshot at the index that was applied last")
+            meta = SnapshotMeta(index, self.state.snapshot_term if term is None else term, live_set)
+            if meta == found:
+                # It is there already, and in the row by now.
+                return
+            self.sync()
+            self._segments.require_held(SnapshotState(index, live_set, meta.term))
+            if self._snapshots is not None and state is not None:
+                self._row_may_be_behind = True
+                self._snapshots.write(meta, state)
+            self._record(meta)
+            self._row_may_be_behind = False
+
+    def install(self, meta: SnapshotMeta) -> None:
+        """Put the row of a snapshot in force that came from elsewhere; see `ReplicatedLog.install`.
+
+        Raises:
+            Stale: the row is at or above it.
+            LiveIndexMissing: the log does not hold a live entry; nothing was changed.
+            StorageError, LogStopped, Closed: as `sync`.
+        """
+        require_type("the snapshot", meta, SnapshotMeta)
+        with self._outbox.held(), self._snapshotting:
+            self._require_open()
+            self._owner()
+            if meta.index <= self.state.snapshot_index:
+                raise Stale(f"snapshot {meta.index} is not newer than {self.state.snapshot_index}, which is in force")
+            self._row_may_be_behind = self._snapshots is not None
+            self._take_over(meta)
+            self._row_may_be_behind = False
+
+    def _take_over(self, meta: SnapshotMeta) -> None:
+        self._segments.require_held(SnapshotState(meta.index, meta.live, meta.term))
+        if self.last_index > meta.index and self.term_of(meta.index) != meta.term:
+            self.reset(meta.index)
+        self.sync()
+        self._record(meta)
+
+    def _record(self, meta: SnapshotMeta) -> None:
+        self._segments.record_state(SnapshotState(meta.index, meta.live, meta.term))
+        with self._lock:
+            self._states.put(self._log_id, meta.row())
+            self._memtable.skip_to(meta.index)
+        self._outbox.put(self._tell_worker, lambda worker: worker.snapshot_recorded(meta.row()))
+        if self._snapshots is not None:
+            self._snapshots.remove_older()
+
+    def _tell_worker(self, what: Callable[[LogWorker], object]) -> None:
+        worker = self._worker
+        if worker is not None:
+            self._note(tell(what, worker))
+
+    def pin(self, indexes: IndexSet) -> Pin:
+        """Hold entries readable until released, although a newer snapshot may leave them dead.
+
+        Raises:
+            LiveIndexMissing: the log does not hold one of them, or it is dead.
+            Closed: the log was closed.
+        """
+        require_type("what is to be pinned", indexes, IndexSet)
+        self._require_open()
+        # No snapshot may come between the look at the row and the pin.
+        with self._snapshotting:
+            pin = self._make_pin(indexes, self._unpin)
+            with self._lock:
+                self._pins.append(pin)
+        try:
+            self._require_found(pin)
+        except BaseException:
+            pin.release()
+            raise
+        return pin
+
+    def _unpin(self, pin: Pin) -> None:
+        with self._lock:
+            self._pins.remove(pin)
+
+    def _require_found(self, pin: Pin) -> None:
+        dead = pin.indexes - self.state.needed(pin.indexes)
+        missing = dead | (pin.indexes - pin.found)
+        if missing:
+            raise LiveIndexMissing(f"{len(missing)} of {len(pin.indexes)} indexes to be pinned are dead or not in the "
+                                   f"log, the first of them {missing.first}; pin what a snapshot in force names",
+                                   missing=len(missing), first=missing.first)
+
+    # -- flushing and compacting
+
+    def flush(self) -> None:
+        """Write all that this store's logs hold in memory to segments now; see `RaftLogStore.flush`."""
+        self._require_open()
+        self._make_room()
+
+    @property
+    def policy(self) -> CompactionPolicy:
+        """The log's own policy; see `SegmentLog.policy`."""
+        return self._segments.policy
+
+    def view(self, *, budget: Budget | None = None) -> CompactionView:
+        """The log's segments as a policy sees them now. What is pinned counts as alive. See `SegmentLog.view`."""
+        self._require_open()
+        return self._segments.view(budget=budget)
+
+    def plan(self, policy: CompactionPolicy | None = None, *, view: CompactionView | None = None) -> CompactionPlan:
+        """What `compact` would do now, and why: a dry run that changes nothing. See `SegmentLog.plan`."""
+        self._require_open()
+        return self._segments.plan(policy, view=view)
+
+    def compact(self, plan: CompactionPlan | None = None, *, policy: CompactionPolicy | None = None,
+                executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
+                fence: CommitFence | None = None) -> Done[CompactionReport] | Skipped | Failed:
+        """Free what the last snapshot left dead, in this thread; appends and reads go on. See `SegmentLog.compact`."""
+        return self._work(budget, lambda lent: self._segments.compact(
+            plan, policy=policy, executor=executor, budget=lent, observer=observer, fence=fence))
+
+    def reclaim(self, *, budget: Budget | None = None) -> Done[ReclaimReport] | Skipped | Failed:
+        """Remove what leases or `keep_links_seconds` held back; see `SegmentLog.reclaim`."""
+        return self._work(budget, lambda lent: self._segments.reclaim(budget=lent))
+
+    def punch_holes(self, *, min_bytes: int = DEFAULT_MIN_HOLE_BYTES, budget: Budget | None = None
+                    ) -> Done[HoleReport] | Skipped | Failed:
+        """Give back the room of dead payloads where they lie; see `SegmentLog.punch_holes`."""
+        return self._work(budget, lambda lent: self._segments.punch_holes(min_bytes=min_bytes, budget=lent))
+
+    def _work(self, budget: Budget | None, work: Callable[[Budget], Done[_ReportT] | Skipped | Failed]
+              ) -> Done[_ReportT] | Skipped | Failed:
+        """Work on the segments, which end with this object's close, although the store keeps them."""
+        self._require_open()
+        self._owner()
+        require_budget(budget)
+        with self._work_owner.begin(budget) as run:
+            if run is None:
+                self._require_open()
+                return Skipped("a compaction is running, or the log is closing; ask again when it has ended",
+                               is_busy=True)
+            return work(run.budget)
+
+    def verify(self, *, budget: Budget | None = None) -> VerifyReport:
+        """Read every entry, those in the WAL included, and list what is damaged or missing.
+
+        Args:
+            budget: asked before each segment.
+
+        Raises:
+            BudgetSpent: the budget refused.
+            StorageError: something cannot be read.
+            Closed: the log was closed.
+        """
+        self._require_open()
+        return self._segments.verify(budget=budget)
+
+    def freeze(self, file_number: int) -> None:
+        """The store's: what the memtable holds waits for segments, with this WAL file."""
+        with self._lock:
+            self._memtable.freeze(file_number)
+
+    def flush_through(self, file_number: int) -> FlushPlan | None:
+        """The store's: write to segments what waits with WAL files up to this one; `None` if nothing does.
+
+        Raises:
+            StorageError, Busy, CorruptData: see `LogSegments.write`; call again.
+        """
+        with self._lock:
+            tables = self._memtable.frozen(file_number)
+            row = self.state
+        if not tables:
+            return None
+        plan = plan_flush(tables, row, self._segments.newest_stats())
+        self._segments.write(plan)
+        with self._lock:
+            self._memtable.release(tables)
+        self._outbox.put(self._tell_worker, lambda worker: worker.segments_flushed(self._segments.last_index))
+        return plan
+
+    # -- the log itself
+
+    def status(self) -> LogStatus:
+        """What the log says of itself.
+
+        Raises:
+            Closed: it was closed.
+        """
+        self._require_open()
+        row = self.state
+        stopped = self._wal.stopped
+        unconfirmed = self.unconfirmed
+        pinned = self._pinned()
+        return LogStatus(
+            log_id=self._log_id, first_index=self.first_index, last_index=self.last_index,
+            last_term=self.last_term, durable_index=unconfirmed.first - 1 if unconfirmed else self.last_index,
+            unconfirmed=len(unconfirmed), snapshot_index=row.snapshot_index, snapshot_term=row.snapshot_term,
+            smallest_live_index=row.smallest_live_index, live=len(row.live), memtable_entries=self._memtable.entries,
+            segments=len(self._segments.refs), pinned=len(pinned), pins=len(self._pins),
+            stopped=None if stopped is None else str(stopped), is_busy=self._segments.is_compacting,
+            failures=self._failures + getattr(self._worker, "failures", 0), last_error=told(self.last_error))
+
+    @property
+    def last_error(self) -> BaseException | None:
+        """What was not expected: raised by the worker or by the server it tells, else by a listener; `None` at best."""
+        return getattr(self._worker, "last_error", None) or self._last_error
+
+    def audit(self) -> None:
+        """Check the log's own invariants.
+
+        Raises:
+            AuditFailed: one is broken; says which, with the numbers.
+            Closed: it was closed.
+        """
+        self._require_open()
+        with self._snapshotting, self._lock:
+            self._memtable.audit()
+            self._segments.audit()
+            row, recorded = self.state, LogState.of(self._segments.snapshot)
+            if row != recorded:
+                raise AuditFailed(f"log {self._log_id!r}: the row is {row}, the segments have {recorded}")
+            waiting = self.unconfirmed
+            if waiting and waiting.last > self.last_index:
+                raise AuditFailed(f"log {self._log_id!r}: {waiting.last} waits to be confirmed above the last "
+                                      f"index {self.last_index}")
+
+    def _stop_worker(self) -> None:
+        worker = self._worker
+        if getattr(worker, "is_mine", False):
+            # It goes on, and so does the log.
+            raise Busy(f"log {self._log_id!r} cannot let its worker go from within that one's work; do it elsewhere")
+        self._worker = None
+        if worker is not None:
+            try:
+                worker.stop(wait_seconds=math.inf)
+            except Busy:
+                self._worker = worker
+                raise
+
+    def require_outside(self) -> None:
+        """Return unless the caller is inside a compaction of this log, or told of one, on whichever thread.
+
+        Raises:
+            Busy: it is.
+        """
+        if self._work_owner.is_mine or self._segments.is_inside_compaction or getattr(self._worker, "is_mine", False):
+            raise Busy(f"log {self._log_id!r} cannot be closed from within its own compaction; cancel the budget, and "
+                       f"close it when compact() has returned")
+
+    def go_on_from(self, closed: RaftLog) -> None:
+        """The store's: take over what an object for the same log had appended and not seen durable."""
+        self._pending, self._ticket = closed._pending, closed._ticket
+
+    def close(self) -> None:
+        """Sync, and let the log go (with its store, if `open_log` made both); closing again does nothing.
+
+        Raises:
+            Busy: called from within a compaction of the log, by an observer or the server for example; nothing was
+                done.
+            StorageError, LogStopped: the last sync was refused; the log is closed all the same.
+        """
+        if self._closed:
+            return
+        self.require_outside()
+        self._stop_worker()
+        self._work_owner.close()
+        try:
+            with contextlib.suppress(Closed) if self._wal.stopped is None else contextlib.nullcontext():
+                self.sync()
+        finally:
+            self._closed = True
+            for pin in list(self._pins):
+                pin.release()
+            close_store, self._close_store = self._close_store, None
+            if close_store is not None:
+                close_store()
+
+    def __enter__(self) -> RaftLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _require_index(index: object) -> None:
+    if not isinstance(index, int) or not 0 <= index <= MAX_INDEX:
+        raise InvalidInput(f"snapshot index {index!r}; give a whole number from 0 to {MAX_INDEX}")
