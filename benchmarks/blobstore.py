@@ -28,15 +28,15 @@ from typing import Any
 import attrs
 from measure import Figure, alternate, report
 
+from compactlib.blobstore.compaction.plan.plan import plan_for
+from compactlib.blobstore.compaction.plan.plan_history import PlanHistory
+from compactlib.blobstore.compaction.plan.policies import CompactAll, StatsBased
+from compactlib.blobstore.compaction.plan.policy import SegmentView, StoreView
 from compactlib.blobstore.config import BlobStoreConfig
-from compactlib.blobstore.model import Blob, RecordKind
-from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.plan import plan_for
-from compactlib.blobstore.plan_history import PlanHistory
-from compactlib.blobstore.policies import CompactAll, StatsBased
-from compactlib.blobstore.policy import SegmentView, StoreView
-from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
-from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.model.names import SegmentName
+from compactlib.blobstore.model.values import Blob, RecordKind
+from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
+from compactlib.blobstore.store.store import BlobStore
 from compactlib.executors import LocalExecutor
 from compactlib.files import copy_range
 from compactlib.outcome import Done

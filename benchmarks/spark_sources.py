@@ -30,9 +30,9 @@ from measure import Figure, alternate, report
 from raftlog_compaction import build_log
 
 from compactlib.blobstore import BlobReader, BlobStore, BlobStoreConfig, RecordFlag, RecordKind
-from compactlib.blobstore.records import check_record, check_whole, content_range
-from compactlib.blobstore.segment import SegmentFile
-from compactlib.blobstore.store_reader import kept_offsets
+from compactlib.blobstore.segment.reader import SegmentFile
+from compactlib.blobstore.segment.records import check_record, check_whole, content_range
+from compactlib.blobstore.store.store_reader import kept_offsets
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.raftlog import LogReader, SegmentReader

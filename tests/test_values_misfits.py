@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.policy import SegmentView
+from compactlib.blobstore.compaction.plan.policy import SegmentView
+from compactlib.blobstore.model.names import SegmentName
 from compactlib.errors import InvalidInput
 from compactlib.hosting import TheseSegments
 from compactlib.kv import KVLimits

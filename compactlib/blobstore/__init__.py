@@ -25,18 +25,44 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import load_lazily
 
 if TYPE_CHECKING:
-    from compactlib.blobstore.best_range import SegmentRange, best_range
-    from compactlib.blobstore.blob_reader import BlobReader, ReaderStatus
-    from compactlib.blobstore.buckets import BucketStatistics
-    from compactlib.blobstore.compact_many import compact_many
-    from compactlib.blobstore.compaction_log import CompactionLog, Phase
-    from compactlib.blobstore.compaction_report import (
+    from compactlib.blobstore.compaction.commit.recover import CompactionRecovery
+    from compactlib.blobstore.compaction.plan.best_range import SegmentRange, best_range
+    from compactlib.blobstore.compaction.plan.plan import (
+        CompactionPlan,
+        LeftSegment,
+        PlannedSegment,
+        check_plan,
+        forecast,
+        plan_for,
+        plan_for_choice,
+    )
+    from compactlib.blobstore.compaction.plan.plan_history import PlanHistory
+    from compactlib.blobstore.compaction.plan.policies import (
+        CompactAll,
+        CopyBudget,
+        CostBenefit,
+        DChoices,
+        ExpiryForecast,
+        Greedy,
+        Hybrid,
+        StatsBased,
+    )
+    from compactlib.blobstore.compaction.plan.policy import Choice, Dying, Policy, SegmentView, StoreView, ValidRecords
+    from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Phase
+    from compactlib.blobstore.compaction.progress.finished import CompactionHistory
+    from compactlib.blobstore.compaction.rewrite.task import CopyRecords
+    from compactlib.blobstore.compaction.run.compact_many import compact_many
+    from compactlib.blobstore.compaction.run.report import (
         BlobCompactionOutcome,
         BlobCompactionReport,
         HardDeleteReport,
         ReclaimReport,
     )
-    from compactlib.blobstore.compaction_work import Questions
+    from compactlib.blobstore.compaction.run.work import Questions
+    from compactlib.blobstore.compaction.sense.buckets import BucketStatistics
+    from compactlib.blobstore.compaction.sense.kept_statistics import BucketSettings, KeptStatistics
+    from compactlib.blobstore.compaction.sense.statistics import LogStatistics, container_statistics, log_statistics
+    from compactlib.blobstore.compaction.swap import SegmentInfo, Snapshot
     from compactlib.blobstore.config import BlobStoreConfig, Durability
     from compactlib.blobstore.errors import (
         AlreadyUndeleted,
@@ -57,12 +83,11 @@ if TYPE_CHECKING:
         TtlUpdateTooLate,
         WritesStopped,
     )
-    from compactlib.blobstore.history import CompactionHistory
-    from compactlib.blobstore.kept_statistics import BucketSettings, KeptStatistics
-    from compactlib.blobstore.lifetimes import PurgeRules
-    from compactlib.blobstore.load_log import RecoveryReport
-    from compactlib.blobstore.log_state import LogSnapshot
-    from compactlib.blobstore.model import (
+    from compactlib.blobstore.log.contents import LogSnapshot
+    from compactlib.blobstore.log.load_log import RecoveryReport
+    from compactlib.blobstore.model.names import LogPosition, SegmentName
+    from compactlib.blobstore.model.pace import Pace
+    from compactlib.blobstore.model.values import (
         Answer,
         Blob,
         BlobId,
@@ -75,39 +100,14 @@ if TYPE_CHECKING:
         RecordFlag,
         RecordKind,
     )
-    from compactlib.blobstore.names import LogPosition, SegmentName
-    from compactlib.blobstore.pace import Pace
-    from compactlib.blobstore.peers import ContainerStates, PeerTokens
-    from compactlib.blobstore.plan import (
-        CompactionPlan,
-        LeftSegment,
-        PlannedSegment,
-        check_plan,
-        forecast,
-        plan_for,
-        plan_for_choice,
-    )
-    from compactlib.blobstore.plan_history import PlanHistory
-    from compactlib.blobstore.policies import (
-        CompactAll,
-        CopyBudget,
-        CostBenefit,
-        DChoices,
-        ExpiryForecast,
-        Greedy,
-        Hybrid,
-        StatsBased,
-    )
-    from compactlib.blobstore.policy import Choice, Dying, Policy, SegmentView, StoreView, ValidRecords
-    from compactlib.blobstore.recover import CompactionRecovery
-    from compactlib.blobstore.replication import FoundEntries, ReplicaEntry, ReplicationToken
-    from compactlib.blobstore.rewrite import CopyRecords
-    from compactlib.blobstore.statistics import LogStatistics, container_statistics, log_statistics
-    from compactlib.blobstore.status import StoreStatus
-    from compactlib.blobstore.store import BlobStore
-    from compactlib.blobstore.swap import SegmentInfo, Snapshot
-    from compactlib.blobstore.validity import Rules, Verdict, judge
-    from compactlib.blobstore.verify import StorePicture, compare
+    from compactlib.blobstore.store.blob_reader import BlobReader, ReaderStatus
+    from compactlib.blobstore.store.peers import ContainerStates, PeerTokens
+    from compactlib.blobstore.store.replication import FoundEntries, ReplicaEntry, ReplicationToken
+    from compactlib.blobstore.store.status import StoreStatus
+    from compactlib.blobstore.store.store import BlobStore
+    from compactlib.blobstore.store.verify import StorePicture, compare
+    from compactlib.blobstore.validity.lifetimes import PurgeRules
+    from compactlib.blobstore.validity.verdicts import Rules, Verdict, judge
     from compactlib.report import Finding, PolicyRecord, VerifyReport
 
 __all__ = [
@@ -210,42 +210,44 @@ __all__ = [
 ]
 
 load_lazily(__name__, {
-    ".best_range": ("SegmentRange", "best_range"),
-    ".blob_reader": ("BlobReader", "ReaderStatus"),
-    ".buckets": ("BucketStatistics",),
-    ".compact_many": ("compact_many",),
-    ".compaction_log": ("CompactionLog", "Phase"),
-    ".compaction_report": ("BlobCompactionOutcome", "BlobCompactionReport", "HardDeleteReport", "ReclaimReport"),
-    ".compaction_work": ("Questions",),
+    ".compaction.plan.best_range": ("SegmentRange", "best_range"),
+    ".store.blob_reader": ("BlobReader", "ReaderStatus"),
+    ".compaction.sense.buckets": ("BucketStatistics",),
+    ".compaction.run.compact_many": ("compact_many",),
+    ".compaction.progress.compaction_log": ("CompactionLog", "Phase"),
+    ".compaction.run.report": ("BlobCompactionOutcome", "BlobCompactionReport", "HardDeleteReport", "ReclaimReport"),
+    ".compaction.run.work": ("Questions",),
     ".config": ("BlobStoreConfig", "Durability"),
     ".errors": ("AlreadyUndeleted", "BlobConflict", "BlobDeleted", "BlobExists", "BlobExpired", "BlobMissing",
                 "BlobTooLarge", "CompactionOutOfOrder", "DeletedForGood", "HistoryLost",
                 "NotAStore", "NotDeleted", "PlanDoesNotFit", "StoreFull", "TtlAlreadyUpdated", "TtlUpdateTooLate",
                 "WritesStopped"),
-    ".history": ("CompactionHistory",),
-    ".kept_statistics": ("BucketSettings", "KeptStatistics"),
-    ".lifetimes": ("PurgeRules",),
-    ".load_log": ("RecoveryReport",),
-    ".log_state": ("LogSnapshot",),
-    ".model": ("Answer", "Blob", "BlobId", "BlobInfo", "Deleted", "Expired", "GetOptions", "IndexEntry", "Missing",
+    ".compaction.progress.finished": ("CompactionHistory",),
+    ".compaction.sense.kept_statistics": ("BucketSettings", "KeptStatistics"),
+    ".validity.lifetimes": ("PurgeRules",),
+    ".log.load_log": ("RecoveryReport",),
+    ".log.contents": ("LogSnapshot",),
+    ".model.values": ("Answer", "Blob", "BlobId", "BlobInfo", "Deleted", "Expired", "GetOptions", "IndexEntry",
+                      "Missing",
                "RecordFlag", "RecordKind"),
-    ".names": ("LogPosition", "SegmentName"),
-    ".pace": ("Pace",),
-    ".peers": ("ContainerStates", "PeerTokens"),
-    ".plan": ("CompactionPlan", "LeftSegment", "PlannedSegment", "check_plan", "forecast", "plan_for",
+    ".model.names": ("LogPosition", "SegmentName"),
+    ".model.pace": ("Pace",),
+    ".store.peers": ("ContainerStates", "PeerTokens"),
+    ".compaction.plan.plan": ("CompactionPlan", "LeftSegment", "PlannedSegment", "check_plan", "forecast", "plan_for",
               "plan_for_choice"),
-    ".plan_history": ("PlanHistory",),
-    ".policies": ("CompactAll", "CopyBudget", "CostBenefit", "DChoices", "ExpiryForecast", "Greedy", "Hybrid",
+    ".compaction.plan.plan_history": ("PlanHistory",),
+    ".compaction.plan.policies": ("CompactAll", "CopyBudget", "CostBenefit", "DChoices", "ExpiryForecast", "Greedy",
+                                  "Hybrid",
                   "StatsBased"),
-    ".policy": ("Choice", "Dying", "Policy", "SegmentView", "StoreView", "ValidRecords"),
-    ".recover": ("CompactionRecovery",),
-    ".replication": ("FoundEntries", "ReplicaEntry", "ReplicationToken"),
-    ".rewrite": ("CopyRecords",),
-    ".statistics": ("LogStatistics", "container_statistics", "log_statistics"),
-    ".status": ("StoreStatus",),
-    ".store": ("BlobStore",),
-    ".swap": ("SegmentInfo", "Snapshot"),
-    ".validity": ("Rules", "Verdict", "judge"),
-    ".verify": ("StorePicture", "compare"),
+    ".compaction.plan.policy": ("Choice", "Dying", "Policy", "SegmentView", "StoreView", "ValidRecords"),
+    ".compaction.commit.recover": ("CompactionRecovery",),
+    ".store.replication": ("FoundEntries", "ReplicaEntry", "ReplicationToken"),
+    ".compaction.rewrite.task": ("CopyRecords",),
+    ".compaction.sense.statistics": ("LogStatistics", "container_statistics", "log_statistics"),
+    ".store.status": ("StoreStatus",),
+    ".store.store": ("BlobStore",),
+    ".compaction.swap": ("SegmentInfo", "Snapshot"),
+    ".validity.verdicts": ("Rules", "Verdict", "judge"),
+    ".store.verify": ("StorePicture", "compare"),
     "compactlib.report": ("Finding", "PolicyRecord", "VerifyReport"),
 })

@@ -12,9 +12,9 @@ from typing import Literal, TypeAlias
 
 import attrs
 
-from compactlib.blobstore.names import MAX_NUMBER
-from compactlib.blobstore.pace import Pace
-from compactlib.blobstore.segment import MIN_SEGMENT_BYTES
+from compactlib.blobstore.model.names import MAX_NUMBER
+from compactlib.blobstore.model.pace import Pace
+from compactlib.blobstore.segment.reader import MIN_SEGMENT_BYTES
 from compactlib.errors import InvalidInput
 
 Durability: TypeAlias = Literal["each", "group", "interval"]

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from compactlib.blobstore.compaction.plan.plan_history import PlanHistory
+from compactlib.blobstore.compaction.plan.policy import Choice, Dying, SegmentView, StoreView
 from compactlib.blobstore.errors import PlanDoesNotFit
-from compactlib.blobstore.names import FIRST_SEGMENT, SegmentName
-from compactlib.blobstore.plan_history import PlanHistory
-from compactlib.blobstore.policy import Choice, Dying, SegmentView, StoreView
+from compactlib.blobstore.model.names import FIRST_SEGMENT, SegmentName
 from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.lab.blob_records import DEAD, NEVER, Records, put_plainly
 

@@ -10,7 +10,7 @@ from array import array
 from typing import TYPE_CHECKING
 
 from compactlib.arguments import require_policy
-from compactlib.blobstore.policy import Choice, Policy
+from compactlib.blobstore.compaction.plan.policy import Choice, Policy
 from compactlib.lab.blob_log import BlobLog
 from compactlib.lab.blob_records import NEVER
 from compactlib.lab.measures import Measures

@@ -6,10 +6,10 @@ from typing import Any
 
 import attrs
 
+from compactlib.blobstore.compaction.plan.policy import Policy
 from compactlib.blobstore.config import BlobStoreConfig
-from compactlib.blobstore.policy import Policy
-from compactlib.blobstore.records import record_size
-from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
+from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
+from compactlib.blobstore.segment.records import record_size
 from compactlib.errors import InvalidInput
 from compactlib.lab.blob_replay import replay_blobs
 from compactlib.lab.reports import ReplayReport

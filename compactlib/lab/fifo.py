@@ -6,8 +6,16 @@ from typing import ClassVar
 
 import attrs
 
-from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.policy import Choice, StoreView, fewest_that_free, fraction, shut_gate, too_little, whole
+from compactlib.blobstore.compaction.plan.policy import (
+    Choice,
+    StoreView,
+    fewest_that_free,
+    fraction,
+    shut_gate,
+    too_little,
+    whole,
+)
+from compactlib.blobstore.model.names import SegmentName
 
 
 @attrs.frozen(kw_only=True)

@@ -16,10 +16,10 @@ from typing import Any, Final
 import attrs
 import pyarrow as pa
 
-from compactlib.blobstore.entry_columns import EntryColumns
-from compactlib.blobstore.model import RecordKind
-from compactlib.blobstore.records import HEADER_BYTES, TRAILER_BYTES, check_head, head_crcs
-from compactlib.blobstore.segment import SegmentFile
+from compactlib.blobstore.index.entry_columns import EntryColumns
+from compactlib.blobstore.model.values import RecordKind
+from compactlib.blobstore.segment.reader import SegmentFile
+from compactlib.blobstore.segment.records import HEADER_BYTES, TRAILER_BYTES, check_head, head_crcs
 from compactlib.errors import CorruptData, StorageError, Unsupported
 from compactlib.files.checksum import crc32
 

@@ -15,14 +15,14 @@ import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compactlib.blobstore.blob_reader import BlobReader
-from compactlib.blobstore.descriptor import Descriptor
-from compactlib.blobstore.entry_columns import EntryColumns
-from compactlib.blobstore.model import RecordFlag, RecordKind
-from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.records import OVERHEAD_BYTES
-from compactlib.blobstore.segment import SegmentFile, SegmentHeader
-from compactlib.blobstore.store_reader import kept_offsets, look_at_segment, segment_path
+from compactlib.blobstore.index.entry_columns import EntryColumns
+from compactlib.blobstore.model.names import SegmentName
+from compactlib.blobstore.model.values import RecordFlag, RecordKind
+from compactlib.blobstore.segment.descriptor import Descriptor
+from compactlib.blobstore.segment.reader import SegmentFile, SegmentHeader
+from compactlib.blobstore.segment.records import OVERHEAD_BYTES
+from compactlib.blobstore.store.blob_reader import BlobReader
+from compactlib.blobstore.store.store_reader import kept_offsets, look_at_segment, segment_path
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import InvalidInput, NotFound, Stale
 from compactlib.spark.arrow_arrays import binaries, chosen, flags, numbers, schema_of

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from compactlib.blobstore.rewrite import CopyRecords
+from compactlib.blobstore.compaction.rewrite.task import CopyRecords
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.executors.tasks import (
     Attempt,

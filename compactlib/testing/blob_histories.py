@@ -20,12 +20,12 @@ from typing import Self, TypeAlias
 
 import attrs
 
+from compactlib.blobstore.compaction.plan.policies import CompactAll
+from compactlib.blobstore.compaction.plan.policy import Policy
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import StoreFull
-from compactlib.blobstore.model import Blob, BlobInfo, GetOptions
-from compactlib.blobstore.policies import CompactAll
-from compactlib.blobstore.policy import Policy
-from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.model.values import Blob, BlobInfo, GetOptions
+from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import Conflict, MissingDependency, NotFound
 from compactlib.files.disk import StrPath

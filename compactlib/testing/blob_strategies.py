@@ -1,9 +1,9 @@
 """For those who write compaction policies for a blob store: random stores for Hypothesis, and one call to try a policy.
 
->>> from compactlib.blobstore.policies import StatsBased
+>>> from compactlib.blobstore.compaction.plan.policies import StatsBased
 >>> check_blob_policy(StatsBased(), max_examples=10)
 
-The contract that is checked is the one of `compactlib.blobstore.policy`.
+The contract that is checked is the one of `compactlib.blobstore.compaction.plan.policy`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import tempfile
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from compactlib.blobstore.model import NO_EXPIRY, IndexEntry, RecordFlag, RecordKind
-from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.plan import CompactionPlan, forecast, plan_for_choice
-from compactlib.blobstore.plan_history import PlanHistory
-from compactlib.blobstore.policy import Choice, Dying, Policy, SegmentView, StoreView
+from compactlib.blobstore.compaction.plan.plan import CompactionPlan, forecast, plan_for_choice
+from compactlib.blobstore.compaction.plan.plan_history import PlanHistory
+from compactlib.blobstore.compaction.plan.policy import Choice, Dying, Policy, SegmentView, StoreView
+from compactlib.blobstore.model.names import SegmentName
+from compactlib.blobstore.model.values import NO_EXPIRY, IndexEntry, RecordFlag, RecordKind
 from compactlib.errors import InvalidInput, MissingDependency
 
 try:
@@ -163,7 +163,8 @@ def check_blob_policy(policy: Policy, *, max_examples: int = 100, max_segments: 
     """Try `policy` on random stores and return if it keeps its contract on all of them.
 
     The contract is that of every policy (`check_policy`: pure, frozen, never `None`, with a reason), and that of
-    `compactlib.blobstore.policy`: it takes only eligible segments, each once, and comes to rest: choosing from what the
+    `compactlib.blobstore.compaction.plan.policy`: it takes only eligible segments, each once, and comes to rest:
+    choosing from what the
     plan before would leave must end, each plan leaving fewer segments or less that is dead. Then its plans are carried
     out in small real stores, which live through random histories: no answer may change by it. All is the same in each
     call.

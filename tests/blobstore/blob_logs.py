@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from compactlib.blobstore.index_segment import IndexSegment
-from compactlib.blobstore.model import NO_EXPIRY, IndexEntry, RecordFlag, RecordKind
-from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
-from compactlib.blobstore.swap import SegmentInfo
+from compactlib.blobstore.compaction.swap import SegmentInfo
+from compactlib.blobstore.index.index_segment import IndexSegment
+from compactlib.blobstore.model.names import SegmentName
+from compactlib.blobstore.model.values import NO_EXPIRY, IndexEntry, RecordFlag, RecordKind
+from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 
 KEY = b"sixteen bytes .."
 SIZES = {RecordKind.PUT: 53, RecordKind.DELETE: 29, RecordKind.TTL_UPDATE: 37, RecordKind.UNDELETE: 29}

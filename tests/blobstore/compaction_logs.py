@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from compactlib.blobstore.compaction_format import decode_log, encode_log, encode_step
-from compactlib.blobstore.compaction_log import CompactionLog, Move, Target
-from compactlib.blobstore.names import LogPosition, SegmentName
+from compactlib.blobstore.compaction.progress.compaction_format import decode_log, encode_log, encode_step
+from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Move, Target
+from compactlib.blobstore.model.names import LogPosition, SegmentName
 from tests.blobstore.compaction_stores import names
 
 

@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from compactlib.blobstore.compaction_report import BlobCompactionOutcome, BlobCompactionReport
-from compactlib.blobstore.compaction_work import Questions
+from compactlib.blobstore.compaction.plan.plan import CompactionPlan, PlannedSegment
+from compactlib.blobstore.compaction.plan.policies import CompactAll
+from compactlib.blobstore.compaction.plan.policy import Policy
+from compactlib.blobstore.compaction.run.report import BlobCompactionOutcome, BlobCompactionReport
+from compactlib.blobstore.compaction.run.work import Questions
 from compactlib.blobstore.config import BlobStoreConfig
-from compactlib.blobstore.model import Blob, GetOptions, RecordKind, milliseconds
-from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.operations import draft_of
-from compactlib.blobstore.plan import CompactionPlan, PlannedSegment
-from compactlib.blobstore.policies import CompactAll
-from compactlib.blobstore.policy import Policy
-from compactlib.blobstore.store import BlobStore
-from compactlib.blobstore.verify import StorePicture, compare
+from compactlib.blobstore.model.names import SegmentName
+from compactlib.blobstore.model.values import Blob, GetOptions, RecordKind, milliseconds
+from compactlib.blobstore.store.operations import draft_of
+from compactlib.blobstore.store.store import BlobStore
+from compactlib.blobstore.store.verify import StorePicture, compare
 from compactlib.clock import ManualClock
 from compactlib.files import Files
 from compactlib.outcome import Done

@@ -23,8 +23,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from compactlib.blobstore.model import RecordKind
-from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.model.values import RecordKind
+from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData
 from compactlib.files import Files

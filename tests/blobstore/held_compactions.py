@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import attrs
 
-from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.testing.interleave_access import Access
 from compactlib.testing.interleave_stage import Stage

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import attrs
 
-from compactlib.blobstore.compaction_work import Questions
+from compactlib.blobstore.compaction.run.work import Questions
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import BlobConflict, BlobMissing
-from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.store.store import BlobStore
 from compactlib.outcome import Failed
 from compactlib.runtime.budget import Budget
 from tests.blobstore.compaction_stores import plan_of

@@ -15,7 +15,7 @@ from compactlib.blobstore.errors import (
     TtlAlreadyUpdated,
     TtlUpdateTooLate,
 )
-from compactlib.blobstore.model import Answer, Blob, Deleted, Expired, GetOptions, Missing
+from compactlib.blobstore.model.values import Answer, Blob, Deleted, Expired, GetOptions, Missing
 from compactlib.errors import CompactlibError
 
 

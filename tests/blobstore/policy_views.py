@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.plan import CompactionPlan, plan_for
-from compactlib.blobstore.plan_history import PlanHistory
-from compactlib.blobstore.policy import Policy, SegmentView, StoreView
+from compactlib.blobstore.compaction.plan.plan import CompactionPlan, plan_for
+from compactlib.blobstore.compaction.plan.plan_history import PlanHistory
+from compactlib.blobstore.compaction.plan.policy import Policy, SegmentView, StoreView
+from compactlib.blobstore.model.names import SegmentName
 
 DAY = 86_400.0
 NOW = 1_000 * DAY

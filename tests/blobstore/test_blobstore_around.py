@@ -20,8 +20,8 @@ from compactlib.blobstore import (
     NotAStore,
 )
 from compactlib.blobstore.config import Durability
-from compactlib.blobstore.model import Blob, Deleted
-from compactlib.blobstore.store_reader import look_at_store
+from compactlib.blobstore.model.values import Blob, Deleted
+from compactlib.blobstore.store.store_reader import look_at_store
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, Conflict, DiskFull, InvalidInput, StorageError
 from compactlib.files import Files, LocalFiles

@@ -13,7 +13,7 @@ import attrs
 import pytest
 
 from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, BlobTooLarge, Missing, RecordKind, ReplicationToken
-from compactlib.blobstore.model import MAX_ID_BYTES, MAX_TIME_MS, Expired, GetOptions
+from compactlib.blobstore.model.values import MAX_ID_BYTES, MAX_TIME_MS, Expired, GetOptions
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput
 

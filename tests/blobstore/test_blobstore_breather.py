@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.blobstore.breather import NAP_SECONDS, WORK_SECONDS, Breather
-from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.model.breather import NAP_SECONDS, WORK_SECONDS, Breather
+from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from tests.blobstore.compaction_stores import compact_all, config, garbage_store
 

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from compactlib.blobstore.buckets import BucketStatistics
-from compactlib.blobstore.kept_statistics import BucketSettings, KeptStatistics
-from compactlib.blobstore.lifetimes import FOREVER, Lifetime, PurgeRules
-from compactlib.blobstore.model import IndexEntry
-from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.policy import Dying
-from compactlib.blobstore.statistics import all_lifetimes, log_statistics
+from compactlib.blobstore.compaction.plan.policy import Dying
+from compactlib.blobstore.compaction.sense.buckets import BucketStatistics
+from compactlib.blobstore.compaction.sense.kept_statistics import BucketSettings, KeptStatistics
+from compactlib.blobstore.compaction.sense.statistics import all_lifetimes, log_statistics
+from compactlib.blobstore.model.names import SegmentName
+from compactlib.blobstore.model.values import IndexEntry
+from compactlib.blobstore.validity.lifetimes import FOREVER, Lifetime, PurgeRules
 from compactlib.errors import InvalidInput, Stale
 from compactlib.testing.blob_strategies import record_logs
 from tests.blobstore.blob_logs import LogOf, Writing

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll, ContainerStates
-from compactlib.blobstore.kept_statistics import BucketSettings, KeptStatistics
-from compactlib.blobstore.model import Blob, Deleted, Expired, GetOptions, IndexEntry, Missing, RecordKind
-from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.peers import PeerTokens
-from compactlib.blobstore.replication import ReplicationToken
+from compactlib.blobstore.compaction.sense.kept_statistics import BucketSettings, KeptStatistics
+from compactlib.blobstore.model.names import SegmentName
+from compactlib.blobstore.model.values import Blob, Deleted, Expired, GetOptions, IndexEntry, Missing, RecordKind
+from compactlib.blobstore.store.peers import PeerTokens
+from compactlib.blobstore.store.replication import ReplicationToken
 from compactlib.clock import Clock, ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.outcome import Failed

@@ -12,10 +12,10 @@ from typing import Any
 import attrs
 import pytest
 
+from compactlib.blobstore.compaction.plan.policies import CompactAll
 from compactlib.blobstore.config import BlobStoreConfig, Durability
-from compactlib.blobstore.model import Blob, Deleted, Missing
-from compactlib.blobstore.policies import CompactAll
-from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.model.values import Blob, Deleted, Missing
+from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import Closed, CompactlibError
 from compactlib.files import Files

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib.blobstore.commit import remove_names
-from compactlib.blobstore.compaction_file import (
+from compactlib.blobstore.compaction.commit.publish import remove_names
+from compactlib.blobstore.compaction.progress.compaction_file import (
     LOG_NAME,
     CompactionFile,
     close_log,
@@ -26,9 +26,16 @@ from compactlib.blobstore.compaction_file import (
     read_log,
     write_log,
 )
-from compactlib.blobstore.compaction_format import MAGIC, VERSION, StoredLog, decode_log, encode_log, encode_step
-from compactlib.blobstore.compaction_log import CompactionLog
-from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.compaction.progress.compaction_format import (
+    MAGIC,
+    VERSION,
+    StoredLog,
+    decode_log,
+    encode_log,
+    encode_step,
+)
+from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog
+from compactlib.blobstore.model.names import SegmentName
 from compactlib.errors import CorruptData, StorageError, Unsupported
 from compactlib.files import LocalFiles
 from compactlib.files.checksum import crc32

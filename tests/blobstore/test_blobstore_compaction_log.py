@@ -10,10 +10,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from compactlib.blobstore.compaction_format import decode_log, encode_log
-from compactlib.blobstore.compaction_log import CompactionLog, Phase, Target
+from compactlib.blobstore.compaction.progress.compaction_format import decode_log, encode_log
+from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Phase, Target
 from compactlib.blobstore.errors import CompactionOutOfOrder
-from compactlib.blobstore.names import LogPosition, SegmentName
+from compactlib.blobstore.model.names import LogPosition, SegmentName
 from compactlib.errors import CompactlibError, InvalidInput
 from tests.blobstore.compaction_logs import at_all_phases, begun, with_step
 from tests.blobstore.compaction_stores import names

@@ -10,21 +10,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compactlib.blobstore.compact_many import compact_many
-from compactlib.blobstore.compaction_file import read_log
-from compactlib.blobstore.compaction_log import Phase
-from compactlib.blobstore.compaction_work import Questions
+from compactlib.blobstore.compaction.progress.compaction_file import read_log
+from compactlib.blobstore.compaction.progress.compaction_log import Phase
+from compactlib.blobstore.compaction.run.compact_many import compact_many
+from compactlib.blobstore.compaction.run.work import Questions
+from compactlib.blobstore.compaction.sense.statistics import log_statistics
 from compactlib.blobstore.errors import (
     BlobConflict,
     BlobMissing,
 )
-from compactlib.blobstore.index_file import write_index
-from compactlib.blobstore.index_segment import IndexSegment
-from compactlib.blobstore.lifetimes import PurgeRules
-from compactlib.blobstore.statistics import log_statistics
-from compactlib.blobstore.store import BlobStore
-from compactlib.blobstore.validity import Verdict
-from compactlib.blobstore.verify import StorePicture, compare
+from compactlib.blobstore.index.index_file import write_index
+from compactlib.blobstore.index.index_segment import IndexSegment
+from compactlib.blobstore.store.store import BlobStore
+from compactlib.blobstore.store.verify import StorePicture, compare
+from compactlib.blobstore.validity.lifetimes import PurgeRules
+from compactlib.blobstore.validity.verdicts import Verdict
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.executors import Executor, LocalExecutor, ProcessExecutor

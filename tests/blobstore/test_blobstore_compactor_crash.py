@@ -16,7 +16,7 @@ import attrs
 import pytest
 
 from compactlib.blobstore.errors import PlanDoesNotFit
-from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, StorageError
 from compactlib.files import Files, LocalFiles

@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from compactlib.blobstore.model import Blob, Deleted, Missing
+from compactlib.blobstore.model.values import Blob, Deleted, Missing
 from compactlib.outcome import Failed
 from compactlib.runtime.budget import Budget
 from tests.blobstore.compaction_stores import plan_of, strays

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.blobstore.compaction_log import Phase
+from compactlib.blobstore.compaction.progress.compaction_log import Phase
 from compactlib.blobstore.errors import CompactionOutOfOrder
-from compactlib.blobstore.store import BlobStore
-from compactlib.blobstore.verify import StorePicture
+from compactlib.blobstore.store.store import BlobStore
+from compactlib.blobstore.store.verify import StorePicture
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, DiskFull, StorageError
 from compactlib.outcome import Done, Failed

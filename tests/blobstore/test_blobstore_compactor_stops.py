@@ -11,13 +11,13 @@ from pathlib import Path
 import attrs
 import pytest
 
-from compactlib.blobstore.compaction_log import Phase
-from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.pace import Pace
-from compactlib.blobstore.statistics import log_statistics
-from compactlib.blobstore.store import BlobStore
-from compactlib.blobstore.validity import Verdict
-from compactlib.blobstore.verify import StorePicture, compare
+from compactlib.blobstore.compaction.progress.compaction_log import Phase
+from compactlib.blobstore.compaction.sense.statistics import log_statistics
+from compactlib.blobstore.model.names import SegmentName
+from compactlib.blobstore.model.pace import Pace
+from compactlib.blobstore.store.store import BlobStore
+from compactlib.blobstore.store.verify import StorePicture, compare
+from compactlib.blobstore.validity.verdicts import Verdict
 from compactlib.clock import ManualClock
 from compactlib.executors import LocalExecutor, RewriteOutcome, RewriteTask
 from compactlib.outcome import Done, Failed, Skipped

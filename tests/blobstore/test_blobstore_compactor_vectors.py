@@ -9,12 +9,12 @@ from pathlib import Path
 import attrs
 import pytest
 
+from compactlib.blobstore.compaction.plan.plan import CompactionPlan
 from compactlib.blobstore.errors import (
     PlanDoesNotFit,
 )
-from compactlib.blobstore.plan import CompactionPlan
-from compactlib.blobstore.store import BlobStore
-from compactlib.blobstore.verify import StorePicture
+from compactlib.blobstore.store.store import BlobStore
+from compactlib.blobstore.store.verify import StorePicture
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, InvalidInput
 from compactlib.files.disk import LocalFiles, OutFile, StrPath

@@ -13,8 +13,8 @@ import attrs
 import pytest
 
 from compactlib.blobstore.config import BlobStoreConfig, Durability
-from compactlib.blobstore.model import Answer, Blob, Deleted
-from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.model.values import Answer, Blob, Deleted
+from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.files import Files
 from compactlib.testing import RecordingFiles, explore, explore_recovery

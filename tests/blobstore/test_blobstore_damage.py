@@ -11,8 +11,8 @@ from typing import Any, Literal
 import pytest
 
 from compactlib.blobstore.config import BlobStoreConfig
-from compactlib.blobstore.model import Answer, Blob, Deleted, IndexEntry, Missing
-from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.model.values import Answer, Blob, Deleted, IndexEntry, Missing
+from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, CorruptData
 from compactlib.runtime.observe import Observer

@@ -15,9 +15,9 @@ import pytest
 
 from compactlib.blobstore.config import BlobStoreConfig, Durability
 from compactlib.blobstore.errors import WritesStopped
-from compactlib.blobstore.model import Blob, GetOptions, Missing
-from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.model.names import SegmentName
+from compactlib.blobstore.model.values import Blob, GetOptions, Missing
+from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import Closed, StorageError
 from compactlib.files.disk import Files, LocalFiles, OutFile, StrPath

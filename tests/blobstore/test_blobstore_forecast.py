@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from compactlib.blobstore.compaction.plan.policies import ExpiryForecast, Greedy, Hybrid, StatsBased
+from compactlib.blobstore.compaction.plan.policy import Policy
 from compactlib.blobstore.config import BlobStoreConfig
-from compactlib.blobstore.policies import ExpiryForecast, Greedy, Hybrid, StatsBased
-from compactlib.blobstore.policy import Policy
-from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from tests.blobstore.policy_views import DAY, NOW
 

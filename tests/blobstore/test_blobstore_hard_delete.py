@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore.compaction_report import HardDeleteReport
-from compactlib.blobstore.erasure import (
+from compactlib.blobstore.compaction.run.report import HardDeleteReport
+from compactlib.blobstore.errors import DeletedForGood
+from compactlib.blobstore.model.names import SegmentName
+from compactlib.blobstore.model.values import Blob, Deleted
+from compactlib.blobstore.segment.erasure import (
     STATE_NAME,
     Erasure,
     HardDeleteState,
@@ -20,11 +23,8 @@ from compactlib.blobstore.erasure import (
     encode_state,
     read_state,
 )
-from compactlib.blobstore.errors import DeletedForGood
-from compactlib.blobstore.hard_delete import HardDeleter
-from compactlib.blobstore.model import Blob, Deleted
-from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.store.hard_delete import HardDeleter
+from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, Unsupported
 from compactlib.files import Files
@@ -149,7 +149,7 @@ def test_a_blob_that_lives_again_keeps_its_content(folder: Path, clock: ManualCl
 def test_progress_lasts_over_restarts_and_compactions(compacted: bool, folder: Path, clock: ManualClock,
                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     """Seed, effect 5: here a compaction does not reset it."""
-    monkeypatch.setattr("compactlib.blobstore.hard_delete.MAX_BATCH_RECORDS", 4)
+    monkeypatch.setattr("compactlib.blobstore.store.hard_delete.MAX_BATCH_RECORDS", 4)
     with secrets_of(folder, clock) as store:
         deleter = HardDeleter(store)
         outcome = deleter.run(budget=Budget(total_bytes=1500))

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compactlib.blobstore.compaction_file import done_name
+from compactlib.blobstore.compaction.progress.compaction_file import done_name
+from compactlib.blobstore.compaction.progress.finished import CompactionHistory
 from compactlib.blobstore.errors import HistoryLost
-from compactlib.blobstore.history import CompactionHistory
-from compactlib.blobstore.names import LogPosition
-from compactlib.blobstore.replication import ReplicationToken
-from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.model.names import LogPosition
+from compactlib.blobstore.store.replication import ReplicationToken
+from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.runtime.budget import Budget

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib.blobstore import index_directory
 from compactlib.blobstore.config import BlobStoreConfig
-from compactlib.blobstore.entry_columns import hash_id
-from compactlib.blobstore.index_directory import MAX_SINGLES, IndexDirectory
-from compactlib.blobstore.index_segment import IndexSegment
-from compactlib.blobstore.model import Blob, IndexEntry, Missing, RecordKind
-from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
-from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.index import index_directory
+from compactlib.blobstore.index.entry_columns import hash_id
+from compactlib.blobstore.index.index_directory import MAX_SINGLES, IndexDirectory
+from compactlib.blobstore.index.index_segment import IndexSegment
+from compactlib.blobstore.model.names import SegmentName
+from compactlib.blobstore.model.values import Blob, IndexEntry, Missing, RecordKind
+from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
+from compactlib.blobstore.store.store import BlobStore
 from compactlib.errors import CompactlibError
 
 KEY = b"incarnation 1234"

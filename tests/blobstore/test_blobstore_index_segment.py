@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib.blobstore.entry_columns import hash_id
-from compactlib.blobstore.index_file import decode_index, encode_index, read_index, write_index
-from compactlib.blobstore.index_segment import IndexSegment
-from compactlib.blobstore.model import IndexEntry, RecordKind
-from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
+from compactlib.blobstore.index.entry_columns import hash_id
+from compactlib.blobstore.index.index_file import decode_index, encode_index, read_index, write_index
+from compactlib.blobstore.index.index_segment import IndexSegment
+from compactlib.blobstore.model.names import SegmentName
+from compactlib.blobstore.model.values import IndexEntry, RecordKind
+from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.files import LocalFiles
 

@@ -7,8 +7,8 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib.blobstore.journal import Journal
-from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.log.journal import Journal
+from compactlib.blobstore.model.names import SegmentName
 
 
 def test_s7_the_eleventh_entry_of_a_journal_of_ten_evicts_the_oldest() -> None:

@@ -12,17 +12,17 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore.compaction_work import Questions
+from compactlib.blobstore.compaction.plan.plan_history import read_history
+from compactlib.blobstore.compaction.plan.policies import CompactAll, Hybrid, StatsBased
+from compactlib.blobstore.compaction.plan.policy import Choice, Policy, StoreView
+from compactlib.blobstore.compaction.run.events import CONTENTS_ERASED
+from compactlib.blobstore.compaction.run.work import Questions
+from compactlib.blobstore.compaction.sense.look import Sensor
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import StoreFull
-from compactlib.blobstore.events import CONTENTS_ERASED
-from compactlib.blobstore.lifetimes import PurgeRules
-from compactlib.blobstore.model import Blob, Deleted, Missing
-from compactlib.blobstore.plan_history import read_history
-from compactlib.blobstore.policies import CompactAll, Hybrid, StatsBased
-from compactlib.blobstore.policy import Choice, Policy, StoreView
-from compactlib.blobstore.sense import Sensor
-from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.model.values import Blob, Deleted, Missing
+from compactlib.blobstore.store.store import BlobStore
+from compactlib.blobstore.validity.lifetimes import PurgeRules
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent
 from compactlib.executors import LocalExecutor

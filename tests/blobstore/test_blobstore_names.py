@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib.blobstore.names import (
+from compactlib.blobstore.model.names import (
     FIRST_SEGMENT,
     MAX_NUMBER,
     LogPosition,

@@ -13,11 +13,11 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore.compact_many import compact_many
-from compactlib.blobstore.compaction_work import Questions
-from compactlib.blobstore.plan_history import read_history
-from compactlib.blobstore.policies import CompactAll
-from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.compaction.plan.plan_history import read_history
+from compactlib.blobstore.compaction.plan.policies import CompactAll
+from compactlib.blobstore.compaction.run.compact_many import compact_many
+from compactlib.blobstore.compaction.run.work import Questions
+from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Busy, Closed, DiskFull, Stale
 from compactlib.executors import LocalExecutor, RewriteFailure, RewriteOutcome, RewriteTask

@@ -15,8 +15,8 @@ from compactlib.blobstore import (
     Questions,
     ReplicationToken,
 )
-from compactlib.blobstore.model import NO_EXPIRY, IndexEntry, RecordKind
-from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.model.names import SegmentName
+from compactlib.blobstore.model.values import NO_EXPIRY, IndexEntry, RecordKind
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput, NotFound
 from tests.blobstore.compaction_stores import RETENTION, START, answers, done, fill, open_store, plan_of

@@ -15,11 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactlib import contract
-from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.plan import CompactionPlan, PlannedSegment, forecast, plan_for, plan_for_choice
-from compactlib.blobstore.plan_history import FILE_NAME, PlanHistory, read_history, write_history
-from compactlib.blobstore.policies import CompactAll, Greedy, StatsBased
-from compactlib.blobstore.policy import Choice, Dying, SegmentView, StoreView, ValidRecords
+from compactlib.blobstore.compaction.plan.plan import (
+    CompactionPlan,
+    PlannedSegment,
+    forecast,
+    plan_for,
+    plan_for_choice,
+)
+from compactlib.blobstore.compaction.plan.plan_history import FILE_NAME, PlanHistory, read_history, write_history
+from compactlib.blobstore.compaction.plan.policies import CompactAll, Greedy, StatsBased
+from compactlib.blobstore.compaction.plan.policy import Choice, Dying, SegmentView, StoreView, ValidRecords
+from compactlib.blobstore.model.names import SegmentName
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.files import Files, LocalFiles
 from compactlib.report import PolicyRecord

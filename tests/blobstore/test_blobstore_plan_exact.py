@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compactlib.blobstore.compaction.plan.plan import CompactionPlan
+from compactlib.blobstore.compaction.plan.policies import CompactAll, ExpiryForecast, Greedy, StatsBased
+from compactlib.blobstore.compaction.plan.policy import Policy
 from compactlib.blobstore.config import BlobStoreConfig
-from compactlib.blobstore.names import place_of_index_file, segment_of_log_file
-from compactlib.blobstore.plan import CompactionPlan
-from compactlib.blobstore.policies import CompactAll, ExpiryForecast, Greedy, StatsBased
-from compactlib.blobstore.policy import Policy
-from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.model.names import place_of_index_file, segment_of_log_file
+from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.files import Files

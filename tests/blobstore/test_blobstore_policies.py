@@ -10,11 +10,9 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore.errors import PlanDoesNotFit
-from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.plan import check_plan, forecast, plan_for, plan_for_choice
-from compactlib.blobstore.plan_history import PlanHistory
-from compactlib.blobstore.policies import (
+from compactlib.blobstore.compaction.plan.plan import check_plan, forecast, plan_for, plan_for_choice
+from compactlib.blobstore.compaction.plan.plan_history import PlanHistory
+from compactlib.blobstore.compaction.plan.policies import (
     CompactAll,
     CopyBudget,
     CostBenefit,
@@ -24,7 +22,9 @@ from compactlib.blobstore.policies import (
     Hybrid,
     StatsBased,
 )
-from compactlib.blobstore.policy import Choice, Policy, StoreView
+from compactlib.blobstore.compaction.plan.policy import Choice, Policy, StoreView
+from compactlib.blobstore.errors import PlanDoesNotFit
+from compactlib.blobstore.model.names import SegmentName
 from compactlib.errors import InvalidInput
 from tests.blobstore.policy_views import DAY, FILL, NOW, SEGMENT, SHARES_A, a_view, places, planned, shares, toy
 

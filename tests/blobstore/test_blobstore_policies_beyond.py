@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib.blobstore.plan import plan_for
-from compactlib.blobstore.policies import (
+from compactlib.blobstore.compaction.plan.plan import plan_for
+from compactlib.blobstore.compaction.plan.policies import (
     CopyBudget,
     CostBenefit,
     DChoices,
@@ -17,7 +17,7 @@ from compactlib.blobstore.policies import (
     Greedy,
     StatsBased,
 )
-from compactlib.blobstore.policy import Dying, StoreView
+from compactlib.blobstore.compaction.plan.policy import Dying, StoreView
 from compactlib.errors import InvalidInput
 from tests.blobstore.policy_views import DAY, NOW, SHARES_A, places, planned, shares, toy
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore import plan as plan_module
-from compactlib.blobstore import policies, policy
-from compactlib.blobstore.blob_reader import BlobReader
-from compactlib.blobstore.policies import CompactAll, Greedy
+from compactlib.blobstore.compaction.plan import plan as plan_module
+from compactlib.blobstore.compaction.plan import policies, policy
+from compactlib.blobstore.compaction.plan.policies import CompactAll, Greedy
+from compactlib.blobstore.store.blob_reader import BlobReader
 from compactlib.clock import ManualClock
 from tests.blobstore.compaction_stores import config, open_store
 from tests.blobstore.policy_views import NOW, toy

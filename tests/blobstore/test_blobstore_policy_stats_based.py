@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib.blobstore.best_range import SegmentRange, best_range
-from compactlib.blobstore.plan import plan_for
-from compactlib.blobstore.plan_history import PlanHistory
-from compactlib.blobstore.policies import StatsBased
-from compactlib.blobstore.policy import StoreView
+from compactlib.blobstore.compaction.plan.best_range import SegmentRange, best_range
+from compactlib.blobstore.compaction.plan.plan import plan_for
+from compactlib.blobstore.compaction.plan.plan_history import PlanHistory
+from compactlib.blobstore.compaction.plan.policies import StatsBased
+from compactlib.blobstore.compaction.plan.policy import StoreView
 from compactlib.errors import InvalidInput
 from tests.blobstore.policy_views import (
     DAY,

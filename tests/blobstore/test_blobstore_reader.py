@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from compactlib.blobstore import BlobReader, BlobStoreConfig, NotAStore, StatsBased
-from compactlib.blobstore.compaction_file import LOG_NAME
-from compactlib.blobstore.descriptor import DESCRIPTOR_FILE
-from compactlib.blobstore.model import Blob, BlobInfo, Deleted, Expired, GetOptions, Missing
-from compactlib.blobstore.policies import CompactAll, ExpiryForecast, Greedy
-from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.compaction.plan.policies import CompactAll, ExpiryForecast, Greedy
+from compactlib.blobstore.compaction.progress.compaction_file import LOG_NAME
+from compactlib.blobstore.model.values import Blob, BlobInfo, Deleted, Expired, GetOptions, Missing
+from compactlib.blobstore.segment.descriptor import DESCRIPTOR_FILE
+from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Closed, CompactlibError, CorruptData, InvalidInput
 from compactlib.files.disk import LocalFiles, OutFile, StrPath

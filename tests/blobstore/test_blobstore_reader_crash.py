@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore.blob_reader import BlobReader
 from compactlib.blobstore.errors import NotAStore
-from compactlib.blobstore.model import Blob, GetOptions
-from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.model.values import Blob, GetOptions
+from compactlib.blobstore.store.blob_reader import BlobReader
+from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import Clock, ManualClock
 from compactlib.testing import RecordingFiles, explore, record
 from tests.blobstore.compaction_stores import START, config

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib.blobstore.model import (
+from compactlib.blobstore.model.names import FIRST_SEGMENT
+from compactlib.blobstore.model.values import (
     MAX_ID_BYTES,
     MAX_LIFE_VERSION,
     MAX_TAG,
@@ -17,8 +18,7 @@ from compactlib.blobstore.model import (
     RecordFlag,
     RecordKind,
 )
-from compactlib.blobstore.names import FIRST_SEGMENT
-from compactlib.blobstore.records import (
+from compactlib.blobstore.segment.records import (
     HEADER_BYTES,
     OVERHEAD_BYTES,
     RecordHeader,

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import BlobExists
-from compactlib.blobstore.index_file import write_index
-from compactlib.blobstore.index_segment import IndexSegment
-from compactlib.blobstore.live_log import MAX_UNSYNCED_RECORDS
-from compactlib.blobstore.model import Deleted, IndexEntry, RecordKind
-from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.records import encode_record
-from compactlib.blobstore.replication import ReplicationToken, bytes_after, records_after
-from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, create_segment, salt_of
-from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.index.index_file import write_index
+from compactlib.blobstore.index.index_segment import IndexSegment
+from compactlib.blobstore.log.live_log import MAX_UNSYNCED_RECORDS
+from compactlib.blobstore.model.names import SegmentName
+from compactlib.blobstore.model.values import Deleted, IndexEntry, RecordKind
+from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, create_segment, salt_of
+from compactlib.blobstore.segment.records import encode_record
+from compactlib.blobstore.store.replication import ReplicationToken, bytes_after, records_after
+from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files import LocalFiles

@@ -15,14 +15,14 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore.cycle_plan import Picked
-from compactlib.blobstore.model import NO_EXPIRY, IndexEntry, RecordKind
-from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.pace import Pace, PaceKeeper
-from compactlib.blobstore.records import encode_record, record_size
-from compactlib.blobstore.rewrite import CopyRecords, SourceRecords
-from compactlib.blobstore.scan import ScannedRecord, scan_records
-from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader, encode_header
+from compactlib.blobstore.compaction.rewrite.cycle_plan import Picked
+from compactlib.blobstore.compaction.rewrite.task import CopyRecords, SourceRecords
+from compactlib.blobstore.model.names import SegmentName
+from compactlib.blobstore.model.pace import Pace, PaceKeeper
+from compactlib.blobstore.model.values import NO_EXPIRY, IndexEntry, RecordKind
+from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader, encode_header
+from compactlib.blobstore.segment.records import encode_record, record_size
+from compactlib.blobstore.segment.scan import ScannedRecord, scan_records
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, DiskFull, InvalidInput
 from compactlib.executors import Attempt, RewriteResult

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib.blobstore import statistics as statistics_module
-from compactlib.blobstore.lifetimes import FOREVER, PurgeRules, lifetimes
-from compactlib.blobstore.model import IndexEntry, RecordKind
-from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.statistics import container_statistics, log_statistics
-from compactlib.blobstore.validity import Rules, Verdict, judge
+from compactlib.blobstore.compaction.sense import statistics as statistics_module
+from compactlib.blobstore.compaction.sense.statistics import container_statistics, log_statistics
+from compactlib.blobstore.model.names import SegmentName
+from compactlib.blobstore.model.values import IndexEntry, RecordKind
+from compactlib.blobstore.validity.lifetimes import FOREVER, PurgeRules, lifetimes
+from compactlib.blobstore.validity.verdicts import Rules, Verdict, judge
 from compactlib.clock import ManualClock
 from compactlib.runtime.throttle import Throttle
 from compactlib.testing.blob_strategies import record_logs

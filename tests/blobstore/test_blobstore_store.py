@@ -23,7 +23,7 @@ from compactlib.blobstore.errors import (
     TtlAlreadyUpdated,
     TtlUpdateTooLate,
 )
-from compactlib.blobstore.model import (
+from compactlib.blobstore.model.values import (
     MAX_ID_BYTES,
     Blob,
     BlobInfo,
@@ -33,10 +33,10 @@ from compactlib.blobstore.model import (
     Missing,
     RecordKind,
 )
-from compactlib.blobstore.records import record_size
-from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
-from compactlib.blobstore.store import BlobStore
-from compactlib.blobstore.stream import HELD_BYTES
+from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
+from compactlib.blobstore.segment.records import record_size
+from compactlib.blobstore.store.store import BlobStore
+from compactlib.blobstore.store.stream import HELD_BYTES
 from compactlib.clock import ManualClock
 from compactlib.errors import DiskFull, InvalidInput
 

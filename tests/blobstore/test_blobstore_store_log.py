@@ -13,14 +13,14 @@ from compactlib.blobstore.errors import (
     NotAStore,
     PlanDoesNotFit,
 )
-from compactlib.blobstore.model import (
+from compactlib.blobstore.model.names import FIRST_SEGMENT, SegmentName
+from compactlib.blobstore.model.values import (
     Blob,
     Missing,
 )
-from compactlib.blobstore.names import FIRST_SEGMENT, SegmentName
-from compactlib.blobstore.records import record_size
-from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile
-from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, SegmentFile
+from compactlib.blobstore.segment.records import record_size
+from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, CompactlibError, InvalidInput, StorageError
 from tests.blobstore.open_files import open_files

@@ -12,12 +12,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from compactlib.blobstore.compaction.plan.policies import CompactAll, Greedy, StatsBased
 from compactlib.blobstore.config import BlobStoreConfig, Durability
 from compactlib.blobstore.errors import StoreFull
-from compactlib.blobstore.model import GetOptions
-from compactlib.blobstore.policies import CompactAll, Greedy, StatsBased
-from compactlib.blobstore.replication import ReplicationToken
-from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.model.values import GetOptions
+from compactlib.blobstore.store.replication import ReplicationToken
+from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.outcome import Done, Failed, Skipped

@@ -12,8 +12,8 @@ import pytest
 
 from compactlib.blobstore.config import BlobStoreConfig, Durability
 from compactlib.blobstore.errors import BlobExists
-from compactlib.blobstore.model import Blob, Deleted, Missing
-from compactlib.blobstore.store import BlobStore
+from compactlib.blobstore.model.values import Blob, Deleted, Missing
+from compactlib.blobstore.store.store import BlobStore
 from tests.blobstore.open_files import open_files
 
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib.blobstore.model import NO_EXPIRY, IndexEntry, RecordFlag, RecordKind
-from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.state import blob_state
-from compactlib.blobstore.validity import Rules, Verdict, judge
+from compactlib.blobstore.model.names import SegmentName
+from compactlib.blobstore.model.values import NO_EXPIRY, IndexEntry, RecordFlag, RecordKind
+from compactlib.blobstore.store.state import blob_state
+from compactlib.blobstore.validity.verdicts import Rules, Verdict, judge
 from compactlib.errors import CorruptData
 
 KINDS = {"P": RecordKind.PUT, "D": RecordKind.DELETE, "T": RecordKind.TTL_UPDATE, "U": RecordKind.UNDELETE}

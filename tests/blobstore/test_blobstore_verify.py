@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.blobstore.model import IndexEntry
-from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.verify import StorePicture, compare, verify
+from compactlib.blobstore.model.names import SegmentName
+from compactlib.blobstore.model.values import IndexEntry
+from compactlib.blobstore.store.verify import StorePicture, compare, verify
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent
 from compactlib.report import VerifyReport

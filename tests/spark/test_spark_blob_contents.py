@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from compactlib.blobstore import BlobStore, IndexEntry, RecordKind
-from compactlib.blobstore.entry_columns import EntryColumns
-from compactlib.blobstore.records import content_range
-from compactlib.blobstore.segment import SegmentFile
+from compactlib.blobstore.index.entry_columns import EntryColumns
+from compactlib.blobstore.segment.reader import SegmentFile
+from compactlib.blobstore.segment.records import content_range
 from compactlib.clock import ManualClock
 from compactlib.spark.blob_contents import Contents, read_contents
 from tests.blobstore.compaction_stores import START, flip, open_store

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from compactlib.blobstore import Blob, BlobStore, NotAStore, log_statistics
-from compactlib.blobstore.store_reader import kept_offsets
+from compactlib.blobstore.store.store_reader import kept_offsets
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput, Stale
 from compactlib.spark.blobstore_rows import BlobOptions, BlobSlice, _packed, _unpacked, plan_slices, read_slice

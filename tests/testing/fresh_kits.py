@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import attrs
 
-from compactlib.blobstore import policies
+from compactlib.blobstore.compaction.plan import policies
 from compactlib.executors import LocalExecutor
 from compactlib.kv import KVStore, MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects

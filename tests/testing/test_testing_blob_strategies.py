@@ -11,8 +11,7 @@ import attrs
 import pytest
 from hypothesis import given, settings
 
-from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.policies import (
+from compactlib.blobstore.compaction.plan.policies import (
     CompactAll,
     CopyBudget,
     CostBenefit,
@@ -22,7 +21,8 @@ from compactlib.blobstore.policies import (
     Hybrid,
     StatsBased,
 )
-from compactlib.blobstore.policy import Choice, Policy, StoreView
+from compactlib.blobstore.compaction.plan.policy import Choice, Policy, StoreView
+from compactlib.blobstore.model.names import SegmentName
 from compactlib.testing.blob_strategies import check_blob_policy, rounds_to_rest, store_views
 
 Chooses = Callable[["Planted", StoreView, float], Choice]

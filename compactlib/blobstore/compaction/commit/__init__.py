@@ -1,0 +1,3 @@
+"""The atomic step of a compaction, and the recovery that finishes or undoes it."""
+
+__all__: list[str] = []

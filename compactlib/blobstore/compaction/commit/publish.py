@@ -1,0 +1,130 @@
+"""The commit of a cycle on the disk: new segments get their names, sources lose theirs.
+
+The order that makes it safe; each step may be repeated, and recovery repeats those that a crash cut short:
+
+1. every new segment is durable under its private name, and its index files are; the folder is synced;
+2. the compaction log says COMMIT, durably: from here on the new segments count;
+3. each new segment gets its name; the store answers from the new segments; the folder is synced;
+4. the log says CLEANUP;
+5. the sources' files go; the log says that the cycle has ended.
+
+The removals of step 5 are synced before the log is closed: until then whoever finds it does them again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Sequence
+
+from compactlib.blobstore.compaction.progress.compaction_log import Cycle, Target
+from compactlib.blobstore.compaction.rewrite.task import TEMPORARY_SUFFIX
+from compactlib.blobstore.model.names import SegmentName, place_of_index_file, segment_of_log_file
+from compactlib.errors import Conflict, CorruptData, StorageError
+from compactlib.files.disk import Files, StrPath, list_folder
+
+
+def private_name(target: SegmentName) -> str:
+    """The name of a new segment that is whole, until the commit."""
+    return target.log_file + TEMPORARY_SUFFIX
+
+
+def check_names_are_free(folder: StrPath, targets: Iterable[SegmentName]) -> None:
+    """Before anything is committed: that no stranger's folder has the name that a new segment is to get.
+
+    Raises:
+        Conflict: one has.
+    """
+    for target in targets:
+        path = os.path.join(folder, target.log_file)
+        if os.path.isdir(path) and not os.path.islink(path):
+            raise Conflict(f"{path} is a folder, and a new segment of the compaction gets this name; see what it is, "
+                           f"move it away, and compact again")
+
+
+def place_targets(files: Files, folder: StrPath, cycle: Cycle) -> None:
+    """Step 3: give each new segment its name; those that have it already keep it. Not durable before `sync_folder`.
+
+    Raises:
+        CorruptData: a new segment is not there, or is shorter than it was; nothing is taken from the sources.
+        StorageError: the disk refused; call again.
+    """
+    for target in cycle.targets:
+        private = os.path.join(folder, private_name(target.name))
+        final = os.path.join(folder, target.name.log_file)
+        if os.path.lexists(private):
+            _check_whole(private, target)
+            files.rename(private, final)
+        else:
+            _check_whole(final, target)
+
+
+def _check_whole(path: str, target: Target) -> None:
+    size = os.stat(path).st_size if os.path.lexists(path) else 0
+    if size != target.end:
+        raise CorruptData(path=path, offset=size, expected=f"a new segment of {target.end} bytes",
+                          found=f"{size} bytes")
+
+
+def remove_sources(files: Files, folder: StrPath, sources: Sequence[SegmentName]) -> None:
+    """Step 5: remove the files of segments that no longer count; what is gone already does not matter.
+
+    Not durable before `sync_folder`.
+
+    Raises:
+        StorageError: the disk refused; call again.
+    """
+    for name in files_of(folder, sources):
+        remove_file(files, folder, name)
+
+
+def files_of(folder: StrPath, segments: Iterable[SegmentName]) -> list[str]:
+    """The names of the log files and index files of some segments; a quick look at each name in the folder.
+
+    Raises:
+        StorageError: the folder cannot be read.
+    """
+    wanted = set(segments)
+    beginnings = tuple(f"{name}." for name in wanted)
+    found = []
+    for name in list_folder(folder) if wanted else ():
+        if name.startswith(beginnings):
+            place = place_of_index_file(name)
+            if segment_of_log_file(name) in wanted or (place is not None and place.segment in wanted):
+                found.append(name)
+    return found
+
+
+def bytes_of(folder: StrPath, names: Iterable[str]) -> int:
+    """How large some files are together; one that is gone has nothing."""
+    found = 0
+    for name in names:
+        with contextlib.suppress(OSError):
+            found += os.lstat(os.path.join(folder, name)).st_size
+    return found
+
+
+def remove_names(files: Files, folder: StrPath, names: Sequence[str]) -> None:
+    """Remove what an attempt has left; not durable before the next sync of the folder, which is early enough.
+
+    An attempt that is still at it elsewhere may remove its own file first.
+
+    Raises:
+        StorageError: the disk refused; call again.
+    """
+    for name in names:
+        remove_file(files, folder, name)
+
+
+def remove_file(files: Files, folder: StrPath, name: str) -> None:
+    """Remove a name; one that is gone already does not matter, and a folder under it is a stranger's and stays.
+
+    Raises:
+        StorageError: the disk refused; call again.
+    """
+    path = os.path.join(folder, name)
+    try:
+        files.unlink(path)
+    except StorageError:
+        if os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path)):
+            raise

@@ -1,0 +1,3 @@
+"""What is compacted: pure functions of a view and a policy."""
+
+__all__: list[str] = []

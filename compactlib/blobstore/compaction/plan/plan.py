@@ -1,0 +1,401 @@
+"""What a compaction is going to do, before it does it: a plan says its cost, its benefit and its reason.
+
+Plans are made from a view, a policy's choice and a time alone, so one can be made, printed and thrown away at any time.
+
+How many output segments there will be follows from the valid bytes where they fit into one, where all records are of
+one size, or where the most that outputs leave unused cannot make it one more. There, and where every record was counted
+and none depends on another victim, a plan is exact to the byte: segments, headers and index files. What a store notes
+about a compaction, up to 37 KB for each segment it takes, kept for `compaction_history_seconds`, is reckoned only in
+the room that it needs, which is never too little: an upper bound.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import isfinite
+from typing import Any
+
+import attrs
+
+from compactlib.arguments import refuses_misfits, require_policy
+from compactlib.blobstore.compaction.plan.policy import Choice, PlanKind, Policy, SegmentView, StoreView
+from compactlib.blobstore.compaction.progress.compaction_format import most_log_bytes
+from compactlib.blobstore.compaction.progress.compaction_log import MAX_MOVES_PER_SOURCE
+from compactlib.blobstore.errors import PlanDoesNotFit
+from compactlib.blobstore.index.index_file import index_file_bytes
+from compactlib.blobstore.model.names import SegmentName
+from compactlib.blobstore.segment.records import OVERHEAD_BYTES
+from compactlib.errors import InvalidInput
+from compactlib.report import PolicyRecord, Printed
+
+
+@attrs.frozen
+class PlannedSegment:
+    """A segment that a plan takes.
+
+    Attributes:
+        name: its name.
+        used_bytes: bytes of its records.
+        valid_bytes: bytes of records to copy, as far as is known when the plan is made.
+    """
+
+    name: SegmentName
+    used_bytes: int
+    valid_bytes: int
+
+    @property
+    def dead_bytes(self) -> int:
+        """Bytes that are not copied."""
+        return self.used_bytes - self.valid_bytes
+
+
+@attrs.frozen
+class LeftSegment:
+    """A segment that a plan does not take.
+
+    Attributes:
+        name: its name.
+        used_bytes: bytes of its records.
+        valid_bytes: bytes that a compaction would copy.
+        why: why it is left.
+    """
+
+    name: SegmentName
+    used_bytes: int
+    valid_bytes: int
+    why: str
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class CompactionPlan(Printed):
+    """Which segments a compaction takes, at what cost, to what benefit, and why; an empty one says why nothing is done.
+
+    `repr()` is one line, `str()` a table, notebooks show the table, `to_dicts()` gives its rows as data.
+
+    Attributes:
+        store: the store's name.
+        incarnation: 16 bytes that are the store's own; empty if the view had none.
+        victims: the segments it takes, in log order; neighbours or not.
+        left: the others, in log order.
+        reference_time: deletes made strictly before it are in effect; >= 0, seconds since the epoch.
+        planned_at: when the plan was made.
+        kind: which schedule it answers to; "full" takes everything that may be taken.
+        policy: who made it.
+        why: why, in one sentence with the numbers in it; of an empty one, which gate is shut and what to change.
+        benefit_segments: by how many segments the log gets shorter, at least, as far as is known; `CompactAll` may
+            give 0 or less.
+        weighted_cost: what the cost counted in the comparison, in bytes, if not the valid bytes.
+        bytes_to_copy: bytes to write, as on disk: headers, records and index files.
+        bytes_freed: by how much less is on disk afterwards.
+        is_exact: whether both hold to the byte as long as nothing else changes the store.
+        bytes_needed: the most room on disk that carrying it out takes before it gives any back, its notes included: an
+            upper bound as long as nothing else changes the store, no segment is damaged and nothing is copied twice.
+        bytes_available: the room there was when it was planned; `None` if nobody has asked.
+
+    Raises:
+        InvalidInput: victims that do not ascend, no reason, a reference time that is negative or no number, or a value
+            of another type.
+    """
+
+    store: str
+    incarnation: bytes = b""
+    victims: tuple[PlannedSegment, ...]
+    left: tuple[LeftSegment, ...] = ()
+    reference_time: float
+    planned_at: float
+    policy: PolicyRecord
+    why: str
+    kind: PlanKind = "normal"
+    benefit_segments: int = 0
+    weighted_cost: int | None = None
+    bytes_to_copy: int = 0
+    bytes_freed: int = 0
+    is_exact: bool = False
+    bytes_needed: int = 0
+    bytes_available: int | None = None
+
+    def __attrs_post_init__(self) -> None:
+        try:
+            self._check()
+        except (TypeError, AttributeError) as error:
+            raise InvalidInput(f"a plan for store {self.store!r} has a value of another type: {error}") from error
+
+    def _check(self) -> None:
+        for older, newer in pairwise(self.victims):
+            if not older.name < newer.name:
+                raise InvalidInput(f"a plan for store {self.store!r} names {newer.name} after {older.name}; segments "
+                                   f"come in log order, each once")
+        if not isfinite(self.reference_time) or self.reference_time < 0:
+            raise InvalidInput(f"a plan for store {self.store!r} has the reference time {self.reference_time}; it is "
+                               f"a number of seconds since the epoch, at least 0")
+        why: object = self.why
+        if not isinstance(why, str) or not why:
+            raise InvalidInput(f"a plan for store {self.store!r} gives no reason; say why, or why nothing is done")
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self.victims
+
+    @property
+    def names(self) -> tuple[SegmentName, ...]:
+        """The victims' names, ascending."""
+        return tuple(victim.name for victim in self.victims)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the plan takes the full range."""
+        return self.kind == "full"
+
+    @property
+    def valid_bytes(self) -> int:
+        """Bytes of records to copy, as far as is known."""
+        return sum(victim.valid_bytes for victim in self.victims)
+
+    @property
+    def dead_bytes(self) -> int:
+        """Bytes of records that will be gone."""
+        return sum(victim.dead_bytes for victim in self.victims)
+
+    @property
+    def ratio(self) -> float:
+        """Valid bytes for each segment freed, weighted as the policy weighs; infinite if none is freed for sure."""
+        if self.benefit_segments < 1:
+            return float("inf")
+        return (self.valid_bytes if self.weighted_cost is None else self.weighted_cost) / self.benefit_segments
+
+    @property
+    def drops(self) -> tuple[SegmentName, ...]:
+        """The victims of which nothing has to be copied."""
+        return tuple(victim.name for victim in self.victims if not victim.valid_bytes)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dictionary a segment, in log order: what is copied, dropped or kept, and why."""
+        rows: list[tuple[PlannedSegment | LeftSegment, str, str]] = [
+            *((victim, "copy" if victim.valid_bytes else "drop", self.why) for victim in self.victims),
+            *((each, "keep", each.why) for each in self.left)]
+        return [{"store": self.store, "segment": str(each.name), "action": action, "used_bytes": each.used_bytes,
+                 "valid_bytes": each.valid_bytes, "dead_bytes": each.used_bytes - each.valid_bytes, "why": why}
+                for each, action, why in sorted(rows, key=lambda row: row[0].name)]
+
+    def _summary(self) -> str:
+        if self.is_empty:
+            return f"nothing to compact in {self.store} by {self.policy.name}: {self.why}"
+        kind = "" if self.kind == "normal" else f"{self.kind} "
+        sure = f"frees {self.benefit_segments} for sure" if self.benefit_segments > 0 else "frees none for sure"
+        about = "" if self.is_exact else "about "
+        return (f"{kind}compaction of {_ranges(self.names)} of {self.store} by {self.policy.name}: writes {about}"
+                f"{self.bytes_to_copy:,} bytes, frees {about}{self.bytes_freed:,}, {sure}: {self.why}")
+
+
+@refuses_misfits
+def plan_for(view: StoreView, policy: Policy, now: float, *, bytes_available: int | None = None) -> CompactionPlan:
+    """What `policy` makes of `view` at `now` (seconds since the epoch). Pure; see `plan_for_choice`.
+
+    What the policy raises comes through as it is.
+
+    Raises:
+        InvalidInput: it is no policy, or its choice is none; see `plan_for_choice`.
+    """
+    require_policy("policy", policy)
+    return plan_for_choice(view, policy.choose(view, now), policy, now, bytes_available=bytes_available)
+
+
+@refuses_misfits
+def plan_for_choice(view: StoreView, choice: Choice, policy: Policy, now: float, *,
+                    bytes_available: int | None = None) -> CompactionPlan:
+    """The plan that carries out `choice`, cost and benefit reckoned by the rules of `StoreView`. O(segments).
+
+    Args:
+        view: the store.
+        choice: what the policy chose from it.
+        policy: who chose.
+        now: when, seconds since the epoch.
+        bytes_available: the room on the disk, if it was asked.
+
+    Raises:
+        InvalidInput: the choice names a segment twice, or one that is not eligible, or is no `Choice`; the message
+            names the policy.
+    """
+    if not isinstance(choice, Choice):
+        raise InvalidInput(f"policy {policy.name!r} answered {choice!r}; choose() answers a Choice, an empty one that "
+                           f"says why if nothing is worth it")
+    wanted = set(choice.victims)
+    victims = [segment for segment in view.segments if segment.eligible and segment.name in wanted]
+    if len(victims) != len(choice.victims):
+        raise _bad_choice(choice, view, policy)
+    valid = sum(segment.valid_bytes for segment in victims)
+    reference_time = view.reference_time
+    if choice.kind == "full" and any(victim.valid is None for victim in victims):
+        # Statistics that look ahead are behind the time by up to a bucket, and a full round takes everything.
+        reference_time = now - view.retention_seconds
+    reckoned = _reckon(view, victims, valid)
+    return CompactionPlan(
+        store=view.store, incarnation=view.incarnation,
+        victims=tuple(PlannedSegment(each.name, each.used_bytes, each.valid_bytes) for each in victims),
+        left=tuple(LeftSegment(each.name, each.used_bytes, each.valid_bytes, _why_left(each, view))
+                   for each in view.segments if each.name not in wanted),
+        reference_time=max(reference_time, 0.0), planned_at=now, policy=PolicyRecord.of(policy), why=choice.why,
+        kind=choice.kind, benefit_segments=view.benefit(len(victims), valid), weighted_cost=choice.weighted_cost,
+        bytes_to_copy=reckoned.written,
+        bytes_freed=sum(each.used_bytes + view.header_bytes if each.disk_bytes is None else each.disk_bytes
+                        for each in victims) - reckoned.written,
+        is_exact=reckoned.is_exact,
+        bytes_needed=reckoned.needed, bytes_available=bytes_available)
+
+
+def _bad_choice(choice: Choice, view: StoreView, policy: Policy) -> InvalidInput:
+    eligible = {segment.name: segment.eligible for segment in view.segments}
+    seen: set[SegmentName] = set()
+    what = ""
+    for name in choice.victims:
+        if name in seen:
+            what = f"names segment {name} twice"
+        elif name not in eligible:
+            what = f"names segment {name}, which store {view.store!r} does not have"
+        elif not eligible[name]:
+            what = f"names segment {name}, which may not be compacted yet"
+        if what:
+            break
+        seen.add(name)
+    return InvalidInput(f"policy {policy.name!r} made a bad choice: it {what}; a choice takes segments of "
+                        f"view.eligible, each once (check_blob_policy finds such cases)")
+
+
+def _why_left(segment: SegmentView, view: StoreView) -> str:
+    if segment is view.segments[-1]:
+        return "the newest one, still written to"
+    return "not chosen" if segment.eligible else "the journal reaches it"
+
+
+@attrs.frozen
+class _Reckoned:
+    """What is written, whether that is exact, and the most room that is needed meanwhile."""
+
+    written: int
+    is_exact: bool
+    needed: int
+
+
+def _reckon(view: StoreView, victims: list[SegmentView], valid: int) -> _Reckoned:
+    if not valid:
+        is_exact = all(victim.disk_bytes is not None and victim.valid is not None for victim in victims)
+        return _Reckoned(0, is_exact, _notes(view, victims, 0, 0))
+    room = view.segment_bytes - view.header_bytes
+    counted = [victim.valid for victim in victims if victim.valid is not None]
+    is_counted = len(counted) == len(victims) and view.index_max_entries > 0
+    records = sum(map(_most_records, victims))
+    # Two outputs, one behind the other, hold more than fits into one; and no victim needs more than one.
+    outputs = min(2 * valid // room + 1, sum(victim.valid_bytes > 0 for victim in victims))
+    if is_counted:
+        ids = sum(each.id_bytes for each in counted)
+        least, most = _outputs(valid, room, records, min(each.smallest for each in counted if each.records),
+                               max(each.largest for each in counted))
+        index_least = index_file_bytes(records, ids, files=max(least, -(-records // view.index_max_entries)))
+        index_files = most + (records - most) // view.index_max_entries
+        index_most = index_file_bytes(records, ids, files=index_files)
+    else:
+        least, most = -(-valid // room), outputs
+        indexes = [(victim, victim.disk_bytes - victim.used_bytes - view.header_bytes)
+                   for victim in victims if victim.disk_bytes is not None and victim.valid_bytes]
+        # As much of the index as of the records; at most, all of it or that of the smallest records, in more files.
+        index_least = sum(index * victim.valid_bytes // victim.used_bytes for victim, index in indexes)
+        index_files = most + records // (view.index_max_entries or 1)
+        index_most = index_file_bytes(0, 0, files=index_files) + sum(
+            min(index, index_file_bytes(_most_records(victim), OVERHEAD_BYTES, files=0)) for victim, index in indexes)
+    written = least * view.header_bytes + valid + index_least
+    highest = most * view.header_bytes + valid + index_most
+    # Sources go when as many outputs are full as may be; of one of them, only a part is in these.
+    swapped = (view.swap_segments + 1) * view.segment_bytes + index_most
+    is_exact = (is_counted and written == highest and all(victim.disk_bytes is not None for victim in victims)
+                and (len(victims) == 1 or not any(each.tied_bytes for each in counted)))
+    needed = highest if most <= view.swap_segments else min(highest, swapped)
+    return _Reckoned(written, is_exact, needed + _notes(view, victims, min(most, outputs), index_files))
+
+
+def _most_records(victim: SegmentView) -> int:
+    """How many records of a victim are copied, at most."""
+    return victim.valid_bytes // OVERHEAD_BYTES if victim.valid is None else victim.valid.records
+
+
+def _notes(view: StoreView, victims: list[SegmentView], outputs: int, index_files: int) -> int:
+    """What is noted of a compaction, at most."""
+    if not victims:
+        return 0
+    # A victim that two cycles copy has a place more.
+    moves = sum(min(_most_records(victim), MAX_MOVES_PER_SOURCE) for victim in victims) + outputs
+    return most_log_bytes(victims=len(victims), outputs=outputs, swap_segments=view.swap_segments,
+                          index_files=index_files, moves=moves)
+
+
+def _outputs(valid: int, room: int, records: int, smallest: int, largest: int) -> tuple[int, int]:
+    """How many segments take so many valid bytes, at least and at most; each is filled until a record does not fit."""
+    if valid <= room:
+        return 1, 1
+    if smallest == largest:
+        count = -(-records // (room // largest))
+        return count, count
+    return -(-valid // room), (valid - 1) // (room - largest + 1) + 1
+
+
+@refuses_misfits
+def check_plan(plan: CompactionPlan, view: StoreView) -> None:
+    """Return if `plan` can be carried out on the store that `view` shows. O(segments).
+
+    Raises:
+        PlanDoesNotFit: it names a segment that the store does not have, or that may not be compacted; make a new plan.
+    """
+    eligible = {segment.name: segment.eligible for segment in view.segments}
+    for name in plan.names:
+        if name not in eligible:
+            raise PlanDoesNotFit(f"the plan names segment {name}, which store {view.store!r} does not have; plan again")
+        if not eligible[name]:
+            raise PlanDoesNotFit(f"the plan names segment {name} of store {view.store!r}, which may not be compacted "
+                                 f"yet: it is written to, or has entries in the journal; plan again later")
+
+
+@refuses_misfits
+def forecast(plan: CompactionPlan, view: StoreView) -> StoreView:
+    """The view after `plan` was carried out on `view`, if nothing is written, deleted or expired meanwhile.
+
+    Outputs reuse the victims' first places, one generation on, and are filled as the benefit reckons.
+
+    Raises:
+        PlanDoesNotFit: as for `check_plan`.
+    """
+    check_plan(plan, view)
+    taken = set(plan.names)
+    victims = [segment for segment in view.segments if segment.name in taken]
+    if not victims:
+        return view
+    left = plan.valid_bytes
+    generation = max(name.generation for name in taken) + 1
+    outputs: list[SegmentView] = []
+    for victim in victims:
+        if not left:
+            break
+        size = min(left, view.fill_bytes)
+        left -= size
+        outputs.append(SegmentView(name=SegmentName(victim.name.position, generation), used_bytes=size,
+                                   valid_bytes=size, last_modified=max(each.last_modified for each in victims)))
+    if left:
+        # More is valid than is sure to fit into as many segments: the last output takes what is left.
+        outputs[-1] = attrs.evolve(outputs[-1], used_bytes=outputs[-1].used_bytes + left,
+                                   valid_bytes=outputs[-1].valid_bytes + left)
+    kept = [segment for segment in view.segments if segment.name not in taken]
+    after = sorted([*kept, *outputs], key=lambda segment: segment.name)
+    freed = (len(victims) - len(outputs)) * view.segment_bytes
+    return attrs.evolve(view, segments=tuple(after), used_bytes=max(view.used_bytes - freed, 0),
+                        history=view.history.after(plan.kind, plan.planned_at))
+
+
+def _ranges(names: tuple[SegmentName, ...]) -> str:
+    """`0_0 .. 3_1, 7_0`: neighbouring positions together; of many ranges only the first few."""
+    runs: list[list[SegmentName]] = []
+    for name in names:
+        if runs and name.position == runs[-1][-1].position + 1:
+            runs[-1][1:] = [name]
+        else:
+            runs.append([name])
+    told = [" .. ".join(map(str, run)) for run in runs[:5]]
+    return ", ".join(told) + (f" and {len(runs) - 5:,} ranges more" if len(runs) > 5 else "")

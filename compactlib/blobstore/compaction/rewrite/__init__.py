@@ -1,0 +1,3 @@
+"""The heavy step: a cycle's records, copied into private files by a picklable task."""
+
+__all__: list[str] = []

@@ -1,0 +1,421 @@
+"""Compactions of one store or of many, their copying in one executor; each store commits its own.
+
+Each round copies one cycle of every store that is not done yet, all in one run of the executor, so that a Spark job
+serves hundreds of stores. What a store's tasks end in is noted as it comes.
+
+Each store is run by this compaction alone, until its own part is over: what was interrupted is finished, then the plan
+is carried out, or one is made. A store that is closed meanwhile ends the round for all, since an executor has one
+budget; the others go on in the next round, with what they had copied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
+
+import attrs
+
+from compactlib.arguments import require_method
+from compactlib.blobstore.compaction.plan.plan import CompactionPlan
+from compactlib.blobstore.compaction.plan.policy import PlanKind, Policy, StoreView
+from compactlib.blobstore.compaction.progress.compaction_log import Phase
+from compactlib.blobstore.compaction.rewrite.task import CopyRecords
+from compactlib.blobstore.compaction.run.events import StoreEvents
+from compactlib.blobstore.compaction.run.report import BlobCompactionOutcome, BlobCompactionReport
+from compactlib.blobstore.compaction.run.work import CompactionWork
+from compactlib.blobstore.compaction.swap import CompactableStore
+from compactlib.blobstore.errors import StoreFull
+from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, TaskFailed
+from compactlib.executors.tasks import Executor, LocalExecutor, RewriteFailure, RewriteOutcome, foreign_error
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, Observers
+from compactlib.runtime.ownership import Run
+
+if TYPE_CHECKING:
+    from compactlib.contract import CommitFence
+
+_T = TypeVar("_T")
+
+StoreWork: TypeAlias = "tuple[CompactableStore, CompactionPlan | None]"
+"""A store and its plan, or `None` for the plan that its own policy makes now."""
+
+
+def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None, budget: Budget | None = None,
+                 observer: Observer | None = None, fence: CommitFence | None = None,
+                 ) -> Mapping[str, BlobCompactionOutcome]:
+    """Compact many stores at once; each as `BlobStore.compact` does it. One store's failure does not stop the others.
+
+    Args:
+        work: each store and its plan.
+        executor: who copies; this thread if not given.
+        budget: what the work may use up, all stores together; the first store's configured rate if not given. The
+            rate of one that is given counts, above the configured ones as well; on a disk that answers too slowly,
+            each store's configured pace holds for either.
+        observer: is told, besides the stores' own.
+        fence: entered around each commit, `compactlib.scheduler.TokenFence` for example. One of the library's errors
+            that it raises fails the store whose commit it was.
+
+    Returns:
+        The outcome of each store, by its folder. A store whose outcome is `Failed` has its compaction in progress,
+        unless it could not begin.
+
+    Raises:
+        InvalidInput: two plans are for one store, or one is for another store than it is given with.
+        Exception: what a policy or a fence has raised that is none of the library's errors; what was under way goes
+            on with the next compaction.
+    """
+    if not isinstance(work, Iterable):
+        raise InvalidInput(f"{work!r:.200} is no list of stores and plans; give [(store, plan), ...]")
+    return run_many([_checked(item) for item in work], executor=executor, budget=budget, observer=observer,
+                    fence=fence)
+
+
+def _checked(item: object) -> StoreTask:
+    match item:
+        case (store, plan) if hasattr(store, "compactions") and isinstance(plan, CompactionPlan | None):
+            return StoreTask(cast("CompactableStore", store), plan)
+    raise InvalidInput(f"{item!r:.200} is no pair of a store and its plan; give (store, plan), or (store, None) for "
+                       f"what the store's own policy chooses")
+
+
+@attrs.frozen
+class StoreTask:
+    """What to do with one store.
+
+    Attributes:
+        store: the store.
+        plan: what to carry out; `None`: what the policy chooses.
+        policy: instead of the store's own.
+        only_resume: finish what is in progress, and no more.
+    """
+
+    store: CompactableStore
+    plan: CompactionPlan | None = None
+    policy: Policy | None = None
+    only_resume: bool = False
+
+
+def run_many(tasks: Sequence[StoreTask], *, executor: Executor | None = None, budget: Budget | None = None,
+             observer: Observer | None = None, fence: CommitFence | None = None) -> Mapping[str, BlobCompactionOutcome]:
+    """See `compact_many`."""
+    require_method("executor", executor, "run", or_none=True)
+    require_method("budget", budget, "lend", or_none=True)
+    require_method("observer", observer, "event", or_none=True)
+    require_method("fence", fence, "guard", or_none=True)
+    if len({task.store.folder for task in tasks}) != len(tasks):
+        raise InvalidInput("two plans are for one store; carry out one after the other")
+    for task in tasks:
+        if task.plan is not None:
+            task.store.compactions.check(task.plan)
+    if not tasks:
+        return {}
+    first = tasks[0].store
+    chosen: Executor = LocalExecutor(clock=first.clock) if executor is None else executor
+    limit = first.compactions.new_budget() if budget is None else budget
+    with contextlib.ExitStack() as stack:
+        rounds = _Rounds(chosen, limit, observer, fence, rate_is_given=budget is not None)
+        stack.callback(rounds.end)
+        for task in tasks:
+            rounds.add(task, stack)
+        while rounds.active:
+            rounds.run_one()
+    return rounds.outcomes
+
+
+@attrs.define(eq=False)
+class _Active:
+    """A store whose part is not over.
+
+    Attributes:
+        task: what is to be done.
+        run: by which this one runs the store.
+        events: who is told.
+        began: when, by the store's monotonic clock.
+        plan: what is carried out; `None` while an earlier compaction is finished.
+        finished: the report of that one.
+        committed: how many cycles of the compaction in progress were committed before this run.
+        interrupted: whether its tasks were ended because of another store.
+    """
+
+    task: StoreTask
+    run: Run
+    events: StoreEvents
+    began: float
+    plan: CompactionPlan | None = None
+    finished: BlobCompactionReport | None = None
+    committed: int = 0
+    interrupted: bool = False
+
+    @property
+    def store(self) -> CompactableStore:
+        return self.task.store
+
+    @property
+    def work(self) -> CompactionWork:
+        work = self.store.compactions.work(self.events)
+        assert work is not None, "only a store with a compaction in progress is active"
+        return work
+
+    @property
+    def folder(self) -> str:
+        return self.store.folder
+
+    @property
+    def elapsed(self) -> float:
+        return self.store.clock.monotonic() - self.began
+
+    @property
+    def changed(self) -> Literal["no", "partly", "unknown"]:
+        """What has changed since it began, if it fails now."""
+        compactions = self.store.compactions
+        if compactions.is_unsure:
+            return "unknown"
+        log = compactions.log
+        committed = 0 if log is None else len(log.committed) - self.committed
+        if log is not None and log.phase is Phase.COMMIT:
+            # It counts from the next opening on, at the latest; here it may not be in force yet.
+            committed -= 1
+            if committed <= 0 and self.finished is None:
+                return "unknown"
+        return "partly" if committed > 0 or self.finished is not None else "no"
+
+
+class _Rounds:
+    """Cycle by cycle through all stores."""
+
+    def __init__(self, executor: Executor, budget: Budget, observer: Observer | None, fence: CommitFence | None, *,
+                 rate_is_given: bool) -> None:
+        self.executor = executor
+        self.budget = budget
+        self.observer = observer
+        self.fence = fence
+        self.rate_is_given = rate_is_given
+        self.active: list[_Active] = []
+        self.outcomes: dict[str, BlobCompactionOutcome] = {}
+        self._running: dict[str, tuple[CompactableStore, Run]] = {}
+
+    # -- one store's part: beginning, and its end
+
+    def add(self, task: StoreTask, stack: contextlib.ExitStack) -> None:
+        """Begin, or resume; what follows is marked as done by the store's run, until the stack ends."""
+        store, compactions = task.store, task.store.compactions
+        try:
+            run = compactions.take(self.budget)
+        except CompactlibError as error:
+            self.outcomes[store.folder] = Failed(error)
+            return
+        if run is None:
+            self.outcomes[store.folder] = compactions.busy()
+            return
+        self._running[store.folder] = store, run
+        # One in the other, so that the last one's mark is that of all.
+        stack.enter_context(run.inside())
+        active = _Active(task, run, StoreEvents(store.name, self._told(store)), store.clock.monotonic())
+        self.active.append(active)
+        active.committed = 0 if compactions.log is None else len(compactions.log.committed)
+        spent = run.budget.refusal
+        if spent is not None:
+            self._fail(active, spent)
+        elif compactions.log is None:
+            self._next(active)
+
+    def _told(self, store: CompactableStore) -> Observer:
+        return store.observer if self.observer is None else Observers(store.observer, self.observer)
+
+    def _next(self, active: _Active) -> None:
+        """Nothing is in progress (any more): plan, and begin, if there is something to do."""
+        store, task = active.store, active.task
+        if task.only_resume:
+            self._over(active, Skipped(f"no compaction of store {store.name} is in progress"))
+            return
+        plan = self._planned(active) if task.plan is None else task.plan
+        if plan is None:
+            return
+        refused = plan.why if plan.is_empty else self._guarded(active, partial(_no_room, store, plan))
+        if refused and active.finished is not None and task.plan is None:
+            self._over(active, Done(active.finished))
+        elif refused:
+            self._over(active, Skipped(refused))
+        elif active in self.active:
+            active.committed = 0
+            self._guarded(active, partial(store.compactions.begin, plan, active.events))
+            active.plan = plan
+
+    def _planned(self, active: _Active) -> CompactionPlan | None:
+        """What the policy chooses now; `None` if the store could not be looked at. What the policy raises is raised."""
+        store, policy, plan = active.store, active.task.policy, None
+        compactions, budget = store.compactions, active.run.budget
+        room = self._guarded(active, compactions.available_bytes)
+        view = self._guarded(active, partial(compactions.view, policy, budget)) if active in self.active else None
+        if view is not None:
+            plan = compactions.plan(view, policy, room)
+            if plan.kind == "full" and store.config.close_active_segment and _has_free_segment(view):
+                # A full round: what is written to should be a part of it.
+                self._guarded(active, partial(_close_active_segment, store))
+                if active not in self.active:
+                    return None
+                view = self._guarded(active, partial(compactions.view, policy, budget))
+                plan = None if view is None else compactions.plan(view, policy, room)
+        return plan
+
+    def end(self) -> None:
+        """Whatever has happened: nobody is kept from the stores any more."""
+        for folder in list(self._running):
+            self._release(folder)
+
+    def _release(self, folder: str) -> None:
+        store, run = self._running.pop(folder)
+        store.compactions.ownership.release(run)
+
+    def _guarded(self, active: _Active, step: Callable[[], _T]) -> _T | None:
+        """Do a step of one store; its failure ends this store's part, and no other's."""
+        try:
+            return step()
+        except Exception as error:
+            self._fail(active, error)
+            return None
+
+    def _fail(self, active: _Active, error: Exception) -> None:
+        compactions, name = active.store.compactions, active.store.name
+        known = error if isinstance(error, CompactlibError) else foreign_error(f"compact {name}", error)
+        if isinstance(known, TaskFailed):
+            compactions.note(known)
+        if compactions.log is not None:
+            active.events.failed(compactions.log.phase.value, known)
+        self._over(active, Failed(known, active.changed))
+
+    def _over(self, active: _Active, outcome: BlobCompactionOutcome) -> None:
+        self.outcomes[active.folder] = outcome
+        self.active.remove(active)
+        self._release(active.folder)
+
+    # -- the rounds
+
+    def run_one(self) -> None:
+        """One cycle of every store."""
+        tasks: list[CopyRecords] = []
+        owners: dict[str, _Active] = {}
+        kept = isinstance(self.executor, LocalExecutor)
+        for active in list(self.active):
+            asked = self._guarded(active, lambda active=active: active.work.next_tasks(  # type: ignore[misc]
+                kept=kept, rate_is_given=self.rate_is_given, budget=active.run.budget)) or []
+            tasks += asked
+            owners.update((task.name, active) for task in asked)
+        if tasks:
+            self._copy(tasks, owners)
+        for active in list(self.active):
+            if active.interrupted:
+                active.interrupted = False
+            else:
+                self._finish(active)
+
+    def _copy(self, tasks: list[CopyRecords], owners: Mapping[str, _Active]) -> None:
+        """Let the executor copy, and note what comes back."""
+        last = self.active[-1]
+        observer = last.run.observer(self._told(owners[tasks[0].name].store))
+        shared = self.budget.lend()
+        with contextlib.ExitStack() as stack:
+            for active in self.active:
+                stack.enter_context(active.store.compactions.ownership.cancels(shared))
+            try:
+                outcomes = self.executor.run(tasks, budget=shared, observer=observer)
+                # Nothing that it runs here goes on when this is left.
+                if isinstance(outcomes, Generator):
+                    stack.callback(outcomes.close)
+                for outcome in outcomes:
+                    active = owners[outcome.task]
+                    if active not in self.active:
+                        continue
+                    if _is_for_another(outcome, shared, active):
+                        active.interrupted = True
+                    else:
+                        self._guarded(active, partial(active.work.take, outcome, budget=active.run.budget))
+            except Exception as error:
+                # An executor of the host's own may raise anything; what it has copied so far is noted.
+                for active in {id(each): each for each in owners.values()}.values():
+                    if active in self.active:
+                        self._fail(active, error)
+
+    def _finish(self, active: _Active) -> None:
+        """Commit the cycle, and end the compaction if it was the last one."""
+        work = active.work
+        # A resumed compaction may have had nothing left to do but to close its log.
+        if work.log.phase is not Phase.DONE:
+            may_commit = self._guarded(active, partial(work.may_commit, budget=active.run.budget))
+            if not may_commit or not self._commit(active, work):
+                return
+        if work.log.phase is Phase.DONE:
+            kind = active.plan.kind if active.plan is not None else "full" if work.log.is_full else "normal"
+            is_carried_out = not work.log.dropped
+            report = self._guarded(active, lambda: active.store.compactions.close(work, active.elapsed))
+            if report is not None:
+                if is_carried_out:
+                    self._remember(active, kind)
+                self._done(active, report)
+
+    def _commit(self, active: _Active, work: CompactionWork) -> bool:
+        """Whether it went well. What entering or leaving the fence raises that is none of the library's is raised."""
+        failed: list[Exception] = []
+        try:
+            with contextlib.nullcontext() if self.fence is None else self.fence.guard():
+                try:
+                    work.finish_cycle()
+                except Exception as error:
+                    failed.append(error)
+                    raise
+        except Exception as error:
+            if error not in failed and not isinstance(error, CompactlibError):
+                raise
+            self._fail(active, error)
+            return False
+        if failed:
+            # A guard that lets nothing through.
+            self._fail(active, failed[0])
+        return not failed
+
+    def _remember(self, active: _Active, kind: PlanKind) -> None:
+        """That a plan was carried out, so that schedules count from now. Without it, one comes due too early."""
+        store = active.store
+        try:
+            store.compactions.sensor.carried_out(kind, store.clock.now())
+        except CompactlibError as error:
+            active.events.history_not_kept(error)
+
+    def _done(self, active: _Active, report: BlobCompactionReport) -> None:
+        if active.plan is None and not active.task.only_resume:
+            active.finished = report
+            self._next(active)
+            return
+        damaged = report.damage[:1] if not report.sources else ()
+        self._over(active, Failed(damaged[0], active.changed) if damaged
+                   else Done(attrs.evolve(report, finished=active.finished)))
+
+
+def _has_free_segment(view: StoreView) -> bool:
+    return len(view.segments) < view.capacity_bytes // view.segment_bytes
+
+
+def _close_active_segment(store: CompactableStore) -> None:
+    # A writer may have taken the last free segment meanwhile: then this round goes without the active one.
+    with contextlib.suppress(StoreFull):
+        store.close_active_segment()
+
+
+def _no_room(store: CompactableStore, plan: CompactionPlan) -> str | None:
+    """Why a plan is not begun, if the disk has no room for what it writes before it gives any back."""
+    if not plan.bytes_needed:
+        return None
+    available = store.files.available_bytes(store.folder)
+    if available is None or available >= plan.bytes_needed:
+        return None
+    return (f"the compaction of store {store.name} needs {plan.bytes_needed:,} bytes of room on the disk before it "
+            f"gives any back, and {available:,} are available in {store.folder}; free some, or compact fewer segments")
+
+
+def _is_for_another(outcome: RewriteOutcome, shared: Budget, active: _Active) -> bool:
+    """Whether a task was ended only because another store of the round is being closed."""
+    return (isinstance(outcome, RewriteFailure) and isinstance(outcome.error, BudgetSpent) and shared.cancelled
+            and active.run.budget.refusal is None)

@@ -1,0 +1,338 @@
+"""What a store has one of, whoever compacts it: who may run, the compaction in progress, how one begins and ends.
+
+What it does between two durable steps is in `compaction_work`; what a crash leaves is settled by `recover` before the
+store is opened. One that stopped with an error stays in progress: it is resumed, or dropped, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from compactlib.blobstore.compaction.commit.publish import bytes_of, remove_names
+from compactlib.blobstore.compaction.commit.recover import leftovers
+from compactlib.blobstore.compaction.plan.plan import CompactionPlan, plan_for
+from compactlib.blobstore.compaction.plan.policy import Policy, StoreView
+from compactlib.blobstore.compaction.progress.compaction_file import (
+    LOG_NAME,
+    CompactionFile,
+    close_log,
+    next_number,
+    outdated_history,
+    read_log,
+)
+from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Phase
+from compactlib.blobstore.compaction.run.events import StoreEvents
+from compactlib.blobstore.compaction.run.report import BlobCompactionOutcome, BlobCompactionReport
+from compactlib.blobstore.compaction.run.work import CompactionWork, Questions
+from compactlib.blobstore.compaction.sense.look import Sensor
+from compactlib.blobstore.errors import PlanDoesNotFit
+from compactlib.blobstore.model.values import milliseconds
+from compactlib.blobstore.validity.lifetimes import PurgeRules
+from compactlib.blobstore.validity.verdicts import nobody
+from compactlib.errors import AuditFailed, CompactlibError, InvalidInput, StorageError
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.ownership import Ownership, Run
+
+if TYPE_CHECKING:
+    from compactlib.blobstore.compaction.swap import CompactableStore
+    from compactlib.blobstore.config import BlobStoreConfig
+
+
+class StoreCompactions:
+    """Belongs to a store: one run at a time, whoever asks; closing the store cancels it and waits.
+
+    Args:
+        store: the store.
+        policy: decides what is worth compacting, unless a caller gives another one.
+        questions: what a compaction asks its host.
+        found: the compaction that opening the store has found in progress.
+
+    Attributes:
+        ownership: every compaction, resumption, drop and batch of a hard delete is a run of it.
+        policy: see above.
+        sensor: makes the views.
+        side_files: held while a file beside the log is replaced that no run is needed for (the history of plans).
+        last_error: what was raised last that nobody expects: by an executor, a task or a question of the host's.
+        failures: how often that was.
+    """
+
+    def __init__(self, store: CompactableStore, policy: Policy, questions: Questions,
+                 found: CompactionLog | None = None) -> None:
+        self._store = store
+        self._found = found
+        self._questions = questions
+        self.policy: Policy = policy
+        self.sensor: Sensor = Sensor(store, self._purge_rules())
+        self._work: CompactionWork | None = None
+        self.ownership: Ownership = Ownership(f"the blob store {store.name}")
+        self.side_files: threading.Lock = threading.Lock()
+        self.last_error: CompactlibError | None = None
+        self.failures: int = 0
+
+    @property
+    def log(self) -> CompactionLog | None:
+        """The compaction in progress, as far as it has come."""
+        work = self._work
+        return self._found if work is None else work.log
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether the disk refused the step that commits, so that it may have taken it all the same."""
+        return self._work is not None and self._work.is_unsure
+
+    @property
+    def questions(self) -> Questions:
+        """What the next run asks."""
+        return self._questions
+
+    @questions.setter
+    def questions(self, questions: Questions) -> None:
+        self._questions = questions
+        self.sensor.use_rules(self._purge_rules())
+
+    def _purge_rules(self) -> PurgeRules:
+        # What the compaction will not drop, the statistics must not call dead: plans would free nothing, for ever.
+        config, asked = self._store.config, self._questions
+        return PurgeRules(purge_tombstones=config.purge_tombstones, seen_by_all_peers=asked.seen_by_all_peers,
+                          is_container_gone=asked.is_container_gone if config.drop_dead_containers else nobody)
+
+    def new_budget(self) -> Budget:
+        """The configured rate."""
+        pace = self._store.config.pace
+        return Budget(bytes_per_second=None if pace is None else pace.limit, clock=self._store.clock)
+
+    def view(self, policy: Policy | None = None, budget: Budget | None = None) -> StoreView:
+        """The store as a policy, default its own, sees it now; see `Sensor.view`."""
+        chosen = self.policy if policy is None else policy
+        return self.sensor.view(self._store.clock.now(), forecast=needs_forecast(chosen), budget=budget)
+
+    def plan(self, view: StoreView, policy: Policy | None, available: int | None) -> CompactionPlan:
+        """What a policy, default the store's own, chooses of a view now. What it raises is raised.
+
+        Args:
+            view: of the store.
+            policy: see above.
+            available: the room on the disk.
+        """
+        return plan_for(view, self.policy if policy is None else policy, self._store.clock.now(),
+                        bytes_available=available)
+
+    def available_bytes(self) -> int | None:
+        """The room on the disk, if anybody can say.
+
+        Raises:
+            StorageError: the disk refused to be asked.
+        """
+        return self._store.files.available_bytes(self._store.folder)
+
+    @contextlib.contextmanager
+    def running(self, budget: Budget | None = None) -> Iterator[Run | None]:
+        """A run of the store inside the `with`; `None` if the store is `busy`.
+
+        Raises:
+            Closed: the store is closed.
+        """
+        self._store.require_mine()
+        with self.ownership.begin(budget) as run:
+            yield run
+
+    def take(self, budget: Budget) -> Run | None:
+        """As `running`, for several stores whose runs do not end in the order in which they began."""
+        self._store.require_mine()
+        return self.ownership.take(budget)
+
+    def busy(self) -> Skipped:
+        """The answer to who comes second."""
+        why = ("it is being closed" if self.ownership.is_ending
+               else "another compaction, a reclaim or a hard delete of it is running")
+        return Skipped(f"store {self._store.name} is busy: {why}", is_busy=True)
+
+    def in_the_way(self) -> Skipped | None:
+        """The answer to who would change segments in place while a compaction waits to be finished; else `None`."""
+        log = self.log
+        return None if log is None else Skipped(
+            f"a compaction of store {self._store.name} waits to be finished ({log.phase.value}); the next compact() "
+            f"does, resume() does nothing else")
+
+    # -- the steps of whoever runs the store
+
+    def work(self, events: StoreEvents | None = None) -> CompactionWork | None:
+        """The compaction in progress, or `None`.
+
+        Args:
+            events: who is told from now on; the store's own observer if not given.
+        """
+        log, store = self.log, self._store
+        if log is None:
+            return None
+        told = StoreEvents(store.name, store.observer) if events is None else events
+        if self._work is None:
+            self._work = CompactionWork(store, CompactionFile(store.files, store.folder), log, self._questions, told,
+                                        resumed=True)
+        else:
+            self._work.questions, self._work.events = self._questions, told
+        return self._work
+
+    def check(self, plan: CompactionPlan) -> None:
+        """Return if a plan is one of this store.
+
+        Raises:
+            InvalidInput: it is another store's, or would drop what can still be undeleted.
+        """
+        store = self._store
+        if plan.store != store.name or plan.incarnation not in (b"", store.incarnation):
+            another = "" if plan.store != store.name else ", but another one of this name"
+            raise InvalidInput(f"the plan is for store {plan.store!r}, and this is {store.name!r}{another}")
+        latest = store.clock.now() - store.config.deleted_retention_seconds
+        if plan.reference_time > max(latest, 0.0):
+            raise InvalidInput(f"the plan's reference time {plan.reference_time} is later than {latest}: deletes after "
+                               f"that can still be undone; plan with an earlier one, or configure a shorter retention")
+
+    def begin(self, plan: CompactionPlan, events: StoreEvents) -> None:
+        """PREPARE: check the plan against the store as it is now, and note it, durably.
+
+        Raises:
+            PlanDoesNotFit: the store has changed since; nothing was done.
+            StorageError: the disk refused; nothing was begun.
+        """
+        store, snapshot = self._store, self._store.snapshot()
+        known = {info.name for info in snapshot.segments}
+        eligible = frozenset(snapshot.eligible())
+        for name in plan.names:
+            if name not in eligible:
+                why = "is active, or the journal reaches it" if name in known else "is not in the log"
+                raise PlanDoesNotFit(f"segment {name} of the plan for store {store.name} {why}; make a new plan")
+        now = store.clock.now()
+        self._prune_history(now)
+        log = CompactionLog(
+            number=next_number(store.folder), started_ms=milliseconds(now), is_full=plan.is_full, victims=plan.names,
+            reference_ms=milliseconds(plan.reference_time), swap_segments=store.config.swap_segments)
+        file = CompactionFile(store.files, store.folder)
+        work = CompactionWork(store, file, log, self._questions, events, resumed=False)
+        try:
+            file.write(log)
+        except StorageError:
+            # The log may have its name all the same. It goes; if even that is refused, the compaction has begun.
+            with contextlib.suppress(StorageError):
+                remove_names(store.files, store.folder, (LOG_NAME,))
+            if os.path.lexists(os.path.join(store.folder, LOG_NAME)):
+                self._work = work
+            raise
+        self._work = work
+
+    def close(self, work: CompactionWork, seconds: float) -> BlobCompactionReport:
+        """DONE: the log goes to the history, and what attempts have left goes.
+
+        Raises:
+            StorageError: the disk refused; call again.
+        """
+        store, log = self._store, work.log
+        store.require_mine()
+        close_log(store.files, store.folder, log)
+        remove_names(store.files, store.folder, tuple(leftovers(store.folder, None)))
+        self._found = self._work = None
+        report = BlobCompactionReport(
+            store=store.name, number=log.number, victims=log.victims,
+            sources=tuple(name for cycle in log.committed for name in cycle.sources),
+            targets=tuple(target.name for cycle in log.committed for target in cycle.targets),
+            cycles=len(log.committed), copied_records=work.copied_records, copied_bytes=log.copied_bytes,
+            bytes_written=work.bytes_written, bytes_freed=work.bytes_freed,
+            verdicts=work.verdicts, left_out=log.left_out, damage=tuple(work.damage), resumed=work.resumed,
+            seconds=seconds)
+        work.events.done(log.number, [str(name) for name in log.victims], report.freed_segments, log.copied_bytes)
+        return report
+
+    def reclaim(self) -> tuple[tuple[str, ...], int]:
+        """Remove what attempts have left and logs that are old enough; their names, and how many bytes they had.
+
+        Raises:
+            StorageError: the disk refused; call again.
+        """
+        store = self._store
+        names = tuple(leftovers(store.folder, self.log))
+        old = outdated_history(store.folder, self._history_begins(store.clock.now()))
+        freed = bytes_of(store.folder, (*names, *old))
+        remove_names(store.files, store.folder, (*names, *old))
+        if names or old:
+            store.files.sync_folder(store.folder)
+        return (*names, *old), freed
+
+    def _prune_history(self, now: float) -> None:
+        store = self._store
+        remove_names(store.files, store.folder, outdated_history(store.folder, self._history_begins(now)))
+
+    def _history_begins(self, now: float) -> int:
+        return milliseconds(now - self._store.config.compaction_history_seconds)
+
+    def note(self, error: CompactlibError) -> None:
+        """Something was raised that nobody expects."""
+        self.last_error = error
+        self.failures += 1
+
+    # -- for the store's users
+
+    def drop(self) -> BlobCompactionOutcome:
+        """See `BlobStore.drop_compaction`."""
+        with self.running() as run:
+            if run is None:
+                return self.busy()
+            work = self.work()
+            if work is None:
+                return Skipped(f"no compaction of store {self._store.name} is in progress")
+            try:
+                if not work.log.dropped:
+                    dropped = work.log.drop()
+                    work.file.write(dropped)
+                    work.log = dropped
+                return Done(self.close(work, 0.0))
+            except CompactlibError as error:
+                return Failed(error)
+
+    def audit(self) -> None:
+        """Check that what is in memory is what is on the disk; nothing is checked while the store is busy.
+
+        Raises:
+            AuditFailed: the log in memory is another one, or does not hold together.
+            Closed: the store is closed.
+        """
+        self._store.require_mine()
+        # Who only looks keeps nobody from beginning; what may have changed while it looked is looked at once more.
+        if self.ownership.is_running or self._disagreement() is None:
+            return
+        with self.running() as run:
+            found = None if run is None else self._disagreement()
+        if found is not None:
+            raise found
+
+    def _disagreement(self) -> AuditFailed | None:
+        log, stored = self.log, read_log(self._store.folder)
+        try:
+            if log is not None:
+                log.audit()
+        except AuditFailed as error:
+            return error
+        # A log that has come to its end may have its other name already, if only the sync after that was refused.
+        if (log is None) != (stored is None) and (log is None or log.phase is not Phase.DONE):
+            return AuditFailed(f"the compaction in memory is {log}, on the disk {stored}")
+        return None
+
+
+def require_forecast(config: BlobStoreConfig, policy: Policy) -> None:
+    """Return if the statistics say what a policy has to know.
+
+    Raises:
+        InvalidInput: it looks ahead, and the configuration forbids the buckets that know what will die when.
+    """
+    if config.stats_bucket_count == 0 and needs_forecast(policy):
+        raise InvalidInput(f"the policy {policy.name} has to know what dies when, and stats_bucket_count is 0; leave "
+                           f"that out, or give the number of buckets to look ahead")
+
+
+def needs_forecast(policy: Policy) -> bool:
+    """Whether a policy has to be shown what dies when."""
+    return getattr(policy, "needs_forecast", False) is True

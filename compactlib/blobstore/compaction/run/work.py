@@ -1,0 +1,459 @@
+"""One compaction in progress: decides a cycle, hands out what is to be copied, and commits it.
+
+A cycle that was interrupted while copying is decided anew, since deletes and expiry go on; new segments that are whole
+are used again if they are what it would write now.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
+
+import attrs
+
+from compactlib.blobstore.compaction.commit.publish import (
+    bytes_of,
+    check_names_are_free,
+    files_of,
+    place_targets,
+    private_name,
+    remove_names,
+    remove_sources,
+)
+from compactlib.blobstore.compaction.commit.recover import leftovers
+from compactlib.blobstore.compaction.progress.compaction_file import CompactionFile
+from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Phase, Target
+from compactlib.blobstore.compaction.rewrite.cycle_plan import CyclePlan, TargetPlan, plan_cycle
+from compactlib.blobstore.compaction.rewrite.task import TEMPORARY_SUFFIX, CopyRecords, SourceRecords
+from compactlib.blobstore.compaction.run.events import StoreEvents
+from compactlib.blobstore.compaction.swap import CompactableStore, Snapshot
+from compactlib.blobstore.errors import PlanDoesNotFit
+from compactlib.blobstore.index.index_file import encode_index
+from compactlib.blobstore.index.index_segment import IndexSegment
+from compactlib.blobstore.model.breather import Breather
+from compactlib.blobstore.model.names import LOG_SUFFIX, SegmentName, segment_of_log_file
+from compactlib.blobstore.model.pace import Pace
+from compactlib.blobstore.model.values import IndexEntry, RecordKind, milliseconds
+from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
+from compactlib.blobstore.validity.tombstones import DroppedPuts
+from compactlib.blobstore.validity.verdicts import Rules, Verdict, nobody
+from compactlib.errors import CompactlibError, Conflict, CorruptData, InvalidInput
+from compactlib.executors.tasks import RewriteFailure, RewriteOutcome, RewriteResult
+from compactlib.files.disk import list_folder
+from compactlib.runtime.budget import Budget
+
+Question: TypeAlias = Callable[[IndexEntry], bool]
+
+_MAX_RESTARTS = 3
+_LARGEST_READ = 4 << 20
+_LEAST_READ = 64 << 10
+_KEPT_SUFFIX = ".kept" + TEMPORARY_SUFFIX
+
+
+@attrs.frozen(kw_only=True)
+class Questions:
+    """What a compaction asks its host; see `Rules`.
+
+    Attributes:
+        seen_by_all_peers: whether every peer that counts has read a tombstone.
+        is_container_gone: whether a record's container is gone for good.
+
+    Raises:
+        InvalidInput: one cannot be called.
+    """
+
+    seen_by_all_peers: Question = nobody
+    is_container_gone: Question = nobody
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("seen_by_all_peers", "is_container_gone"):
+            if not callable(getattr(self, name)):
+                raise InvalidInput(f"{name} is {getattr(self, name)!r:.100}; give a function of a record's index entry")
+
+
+def require_questions(value: object) -> None:
+    """Return if it is what a store may ask.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    if not isinstance(value, Questions):
+        raise InvalidInput(f"the questions of a store are {value!r:.100}; give Questions(...)")
+
+
+class CompactionWork:
+    """A compaction of one store from its first step to its last. Used by whoever runs the store.
+
+    Args:
+        store: the store.
+        file: where each step is noted.
+        log: how far it has come, as on the disk.
+        questions: asked of the host.
+        events: who is told.
+        resumed: whether an earlier run had begun it.
+
+    Attributes:
+        is_unsure: whether the disk refused the step that commits, so that it may have taken it all the same.
+    """
+
+    def __init__(self, store: CompactableStore, file: CompactionFile, log: CompactionLog, questions: Questions,
+                 events: StoreEvents, *, resumed: bool) -> None:
+        self.log: CompactionLog = log
+        self.file: CompactionFile = file
+        self.resumed: bool = resumed
+        self.verdicts: Counter[Verdict] = Counter()
+        self.copied_records: int = 0
+        self.bytes_written: int = 0
+        self.bytes_freed: int = 0
+        self.damage: list[CorruptData] = []
+        self.questions: Questions = questions
+        self.events: StoreEvents = events
+        self.is_unsure: bool = False
+        self._store = store
+        self._files = store.files
+        self._folder = store.folder
+        self._dropped_puts = DroppedPuts(store.incarnation, complete=not resumed)
+        self._plan: CyclePlan | None = None
+        self._ready: dict[SegmentName, Target] = {}
+        self._failures: list[CompactlibError] = []
+        self._restarts = 0
+        # Whether attempts may have left files: so it is until a cycle has come to its end. What strangers leave
+        # later goes when the compaction does.
+        self._has_leftovers = True
+
+    def next_tasks(self, *, kept: bool, rate_is_given: bool = False,
+                   budget: Budget | None = None) -> list[CopyRecords]:
+        """What there is to copy for the cycle under way, which is decided first; nothing in COMMIT and CLEANUP.
+
+        Args:
+            kept: whether attempts die with this process, so that a later one may go on with their files.
+            rate_is_given: whether the caller has a budget of its own: then the configured rate is that of a slow disk.
+            budget: asked while the cycle is decided.
+
+        A segment with a record that cannot be beside another one is left out, as one with a damaged record is.
+
+        Raises:
+            PlanDoesNotFit: victims are gone, because the log has lost steps; give the compaction up.
+            BudgetSpent: the budget ended while the cycle was decided; call again.
+            StorageError: the disk refused; call again.
+        """
+        self._store.require_mine()
+        self._failures.clear()
+        self.is_unsure = False
+        plan = None
+        while plan is None and self.log.phase in (Phase.PREPARE, Phase.COPY):
+            try:
+                plan = self._decided(budget)
+            except CorruptData as error:
+                self._leave_out(error)
+        if plan is None:
+            return []
+        done = {target.name for target in self.log.cycles[-1].targets}
+        halves = self._half_written() if kept and self._has_leftovers else {}
+        self._has_leftovers = True
+        # How much is read at once follows from the rate that limits it.
+        pace = self._store.config.pace
+        rate = None if pace is None else pace.limit
+        if rate_is_given and budget is not None:
+            rate = budget.remaining.bytes_per_second
+        return [self._task(target, kept, halves.get(target.name), rate, self._pace(rate_is_given))
+                for target in plan.targets if target.name not in done]
+
+    def take(self, outcome: RewriteOutcome, *, budget: Budget | None = None) -> None:
+        """Note what a task ended in; a new segment that is whole moves the safe point on.
+
+        Args:
+            outcome: the task's.
+            budget: asked while the new segment's index is built.
+
+        Raises:
+            Conflict: the file is not what this compaction asked for.
+            BudgetSpent: the budget ended; what was copied is used when it is resumed.
+            StorageError: the disk refused; call `next_tasks` again.
+        """
+        if isinstance(outcome, RewriteFailure):
+            self._failures.append(outcome.error)
+        else:
+            self._note(outcome, budget)
+
+    def may_commit(self, *, budget: Budget | None = None) -> bool:
+        """When all tasks have ended: whether the cycle may be committed now, or has to be decided anew.
+
+        A record that turned out to be damaged keeps its whole segment where it is; the cycle is decided anew without.
+
+        Args:
+            budget: asked while it is looked for blobs that have come back.
+
+        Raises:
+            CompactlibError: what a task failed with. Go on with `next_tasks`.
+        """
+        failures, self._failures = self._failures, []
+        self._store.require_mine()
+        if self.log.phase is not Phase.COPY:
+            return True
+        damaged = next((error for error in failures if isinstance(error, CorruptData)), None)
+        if damaged is not None:
+            self._leave_out(damaged)
+            return False
+        if failures:
+            raise failures[0]
+        self._require_all_copied()
+        if self._has_come_back(self._breather(budget)):
+            self._restart()
+            return False
+        return True
+
+    def finish_cycle(self) -> None:
+        """Commit, and clean up; asks no budget, since little is left to do.
+
+        Raises:
+            CompactlibError: what a step failed with. Go on with `next_tasks`.
+        """
+        if self.log.phase is Phase.COPY:
+            self._start_commit()
+        if self.log.phase is Phase.COMMIT:
+            self._put_in_force()
+        if self.log.phase is Phase.CLEANUP:
+            self._clean_up()
+
+    # -- deciding
+
+    def _decided(self, budget: Budget | None) -> CyclePlan:
+        """The plan of the cycle under way; the log is in COPY afterwards."""
+        base = self.log.restart_copy() if self.log.phase is Phase.COPY else self.log
+        now_ms = milliseconds(self._store.clock.now())
+        config = self._store.config
+        snapshot = self._store.snapshot()
+        unknown = set(base.remaining).difference(info.name for info in snapshot.segments)
+        if unknown:
+            raise PlanDoesNotFit(f"segment {min(unknown)} of compaction {base.number} of store {self._store.name} is "
+                                 f"not in the log any more; give it up with drop_compaction(), and plan anew")
+        plan = plan_cycle(
+            snapshot, base.remaining, base.copied_before, self._rules(now_ms), swap_segments=base.swap_segments,
+            segment_bytes=self._store.segment_bytes, header_bytes=SEGMENT_HEADER_BYTES,
+            dropped_put=self._dropped_puts.note if config.purge_tombstones else None, breather=self._breather(budget))
+        if self.log.phase is Phase.PREPARE or not _is_begun(self.log, plan):
+            self.log = base.start_copy(plan.sources, plan.partial, tuple(each.name for each in plan.targets), now_ms)
+            self._write_log()
+            if self._has_leftovers:
+                remove_names(self._files, self._folder, tuple(leftovers(self._folder, self.log)))
+        self._ready.clear()
+        self._plan = plan
+        return plan
+
+    def _rules(self, now_ms: int) -> Rules:
+        config = self._store.config
+        return Rules(
+            reference_ms=self.log.reference_ms, now_ms=now_ms, purge_tombstones=config.purge_tombstones,
+            seen_by_all_peers=self.questions.seen_by_all_peers, had_put=self._dropped_puts.had_put,
+            is_container_gone=self.questions.is_container_gone if config.drop_dead_containers else nobody)
+
+    def _pace(self, rate_is_given: bool) -> Pace | None:
+        pace = self._store.config.pace
+        if pace is None or not pace.may_fall:
+            return None
+        return attrs.evolve(pace, only_if_slow=pace.only_if_slow or rate_is_given)
+
+    def _task(self, target: TargetPlan, kept: bool, half_written: str | None, rate: float | None,
+              pace: Pace | None) -> CopyRecords:
+        size = min(self._store.config.compaction_buffer_bytes, _LARGEST_READ)
+        if rate is not None:
+            size = min(size, max(int(rate / 4), _LEAST_READ))
+        return CopyRecords(
+            name=self._task_name(target.name), folder=self._folder, header=self._store.segment_header(target.name),
+            sources=tuple(map(SourceRecords.of, target.picked)), buffer_bytes=size, kept=kept,
+            resume_from=half_written, pace=pace, files=self._files)
+
+    def _task_name(self, target: SegmentName) -> str:
+        return f"{self._folder} {target}"
+
+    def _half_written(self) -> dict[SegmentName, str]:
+        """For each new segment, the longest file that an attempt of this process, or of one before it, left."""
+        longest: dict[SegmentName, tuple[int, str]] = {}
+        for name in list_folder(self._folder):
+            owner = segment_of_log_file(name.partition(".")[0] + LOG_SUFFIX) if name.endswith(_KEPT_SUFFIX) else None
+            if owner is not None:
+                path = os.path.join(self._folder, name)
+                longest[owner] = max(longest.get(owner, (0, "")), (os.path.getsize(path), path))
+        return {owner: path for owner, (_, path) in longest.items()}
+
+    # -- taking what was copied
+
+    def _note(self, result: RewriteResult, budget: Budget | None) -> None:
+        self._store.require_mine()
+        file = result.files[0]
+        target = next((each for each in self._planned().targets if self._task_name(each.name) == result.task), None)
+        if target is None or (file.size_bytes, file.entries) != (target.end, target.records):
+            raise Conflict(f"{file.path} holds {file.entries} records up to {file.size_bytes}, which is not what this "
+                           f"compaction asked for; compact again, which decides anew")
+        # The index first: if the budget ends in between, what was copied is still there to go on with.
+        starts = tuple(self._write_index_files(target, self._breather(budget)))
+        self._files.rename(file.path, os.path.join(self._folder, private_name(target.name)))
+        self.copied_records += target.records
+        self._ready[target.name] = Target(target.name, target.end, target.records, target.fingerprint, starts)
+        # Noted in the order of the plan, whatever the order in which they come.
+        cycle = self.log.cycles[-1]
+        for name in cycle.planned[len(cycle.targets):]:
+            if name not in self._ready:
+                break
+            self.log = self.log.copied(self._ready.pop(name))
+        if len(cycle.targets) < len(self.log.cycles[-1].targets) < len(cycle.planned):
+            # The safe point. After the last one, the commit says the same.
+            self._files.sync_folder(self._folder)
+            self._write_log()
+
+    def _write_index_files(self, target: TargetPlan, breather: Breather) -> Iterator[int]:
+        snapshot = self._store.snapshot()
+        most = self._store.config.index_max_entries
+        entries: list[IndexEntry] = []
+        start = SEGMENT_HEADER_BYTES
+        for entry in _moved_entries(snapshot, target):
+            breather.breathe()
+            if len(entries) == most:
+                yield self._write_index(target.name, entries, start, entry.offset)
+                start, entries = entry.offset, []
+            entries.append(entry)
+        yield self._write_index(target.name, entries, start, target.end)
+
+    def _write_index(self, name: SegmentName, entries: list[IndexEntry], start: int, end: int) -> int:
+        """Durable with the next sync of the folder; nobody looks at it before the commit."""
+        key = self._store.incarnation
+        index = IndexSegment.of_entries(name, entries, start, end, key)
+        path = os.path.join(self._folder, name.index_file(start))
+        if os.path.lexists(path):
+            self._files.unlink(path)
+        out = self._files.create(path)
+        try:
+            out.write_at(0, [encode_index(index, key)])
+            out.sync()
+        finally:
+            out.close()
+        return start
+
+    def _leave_out(self, error: CorruptData) -> None:
+        """Go on without the segment that holds a damaged record."""
+        segment = segment_of_log_file(os.path.basename(error.path))
+        base = self.log.restart_copy() if self.log.phase is Phase.COPY else self.log
+        if segment is None or segment not in base.remaining:
+            raise error
+        self.damage.append(error)
+        self.events.damage_found(str(segment), error)
+        self.log = base.leave_out(segment)
+        self._write_log()
+
+    def _require_all_copied(self) -> None:
+        cycle = self.log.cycles[-1]
+        missing = [str(name) for name in cycle.planned[len(cycle.targets):]]
+        if missing:
+            raise Conflict(f"nobody said what became of copying segments {', '.join(missing)} of store "
+                           f"{self._store.name}: an executor answers for each task; the next compaction goes on")
+
+    def _restart(self) -> None:
+        self._restarts += 1
+        if self._restarts > _MAX_RESTARTS:
+            raise Conflict(f"blobs of {self._store.name} came back to life while they were being dropped, "
+                           f"{_MAX_RESTARTS} times in a row; compact again later")
+        self.log = self.log.restart_copy()
+        self._write_log()
+
+    def _has_come_back(self, breather: Breather) -> bool:
+        """Whether a blob that this cycle drops was undeleted or made permanent after the cycle was decided.
+
+        The store refuses both for what is gone by its clock; a clock that was set back is what this is for.
+        """
+        plan = self._planned()
+        snapshot = self._store.snapshot()
+        sources = {*plan.sources, *(() if plan.partial is None else (plan.partial.segment,))}
+        for info in snapshot.segments:
+            if info.last_sequence <= plan.last_sequence:
+                continue
+            for entry in snapshot.entries_of(info.name):
+                breather.breathe()
+                if (entry.sequence > plan.last_sequence and entry.kind in (RecordKind.UNDELETE, RecordKind.TTL_UPDATE)
+                        and any(other.segment in sources and other.kind == RecordKind.PUT and not plan.copies(other)
+                                for other in snapshot.history(entry.id))):
+                    return True
+        return False
+
+    # -- committing
+
+    def _start_commit(self) -> None:
+        plan = self._planned()
+        self._store.require_mine()
+        check_names_are_free(self._folder, (target.name for target in plan.targets))
+        # The names of the new segments, which the log is about to rely on.
+        self._files.sync_folder(self._folder)
+        committed = self.log.start_commit(plan.moves, plan.copied_bytes, milliseconds(self._store.clock.now()))
+        # If this is refused, the log on the disk may say either; nothing has its name yet, so that both are true.
+        self.is_unsure = True
+        self.file.write(committed)
+        self.is_unsure = False
+        self.log = committed
+        self.verdicts += plan.verdicts
+
+    def _put_in_force(self) -> None:
+        cycle = self.log.cycles[-1]
+        place_targets(self._files, self._folder, cycle)
+        names = [target.name for target in cycle.targets]
+        present = {info.name for info in self._store.snapshot().segments}
+        if not (present.issuperset(names) and present.isdisjoint(cycle.sources)):
+            self._store.swap_segments(cycle.sources, names)
+        # The names, before anything says that nobody needs the sources.
+        self._files.sync_folder(self._folder)
+        self.log = self.log.start_cleanup(milliseconds(self._store.clock.now()))
+        self._write_log()
+
+    def _clean_up(self) -> None:
+        cycle = self.log.cycles[-1]
+        written = self._bytes_of(target.name for target in cycle.targets)
+        freed = self._bytes_of(cycle.sources) - written
+        # Readers that still hold a source keep its bytes; only the names go.
+        remove_sources(self._files, self._folder, cycle.sources)
+        self.bytes_written += written
+        self.bytes_freed += freed
+        number = self.log.next_number - 1
+        self.log = self.log.end_cycle(milliseconds(self._store.clock.now()))
+        if self.log.phase is Phase.DONE:
+            self._write_log()
+        # Else the log is written with the beginning of the next cycle; a crash before that cleans up once more.
+        verdicts = {} if self._plan is None else self._plan.verdicts
+        self.events.cycle_ended(number, cycle, verdicts)
+        self._plan = None
+        self._has_leftovers = False
+
+    def _bytes_of(self, segments: Iterable[SegmentName]) -> int:
+        return bytes_of(self._folder, files_of(self._folder, segments))
+
+    def _breather(self, budget: Budget | None) -> Breather:
+        return Breather(self._store.clock, budget)
+
+    def _write_log(self) -> None:
+        self._store.require_mine()
+        self.file.write(self.log)
+
+    def _planned(self) -> CyclePlan:
+        if self._plan is None:
+            raise Conflict("no cycle is decided; ask for its tasks first")
+        return self._plan
+
+
+def _is_begun(log: CompactionLog, plan: CyclePlan) -> bool:
+    """Whether the cycle in the log is this one, and what it has copied is what this one would write."""
+    cycle = log.cycles[-1]
+    return ((cycle.sources, cycle.partial, cycle.planned)
+            == (plan.sources, plan.partial, tuple(each.name for each in plan.targets))
+            and all((done.end, done.entries, done.crc32) == (target.end, target.records, target.fingerprint)
+                    for done, target in zip(cycle.targets, plan.targets, strict=False)))
+
+
+def _moved_entries(snapshot: Snapshot, target: TargetPlan) -> Iterator[IndexEntry]:
+    """The index entries of a new segment: those of its records, at their new places."""
+    offset = SEGMENT_HEADER_BYTES
+    for part in target.picked:
+        entries = snapshot.entries_of(part.segment, start=part.offsets[0])
+        for at in part.offsets:
+            entry = next(each for each in entries if each.offset == at)
+            yield entry._replace(segment=target.name, offset=offset)
+            offset += entry.size

@@ -1,0 +1,120 @@
+"""A sealed index segment: the entries of one stretch of one log segment, immutable, searched by hash.
+
+Its sorted column of 64-bit hashes is the filter for misses: a search in C over 8 bytes an entry, with a false answer
+once in 2**64 / n ids, where a Bloom filter of 10 bits an entry has one in a hundred.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+
+from compactlib.blobstore.index.entry_columns import EntryColumns, hash_id
+from compactlib.blobstore.model.names import LogPosition, SegmentName
+from compactlib.blobstore.model.values import IndexEntry
+from compactlib.errors import AuditFailed, CompactlibError, InvalidInput
+
+
+class IndexSegment:
+    """Entries of the records from offset `start` to `end` of a log segment; nothing changes it. Threads may share one.
+
+    Args:
+        columns: the entries, packed.
+        start: the offset at which its stretch of the log begins.
+        end: the offset at which it ends.
+        hashes: the ids' hashes, ascending.
+        rows: the row of each hash; ascending among equal hashes.
+    """
+
+    __slots__ = ("columns", "end", "first_sequence", "hashes", "last_modified_ms", "last_sequence", "rows", "start")
+
+    def __init__(self, columns: EntryColumns, start: int, end: int, hashes: array[int], rows: array[int]) -> None:
+        self.columns: EntryColumns = columns
+        self.start: int = start
+        self.end: int = end
+        self.hashes: array[int] = hashes
+        self.rows: array[int] = rows
+        self.first_sequence: int = min(columns.sequences, default=0)
+        self.last_sequence: int = max(columns.sequences, default=0)
+        self.last_modified_ms: int = max(columns.op_times, default=0)
+
+    @classmethod
+    def of_columns(cls, columns: EntryColumns, start: int, end: int, key: bytes) -> IndexSegment:
+        """Seal these columns; `key` is the store's incarnation. O(n log n)."""
+        packed = columns.packed()
+        hashed = list(map(hash_id, packed.ids, repeat(key)))
+        order = sorted(range(len(hashed)), key=hashed.__getitem__)
+        return cls(packed, start, end, array("Q", map(hashed.__getitem__, order)), array("I", order))
+
+    @classmethod
+    def of_entries(cls, segment: SegmentName, entries: Sequence[IndexEntry], start: int, end: int,
+                   key: bytes) -> IndexSegment:
+        """Seal these entries, which ascend by offset.
+
+        Raises:
+            InvalidInput: they do not ascend, overlap, or lie outside of the stretch.
+        """
+        index = cls.of_columns(EntryColumns.of(segment, entries), start, end, key)
+        try:
+            index.audit()
+        except CompactlibError as error:
+            raise InvalidInput(f"these entries make no index segment: {error}") from error
+        return index
+
+    @property
+    def segment(self) -> SegmentName:
+        """The log segment."""
+        return self.columns.segment
+
+    @property
+    def place(self) -> LogPosition:
+        """Where its stretch of the log begins."""
+        return LogPosition(self.segment, self.start)
+
+    def rows_of(self, blob_id: bytes, hashed: int) -> list[int]:
+        """The rows of an id, ascending. O(log n) for a miss."""
+        hashes = self.hashes
+        place = bisect_left(hashes, hashed)
+        found = []
+        while place < len(hashes) and hashes[place] == hashed:
+            row = self.rows[place]
+            if self.columns.ids[row] == blob_id:
+                found.append(row)
+            place += 1
+        return found
+
+    def entries(self, start: int = 0) -> Iterator[IndexEntry]:
+        """The entries in order, those that begin at offset `start` or later."""
+        return self.columns.entries(bisect_left(self.columns.offsets, start))
+
+    def memory_bytes(self) -> int:
+        """How much memory the packed columns take."""
+        ids = self.columns.ids
+        packed = [*self.columns._arrays, self.hashes, self.rows, ids.ends]  # type: ignore[union-attr]
+        return sum(len(column) * column.itemsize for column in packed) + len(ids.blob)  # type: ignore[union-attr]
+
+    def audit(self) -> None:
+        """Check order and bounds.
+
+        Raises:
+            AuditFailed: entries overlap or lie outside the stretch, or the hashes are out of order.
+        """
+        at = self.start
+        for row, (offset, size) in enumerate(zip(self.columns.offsets, self.columns.sizes, strict=True)):
+            if offset < at:
+                raise AuditFailed(f"entry {row} of index {self.place} begins at {offset}, before {at}")
+            at = offset + size
+        if at > self.end:
+            raise AuditFailed(f"the entries of index {self.place} end at {at}, behind its end {self.end}")
+        hashes = self.hashes
+        if len(hashes) != len(self.columns) or sorted(self.rows) != list(range(len(hashes))) or any(
+                map(int.__gt__, hashes, hashes[1:])):
+            raise AuditFailed(f"the hashes of index {self.place} are out of order")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        return f"IndexSegment({self.place}..{self.end}, {len(self)} entries)"

@@ -1,0 +1,229 @@
+"""Which segments a store answers from: one immutable value, replaced as a whole by whoever changes the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from operator import attrgetter
+
+import attrs
+
+from compactlib.blobstore.compaction.swap import SegmentInfo
+from compactlib.blobstore.index.entry_columns import hash_id
+from compactlib.blobstore.index.index_directory import IndexDirectory
+from compactlib.blobstore.index.index_segment import IndexSegment
+from compactlib.blobstore.index.open_index import OpenIndex
+from compactlib.blobstore.model.names import SegmentName
+from compactlib.blobstore.model.values import IndexEntry, RecordKind
+from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
+from compactlib.errors import AuditFailed
+
+_BY_SEQUENCE = attrgetter("sequence")
+_BY_LAST_SEQUENCE = attrgetter("last_sequence")
+
+
+@attrs.frozen
+class LogSegment:
+    """A log segment and its sealed index.
+
+    Attributes:
+        name: its name.
+        end: offset behind its last record, as far as it is indexed in sealed index segments.
+        index: its sealed index segments, ascending.
+    """
+
+    name: SegmentName
+    end: int
+    index: tuple[IndexSegment, ...] = ()
+
+    @cached_property
+    def info(self) -> SegmentInfo:
+        """What a snapshot says of it."""
+        filled = [index for index in self.index if len(index)]
+        return SegmentInfo(
+            name=self.name, end=self.end, records=sum(map(len, filled)),
+            last_modified_ms=max((index.last_modified_ms for index in filled), default=0),
+            first_sequence=min((index.first_sequence for index in filled), default=0),
+            last_sequence=max(map(_BY_LAST_SEQUENCE, filled), default=0))
+
+
+@attrs.frozen(eq=False)
+class LogState:
+    """Every log segment with its sealed index, and the open index of the last one.
+
+    Attributes:
+        key: the store's incarnation, from which ids are hashed.
+        segments: in log order; the last is the active one.
+        open: the index of what was appended to the active segment last.
+        sealed: all sealed index segments that hold anything, in log order.
+        by_name: the log segments by name.
+        directory: leads from a hash to the sealed index segments that hold it.
+    """
+
+    key: bytes
+    segments: tuple[LogSegment, ...]
+    open: OpenIndex
+    sealed: tuple[IndexSegment, ...] = attrs.field(init=False, repr=False)
+    by_name: dict[SegmentName, LogSegment] = attrs.field(init=False, repr=False)
+    directory: IndexDirectory = attrs.field(factory=IndexDirectory, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        sealed = tuple(index for segment in self.segments for index in segment.index if len(index))
+        object.__setattr__(self, "sealed", sealed)
+        object.__setattr__(self, "by_name", {segment.name: segment for segment in self.segments})
+        # Made from that of the state before, of which most stays as it is.
+        object.__setattr__(self, "directory", self.directory.updated(sealed))
+
+    @property
+    def active(self) -> LogSegment:
+        """The segment that is appended to."""
+        return self.segments[-1]
+
+    def find(self, blob_id: bytes) -> list[IndexEntry]:
+        """The entries of an id, ascending by sequence, back to its PUT if that is in the open index."""
+        columns = self.open.columns
+        found = [columns.entry(row) for row in self.open.rows_of(blob_id)]
+        if found and found[0].kind == RecordKind.PUT:
+            return found
+        return [*self._sealed_entries(blob_id), *found]
+
+    def history(self, blob_id: bytes, open_rows: int | None = None) -> list[IndexEntry]:
+        """Every entry of an id, ascending by sequence; of the open index, only those of the first `open_rows`."""
+        rows = self.open.rows_of(blob_id)
+        found = [self.open.columns.entry(row) for row in rows if open_rows is None or row < open_rows]
+        return [*self._sealed_entries(blob_id), *found]
+
+    def _sealed_entries(self, blob_id: bytes) -> list[IndexEntry]:
+        hashed = hash_id(blob_id, self.key)
+        entries = [index.columns.entry(row) for index in self.directory.owners(hashed)
+                   for row in index.rows_of(blob_id, hashed)]
+        if len(entries) > 1:
+            entries.sort(key=_BY_SEQUENCE)
+        return entries
+
+    def sealed_open(self, index: IndexSegment) -> LogState:
+        """The state after the open index was sealed as `index`: it is empty again, and begins where that one ends."""
+        active = self.active
+        kept = tuple(other for other in active.index if other.start != index.start)
+        grown = LogSegment(active.name, index.end, (*kept, index))
+        return LogState(self.key, (*self.segments[:-1], grown), OpenIndex(active.name, index.end), self.directory)
+
+    def with_segment(self, name: SegmentName) -> LogState:
+        """The state after a new active segment was created. The open index has to be empty."""
+        assert not len(self.open)
+        return LogState(self.key, (*self.segments, LogSegment(name, SEGMENT_HEADER_BYTES)),
+                        OpenIndex(name, SEGMENT_HEADER_BYTES), self.directory)
+
+    def replaced(self, remove: Iterable[SegmentName], add: Sequence[LogSegment]) -> LogState:
+        """The state after a compaction: `add` instead of `remove`. The open index stays the same object."""
+        gone = set(remove)
+        kept = [segment for segment in self.segments if segment.name not in gone]
+        return LogState(self.key, tuple(sorted([*kept, *add], key=attrgetter("name"))), self.open, self.directory)
+
+    def snapshot(self, journal_floor: SegmentName | None, segment_bytes: int) -> LogSnapshot:
+        """A frozen look at this state."""
+        return LogSnapshot(self, len(self.open), self.open.end, journal_floor, segment_bytes)
+
+    def audit(self) -> None:
+        """Check order, positions and the chain of index segments.
+
+        Raises:
+            AuditFailed: a position is taken twice, or an index does not continue the one before.
+        """
+        positions = [segment.name.position for segment in self.segments]
+        if positions != sorted(set(positions)):
+            raise AuditFailed(f"the positions of the log do not ascend: {positions}")
+        for segment in self.segments:
+            at = SEGMENT_HEADER_BYTES
+            for index in segment.index:
+                index.audit()
+                if index.segment != segment.name or index.start != at:
+                    raise AuditFailed(f"{index} does not continue segment {segment.name} at {at}")
+                at = index.end
+            if at != segment.end:
+                raise AuditFailed(f"the index of segment {segment.name} ends at {at}, the segment at {segment.end}")
+        if self.open.segment != self.active.name or self.open.start != self.active.end:
+            raise AuditFailed(f"{self.open} does not continue the active segment {self.active}")
+        self.open.audit()
+        self.directory.audit(self.sealed)
+        for index in self.sealed:
+            if index.last_sequence < max((entry.sequence for entry in index.entries()), default=0):
+                raise AuditFailed(f"{index} holds a newer record than it says")
+
+
+@attrs.frozen(eq=False)
+class LogSnapshot:
+    """A frozen look at log and index, see `swap.Snapshot`.
+
+    Attributes:
+        state: the state it was taken of.
+        open_rows: how many entries of the open index belong to it.
+        open_end: the offset behind them.
+        journal_floor: the log segment of the journal's oldest entry.
+        segment_bytes: capacity of a segment.
+    """
+
+    state: LogState
+    open_rows: int
+    open_end: int
+    journal_floor: SegmentName | None
+    segment_bytes: int
+
+    @property
+    def segments(self) -> tuple[SegmentInfo, ...]:
+        """Every log segment in log order; the last one is the active segment."""
+        *sealed, active = self.state.segments
+        info = active.info
+        if self.open_rows:
+            columns = self.state.open.columns
+            newest = max(columns.op_times[:self.open_rows])
+            info = attrs.evolve(info, end=self.open_end, records=info.records + self.open_rows,
+                                last_modified_ms=max(info.last_modified_ms, newest),
+                                first_sequence=info.first_sequence or columns.sequences[0],
+                                last_sequence=columns.sequences[self.open_rows - 1])
+        return (*(segment.info for segment in sealed), info)
+
+    @property
+    def used_bytes(self) -> int:
+        """Used capacity: whole segments before the last one, and the last one up to its end (notes 1.2)."""
+        return (len(self.state.segments) - 1) * self.segment_bytes + self.open_end
+
+    def eligible(self) -> tuple[SegmentName, ...]:
+        """The segments that may be compacted: never the last one, and none that the journal reaches (notes 1.3)."""
+        sealed = [segment.name for segment in self.state.segments[:-1]]
+        if self.journal_floor is None or self.journal_floor == self.state.active.name:
+            return tuple(sealed)
+        return tuple(name for name in sealed if name < self.journal_floor)
+
+    def entries_of(self, segment: SegmentName, *, start: int = 0) -> Iterator[IndexEntry]:
+        """The index entries of a log segment in the order of their offsets, from offset `start` on; none if the
+        snapshot does not have the segment."""
+        known = self.state.by_name.get(segment)
+        for index in known.index if known else ():
+            if index.end > start:
+                yield from index.entries(start)
+        if segment == self.state.open.segment:
+            yield from self.state.open.entries(start, self.open_rows)
+
+    def history(self, blob_id: bytes) -> list[IndexEntry]:
+        """Every index entry of an id in the whole store, ascending by sequence."""
+        return self.state.history(blob_id, self.open_rows)
+
+    def history_of(self, entry: IndexEntry) -> list[IndexEntry]:
+        """As `history` of the id of an entry of this snapshot. Most have no other."""
+        state = self.state
+        if not state.open.rows_of(entry.id):
+            hashed = hash_id(entry.id, state.key)
+            owners = state.directory.owners(hashed)
+            if len(owners) == 1 and len(owners[0].rows_of(entry.id, hashed)) == 1:
+                return [entry]
+        return self.history(entry.id)
+
+    def index_parts(self) -> tuple[IndexSegment, ...]:
+        """Every index segment, the open one sealed as it was; empty ones left out."""
+        if not self.open_rows:
+            return self.state.sealed
+        opened = self.state.open
+        entries = tuple(opened.entries(0, self.open_rows))
+        return (*self.state.sealed, IndexSegment.of_entries(opened.segment, entries, opened.start, self.open_end,
+                                                            self.state.key))

@@ -1,0 +1,57 @@
+"""Which segments hold the newest records: they are not eligible for compaction (notes 1.3)."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from compactlib.blobstore.model.names import SegmentName
+from compactlib.errors import AuditFailed
+
+
+class Journal:
+    """Counts the newest records per segment, the oldest falling out; a few bytes a segment. Used under a lock.
+
+    Args:
+        max_entries: how many records it reaches back.
+    """
+
+    def __init__(self, max_entries: int) -> None:
+        self._max_entries = max_entries
+        self._runs: deque[tuple[SegmentName, int]] = deque()
+        self._count = 0
+
+    def append(self, segment: SegmentName, count: int = 1) -> None:
+        """`count` records were appended to this segment, which is the newest one. Amortised O(1)."""
+        self._count += count
+        if self._runs and self._runs[-1][0] == segment:
+            count += self._runs.pop()[1]
+        self._runs.append((segment, count))
+        self._evict()
+
+    def _evict(self) -> None:
+        while self._count > self._max_entries:
+            segment, held = self._runs.popleft()
+            kept = max(0, held - (self._count - self._max_entries))
+            self._count -= held - kept
+            if kept:
+                self._runs.appendleft((segment, kept))
+
+    @property
+    def floor(self) -> SegmentName | None:
+        """The segment of the oldest record that is still in it; `None` if it is empty."""
+        return self._runs[0][0] if self._runs else None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def audit(self) -> None:
+        """Check its bound and its order.
+
+        Raises:
+            AuditFailed: it reaches too far back, or segments are out of order.
+        """
+        names = [name for name, _ in self._runs]
+        held = [count for _, count in self._runs]
+        if sum(held) != self._count or self._count > self._max_entries or min(held, default=1) < 1 or (
+                names != sorted(set(names))):
+            raise AuditFailed(f"the journal holds {self._count} of {self._max_entries} entries: {list(self._runs)}")

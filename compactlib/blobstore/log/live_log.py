@@ -1,0 +1,339 @@
+"""The log of an open store: the state that readers see, and the one place that changes it, under one lock.
+
+A record is written (and synced, if writes are synced one by one), then published in the open index. When the open
+index is full, or the active segment has no room, it is sealed; its file is written durably, but if the disk refuses
+that, nothing is lost: opening the store makes it again from the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+
+from compactlib.blobstore.compaction.commit.publish import files_of, remove_file
+from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore.errors import BlobTooLarge, PlanDoesNotFit, StoreFull
+from compactlib.blobstore.index.index_file import write_index
+from compactlib.blobstore.log.contents import LogSegment, LogSnapshot, LogState
+from compactlib.blobstore.log.journal import Journal
+from compactlib.blobstore.log.load_log import SegmentLoader, is_ordinary
+from compactlib.blobstore.model.names import LogPosition, SegmentName, place_of_index_file
+from compactlib.blobstore.model.values import IndexEntry, RecordFlag
+from compactlib.blobstore.segment.descriptor import DESCRIPTOR_FILE, Descriptor
+from compactlib.blobstore.segment.open_segments import OpenSegments
+from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, salt_of
+from compactlib.blobstore.segment.records import HEADER_BYTES, TRAILER_BYTES, encode_head, encode_trailer
+from compactlib.blobstore.segment.tail import LogWriter
+from compactlib.clock import Clock
+from compactlib.errors import AuditFailed, InvalidInput, StorageError
+from compactlib.files.checksum import crc32
+from compactlib.files.disk import Files
+from compactlib.runtime import LaterObserver
+
+MAX_UNSYNCED_RECORDS = 1 << 16
+"""How many records may be written without a sync; sequences that a crash may have lost are never given again."""
+
+
+class LiveLog:
+    """Log and index of an open store. Readers use `state` and `segments`; every change is made under `lock`.
+
+    Args:
+        files: the disk.
+        folder: the store's folder.
+        config: how the store is kept.
+        clock: where time comes from.
+        observer: told of index files that could not be written, when `deliver` is called on it.
+        descriptor: what the store is.
+        state: what the folder holds.
+        writer: at the end of the active segment.
+        next_sequence: the number of the next record.
+    """
+
+    def __init__(self, files: Files, folder: str, config: BlobStoreConfig, clock: Clock, observer: LaterObserver,
+                 descriptor: Descriptor, state: LogState, writer: LogWriter, next_sequence: int) -> None:
+        self._files = files
+        self._folder = folder
+        self._config = config
+        self._clock = clock
+        self.observer: LaterObserver = observer
+        self._descriptor = descriptor
+        self._salt = salt_of(descriptor.incarnation)
+        self._next_sequence = next_sequence
+        self._synced_at = clock.monotonic()
+        self.state: LogState = state
+        self.writer: LogWriter = writer
+        self.lock: threading.RLock = threading.RLock()
+        self.segments: OpenSegments = OpenSegments(folder, descriptor.header, config.max_open_segments)
+        self.journal: Journal = Journal(config.journal_max_entries)
+        held = sum(len(index) for index in state.active.index) + len(state.open)
+        if held:
+            self.journal.append(state.active.name, held)
+
+    @property
+    def next_sequence(self) -> int:
+        """The number of the next record."""
+        return self._next_sequence
+
+    # ------------------------------------------------------------------------------------------------ appending
+
+    def append(self, draft: IndexEntry, content: bytes) -> IndexEntry:
+        """Write a record whose content is at hand; under the lock.
+
+        Raises:
+            BlobTooLarge: it does not fit into an empty segment.
+            StoreFull: no segment is left.
+            StorageError: the disk refused; nothing was written.
+        """
+        entry = self._placed(draft)
+        head, crc = encode_head(entry, self._salt)
+        try:
+            self.writer.write(0, (head, content, encode_trailer(crc32(content, crc))))
+        except BaseException:
+            self.writer.abandon()
+            raise
+        return self._kept(entry)
+
+    def append_pieces(self, draft: IndexEntry, pieces: Iterator[bytes]) -> IndexEntry:
+        """Write a record whose content comes in pieces; under the lock, which others wait for meanwhile.
+
+        Raises:
+            InvalidInput: the pieces are longer or shorter together than the record has room for.
+        """
+        entry = self._placed(draft)
+        head, crc = encode_head(entry, self._salt)
+        at, stop = len(head), entry.size - TRAILER_BYTES
+        try:
+            self.writer.write(0, (head,))
+            for piece in pieces:
+                if at + len(piece) > stop:
+                    raise InvalidInput(f"the stream of blob {entry.id!r} goes on behind its {_content(entry)} bytes")
+                self.writer.write(at, (piece,))
+                crc = crc32(piece, crc)
+                at += len(piece)
+            if at < stop:
+                raise InvalidInput(f"the stream of blob {entry.id!r} ends {stop - at} bytes before its "
+                                   f"{_content(entry)} bytes")
+            self.writer.write(at, (encode_trailer(crc),))
+        except BaseException:
+            self.writer.abandon()
+            raise
+        return self._kept(entry)
+
+    def _placed(self, draft: IndexEntry) -> IndexEntry:
+        self.writer.check()
+        self._make_room(draft.size)
+        if self.writer.unsynced_records >= MAX_UNSYNCED_RECORDS:
+            self.writer.sync()
+        flags = draft.flags | (RecordFlag.SYNCED_BEFORE if self.writer.all_synced else 0)
+        return draft._replace(sequence=self._next_sequence, segment=self.writer.segment, offset=self.writer.end,
+                              flags=int(flags))
+
+    def _make_room(self, size: int) -> None:
+        largest = self._descriptor.segment_bytes - SEGMENT_HEADER_BYTES
+        if size > largest:
+            raise BlobTooLarge(f"a record of {size} bytes does not fit into a segment, which has room for {largest}; "
+                               f"split the blob", record_bytes=size, limit_bytes=largest)
+        if size > self.writer.room:
+            self.roll(size)
+
+    def _kept(self, entry: IndexEntry) -> IndexEntry:
+        self.writer.keep(entry.size)
+        # Given once, even if the sync fails: what a failed sync has left on the disk may be found there later.
+        self._next_sequence += 1
+        now = self._clock.monotonic()
+        if self._config.durability == "each" or (self._config.durability == "interval"
+                                                 and now - self._synced_at >= self._config.sync_interval_seconds):
+            # Nobody sees a record whose writer is told that it failed.
+            try:
+                self.writer.sync()
+            except BaseException:
+                self.writer.give_back(entry.offset)
+                raise
+            self._synced_at = now
+        state = self.state
+        state.open.append(entry)
+        self.journal.append(entry.segment)
+        if len(state.open) >= self._config.index_max_entries or state.open.file_bytes() >= self._config.index_max_bytes:
+            self._seal_or_tell()
+        return entry
+
+    def _seal_or_tell(self) -> None:
+        """The record is written: whatever sealing meets is no failure of it."""
+        try:
+            self.seal_index()
+        except StorageError as error:
+            self.observer.event("blobstore_seal_failed", {"folder": self._folder, "error": str(error)})
+
+    # -------------------------------------------------------------------------------------- sealing and switching
+
+    def seal_index(self) -> None:
+        """Make the open index a sealed one with a file, and begin another; does nothing to an empty one.
+
+        Raises:
+            StorageError: the log could not be synced. That the file could not be written is told to the observer only.
+        """
+        state = self.state
+        if not len(state.open) and state.open.end == state.active.end:
+            return
+        self.writer.sync()
+        index = state.open.sealed(state.key)
+        try:
+            write_index(self._files, self._folder, index, self._descriptor.incarnation)
+        except StorageError as error:
+            self.observer.event("blobstore_index_not_written", {"folder": self._folder, "index": str(index.place),
+                                                                 "error": str(error)})
+        self.state = state.sealed_open(index)
+
+    def roll(self, wanted_bytes: int = 0) -> None:
+        """Seal the active segment and go on in the next one.
+
+        Raises:
+            StoreFull: no segment is left.
+            StorageError: the disk refused; the active segment stays.
+        """
+        if len(self.state.segments) >= self._descriptor.log_segments:
+            raise StoreFull(path=self._folder, capacity_bytes=self._descriptor.capacity_bytes,
+                            wanted_bytes=wanted_bytes)
+        self.seal_index()
+        name = self.writer.segment.next_position
+        while os.path.lexists(path := os.path.join(self._folder, name.log_file)) and not is_ordinary(path):
+            # A stranger's link or folder has this name, and stays.
+            name = name.next_position
+        self.writer.roll(self._descriptor.header(name, self._next_sequence))
+        self.state = self.state.with_segment(name)
+
+    def load(self, names: Iterable[SegmentName]) -> list[LogSegment]:
+        """Sealed segments from the disk, for `swap` and `reload`.
+
+        Raises:
+            CorruptData: one is damaged.
+            StorageError: one cannot be read.
+        """
+        wanted = list(names)
+        loader = SegmentLoader(self._files, self._folder, self._descriptor, self._config.index_max_entries,
+                               index_starts_of(self._folder, wanted))
+        loaded = [loader.load_sealed(name) for name in wanted]
+        for segment in loaded:
+            for error in segment.report.damage:
+                raise error
+        return [segment.segment for segment in loaded]
+
+    def swap(self, remove: Sequence[SegmentName], add: Sequence[LogSegment]) -> None:
+        """See `swap.CompactableStore.swap_segments`; under the lock.
+
+        Raises:
+            PlanDoesNotFit: the segments do not fit the log as it is.
+        """
+        eligible = self.snapshot().eligible()
+        stray = [str(name) for name in remove if name not in set(eligible)]
+        if stray or not remove:
+            raise PlanDoesNotFit(f"segments {', '.join(stray)} cannot be removed: eligible are "
+                                 f"{', '.join(map(str, eligible)) or 'none'}; plan again")
+        generations = {name.position: name.generation for name in remove}
+        for segment in add:
+            if segment.name.generation <= generations.get(segment.name.position, segment.name.generation):
+                raise PlanDoesNotFit(f"segment {segment.name} takes no position of the removed ones, or does not "
+                                     f"have a higher generation; plan again")
+        if len({segment.name.position for segment in add}) < len(add):
+            raise PlanDoesNotFit("two of the new segments take one position; plan again")
+        self.state = self.state.replaced(remove, add)
+        self.segments.forget(remove)
+
+    def reload(self, name: SegmentName, loaded: LogSegment) -> None:
+        """Take over the index of a sealed segment anew; under the lock."""
+        if name not in self.state.by_name or name == self.state.active.name:
+            raise PlanDoesNotFit(f"segment {name} is not a sealed segment of this store; plan again")
+        self.state = self.state.replaced([name], [loaded])
+
+    def snapshot(self) -> LogSnapshot:
+        """A frozen look at log and index."""
+        with self.lock:
+            return self.state.snapshot(self.journal.floor, self._descriptor.segment_bytes)
+
+    # -------------------------------------------------------------------------------------------- durability, end
+
+    def wait_for(self, entry: IndexEntry) -> None:
+        """Return when a record is durable, if the configuration wants that; not under the lock.
+
+        Raises:
+            StorageError: the disk refused; the record, and all others that wait for the same, are taken back.
+        """
+        if self._config.durability != "group":
+            return
+        try:
+            self.writer.sync_to(LogPosition(entry.segment, entry.end))
+        except StorageError:
+            with self.lock:
+                if self.writer.stopped is None:
+                    # It was not the sync that was refused: no descriptor is left, say. This one is open.
+                    with contextlib.suppress(StorageError):
+                        self.writer.sync()
+                if self.writer.synced >= (entry.segment, entry.end):
+                    return
+                self._take_back()
+            raise
+
+    def _take_back(self) -> None:
+        """After a refused sync: what nobody was told to be stored is there no more. Writing has stopped."""
+        end = self.writer.synced.offset
+        state = self.state
+        if state.open.end > end:
+            self.writer.give_back(end)
+            self.state = LogState(state.key, state.segments, state.open.cut(end), state.directory)
+
+    def flush(self) -> None:
+        """Make everything written durable."""
+        with self.lock:
+            self.writer.sync()
+            self._synced_at = self._clock.monotonic()
+
+    def close(self, *, is_mine: bool = True) -> None:
+        """Seal the index and give up the files; in a fork of the process that has the store, only the latter."""
+        try:
+            if is_mine and self.writer.stopped is None:
+                self.seal_index()
+        finally:
+            self.writer.close()
+            self.segments.close()
+
+    def audit(self) -> None:
+        """Check state, writer and journal against each other.
+
+        Raises:
+            AuditFailed: they do not agree.
+        """
+        self.state.audit()
+        self.writer.audit()
+        self.journal.audit()
+        if self.writer.segment != self.state.active.name or self.writer.end != self.state.open.end:
+            raise AuditFailed(f"the writer is at {self.writer.segment}:{self.writer.end}, the index at "
+                                  f"{self.state.open}")
+        newest = max([segment.info.last_sequence for segment in self.state.segments]
+                     + [self.state.open.last_sequence])
+        if newest >= self._next_sequence:
+            raise AuditFailed(f"record {newest} is in the log, and {self._next_sequence} would be given next")
+        if len(self.state.segments) > self._descriptor.log_segments:
+            raise AuditFailed(f"{len(self.state.segments)} segments in a log of {self._descriptor.log_segments}")
+
+
+def index_starts_of(folder: str, names: Iterable[SegmentName]) -> dict[SegmentName, list[int]]:
+    """Where the index files of some segments begin, ascending; others of the same positions may lie beside them."""
+    places = sorted(place for place in map(place_of_index_file, files_of(folder, names)) if place is not None)
+    starts: dict[SegmentName, list[int]] = {}
+    for place in places:
+        starts.setdefault(place.segment, []).append(place.offset)
+    return starts
+
+
+def remove_leftovers(files: Files, folder: str) -> None:
+    """Unlink what an interrupted durable write of the store itself has left."""
+    for file_name in os.listdir(folder):
+        written, suffix = os.path.splitext(file_name)
+        if suffix == ".tmp" and (written == DESCRIPTOR_FILE or place_of_index_file(written) is not None):
+            remove_file(files, folder, file_name)
+
+
+def _content(entry: IndexEntry) -> int:
+    return entry.size - HEADER_BYTES - len(entry.id) - TRAILER_BYTES

@@ -1,0 +1,3 @@
+"""The values of a blob store: ids, entries, names of segments, pace and breath."""
+
+__all__: list[str] = []

@@ -1,0 +1,120 @@
+"""The file `STORE`: what a store is, fixed when it is created (`docs/formats/blobstore-log.md`).
+
+```
+0   magic b"CLBLOBST"    12  segments of the log (u32)    24  created_ms (i64)           48  0 (12 bytes)
+8   version 1 (u16)      16  capacity of a segment (u64)  32  incarnation (16 bytes)     60  CRC of bytes 0..59
+10  size 64 (u16)
+```
+
+Every segment's header says the same, so that a lost or damaged descriptor is made again from the segments.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+import attrs
+
+from compactlib.blobstore.model.names import MAX_NUMBER, SegmentName
+from compactlib.blobstore.segment.reader import MIN_SEGMENT_BYTES, SegmentHeader
+from compactlib.errors import CorruptData, StorageError, Unsupported
+from compactlib.files.checksum import crc32
+from compactlib.files.disk import Files, StrPath, write_durably
+
+DESCRIPTOR_FILE = "STORE"
+MAGIC = b"CLBLOBST"
+VERSION = 1
+DESCRIPTOR_BYTES = 64
+
+_BODY = struct.Struct("<8sHHIQq16s12x")
+_CRC = struct.Struct("<I")
+
+
+@attrs.frozen
+class Descriptor:
+    """What a store is.
+
+    Attributes:
+        incarnation: 16 bytes that are the store's own; another store in the same folder would have others.
+        segment_bytes: capacity of each segment.
+        log_segments: how many segments the log may have.
+        created_ms: when it was created; 0 if that was lost.
+    """
+
+    incarnation: bytes
+    segment_bytes: int
+    log_segments: int
+    created_ms: int
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Capacity of the whole log."""
+        return self.segment_bytes * self.log_segments
+
+    def header(self, name: SegmentName, first_sequence: int = 0) -> SegmentHeader:
+        """The header of a segment of this store."""
+        return SegmentHeader(name, self.segment_bytes, self.incarnation, self.log_segments, first_sequence)
+
+    @classmethod
+    def of_header(cls, header: SegmentHeader) -> Descriptor:
+        """What a segment says of its store."""
+        return cls(header.incarnation, header.capacity_bytes, header.log_segments, 0)
+
+
+def encode_descriptor(descriptor: Descriptor) -> bytes:
+    """The 64 bytes."""
+    body = _BODY.pack(MAGIC, VERSION, DESCRIPTOR_BYTES, descriptor.log_segments, descriptor.segment_bytes,
+                      descriptor.created_ms, descriptor.incarnation)
+    return body + _CRC.pack(crc32(body, 0))
+
+
+def decode_descriptor(data: bytes, path: str) -> Descriptor:
+    """The descriptor in the bytes of a file.
+
+    Raises:
+        CorruptData: they are not a whole descriptor.
+        Unsupported: the format version is newer than this release.
+    """
+    if len(data) != DESCRIPTOR_BYTES or data[:8] != MAGIC:
+        raise CorruptData(path=path, offset=0, expected=f"{DESCRIPTOR_BYTES} bytes with magic {MAGIC!r}",
+                          found=f"{len(data)} bytes with {data[:8]!r}")
+    wanted, found = _CRC.unpack_from(data, DESCRIPTOR_BYTES - 4)[0], crc32(data[:-4], 0)
+    if wanted != found:
+        raise CorruptData(path=path, offset=0, expected=f"CRC {wanted:#010x}", found=f"CRC {found:#010x}")
+    _, version, size, segments, segment_bytes, created_ms, incarnation = _BODY.unpack_from(data)
+    if version > VERSION:
+        raise Unsupported(f"{path} has format version {version}, and this release knows up to {VERSION}; "
+                          f"open it with a newer one")
+    if version < 1 or size != DESCRIPTOR_BYTES or not segments or not MIN_SEGMENT_BYTES <= segment_bytes <= MAX_NUMBER:
+        raise CorruptData(path=path, offset=8, expected="the fields of a descriptor",
+                          found=f"version {version}, {segments} segments of {segment_bytes} bytes")
+    return Descriptor(incarnation, segment_bytes, segments, created_ms)
+
+
+def read_descriptor(folder: StrPath) -> Descriptor | None:
+    """The descriptor in a folder, `None` if there is none.
+
+    Raises:
+        CorruptData: it is damaged.
+        Unsupported: its format version is newer than this release.
+        StorageError: it cannot be read.
+    """
+    path = os.path.join(folder, DESCRIPTOR_FILE)
+    try:
+        with open(path, "rb") as file:
+            data = file.read(DESCRIPTOR_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError.from_os(error, "read", path) from error
+    return decode_descriptor(data, path)
+
+
+def write_descriptor(files: Files, folder: StrPath, descriptor: Descriptor) -> None:
+    """Put the descriptor in place, durably.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    write_durably(files, os.path.join(folder, DESCRIPTOR_FILE), [encode_descriptor(descriptor)])

@@ -1,0 +1,81 @@
+"""Segment files open for reading: the ones used last, up to a bound."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from compactlib.blobstore.model.names import SegmentName
+from compactlib.blobstore.segment.reader import SegmentFile, SegmentHeader
+from compactlib.clock import Clock
+
+_LOOK_AGAIN_SECONDS = 0.005
+
+
+class OpenSegments:
+    """Lends out segment files. A file is closed when it is neither kept here nor held by any reader.
+
+    Args:
+        folder: the store's folder.
+        header: what the header of a segment has to be, given its name.
+        max_open: how many files are kept.
+    """
+
+    def __init__(self, folder: str, header: Callable[[SegmentName], SegmentHeader], max_open: int) -> None:
+        self._folder = folder
+        self._header = header
+        self._max_open = max_open
+        self._kept: OrderedDict[SegmentName, SegmentFile] = OrderedDict()
+        self._removed: list[tuple[SegmentName, weakref.ref[SegmentFile]]] = []
+        self._lock = threading.Lock()
+
+    def get(self, name: SegmentName) -> SegmentFile:
+        """The file of a segment; whoever holds it can read from it, whatever happens to its name.
+
+        Raises:
+            StorageError: it cannot be opened; after a compaction it may be gone.
+        """
+        with self._lock:
+            file = self._kept.get(name)
+            if file is not None:
+                self._kept.move_to_end(name)
+                return file
+        file = SegmentFile(os.path.join(self._folder, name.log_file), self._header(name))
+        with self._lock:
+            self._kept[name] = file
+            if len(self._kept) > self._max_open:
+                self._kept.popitem(last=False)
+        return file
+
+    def forget(self, names: Iterable[SegmentName]) -> None:
+        """Keep these no longer: their segments are to be removed."""
+        with self._lock:
+            self._removed = [(name, file) for name, file in self._removed if file() is not None]
+            for name in names:
+                file = self._kept.pop(name, None)
+                if file is not None:
+                    self._removed.append((name, weakref.ref(file)))
+
+    def drain(self, names: Iterable[SegmentName], timeout_seconds: float, clock: Clock) -> bool:
+        """Wait until nobody reads from the forgotten files of these; whether that was so in time."""
+        wanted = set(names)
+        deadline = clock.monotonic() + timeout_seconds
+        while True:
+            self.forget(wanted)
+            with self._lock:
+                held = any(name in wanted and file() is not None for name, file in self._removed)
+            left = deadline - clock.monotonic()
+            if not held or left <= 0:
+                return not held
+            clock.sleep(min(_LOOK_AGAIN_SECONDS, left))
+
+    def close(self) -> None:
+        """Keep none."""
+        with self._lock:
+            self._kept.clear()
+
+    def __len__(self) -> int:
+        return len(self._kept)

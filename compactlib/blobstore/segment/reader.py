@@ -1,0 +1,183 @@
+"""A log segment's file: its header to the byte, creating one, and reading from it (`docs/formats/blobstore-log.md`).
+
+```
+0   magic b"CLBLOBSG"               16  capacity (u64)           48  incarnation (16 bytes)
+8   version 1 (u16)                 24  position (u64)           64  0 (12 bytes)
+10  header size 80 (u16)            32  generation (u64)         76  CRC of bytes 0..75
+12  segments of the log (u32)       40  first sequence (u64)
+```
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+import attrs
+
+from compactlib.blobstore.model.names import MAX_NUMBER, SegmentName
+from compactlib.errors import CorruptData, InvalidInput, StorageError, Unsupported
+from compactlib.files.checksum import crc32
+from compactlib.files.disk import Files, OutFile, StrPath, read_exactly
+
+MAGIC = b"CLBLOBSG"
+VERSION = 1
+SEGMENT_HEADER_BYTES = 80
+"""Size of a segment's header; the first record begins here."""
+MIN_SEGMENT_BYTES = 1024
+"""The smallest capacity of a segment."""
+
+_HEADER = struct.Struct("<8sHHIQQQQ16s12x")
+_CRC = struct.Struct("<I")
+
+
+@attrs.frozen
+class SegmentHeader:
+    """What a segment is, fixed when it is created.
+
+    Attributes:
+        name: its name; equals the one in the file name, except while a compaction builds it.
+        capacity_bytes: how large the file may become, this header included.
+        incarnation: 16 bytes that are the store's own.
+        log_segments: how many segments the whole log may have.
+        first_sequence: no record before this segment's first had this number or a larger one; 0 where it does not
+            matter, in segments that a compaction wrote.
+    """
+
+    name: SegmentName
+    capacity_bytes: int
+    incarnation: bytes
+    log_segments: int
+    first_sequence: int = 0
+
+    @property
+    def salt(self) -> int:
+        """What the CRC of every record of the store starts from."""
+        return salt_of(self.incarnation)
+
+
+def salt_of(incarnation: bytes) -> int:
+    """What the CRC of every record of a store starts from."""
+    return crc32(incarnation, 0)
+
+
+def encode_header(header: SegmentHeader) -> bytes:
+    """The 80 header bytes.
+
+    Raises:
+        InvalidInput: a field is out of its range.
+    """
+    name = header.name
+    if not (min(name) >= 0 and max(name) <= MAX_NUMBER and len(header.incarnation) == 16
+            and MIN_SEGMENT_BYTES <= header.capacity_bytes <= MAX_NUMBER
+            and 0 < header.log_segments < 1 << 32 and 0 <= header.first_sequence <= MAX_NUMBER):
+        raise InvalidInput(f"this is not the header of a segment: {header}")
+    body = _HEADER.pack(MAGIC, VERSION, SEGMENT_HEADER_BYTES, header.log_segments, header.capacity_bytes,
+                        name.position, name.generation, header.first_sequence, header.incarnation)
+    return body + _CRC.pack(crc32(body, 0))
+
+
+def decode_header(data: bytes, path: str) -> SegmentHeader:
+    """The header in the first 80 bytes of a file.
+
+    Raises:
+        CorruptData: the bytes are not a whole header.
+        Unsupported: the format version is newer than this release.
+    """
+    if len(data) < SEGMENT_HEADER_BYTES:
+        raise CorruptData(path=path, offset=0, expected=f"a header of {SEGMENT_HEADER_BYTES} bytes",
+                          found=f"{len(data)} bytes")
+    magic, version, size, segments, capacity, position, generation, sequence, incarnation = _HEADER.unpack_from(data)
+    wanted = _CRC.unpack_from(data, SEGMENT_HEADER_BYTES - 4)[0]
+    found = crc32(data[:SEGMENT_HEADER_BYTES - 4], 0)
+    if magic != MAGIC or found != wanted:
+        raise CorruptData(path=path, offset=0, expected=f"magic {MAGIC!r} and CRC {wanted:#010x}",
+                          found=f"magic {magic!r} and CRC {found:#010x}")
+    if version > VERSION:
+        raise Unsupported(f"{path} has format version {version}, and this release knows up to {VERSION}; "
+                          f"open it with a newer one")
+    if version < 1 or size != SEGMENT_HEADER_BYTES or capacity < MIN_SEGMENT_BYTES or max(
+            capacity, position, generation, sequence) > MAX_NUMBER:
+        raise CorruptData(path=path, offset=8, expected="the fields of a segment header",
+                          found=f"version {version}, size {size}, capacity {capacity}")
+    return SegmentHeader(SegmentName(position, generation), capacity, incarnation, segments, sequence)
+
+
+def create_segment(files: Files, path: StrPath, header: SegmentHeader) -> OutFile:
+    """Create a segment's file with its header and open it for writing. Durable after `sync` and `sync_folder`.
+
+    Raises:
+        StorageError: the disk refused; the file may be left, without a whole header.
+    """
+    out = files.create(path)
+    try:
+        out.write_at(0, [encode_header(header)])
+    except BaseException:
+        out.close()
+        raise
+    return out
+
+
+class SegmentFile:
+    """A segment open for reading. Threads may share one.
+
+    The file is closed when the last reference goes, so that whoever holds one can finish reading after a compaction
+    has removed the file's name.
+
+    Args:
+        path: the file.
+        header: what it is, if that is known: then the file's own header is not looked at.
+
+    Raises:
+        CorruptData: the header is damaged.
+        Unsupported: the format version is newer than this release.
+        StorageError: the file cannot be opened or read.
+    """
+
+    __slots__ = ("__weakref__", "_descriptor", "header", "path")
+
+    def __init__(self, path: StrPath, header: SegmentHeader | None = None) -> None:
+        self.path: str = os.fspath(path)
+        self._descriptor = -1
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            data = b"" if header else read_exactly(self._descriptor, SEGMENT_HEADER_BYTES, 0)
+        except OSError as error:
+            raise StorageError.from_os(error, "open", path) from error
+        self.header: SegmentHeader = header or decode_header(data, self.path)
+
+    @property
+    def name(self) -> SegmentName:
+        """The segment's name."""
+        return self.header.name
+
+    def fileno(self) -> int:
+        """The descriptor; it stays this object's."""
+        return self._descriptor
+
+    def size(self) -> int:
+        """The length of the file now, in bytes."""
+        return os.fstat(self._descriptor).st_size
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes from `offset`; shorter only where the file ends. One `pread` for most.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        try:
+            return read_exactly(self._descriptor, length, offset)
+        except OSError as error:
+            raise StorageError.from_os(error, "read", self.path) from error
+
+    def close(self) -> None:
+        """Close it now, for who shares it with nobody: an error that is kept would keep the last reference."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"SegmentFile({self.path!r}, {self.header.name})"

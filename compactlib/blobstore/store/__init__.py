@@ -1,0 +1,3 @@
+"""What a host calls: `BlobStore` and `BlobReader`, and the operations that they are made of."""
+
+__all__: list[str] = []

@@ -1,0 +1,52 @@
+"""What is answered for a blob: whether its content is to be had, and the content, checked. Pure but for one read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from compactlib.blobstore.model.values import Deleted, Expired, GetOptions, IndexEntry, Missing, RecordFlag
+from compactlib.blobstore.segment.reader import SegmentFile
+from compactlib.blobstore.segment.records import HEADER_BYTES, TRAILER_BYTES, check_record
+from compactlib.blobstore.store.state import BlobState
+from compactlib.errors import CorruptData, InvalidInput
+
+
+def judged(key: bytes, state: BlobState | None, options: GetOptions,
+           now_ms: Callable[[], int]) -> IndexEntry | Missing | Deleted | Expired:
+    """The PUT to answer with, or why there is none.
+
+    Args:
+        key: the id.
+        state: what the log knows of it.
+        options: what else may be answered.
+        now_ms: the time, milliseconds since the epoch; asked if it matters.
+
+    Raises:
+        InvalidInput: the options are none.
+    """
+    if not isinstance(options, GetOptions):
+        raise InvalidInput(f"the options of a get are GetOptions, not {type(options).__name__}")
+    if state is None or state.deciding is None:
+        return Missing(key)
+    put, deciding = state.put, state.deciding
+    gone = put is None or bool(put.flags & RecordFlag.ERASED)
+    if state.is_deleted and (gone or not options.include_deleted):
+        return Deleted(key, deciding.op_time_ms / 1000, deciding.life_version, gone)
+    if state.newest.expires_ms >= 0 and not options.include_expired and state.is_expired(now_ms()):
+        return Expired(key, state.newest.expires_ms / 1000)
+    return Missing(key) if put is None or gone else put
+
+
+def content_of(file: SegmentFile, entry: IndexEntry, salt: int) -> bytes:
+    """The content of a PUT. One `pread`.
+
+    Raises:
+        CorruptData: its bytes are not what was written.
+        StorageError: the disk refused.
+    """
+    record = file.read(entry.offset, entry.size)
+    problem = check_record(entry, record, salt)
+    if problem is not None:
+        raise CorruptData(path=file.path, offset=entry.offset, index=entry.sequence, found=problem,
+                          expected=f"the record of blob {entry.id!r}, {entry.size} bytes")
+    return record[HEADER_BYTES + len(entry.id):-TRAILER_BYTES]

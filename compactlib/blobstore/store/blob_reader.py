@@ -1,0 +1,436 @@
+"""`BlobReader`: reading a store's folder, from any process, while its owner writes and compacts."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from types import NoneType
+from typing import Any
+
+import attrs
+
+from compactlib.arguments import require_method, require_policy, require_type
+from compactlib.blobstore.compaction.commit.recover import leftovers
+from compactlib.blobstore.compaction.plan.plan import CompactionPlan, plan_for
+from compactlib.blobstore.compaction.plan.plan_history import PlanHistory, read_history
+from compactlib.blobstore.compaction.plan.policies.stats_based import StatsBased
+from compactlib.blobstore.compaction.plan.policy import Policy, StoreView, check_view
+from compactlib.blobstore.compaction.sense.kept_statistics import BucketSettings, KeptStatistics
+from compactlib.blobstore.compaction.sense.look import view_of
+from compactlib.blobstore.compaction.sense.statistics import _slices, log_statistics
+from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore.log.contents import LogSnapshot
+from compactlib.blobstore.model.breather import Breather
+from compactlib.blobstore.model.names import SegmentName
+from compactlib.blobstore.model.values import (
+    Answer,
+    Blob,
+    BlobId,
+    BlobInfo,
+    Deleted,
+    Expired,
+    GetOptions,
+    IndexEntry,
+    Missing,
+    id_bytes,
+    milliseconds,
+)
+from compactlib.blobstore.segment.open_segments import OpenSegments
+from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, SegmentFile, salt_of
+from compactlib.blobstore.store.answer import content_of, judged
+from compactlib.blobstore.store.state import blob_state
+from compactlib.blobstore.store.store_reader import StoreLook, look_at_store, segment_path
+from compactlib.blobstore.store.verify import verify_segment
+from compactlib.blobstore.validity.lifetimes import PurgeRules
+from compactlib.clock import Clock, SystemClock
+from compactlib.errors import Closed, CorruptData, InvalidInput, StorageError
+from compactlib.files.disk import LocalFiles, StrPath
+from compactlib.report import Finding, Printed, VerifyReport
+from compactlib.runtime.budget import Budget
+
+_PLAIN = GetOptions()
+_LOOKS = 100
+_WEEK_SECONDS = 7 * 86_400.0
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class ReaderStatus(Printed):
+    """A store in numbers, as a reader last saw it.
+
+    Attributes:
+        name: the store's.
+        capacity_bytes: capacity of the log.
+        used_bytes: used capacity: whole segments before the newest one, and that one up to its end.
+        segments: how many log segments are in use.
+        records: index entries in all.
+        damage: how many findings there were when the folder was looked at; `BlobReader.damage` names them.
+        is_busy: whether a compaction was begun that has not ended: it runs, or waits to be resumed.
+        compaction: its phase; empty if there is none.
+        last_error: empty: a reader has no threads.
+        failures: 0.
+    """
+
+    name: str
+    capacity_bytes: int
+    used_bytes: int
+    segments: int
+    records: int
+    damage: int
+    is_busy: bool
+    compaction: str
+    last_error: str = ""
+    failures: int = 0
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row with the fields."""
+        return [attrs.asdict(self)]
+
+    def _summary(self) -> str:
+        busy = f", a compaction in {self.compaction}" if self.is_busy else ""
+        return (f"blob store {self.name}, read: {self.used_bytes:,} of {self.capacity_bytes:,} bytes used in "
+                f"{self.segments} segments, {self.records:,} records{busy}")
+
+
+class BlobReader:
+    """A store's folder, open for reading: no lock is taken, nothing on the disk is changed, not even a torn tail, and
+    another process may be writing and compacting. Threads may share one.
+
+    It sees the store as it was when opened: every record that was written as a whole by then, also one whose sync was
+    still under way. `refresh` looks again. Segments that a compaction removes can be read as long as they are open
+    here; where one is gone, the reader looks again by itself.
+
+    A store that was killed is read as opening it would leave it.
+
+    Args:
+        folder: the store's.
+        config: how its owner keeps it: plans and views go by its retention, its `max_blob_bytes` and so on. Capacities
+            come from the disk.
+        policy: what `plan` asks; default `StatsBased()`.
+        clock: where time comes from: decides what has expired.
+        name: what it is called in plans; the folder's name, as the owner does by default.
+
+    Raises:
+        NotAStore: the folder holds no store.
+        Busy: compactions switched files again and again while they were looked at.
+        CorruptData: neither the descriptor nor any segment says what the store is, its segments are gone, or two
+            generations of one are there and nothing says which counts. Other damage is no reason not to open: see
+            `damage`.
+        Unsupported: a later release wrote it.
+        StorageError: it cannot be read.
+        InvalidInput: an argument is of another type.
+    """
+
+    def __init__(self, folder: StrPath, config: BlobStoreConfig | None = None, *, policy: Policy | None = None,
+                 clock: Clock | None = None, name: str | None = None) -> None:
+        require_type("folder", folder, (str, os.PathLike), "a path")
+        require_type("config", config, (BlobStoreConfig, NoneType), "a BlobStoreConfig, or None")
+        require_type("name", name, (str, NoneType), "text, or None")
+        self._policy: Policy = StatsBased() if policy is None else policy
+        require_policy("policy", self._policy)
+        self._clock: Clock = SystemClock() if clock is None else clock
+        require_method("clock", self._clock, "now", "monotonic")
+        self._folder = os.path.abspath(os.fsdecode(folder))
+        if "\0" in self._folder:
+            raise InvalidInput(f"the folder is {self._folder!r:.200}; a path has no zero byte")
+        self._name = os.path.basename(self._folder) if name is None else name
+        self._config = BlobStoreConfig() if config is None else config
+        self._refreshing = threading.Lock()
+        self._closed = False
+        self._look = look_at_store(self._folder)
+        self._salt = salt_of(self._look.descriptor.incarnation)
+        self._files = OpenSegments(self._folder, self._look.descriptor.header, self._config.max_open_segments)
+
+    # ------------------------------------------------------------------------------------------------- properties
+
+    @property
+    def folder(self) -> str:
+        """The store's folder, absolute."""
+        return self._folder
+
+    @property
+    def name(self) -> str:
+        """What the store is called in plans."""
+        return self._name
+
+    @property
+    def config(self) -> BlobStoreConfig:
+        """How its owner keeps it, as far as this reader was told."""
+        return self._config
+
+    @property
+    def incarnation(self) -> bytes:
+        """16 bytes that are the store's own."""
+        return self._look.descriptor.incarnation
+
+    @property
+    def segment_bytes(self) -> int:
+        """Capacity of each segment."""
+        return self._look.descriptor.segment_bytes
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Capacity of the log."""
+        return self._look.descriptor.capacity_bytes
+
+    @property
+    def damage(self) -> tuple[CorruptData, ...]:
+        """What was not as it was written when the folder was looked at; whatever is not named here is readable."""
+        return self._look.damage
+
+    @property
+    def look(self) -> StoreLook:
+        """What was seen: descriptor, log and index."""
+        return self._opened()
+
+    def snapshot(self) -> LogSnapshot:
+        """Log and index as they were seen; every segment but the newest counts as eligible."""
+        return self._opened().snapshot
+
+    # ------------------------------------------------------------------------------------------------------ reading
+
+    def refresh(self) -> None:
+        """Look at the folder again; segments that have not changed since are not read again.
+
+        Raises:
+            Closed: the reader is closed.
+            CorruptData: it is another store by now.
+            NotAStore, Busy, CorruptData, Unsupported, StorageError: as when it was opened.
+        """
+        with self._refreshing:
+            before = self._opened()
+            after = look_at_store(self._folder, before)
+            if after.descriptor.incarnation != before.descriptor.incarnation:
+                raise CorruptData(path=self._folder, offset=0, expected=f"store {before.descriptor.incarnation.hex()}",
+                                  found=f"{after.descriptor.incarnation.hex()}, another store; open a reader of it")
+            self._look = after
+        self._files.forget(before.snapshot.state.by_name.keys() - after.snapshot.state.by_name.keys())
+
+    def get(self, blob_id: BlobId, options: GetOptions = _PLAIN) -> Answer:
+        """The blob, or why there is none: `Missing`, `Deleted` or `Expired`. One `pread`.
+
+        Raises:
+            CorruptData: the blob is there, but its bytes are not what was written.
+            InvalidInput: the id is empty, too long or of another type, or the options are none.
+            StorageError: the disk refused.
+            Closed: the reader is closed.
+        """
+        key = id_bytes(blob_id)
+        failed: IndexEntry | None = None
+        for _ in range(_LOOKS):
+            state = blob_state(self._opened().snapshot.state.find(key))
+            found = judged(key, state, options, self._now_ms)
+            if not isinstance(found, IndexEntry):
+                return found
+            assert state is not None
+            try:
+                return Blob(state.info(found), content_of(self._file(found.segment), found, self._salt))
+            except (StorageError, CorruptData):
+                # A compaction may have removed the file meanwhile, or a hard delete changed the record: then the log
+                # says otherwise by now.
+                if found == failed:
+                    raise
+                failed = found
+            self.refresh()
+        raise CorruptData(path=self._folder, offset=0, expected=f"a segment that holds blob {key!r}",
+                          found=f"another one each of {_LOOKS} times")
+
+    def info(self, blob_id: BlobId, options: GetOptions = _PLAIN) -> BlobInfo | Missing | Deleted | Expired:
+        """As `get`, but the properties alone: nothing is read from the disk."""
+        key = id_bytes(blob_id)
+        state = blob_state(self._opened().snapshot.state.find(key))
+        found = judged(key, state, options, self._now_ms)
+        if not isinstance(found, IndexEntry):
+            return found
+        assert state is not None
+        return state.info(found)
+
+    def infos(self, options: GetOptions = _PLAIN) -> Iterator[BlobInfo]:
+        """The properties of every blob that `get` would answer with its content; in no particular order.
+
+        Goes by what was seen when it began, whatever is refreshed meanwhile. Memory is bounded, however many they are.
+
+        Raises:
+            InvalidInput: the options are none.
+            Closed: the reader is closed.
+        """
+        parts = self.snapshot().index_parts()
+        judged(b"", None, options, self._now_ms)
+        return self._infos(parts, options)
+
+    def _infos(self, parts: Any, options: GetOptions) -> Iterator[BlobInfo]:
+        for alone, histories in _slices(parts, None):
+            for history in [*([parts[part].columns.entry(row)] for part, row in alone), *histories]:
+                self._opened()
+                state = blob_state(history)
+                found = judged(history[0].id, state, options, self._now_ms)
+                if isinstance(found, IndexEntry) and state is not None:
+                    yield state.info(found)
+
+    def _file(self, name: SegmentName) -> SegmentFile:
+        try:
+            return self._files.get(name)
+        except StorageError:
+            # One that a commit has put in force may not have its name yet.
+            path = segment_path(self._folder, name)
+            if path is None:
+                raise
+            return SegmentFile(path, self._look.descriptor.header(name))
+
+    # ------------------------------------------------------------------------------------------- plans and checks
+
+    def view(self, *, budget: Budget | None = None) -> StoreView:
+        """The store as a policy sees it now, from what was seen at the last look. Reads the index once, in memory.
+
+        Nothing is known of the owner's journal: every segment but the newest counts as eligible.
+
+        Args:
+            budget: asked while everything is counted.
+
+        Raises:
+            BudgetSpent: the budget refused.
+            Unsupported: a later release wrote the history of plans.
+            Closed: the reader is closed.
+        """
+        if budget is not None:
+            require_method("budget", budget, "check", "lend")
+        return self._view(self._policy, budget)
+
+    def _view(self, policy: Policy, budget: Budget | None = None) -> StoreView:
+        look, now, config = self._opened(), self._clock.now(), self._config
+        if budget is not None:
+            budget.check()
+        breather = Breather(self._clock, budget)
+        rules = PurgeRules(purge_tombstones=config.purge_tombstones)
+        retention = config.deleted_retention_seconds
+        history = self._history() or PlanHistory(since=look.descriptor.created_ms / 1000)
+        if getattr(policy, "needs_forecast", False) is not True:
+            statistics = log_statistics(look.snapshot, now - retention, now, rules, breather=breather, budget=budget)
+            return view_of(self, look.snapshot, statistics, history)
+        count = config.stats_bucket_count or -(-int(_WEEK_SECONDS) // max(int(config.stats_bucket_seconds), 1))
+        kept = KeptStatistics(BucketSettings(retention_seconds=retention, bucket_seconds=config.stats_bucket_seconds,
+                                             bucket_count=count, rules=rules))
+        buckets = kept.refresh(look.snapshot, now, breather=breather, budget=budget)
+        return view_of(self, look.snapshot, buckets.statistics(now), history, buckets.dying(buckets.ends_at))
+
+    def _history(self) -> PlanHistory | None:
+        try:
+            return read_history(self._folder)
+        except CorruptData:
+            # Only schedules depend on it.
+            return None
+
+    def plan(self, policy: Policy | None = None, *, view: StoreView | None = None) -> CompactionPlan:
+        """What a compaction would do: a dry run from outside. The owner's `compact` takes the plan, if it is not
+        outdated by then.
+
+        Raises:
+            InvalidInput: the view is of another store, or the policy is none, or made a bad choice.
+            StorageError: the room on the disk cannot be asked.
+            Closed: the reader is closed.
+            Exception: what the policy raised.
+        """
+        chosen = self._policy if policy is None else policy
+        require_policy("policy", chosen)
+        self._opened()
+        if view is not None:
+            check_view(view)
+            if view.store != self._name or view.incarnation not in (b"", self.incarnation):
+                raise InvalidInput(f"the view is of store {view.store!r}, and this reads {self._name!r}; plan where it "
+                                   f"was made")
+        return plan_for(self._view(chosen) if view is None else view, chosen, self._clock.now(),
+                        bytes_available=LocalFiles().available_bytes(self._folder))
+
+    def verify(self, *, budget: Budget | None = None) -> VerifyReport:
+        """Read every record, compare log and index, and list what is damaged or missing, and what is left over.
+
+        Looks at the folder anew first. Where a compaction takes segments away meanwhile, it begins again.
+
+        Args:
+            budget: asked for the bytes to read, segment by segment.
+
+        Raises:
+            BudgetSpent: the budget refused.
+            NotAStore, Busy, CorruptData, Unsupported, StorageError: as for `refresh`.
+            Closed: the reader is closed.
+        """
+        limit = Budget() if budget is None else budget
+        require_method("budget", limit, "spend")
+        for left in reversed(range(_LOOKS)):
+            self.refresh()
+            report = self._verified(limit, is_last=not left)
+            if report is not None:
+                return report
+        raise AssertionError("the last try gives a report")
+
+    def _verified(self, budget: Budget, *, is_last: bool) -> VerifyReport | None:
+        look = self._opened()
+        findings = [Finding("damage", f"{error.path}:{error.offset}", str(error), error) for error in look.damage]
+        records = read = 0
+        for info in look.snapshot.segments:
+            self._opened()
+            if info.name not in look.loaded:
+                # The first segment of a store that was killed before it was made.
+                continue
+            budget.spend(max(info.end - SEGMENT_HEADER_BYTES, 0))
+            try:
+                found, count = verify_segment(look.snapshot, info.name, self._file(info.name), info.end)
+            except StorageError as error:
+                if not is_last and segment_path(self._folder, info.name) is None:
+                    return None
+                findings.append(Finding("missing", str(info.name), str(error), error))
+                continue
+            findings += found
+            records += count
+            read += info.end
+        if look.compaction is None:
+            findings += [Finding("leftover", name, "no segment of the log, and no compaction is in progress")
+                         for name in leftovers(self._folder, None)]
+        return VerifyReport(tuple(findings), records, read)
+
+    def status(self) -> ReaderStatus:
+        """The store in numbers, as it was seen.
+
+        Raises:
+            Closed: the reader is closed.
+        """
+        look = self._opened()
+        log, segments = look.compaction, look.snapshot.segments
+        return ReaderStatus(
+            name=self._name, capacity_bytes=self.capacity_bytes, used_bytes=look.snapshot.used_bytes,
+            segments=len(segments), records=sum(info.records for info in segments), damage=len(look.damage),
+            is_busy=log is not None, compaction="" if log is None else log.phase.value)
+
+    def audit(self) -> None:
+        """Check what is in memory against its own rules.
+
+        Raises:
+            AuditFailed: something does not agree; the message has the numbers.
+            Closed: the reader is closed.
+        """
+        self._opened().snapshot.state.audit()
+
+    # ------------------------------------------------------------------------------------------------------ the end
+
+    def close(self) -> None:
+        """Let all files go; closing again does nothing."""
+        self._closed = True
+        self._files.close()
+
+    def __enter__(self) -> BlobReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._look.snapshot.segments)} segments"
+        return f"<BlobReader of {self._folder!r}: {state}>"
+
+    def _opened(self) -> StoreLook:
+        if self._closed:
+            raise Closed(f"the reader of the blob store in {self._folder} is closed; open another one")
+        return self._look
+
+    def _now_ms(self) -> int:
+        return milliseconds(self._clock.now())

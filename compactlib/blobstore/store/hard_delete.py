@@ -1,0 +1,210 @@
+"""Hard delete: the content of deleted blobs is overwritten with zeros where it lies (seed, effect 5; notes 1.11).
+
+It follows the deletes in the order of their sequences, and remembers durably how far it has come; since compactions
+keep sequences, it never has to begin anew because of one. It works in small batches, each a run of the store like a
+compaction, and gives way to compactions: while one runs, or waits to be finished, nothing is overwritten.
+
+A batch: what is to be overwritten is written down durably (`erasure`), then the index says that the contents are gone,
+then the records are overwritten and synced, then the note is cleared. A crash in between is made good when the store
+is opened: `recover_compaction` calls `redo_erasures`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from compactlib.blobstore.compaction.run.events import StoreEvents
+from compactlib.blobstore.compaction.run.report import HardDeleteReport
+from compactlib.blobstore.compaction.swap import CompactableStore, Snapshot
+from compactlib.blobstore.index.index_file import write_index
+from compactlib.blobstore.index.index_segment import IndexSegment
+from compactlib.blobstore.model.breather import Breather
+from compactlib.blobstore.model.names import SegmentName
+from compactlib.blobstore.model.values import IndexEntry, RecordFlag, RecordKind, milliseconds
+from compactlib.blobstore.segment.erasure import (
+    Erasure,
+    HardDeleteState,
+    erase_records,
+    read_state,
+    redo_erasures,
+    total_bytes,
+    write_state,
+)
+from compactlib.blobstore.segment.reader import salt_of
+from compactlib.blobstore.segment.records import content_range, encode_head
+from compactlib.errors import AuditFailed, CompactlibError, CorruptData
+from compactlib.outcome import Done, Failed, Outcome
+from compactlib.runtime.budget import Budget
+
+MAX_BATCH_RECORDS = 64
+MAX_BATCH_BYTES = 8 << 20
+
+
+class HardDeleter:
+    """Overwrites the content of deleted blobs of one store. Several for one store take turns.
+
+    Args:
+        store: the store.
+    """
+
+    def __init__(self, store: CompactableStore) -> None:
+        self._store = store
+        self._events = StoreEvents(store.name, store.observer)
+        self._state = self._read()
+
+    @property
+    def sequence(self) -> int:
+        """Every delete up to this one has been looked at."""
+        return self._state.sequence
+
+    def run(self, *, budget: Budget | None = None) -> Outcome[HardDeleteReport]:
+        """Carry out every delete that is in effect by now and was not looked at before.
+
+        `Skipped` if the store is busy, or a compaction waits to be finished; `Failed` with `BudgetSpent` if the budget
+        ended or the store is being closed. What was done stays, and the next run goes on from there.
+
+        Args:
+            budget: what it may use up; the configured rate if not given.
+        """
+        store, compactions = self._store, self._store.compactions
+        limit = Budget(bytes_per_second=store.config.hard_delete_bytes_per_second,
+                       clock=store.clock) if budget is None else budget
+        records = written = 0
+        lent = limit.lend()
+        try:
+            store.require_mine()
+            with compactions.ownership.cancels(lent):
+                while (batch := self._next_batch(Breather(store.clock, lent))) is not None:
+                    erasures, sequence = batch
+                    lent.spend(total_bytes(erasures))
+                    with compactions.running(lent) as run:
+                        refused = compactions.busy() if run is None else compactions.in_the_way()
+                        if refused is not None:
+                            before = f"; {records} records were overwritten before" if records else ""
+                            return attrs.evolve(refused, reason=refused.reason + before)
+                        # What was found may have moved, or another one have been here, while the budget let us wait.
+                        if self._still_there(erasures) and self._stored().sequence == self._state.sequence:
+                            written += self._carry_out(erasures, sequence)
+                            records += len(erasures)
+        except CompactlibError as error:
+            return Failed(error, "partly" if records else "no")
+        finally:
+            if records:
+                self._events.contents_erased(records, written)
+        return Done(HardDeleteReport(records, written, self._state.sequence))
+
+    def audit(self) -> None:
+        """Check that what is in memory is what is on the disk, or was before another one went on from there.
+
+        Raises:
+            AuditFailed: it is not.
+        """
+        stored = read_state(self._store.folder)
+        if stored is not None and stored.sequence < self._state.sequence:
+            raise AuditFailed(f"hard delete has reached {self._state.sequence}, its file says {stored.sequence}")
+
+    def _read(self) -> HardDeleteState:
+        try:
+            return self._known(read_state(self._store.folder))
+        except CorruptData as error:
+            self._events.hard_delete_reset(error)
+            return self._known(None)
+
+    def _stored(self) -> HardDeleteState:
+        """As `_read`, without telling of damage again."""
+        try:
+            return self._known(read_state(self._store.folder))
+        except CorruptData:
+            return self._known(None)
+
+    def _known(self, state: HardDeleteState | None) -> HardDeleteState:
+        if state is None or state.incarnation != self._store.incarnation:
+            return HardDeleteState(self._store.incarnation)
+        return state
+
+    def _next_batch(self, breather: Breather) -> tuple[list[Erasure], int] | None:
+        """The next records to overwrite, and the sequence that is reached with them; `None` if there is nothing new."""
+        snapshot = self._store.snapshot()
+        self._state = self._stored()
+        in_effect_ms = milliseconds(self._store.clock.now() - self._store.config.deleted_retention_seconds)
+        found: list[Erasure] = []
+        size = 0
+        reached = self._state.sequence
+        for delete in _deletes_after(snapshot, reached, breather):
+            breather.breathe()
+            if delete.op_time_ms >= in_effect_ms:
+                break
+            doomed = self._doomed(snapshot, delete, in_effect_ms)
+            if any(put.segment == snapshot.segments[-1].name for put in doomed):
+                # Still being written to: its turn comes when the segment is sealed.
+                break
+            found += map(self._erasure, doomed)
+            size += sum(content_range(put)[1] for put in doomed)
+            reached = delete.sequence
+            if len(found) >= MAX_BATCH_RECORDS or size >= MAX_BATCH_BYTES:
+                break
+        return (found, reached) if reached > self._state.sequence else None
+
+    def _doomed(self, snapshot: Snapshot, delete: IndexEntry, in_effect_ms: int) -> list[IndexEntry]:
+        """The PUTs whose content goes: none if the blob lives again, or was deleted again and that may be undone."""
+        history = snapshot.history(delete.id)
+        states = [entry for entry in history if entry.kind != RecordKind.TTL_UPDATE]
+        newest = max(states, key=lambda entry: entry.sequence)
+        if newest.kind != RecordKind.DELETE or newest.op_time_ms >= in_effect_ms:
+            return []
+        return [put for put in history if put.kind == RecordKind.PUT and not put.flags & RecordFlag.ERASED]
+
+    def _erasure(self, put: IndexEntry) -> Erasure:
+        head, _ = encode_head(put._replace(flags=put.flags | RecordFlag.ERASED), salt_of(self._store.incarnation))
+        return Erasure(put.segment, put.offset, content_range(put)[1], head)
+
+    def _still_there(self, erasures: Sequence[Erasure]) -> bool:
+        present = {info.name for info in self._store.snapshot().segments}
+        return all(erasure.segment in present for erasure in erasures)
+
+    def _carry_out(self, erasures: Sequence[Erasure], sequence: int) -> int:
+        store = self._store
+        # A batch that the disk refused half-way is finished first.
+        redo_erasures(store.files, store.folder, self._mark_all)
+        intent = attrs.evolve(self._state, erasures=tuple(erasures))
+        write_state(store.files, store.folder, intent)
+        self._mark_all(erasures)
+        written = erase_records(store.files, store.folder, erasures)
+        state = HardDeleteState(store.incarnation, sequence)
+        write_state(store.files, store.folder, state)
+        self._state = state
+        return written
+
+    def _mark_all(self, erasures: Sequence[Erasure]) -> None:
+        present = {info.name for info in self._store.snapshot().segments}
+        for segment in sorted({erasure.segment for erasure in erasures} & present):
+            self._mark(segment, {erasure.offset for erasure in erasures if erasure.segment == segment})
+
+    def _mark(self, segment: SegmentName, offsets: set[int]) -> None:
+        """Let the index of a segment say that these contents are gone, before they are: no reader finds half of it."""
+        store = self._store
+        key = store.incarnation
+        for part in store.snapshot().index_parts():
+            if part.segment == segment and any(entry.offset in offsets for entry in part.entries()):
+                marked = [entry._replace(flags=entry.flags | RecordFlag.ERASED) if entry.offset in offsets else entry
+                          for entry in part.entries()]
+                index = IndexSegment.of_entries(segment, marked, part.start, part.end, key)
+                write_index(store.files, store.folder, index, key)
+        store.reload_index(segment)
+
+
+def _deletes_after(snapshot: Snapshot, sequence: int, breather: Breather) -> Iterator[IndexEntry]:
+    """The DELETE entries behind a sequence, in order. Segments that are older are not looked at."""
+    def of_segment(name: SegmentName) -> list[IndexEntry]:
+        found = []
+        for entry in snapshot.entries_of(name):
+            breather.breathe()
+            if entry.kind == RecordKind.DELETE and entry.sequence > sequence:
+                found.append(entry)
+        return sorted(found, key=lambda entry: entry.sequence)
+
+    return heapq.merge(*(of_segment(info.name) for info in snapshot.segments if info.last_sequence > sequence),
+                       key=lambda entry: entry.sequence)

@@ -1,0 +1,147 @@
+"""Which operations a blob's state allows, and the record that each writes (notes 1.2). Pure functions."""
+
+from __future__ import annotations
+
+from compactlib.blobstore.errors import (
+    AlreadyUndeleted,
+    BlobDeleted,
+    BlobExists,
+    BlobExpired,
+    BlobMissing,
+    DeletedForGood,
+    NotDeleted,
+    TtlAlreadyUpdated,
+    TtlUpdateTooLate,
+)
+from compactlib.blobstore.model.names import FIRST_SEGMENT
+from compactlib.blobstore.model.values import (
+    MAX_LIFE_VERSION,
+    MAX_TAG,
+    NO_EXPIRY,
+    IndexEntry,
+    RecordFlag,
+    RecordKind,
+    is_a,
+    milliseconds,
+)
+from compactlib.blobstore.segment.records import record_size
+from compactlib.blobstore.store.state import BlobState
+from compactlib.errors import InvalidInput
+
+
+def draft_of(blob_id: bytes, kind: RecordKind, *, content_bytes: int = 0, flags: int = 0, life_version: int = 0,
+             op_time_ms: int, expires_ms: int = NO_EXPIRY, account: int = 0, container: int = 0) -> IndexEntry:
+    """A record that has no sequence and no place yet: the log gives it both.
+
+    Raises:
+        InvalidInput: a field is out of its range.
+    """
+    for name, value in (("account", account), ("container", container), ("life_version", life_version)):
+        if not isinstance(value, int):
+            raise InvalidInput(f"{name} is a whole number, not {type(value).__name__}")
+    if not (0 <= account <= MAX_TAG and 0 <= container <= MAX_TAG):
+        raise InvalidInput(f"account {account} and container {container} have to lie in 0 .. {MAX_TAG}")
+    if not 0 <= life_version <= MAX_LIFE_VERSION:
+        raise InvalidInput(f"life version {life_version} does not lie in 0 .. {MAX_LIFE_VERSION}")
+    return IndexEntry(blob_id, kind, flags, life_version, 0, op_time_ms, expires_ms, account, container, FIRST_SEGMENT,
+                      0, record_size(len(blob_id), content_bytes))
+
+
+def draft_put(blob_id: bytes, state: BlobState | None, *, content_bytes: int, now_ms: int, ttl_seconds: float | None,
+              account: int, container: int) -> IndexEntry:
+    """The PUT of a new blob.
+
+    Raises:
+        BlobExists: the id is known, in whatever state.
+        InvalidInput: the time to live is negative or not finite, or another field is out of its range.
+    """
+    if ttl_seconds is not None and not (is_a(ttl_seconds, int, float) and ttl_seconds >= 0):
+        raise InvalidInput(f"the time to live is {ttl_seconds} seconds; give 0 or more, or None for no end")
+    expires_ms = NO_EXPIRY if ttl_seconds is None else now_ms + milliseconds(ttl_seconds)
+    if ttl_seconds is not None and expires_ms < 0:
+        raise InvalidInput(f"the blob would expire at {expires_ms / 1000:.3f}, before 1970, which no record can say; "
+                           f"put the host's clock right, or give no time to live")
+    draft = draft_of(blob_id, RecordKind.PUT, content_bytes=content_bytes, op_time_ms=now_ms, expires_ms=expires_ms,
+                     account=account, container=container)
+    if state is not None:
+        was = "deleted" if state.is_deleted else "expired" if state.is_expired(now_ms) else "put before"
+        raise BlobExists(f"blob {blob_id!r} is {was}; an id is used once: choose another", id=blob_id)
+    return draft
+
+
+def draft_delete(blob_id: bytes, state: BlobState | None, now_ms: int) -> IndexEntry:
+    """The DELETE of a blob; an expired one may be deleted too.
+
+    Raises:
+        BlobMissing: the id is not known.
+        BlobDeleted: it is deleted already.
+    """
+    known = _known(blob_id, state)
+    if known.is_deleted:
+        raise BlobDeleted(f"blob {blob_id!r} was deleted before, at {known.newest.op_time_ms / 1000:.3f}", id=blob_id)
+    return _following(known, RecordKind.DELETE, now_ms)
+
+
+def draft_undelete(blob_id: bytes, state: BlobState | None, now_ms: int, retention_ms: int) -> IndexEntry:
+    """The UNDELETE of a blob whose delete is not older than the retention: the next life begins.
+
+    Raises:
+        BlobMissing: the id is not known.
+        NotDeleted: the blob is live (`AlreadyUndeleted` if for the second time).
+        DeletedForGood: the delete is too old, or a compaction has removed the content.
+        BlobExpired: its time to live is over.
+        InvalidInput: it has had all the lives that a record can count.
+    """
+    known = _known(blob_id, state)
+    if not known.is_deleted:
+        kind = AlreadyUndeleted if known.newest.life_version else NotDeleted
+        raise kind(f"blob {blob_id!r} is not deleted", id=blob_id)
+    newest = known.newest
+    if known.put is None or known.put.flags & RecordFlag.ERASED or newest.op_time_ms + retention_ms < now_ms:
+        raise DeletedForGood(f"blob {blob_id!r} was deleted at {newest.op_time_ms / 1000:.3f}, more than "
+                             f"{retention_ms / 1000:g} s ago, or its content is gone", id=blob_id)
+    if known.is_expired(now_ms):
+        raise BlobExpired(f"blob {blob_id!r} has expired at {newest.expires_ms / 1000:.3f}", id=blob_id)
+    draft = _following(known, RecordKind.UNDELETE, now_ms)
+    return draft_of(blob_id, RecordKind.UNDELETE, flags=draft.flags, life_version=newest.life_version + 1,
+                    op_time_ms=now_ms, expires_ms=draft.expires_ms, account=draft.account, container=draft.container)
+
+
+def draft_ttl_update(blob_id: bytes, state: BlobState | None, now_ms: int, buffer_ms: int) -> IndexEntry:
+    """The TTL_UPDATE that makes a blob permanent.
+
+    Raises:
+        BlobMissing: the id is not known, or its content is gone.
+        BlobDeleted: it is deleted.
+        BlobExpired: its time to live is over.
+        TtlAlreadyUpdated: it is permanent by an earlier update.
+        TtlUpdateTooLate: it expires within the buffer.
+    """
+    known = _known(blob_id, state)
+    if known.is_deleted:
+        raise BlobDeleted(f"blob {blob_id!r} is deleted; undelete it first", id=blob_id)
+    if known.put is None:
+        raise BlobMissing(f"blob {blob_id!r} has lost its content", id=blob_id)
+    if known.is_permanent:
+        raise TtlAlreadyUpdated(f"blob {blob_id!r} was made permanent before", id=blob_id)
+    expires_ms = known.newest.expires_ms
+    if known.is_expired(now_ms):
+        raise BlobExpired(f"blob {blob_id!r} has expired at {expires_ms / 1000:.3f}", id=blob_id)
+    if 0 <= expires_ms < now_ms + buffer_ms:
+        raise TtlUpdateTooLate(f"blob {blob_id!r} expires in {(expires_ms - now_ms) / 1000:g} s, within the "
+                               f"{buffer_ms / 1000:g} s that an update needs to reach all replicas", id=blob_id)
+    return _following(known, RecordKind.TTL_UPDATE, now_ms)._replace(
+        flags=int(RecordFlag.TTL_UPDATED), expires_ms=NO_EXPIRY)
+
+
+def _known(blob_id: bytes, state: BlobState | None) -> BlobState:
+    if state is None or state.deciding is None:
+        raise BlobMissing(f"blob {blob_id!r} is not known: never put, or removed by a compaction", id=blob_id)
+    return state
+
+
+def _following(state: BlobState, kind: RecordKind, now_ms: int) -> IndexEntry:
+    newest = state.newest
+    return draft_of(newest.id, kind, flags=newest.flags & RecordFlag.TTL_UPDATED, life_version=newest.life_version,
+                    op_time_ms=now_ms, expires_ms=newest.expires_ms, account=newest.account,
+                    container=newest.container)

@@ -1,0 +1,226 @@
+"""What a peer asks to follow a store: the records since a token, and the token from which it goes on.
+
+A token is the number of the last record that the peer has seen. Numbers ascend with time, are never given twice, and
+a compaction keeps them; so a compaction invalidates no token, and none has to be rebuilt from its history. Only a
+token of another incarnation (the store's folder was made anew) starts from the beginning (notes 1.11).
+"""
+
+from __future__ import annotations
+
+import heapq
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import pairwise
+
+import attrs
+
+from compactlib.blobstore.index.entry_columns import EntryColumns
+from compactlib.blobstore.log.contents import LogSnapshot
+from compactlib.blobstore.model.names import MAX_NUMBER
+from compactlib.blobstore.model.values import IndexEntry, RecordKind, is_a
+from compactlib.blobstore.store.state import blob_state
+from compactlib.errors import CorruptData, InvalidInput
+from compactlib.files.checksum import crc32
+
+_TOKEN = struct.Struct("<B16sQ")
+_CRC = struct.Struct("<I")
+_VERSION = 1
+
+
+@attrs.frozen
+class ReplicationToken:
+    """How far a peer has followed a store.
+
+    Attributes:
+        incarnation: of the store that gave the token.
+        sequence: the number of the last record that the peer has seen; 0 for none.
+
+    Raises:
+        InvalidInput: they are not.
+    """
+
+    incarnation: bytes
+    sequence: int
+
+    def __attrs_post_init__(self) -> None:
+        if not (is_a(self.incarnation, bytes) and len(self.incarnation) == 16
+                and is_a(self.sequence, int) and 0 <= self.sequence <= MAX_NUMBER):
+            raise InvalidInput(f"{self.incarnation!r} and {self.sequence!r} make no token: give the store's 16 bytes "
+                               f"and the number of a record, 0 or more")
+
+    def to_bytes(self) -> bytes:
+        """29 bytes: version 1, incarnation (16), sequence (u64, little-endian), CRC-32 of these."""
+        body = _TOKEN.pack(_VERSION, self.incarnation, self.sequence)
+        return body + _CRC.pack(crc32(body, 0))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ReplicationToken:
+        """The token in its stored form.
+
+        Raises:
+            CorruptData: the bytes are not a whole token.
+            InvalidInput: they are no bytes.
+        """
+        if not isinstance(data, bytes):
+            raise InvalidInput(f"the stored form of a token is bytes, not {type(data).__name__}")
+        body = data[:_TOKEN.size]
+        if len(data) != _TOKEN.size + 4 or data[0] != _VERSION or crc32(body, 0) != _CRC.unpack(data[_TOKEN.size:])[0]:
+            raise CorruptData(path="replication token", offset=0, expected=f"{_TOKEN.size + 4} bytes, version "
+                              f"{_VERSION}, and their CRC", found=f"{data!r}")
+        _, incarnation, sequence = _TOKEN.unpack(body)
+        if sequence > MAX_NUMBER:
+            raise CorruptData(path="replication token", offset=17, expected="a sequence", found=str(sequence))
+        return cls(incarnation, sequence)
+
+
+@attrs.frozen
+class ReplicaEntry:
+    """What a peer needs to know of a blob that has changed: its state now, not that of one record.
+
+    Attributes:
+        id: the blob's id.
+        is_deleted: whether it is deleted now.
+        is_permanent: whether a TTL update has made it permanent.
+        life_version: its life now.
+        size_bytes: length of its content's record; 0 if the store has only its tombstone.
+        changed_at: when its newest record was written, seconds since the epoch.
+        expires_at: when it expires, `None` for never.
+        account: its account.
+        container: its container.
+        sequence: the number of its newest record.
+    """
+
+    id: bytes
+    is_deleted: bool
+    is_permanent: bool
+    life_version: int
+    size_bytes: int
+    changed_at: float
+    expires_at: float | None
+    account: int
+    container: int
+    sequence: int
+
+
+@attrs.frozen
+class FoundEntries:
+    """One answer of `entries_since`.
+
+    Attributes:
+        entries: one for each blob that has changed, in the order of their records.
+        token: ask with it next time.
+        at_end: whether there was nothing more.
+        was_reset: whether the token given was of another incarnation, so that this began from the beginning.
+        bytes_behind: how many bytes of records come behind what was answered.
+    """
+
+    entries: tuple[ReplicaEntry, ...]
+    token: ReplicationToken
+    at_end: bool
+    was_reset: bool
+    bytes_behind: int
+
+
+def entries_since(snapshot: LogSnapshot, token: ReplicationToken | None, *, max_entries: int,
+                  max_bytes: int | None = None) -> FoundEntries:
+    """The blobs with records newer than the token.
+
+    Each is told once an answer, with its state now. O(log n) to find the place, then O(1) a record.
+
+    Args:
+        snapshot: of the store.
+        token: from the answer before, `None` to begin.
+        max_entries: how many records are looked at in one answer.
+        max_bytes: how many bytes the blobs may have together; one blob is answered in any case.
+
+    Raises:
+        InvalidInput: a limit is below 1, or something is of another type.
+    """
+    if token is not None and not isinstance(token, ReplicationToken):
+        raise InvalidInput(f"a token is a ReplicationToken, not {type(token).__name__}; make one with from_bytes")
+    if max_bytes is not None and not isinstance(max_bytes, int):
+        raise InvalidInput(f"max_bytes is a whole number, not {type(max_bytes).__name__}")
+    if max_entries < 1 or (max_bytes is not None and max_bytes < 1):
+        raise InvalidInput(f"an answer of {max_entries} entries and {max_bytes} bytes cannot go on; give 1 or more")
+    incarnation = snapshot.state.key
+    was_reset = token is not None and token.incarnation != incarnation
+    reached = token.sequence if token is not None and not was_reset else 0
+    found: dict[bytes, ReplicaEntry] = {}
+    size = 0
+    at_end = True
+    for looked_at, entry in enumerate(records_after(snapshot, reached)):
+        if looked_at == max_entries:
+            at_end = False
+            break
+        if entry.id not in found:
+            told = _told(snapshot, entry)
+            size += told.size_bytes
+            if max_bytes is not None and size > max_bytes and found:
+                at_end = False
+                break
+            found[entry.id] = told
+        reached = entry.sequence
+    return FoundEntries(tuple(found.values()), ReplicationToken(incarnation, reached), at_end, was_reset,
+                        0 if at_end else bytes_after(snapshot, reached))
+
+
+def records_after(snapshot: LogSnapshot, sequence: int) -> Iterator[IndexEntry]:
+    """The index entries newer than a record, ascending by sequence, wherever compactions have put them."""
+    state = snapshot.state
+    waiting = sorted((index.first_sequence, number, index.columns, len(index))
+                     for number, index in enumerate(state.sealed) if index.last_sequence > sequence)
+    if snapshot.open_rows:
+        columns = state.open.columns
+        waiting.append((columns.sequences[0], len(state.sealed), columns, snapshot.open_rows))
+        waiting.sort()
+    waiting.reverse()
+    # Of most logs the segments follow each other, so that one is open at a time.
+    heads: list[tuple[int, int, Iterator[IndexEntry], IndexEntry]] = []
+    while waiting or heads:
+        while waiting and (not heads or waiting[-1][0] <= heads[0][0]):
+            _, number, columns, count = waiting.pop()
+            _push(heads, number, _rows_after(columns, count, sequence))
+        if heads:
+            _, number, rest, entry = heapq.heappop(heads)
+            yield entry
+            _push(heads, number, rest)
+
+
+def _push(heads: list[tuple[int, int, Iterator[IndexEntry], IndexEntry]], number: int,
+          entries: Iterator[IndexEntry]) -> None:
+    entry = next(entries, None)
+    if entry is not None:
+        heapq.heappush(heads, (entry.sequence, number, entries, entry))
+
+
+def _rows_after(columns: EntryColumns, count: int, sequence: int) -> Iterator[IndexEntry]:
+    sequences = columns.sequences[:count]
+    if all(first < second for first, second in pairwise(sequences)):
+        return columns.entries(bisect_right(sequences, sequence), count)
+    rows = [row for row in range(count) if sequences[row] > sequence]
+    return map(columns.entry, sorted(rows, key=sequences.__getitem__))
+
+
+def bytes_after(snapshot: LogSnapshot, sequence: int) -> int:
+    """How many bytes of records are newer than a record."""
+    behind = 0
+    sealed = [(index.columns, len(index), index.first_sequence, index.last_sequence) for index in snapshot.state.sealed]
+    for columns, count, first, last in sealed:
+        if first > sequence:
+            behind += sum(columns.sizes)
+        elif last > sequence:
+            behind += sum(columns.sizes[row] for row in range(count) if columns.sequences[row] > sequence)
+    columns, count = snapshot.state.open.columns, snapshot.open_rows
+    return behind + sum(columns.sizes[row] for row in range(count) if columns.sequences[row] > sequence)
+
+
+def _told(snapshot: LogSnapshot, entry: IndexEntry) -> ReplicaEntry:
+    state = blob_state(snapshot.history(entry.id))
+    assert state is not None, "a record that is in the snapshot has a history in it"
+    newest, put = state.newest, state.put
+    kind = state.deciding.kind if state.deciding is not None else RecordKind.TTL_UPDATE
+    expires = newest.expires_ms
+    return ReplicaEntry(entry.id, kind == RecordKind.DELETE, state.is_permanent, newest.life_version,
+                        put.size if put is not None else 0, newest.op_time_ms / 1000,
+                        expires / 1000 if expires >= 0 else None, newest.account, newest.container, newest.sequence)

@@ -1,0 +1,60 @@
+"""What a blob's records, taken together, say of it now. Pure functions (notes 1.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from compactlib.blobstore.model.values import BlobInfo, IndexEntry, RecordFlag, RecordKind
+from compactlib.blobstore.segment.records import content_range
+
+
+@attrs.frozen
+class BlobState:
+    """The state of one id.
+
+    Attributes:
+        newest: its newest record; expiry, life version and the mark of a TTL update are those of this one.
+        deciding: its newest PUT, DELETE or UNDELETE; `None` if only TTL updates are left of it.
+        put: its PUT, `None` if a compaction removed it.
+    """
+
+    newest: IndexEntry
+    deciding: IndexEntry | None
+    put: IndexEntry | None
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the last word on it is a delete."""
+        return self.deciding is not None and self.deciding.kind == RecordKind.DELETE
+
+    @property
+    def is_permanent(self) -> bool:
+        """Whether a TTL update has made it permanent."""
+        return bool(self.newest.flags & RecordFlag.TTL_UPDATED)
+
+    def is_expired(self, now_ms: int) -> bool:
+        """Whether its time is over: strictly after its expiry."""
+        return self.newest.is_expired(now_ms)
+
+    def info(self, put: IndexEntry) -> BlobInfo:
+        """Its properties, given its PUT."""
+        newest = self.newest
+        expires = newest.expires_ms
+        return BlobInfo(put.id, content_range(put)[1], put.op_time_ms / 1000, expires / 1000 if expires >= 0 else None,
+                        newest.life_version, put.account, put.container, newest.op_time_ms / 1000)
+
+
+def blob_state(history: Sequence[IndexEntry]) -> BlobState | None:
+    """The state that these records of one id, ascending by sequence, leave; `None` if there are none."""
+    if not history:
+        return None
+    deciding = put = None
+    for entry in reversed(history):
+        if entry.kind != RecordKind.TTL_UPDATE and deciding is None:
+            deciding = entry
+        if entry.kind == RecordKind.PUT:
+            put = entry
+            break
+    return BlobState(history[-1], deciding, put)
