@@ -33,11 +33,11 @@ from compactlib.scheduler import JobPlan, MemoryFence, RunningJob
 from compactlib.scheduler.worker_core import Start
 from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions, SparkExecutor, StagingMerge
 from compactlib.staging import CommittedRanges, CompactTokens, StagingToken
-from compactlib.staging.committed import Committed
-from compactlib.staging.names import repository_partition, token_partition
-from compactlib.staging.parquet import ParquetFormat
-from compactlib.staging.staged import Staged, encode_staged
-from compactlib.staging.tokens import StagingTokens
+from compactlib.staging.committed.formats.parquet import ParquetFormat
+from compactlib.staging.committed.interface import Committed
+from compactlib.staging.model.names import repository_partition, token_partition
+from compactlib.staging.records.staged import Staged, encode_staged
+from compactlib.staging.records.tokens import StagingTokens
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -39,7 +39,7 @@ from compactlib.raftlog import LogReader, SegmentReader
 from compactlib.raftlog.model.names import segment_name
 from compactlib.spark import local_session, register
 from compactlib.staging import CommittedRanges, Record, Repository
-from compactlib.staging.parquet import ParquetFormat
+from compactlib.staging.committed.formats.parquet import ParquetFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -30,10 +30,10 @@ from compactlib.kv import MemoryStore, Put, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.outcome import Done
 from compactlib.staging import AlwaysPolicy, Branch, CommittedRanges, Record, Repository
-from compactlib.staging.committed import Committed
-from compactlib.staging.names import repository_partition, token_partition
-from compactlib.staging.staged import Staged, encode_staged
-from compactlib.staging.tokens import StagingTokens
+from compactlib.staging.committed.interface import Committed
+from compactlib.staging.model.names import repository_partition, token_partition
+from compactlib.staging.records.staged import Staged, encode_staged
+from compactlib.staging.records.tokens import StagingTokens
 
 BATCH = 500
 LIVE = b"z/live"

@@ -19,8 +19,8 @@ from measure import Figure, alternate
 
 from compactlib.objects import LocalObjects
 from compactlib.staging import CommittedRanges, MetaRangeId, Record
-from compactlib.staging.model import Change
-from compactlib.staging.parquet import ParquetFormat
+from compactlib.staging.committed.formats.parquet import ParquetFormat
+from compactlib.staging.model.values import Change
 
 Changes = list[tuple[bytes, Change]]
 

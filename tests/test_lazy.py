@@ -85,7 +85,8 @@ UNUSED = {
     "from compactlib.blobstore import BlobStore": {"compactlib.blobstore.manager",
                                                    "compactlib.blobstore.compaction.plan.policies"},
     "from compactlib.scheduler import SchedulerService": {"compactlib.scheduler.worker", "compactlib.kv.store"},
-    "from compactlib.staging import Repository": {"compactlib.staging.worker", "compactlib.staging.sensor"},
+    "from compactlib.staging import Repository": {"compactlib.staging.repository.worker",
+                                                  "compactlib.staging.compaction.sense"},
     "from compactlib.catalog import CatalogService": {"compactlib.catalog.node_service", "ssl"},
 }
 HEAVY = {"asyncio", "concurrent", "email", "html", "http", "importlib.metadata", "multiprocessing", "sqlite3", "ssl",

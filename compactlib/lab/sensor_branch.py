@@ -10,10 +10,10 @@ from sortedcontainers import SortedSet
 from compactlib.clock import ManualClock
 from compactlib.errors import AuditFailed
 from compactlib.lab.sensor_report import SensorMeasures
-from compactlib.staging.names import StagingToken
-from compactlib.staging.policy import SensePolicy
-from compactlib.staging.record import BranchRecord
-from compactlib.staging.sensor import CompactionSensor
+from compactlib.staging.compaction.policy import SensePolicy
+from compactlib.staging.compaction.sense import CompactionSensor
+from compactlib.staging.model.names import StagingToken
+from compactlib.staging.records.record import BranchRecord
 
 if TYPE_CHECKING:
     from compactlib.lab.sensor_replay import SensorSettings

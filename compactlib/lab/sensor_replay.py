@@ -15,7 +15,7 @@ from compactlib.lab.sensor_branch import SensorBranch
 from compactlib.lab.sensor_report import SensorMeasures, SensorReport
 from compactlib.lab.workloads import Workload
 from compactlib.runtime.observe import Observer, Progress
-from compactlib.staging.policy import SensePolicy
+from compactlib.staging.compaction.policy import SensePolicy
 
 
 @attrs.frozen(kw_only=True)

@@ -34,14 +34,14 @@ from compactlib.objects import ObjectRef, ObjectStore
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, telling
 from compactlib.spark.dependencies import require_spark
-from compactlib.staging.change_reader import ChangeReader
-from compactlib.staging.committed_ranges import CommittedRanges
-from compactlib.staging.compaction_task import CompactedTokens, CompactTokens
-from compactlib.staging.metarange import MetaRange
-from compactlib.staging.model import Applied, Changes, MetaRangeId, RangeEntry, RangeId
-from compactlib.staging.range_files import INCOMING
-from compactlib.staging.range_stitch import stitch
-from compactlib.staging.range_writer import ClosedRange
+from compactlib.staging.committed.change_reader import ChangeReader
+from compactlib.staging.committed.committed_ranges import CommittedRanges
+from compactlib.staging.committed.formats.metarange import MetaRange
+from compactlib.staging.committed.ranges.range_files import INCOMING
+from compactlib.staging.committed.ranges.range_stitch import stitch
+from compactlib.staging.committed.ranges.range_writer import ClosedRange
+from compactlib.staging.compaction.rewrite import CompactedTokens, CompactTokens
+from compactlib.staging.model.values import Applied, Changes, MetaRangeId, RangeEntry, RangeId
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -143,7 +143,7 @@ class StagingMerge:
 
     def _made(self, staged: _Staged) -> tuple[list[ClosedRange], list[int]]:
         from compactlib.spark import staging_workers as workers
-        from compactlib.staging.parquet import ParquetFormat
+        from compactlib.staging.committed.formats.parquet import ParquetFormat
 
         files, rule = self._committed.files, self._committed.rule
         bounds = staged.bounds(self._partitions)

@@ -16,9 +16,9 @@ from compactlib.objects import LocalObjects
 from compactlib.spark.neighbours import DEFAULT_PARTITION_BYTES
 from compactlib.spark.source_options import folder_of, given_options, one_of, partition_bytes_of
 from compactlib.staging import CommittedRanges, MetaRangeId, Repository
-from compactlib.staging.listing import upper_bound
-from compactlib.staging.names import branch_key, repository_partition
-from compactlib.staging.rows import check_id
+from compactlib.staging.committed.formats.rows import check_id
+from compactlib.staging.model.names import branch_key, repository_partition
+from compactlib.staging.operations.listing import upper_bound
 
 RepositoryOpener: TypeAlias = Callable[[str], AbstractContextManager[Repository]]
 """What the option `opener` names: is given what `load` was given, `""` if nothing, and opens the repository where it is
@@ -145,7 +145,7 @@ class StagingSourceOptions:
 
 @contextmanager
 def _local_repository(options: StagingSourceOptions) -> Iterator[Repository]:
-    from compactlib.staging.parquet import ParquetFormat
+    from compactlib.staging.committed.formats.parquet import ParquetFormat
 
     if not os.path.isdir(options.path):
         raise NotFound(f"there is no folder {options.path}; give the one that the ranges are in, under the path "

@@ -30,11 +30,11 @@ from compactlib.staging import (
     Record,
     Repository,
 )
-from compactlib.staging.committed import Committed
-from compactlib.staging.layers import MergedTokens
-from compactlib.staging.parquet import ArrowRows, ParquetFormat
-from compactlib.staging.record import BranchRecord
-from compactlib.staging.view import BranchView
+from compactlib.staging.committed.formats.parquet import ArrowRows, ParquetFormat
+from compactlib.staging.committed.interface import Committed
+from compactlib.staging.operations.view import BranchView
+from compactlib.staging.records.layers import MergedTokens
+from compactlib.staging.records.record import BranchRecord
 
 COMMITTED: Final = "committed"
 """State of a record that HEAD has, too."""

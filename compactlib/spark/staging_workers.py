@@ -18,12 +18,12 @@ from pyarrow import parquet
 from compactlib.errors import CompactlibError
 from compactlib.objects import Digest, ObjectRef, ObjectStore, read_checked
 from compactlib.runtime.budget import Budget
-from compactlib.staging.model import RangeEntry, RangeId
-from compactlib.staging.parquet import ArrowRows, ParquetFormat
-from compactlib.staging.range_files import RangeFiles
-from compactlib.staging.range_writer import ClosedRange, RangeWriter
-from compactlib.staging.rows import ChangeBatch
-from compactlib.staging.split import SplitRule
+from compactlib.staging.committed.formats.parquet import ArrowRows, ParquetFormat
+from compactlib.staging.committed.formats.rows import ChangeBatch
+from compactlib.staging.committed.formats.split import SplitRule
+from compactlib.staging.committed.ranges.range_files import RangeFiles
+from compactlib.staging.committed.ranges.range_writer import ClosedRange, RangeWriter
+from compactlib.staging.model.values import RangeEntry, RangeId
 
 BASE_LAYER: Final = (1 << 31) - 1
 """The layer of the base's records: older than every token."""

@@ -31,16 +31,27 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import load_lazily
 
 if TYPE_CHECKING:
-    from compactlib.staging.branch import Branch
-    from compactlib.staging.cleanup import CleanupStats
-    from compactlib.staging.commit import CommitOutcome
-    from compactlib.staging.commits import Commit
-    from compactlib.staging.committed import Committed, DifferenceScan, MergeStrategy, RecordScan
-    from compactlib.staging.committed_ranges import CommittedRanges
-    from compactlib.staging.compaction_outcome import CompactionOutcome, CompactionStats, LostRace
-    from compactlib.staging.compaction_task import CompactedTokens, CompactTokens, OpenStores, RewriteStores
-    from compactlib.staging.conditional import Expected
-    from compactlib.staging.context import StagingContext
+    from compactlib.staging.committed.committed_ranges import CommittedRanges
+    from compactlib.staging.committed.formats.plain_format import PlainFormat
+    from compactlib.staging.committed.formats.split import SplitRule
+    from compactlib.staging.committed.interface import Committed, DifferenceScan, MergeStrategy, RecordScan
+    from compactlib.staging.compaction.metrics import StagingMetrics
+    from compactlib.staging.compaction.outcome import CompactionOutcome, CompactionStats, LostRace
+    from compactlib.staging.compaction.plan import CompactionPlan, CompactionView
+    from compactlib.staging.compaction.policies import AlwaysPolicy, CompactionPolicy, CostPolicy
+    from compactlib.staging.compaction.policy import (
+        AnyOf,
+        BranchPressure,
+        Choice,
+        DeletesPolicy,
+        ListingCostPolicy,
+        SealedTokensPolicy,
+        SensePolicy,
+    )
+    from compactlib.staging.compaction.reclaim.cleanup import CleanupStats
+    from compactlib.staging.compaction.reclaim.reclaim import ReclaimReport
+    from compactlib.staging.compaction.rewrite import CompactedTokens, CompactTokens, OpenStores, RewriteStores
+    from compactlib.staging.compaction.sense import CompactionSensor, CompactionTrigger
     from compactlib.staging.errors import (
         BeingCollected,
         BranchExists,
@@ -61,11 +72,8 @@ if TYPE_CHECKING:
         TooManyTries,
         UnsortedKeys,
     )
-    from compactlib.staging.events import StagingEvents
-    from compactlib.staging.head import MoveOutcome
-    from compactlib.staging.listing import MAX_LIST_LIMIT
-    from compactlib.staging.metrics import StagingMetrics
-    from compactlib.staging.model import (
+    from compactlib.staging.model.names import CommitId, StagingToken
+    from compactlib.staging.model.values import (
         Applied,
         Collected,
         Difference,
@@ -75,31 +83,23 @@ if TYPE_CHECKING:
         RangeId,
         Record,
     )
-    from compactlib.staging.names import CommitId, StagingToken
+    from compactlib.staging.operations.branch import Branch
+    from compactlib.staging.operations.commit import CommitOutcome
+    from compactlib.staging.operations.conditional import Expected
+    from compactlib.staging.operations.head import MoveOutcome
+    from compactlib.staging.operations.listing import MAX_LIST_LIMIT
+    from compactlib.staging.operations.pages import DiffPage, Listed, ListPage
+    from compactlib.staging.operations.read import CommittedView
+    from compactlib.staging.operations.reset import ResetOutcome
+    from compactlib.staging.operations.results import AlreadyCommitted, CommitStats, NoChanges, ResetStats
     from compactlib.staging.options import MAX_BATCH_KEYS, OnNewSealed, StagingOptions
-    from compactlib.staging.pages import DiffPage, Listed, ListPage
-    from compactlib.staging.plain_format import PlainFormat
-    from compactlib.staging.plan import CompactionPlan, CompactionView
-    from compactlib.staging.plan_policies import AlwaysPolicy, CompactionPolicy, CostPolicy
-    from compactlib.staging.policy import (
-        AnyOf,
-        BranchPressure,
-        Choice,
-        DeletesPolicy,
-        ListingCostPolicy,
-        SealedTokensPolicy,
-        SensePolicy,
-    )
-    from compactlib.staging.read import CommittedView
-    from compactlib.staging.reclaim import ReclaimReport
-    from compactlib.staging.record import MAX_SEALED_TOKENS, BranchRecord
-    from compactlib.staging.repository import Repository
-    from compactlib.staging.reset import ResetOutcome
-    from compactlib.staging.results import AlreadyCommitted, CommitStats, NoChanges, ResetStats
-    from compactlib.staging.sensor import CompactionSensor, CompactionTrigger
-    from compactlib.staging.split import SplitRule
-    from compactlib.staging.status import BranchStatus, RepositoryStatus, RepositorySurvey
-    from compactlib.staging.worker import CompactionWorker
+    from compactlib.staging.records.commits import Commit
+    from compactlib.staging.records.context import StagingContext
+    from compactlib.staging.records.events import StagingEvents
+    from compactlib.staging.records.record import MAX_SEALED_TOKENS, BranchRecord
+    from compactlib.staging.records.status import BranchStatus, RepositoryStatus, RepositorySurvey
+    from compactlib.staging.repository.repository import Repository
+    from compactlib.staging.repository.worker import CompactionWorker
 
 __all__ = [
     # A repository and its branches
@@ -196,41 +196,42 @@ __all__ = [
 ]
 
 load_lazily(__name__, {
-    ".branch": ("Branch",),
-    ".cleanup": ("CleanupStats",),
-    ".commit": ("CommitOutcome",),
-    ".commits": ("Commit",),
-    ".committed": ("Committed", "DifferenceScan", "MergeStrategy", "RecordScan"),
-    ".committed_ranges": ("CommittedRanges",),
-    ".compaction_outcome": ("CompactionOutcome", "CompactionStats", "LostRace"),
-    ".compaction_task": ("CompactedTokens", "CompactTokens", "OpenStores", "RewriteStores"),
-    ".conditional": ("Expected",),
-    ".context": ("StagingContext",),
+    ".operations.branch": ("Branch",),
+    ".compaction.reclaim.cleanup": ("CleanupStats",),
+    ".operations.commit": ("CommitOutcome",),
+    ".records.commits": ("Commit",),
+    ".committed.interface": ("Committed", "DifferenceScan", "MergeStrategy", "RecordScan"),
+    ".committed.committed_ranges": ("CommittedRanges",),
+    ".compaction.outcome": ("CompactionOutcome", "CompactionStats", "LostRace"),
+    ".compaction.rewrite": ("CompactedTokens", "CompactTokens", "OpenStores", "RewriteStores"),
+    ".operations.conditional": ("Expected",),
+    ".records.context": ("StagingContext",),
     ".errors": ("BeingCollected", "BranchExists", "BranchNotFound", "CommitNotFound", "DamagedRange", "DirtyBranch",
                 "MergeConflict", "MetaRangeNotFound", "NewerFormat", "NilValue", "OutdatedPlan", "PreconditionFailed",
                 "RangeNotFound", "RecordNotFound", "TooManyKeys", "TooManySealed", "TooManyTries", "UnsortedKeys"),
-    ".events": ("StagingEvents",),
-    ".head": ("MoveOutcome",),
-    ".listing": ("MAX_LIST_LIMIT",),
-    ".metrics": ("StagingMetrics",),
-    ".model": ("Applied", "Collected", "Difference", "LiveMetaRanges", "MetaRangeId", "RangeEntry", "RangeId",
+    ".records.events": ("StagingEvents",),
+    ".operations.head": ("MoveOutcome",),
+    ".operations.listing": ("MAX_LIST_LIMIT",),
+    ".compaction.metrics": ("StagingMetrics",),
+    ".model.values": ("Applied", "Collected", "Difference", "LiveMetaRanges", "MetaRangeId", "RangeEntry", "RangeId",
                "Record"),
-    ".names": ("CommitId", "StagingToken"),
+    ".model.names": ("CommitId", "StagingToken"),
     ".options": ("MAX_BATCH_KEYS", "OnNewSealed", "StagingOptions"),
-    ".pages": ("DiffPage", "Listed", "ListPage"),
-    ".plain_format": ("PlainFormat",),
-    ".plan": ("CompactionPlan", "CompactionView"),
-    ".plan_policies": ("AlwaysPolicy", "CompactionPolicy", "CostPolicy"),
-    ".policy": ("AnyOf", "BranchPressure", "Choice", "DeletesPolicy", "ListingCostPolicy", "SealedTokensPolicy",
+    ".operations.pages": ("DiffPage", "Listed", "ListPage"),
+    ".committed.formats.plain_format": ("PlainFormat",),
+    ".compaction.plan": ("CompactionPlan", "CompactionView"),
+    ".compaction.policies": ("AlwaysPolicy", "CompactionPolicy", "CostPolicy"),
+    ".compaction.policy": ("AnyOf", "BranchPressure", "Choice", "DeletesPolicy", "ListingCostPolicy",
+                           "SealedTokensPolicy",
                 "SensePolicy"),
-    ".read": ("CommittedView",),
-    ".reclaim": ("ReclaimReport",),
-    ".record": ("MAX_SEALED_TOKENS", "BranchRecord"),
-    ".repository": ("Repository",),
-    ".reset": ("ResetOutcome",),
-    ".results": ("AlreadyCommitted", "CommitStats", "NoChanges", "ResetStats"),
-    ".sensor": ("CompactionSensor", "CompactionTrigger"),
-    ".split": ("SplitRule",),
-    ".status": ("BranchStatus", "RepositoryStatus", "RepositorySurvey"),
-    ".worker": ("CompactionWorker",),
+    ".operations.read": ("CommittedView",),
+    ".compaction.reclaim.reclaim": ("ReclaimReport",),
+    ".records.record": ("MAX_SEALED_TOKENS", "BranchRecord"),
+    ".repository.repository": ("Repository",),
+    ".operations.reset": ("ResetOutcome",),
+    ".operations.results": ("AlreadyCommitted", "CommitStats", "NoChanges", "ResetStats"),
+    ".compaction.sense": ("CompactionSensor", "CompactionTrigger"),
+    ".committed.formats.split": ("SplitRule",),
+    ".records.status": ("BranchStatus", "RepositoryStatus", "RepositorySurvey"),
+    ".repository.worker": ("CompactionWorker",),
 })

@@ -18,10 +18,10 @@ from itertools import accumulate
 
 from compactlib.errors import CorruptData
 from compactlib.files.checksum import crc32
-from compactlib.staging.model import Change, RangeId, Record
-from compactlib.staging.plain_format import PlainFormat
-from compactlib.staging.rows import ChangeBatch, RangeFormat, Rows
-from compactlib.staging.split import record_bytes
+from compactlib.staging.committed.formats.plain_format import PlainFormat
+from compactlib.staging.committed.formats.rows import ChangeBatch, RangeFormat, Rows
+from compactlib.staging.committed.formats.split import record_bytes
+from compactlib.staging.model.values import Change, RangeId, Record
 from compactlib.testing.conformance import ConformanceKit, Mismatch, run_kit, same
 from compactlib.testing.fresh import drawing
 

@@ -18,13 +18,13 @@ from compactlib.errors import CompactlibError, MissingDependency
 from compactlib.kv.store import KVStore
 from compactlib.objects.store import ObjectStore
 from compactlib.outcome import Failed
-from compactlib.staging.branch import Branch
-from compactlib.staging.committed_ranges import CommittedRanges
+from compactlib.staging.committed.committed_ranges import CommittedRanges
+from compactlib.staging.committed.formats.rows import RangeFormat
+from compactlib.staging.committed.formats.split import SplitRule
+from compactlib.staging.compaction.policies import AlwaysPolicy
+from compactlib.staging.operations.branch import Branch
 from compactlib.staging.options import StagingOptions
-from compactlib.staging.plan_policies import AlwaysPolicy
-from compactlib.staging.repository import Repository
-from compactlib.staging.rows import RangeFormat
-from compactlib.staging.split import SplitRule
+from compactlib.staging.repository.repository import Repository
 from compactlib.testing.examples import as_always, histories_of
 
 try:

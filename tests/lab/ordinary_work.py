@@ -47,7 +47,7 @@ from compactlib.scheduler import (
     StatusUpdate,
 )
 from compactlib.staging import CommittedRanges, Repository, StagingMetrics, StagingOptions
-from compactlib.staging.policy import DeletesPolicy
+from compactlib.staging.compaction.policy import DeletesPolicy
 
 
 def ordinary_work(folder: Path, observer: Observer) -> None:

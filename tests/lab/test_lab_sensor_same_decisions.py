@@ -12,7 +12,13 @@ from compactlib.lab import DELETE, PUT, READ, SensorReplay, SensorSettings
 from compactlib.objects import MemoryObjects
 from compactlib.outcome import Done, Skipped
 from compactlib.staging import AlwaysPolicy, CommittedRanges, CompactionSensor, Repository
-from compactlib.staging.policy import AnyOf, DeletesPolicy, ListingCostPolicy, SealedTokensPolicy, SensePolicy
+from compactlib.staging.compaction.policy import (
+    AnyOf,
+    DeletesPolicy,
+    ListingCostPolicy,
+    SealedTokensPolicy,
+    SensePolicy,
+)
 
 KEYS, BASE, PAGE = 60, 40, 7
 

@@ -20,8 +20,8 @@ from compactlib.scheduler import JobPlan, MemoryFence, RunningJob
 from compactlib.scheduler.worker_core import Start
 from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions, StagingMerge
 from compactlib.staging import CommittedRanges, SplitRule
-from compactlib.staging.model import Change, Record
-from compactlib.staging.parquet import ParquetFormat
+from compactlib.staging.committed.formats.parquet import ParquetFormat
+from compactlib.staging.model.values import Change, Record
 
 RULE = SplitRule(raggedness=60)
 SOURCES = ("b0", "b1", "b2")

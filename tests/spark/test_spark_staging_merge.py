@@ -19,9 +19,9 @@ from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.outcome import Done
 from compactlib.spark.staging_merge import StagingMerge
 from compactlib.staging import CommittedRanges, Repository, SplitRule
+from compactlib.staging.committed.formats.parquet import ParquetFormat
 from compactlib.staging.errors import DamagedRange
-from compactlib.staging.model import Change, Record
-from compactlib.staging.parquet import ParquetFormat
+from compactlib.staging.model.values import Change, Record
 
 pytestmark = pytest.mark.spark
 

@@ -33,8 +33,8 @@ from compactlib.staging import (
     Repository,
     SplitRule,
 )
-from compactlib.staging.parquet import ParquetFormat
-from compactlib.staging.rows import RangeFormat
+from compactlib.staging.committed.formats.parquet import ParquetFormat
+from compactlib.staging.committed.formats.rows import RangeFormat
 from tests.spark.branches import expected_rows, row_of, seal
 from tests.staging.world import NOW
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from compactlib.outcome import Done, Failed
 from compactlib.staging import BeingCollected, NoChanges, RecordNotFound
-from compactlib.staging.commit import CommitRequest, commit
-from compactlib.staging.listing import ListRequest
-from compactlib.staging.read import diff_uncommitted, get, list_branch
+from compactlib.staging.operations.commit import CommitRequest, commit
+from compactlib.staging.operations.listing import ListRequest
+from compactlib.staging.operations.read import diff_uncommitted, get, list_branch
 from compactlib.testing.interleave_history import ABSENT, HistoryOperation
 from tests.staging.branch_world import DIRTY, KEYS, MAIN, K, World, cache_of
 

@@ -14,24 +14,24 @@ from compactlib.kv.store import Predicate
 from compactlib.objects import MemoryObjects
 from compactlib.outcome import Done
 from compactlib.runtime.observe import Observer
-from compactlib.staging.cleanup import TokenCleaner
-from compactlib.staging.commit import CommitRequest, commit
-from compactlib.staging.committed_ranges import CommittedRanges
-from compactlib.staging.conditional import write_if
-from compactlib.staging.context import StagingContext
-from compactlib.staging.diff_cache import DiffCache
+from compactlib.staging.committed.committed_ranges import CommittedRanges
+from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
+from compactlib.staging.compaction.reclaim.garbage import collect_garbage
 from compactlib.staging.errors import DirtyBranch, PreconditionFailed, RecordNotFound
-from compactlib.staging.events import StagingEvents
-from compactlib.staging.garbage import collect_garbage
-from compactlib.staging.head import HeadBuilder, discard_and_move, move_head
-from compactlib.staging.listing import ListRequest
-from compactlib.staging.model import MetaRangeId, Record
-from compactlib.staging.names import BRANCHES, CommitId
+from compactlib.staging.model.names import BRANCHES, CommitId
+from compactlib.staging.model.values import MetaRangeId, Record
+from compactlib.staging.operations.commit import CommitRequest, commit
+from compactlib.staging.operations.conditional import write_if
+from compactlib.staging.operations.diff_cache import DiffCache
+from compactlib.staging.operations.head import HeadBuilder, discard_and_move, move_head
+from compactlib.staging.operations.listing import ListRequest
+from compactlib.staging.operations.read import diff_uncommitted, get, list_branch
+from compactlib.staging.operations.reset import reset, reset_key, reset_prefix
+from compactlib.staging.operations.write import delete_many, put_many
 from compactlib.staging.options import StagingOptions
-from compactlib.staging.read import diff_uncommitted, get, list_branch
-from compactlib.staging.record import BranchRecord, decode_branch_record
-from compactlib.staging.reset import reset, reset_key, reset_prefix
-from compactlib.staging.write import delete_many, put_many
+from compactlib.staging.records.context import StagingContext
+from compactlib.staging.records.events import StagingEvents
+from compactlib.staging.records.record import BranchRecord, decode_branch_record
 from compactlib.testing.interleave import Stage, SteppedObjects, SteppedStore
 from compactlib.testing.interleave_history import ABSENT, History, HistoryOperation
 from tests.staging.world import compact_now

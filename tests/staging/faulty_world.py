@@ -10,18 +10,18 @@ from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.objects import MemoryObjects
 from compactlib.outcome import Done, Failed
-from compactlib.staging.cleanup import TokenCleaner
-from compactlib.staging.commit import CommitRequest, commit
-from compactlib.staging.conditional import write_if
-from compactlib.staging.context import StagingContext
+from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
+from compactlib.staging.compaction.reclaim.garbage import collect_garbage
 from compactlib.staging.errors import DirtyBranch, PreconditionFailed
-from compactlib.staging.garbage import collect_garbage
-from compactlib.staging.head import HeadBuilder, discard_and_move, move_head
-from compactlib.staging.listing import ListRequest
-from compactlib.staging.model import Record
-from compactlib.staging.read import list_branch
-from compactlib.staging.reset import reset, reset_key, reset_prefix
-from compactlib.staging.write import delete_many, put_many
+from compactlib.staging.model.values import Record
+from compactlib.staging.operations.commit import CommitRequest, commit
+from compactlib.staging.operations.conditional import write_if
+from compactlib.staging.operations.head import HeadBuilder, discard_and_move, move_head
+from compactlib.staging.operations.listing import ListRequest
+from compactlib.staging.operations.read import list_branch
+from compactlib.staging.operations.reset import reset, reset_key, reset_prefix
+from compactlib.staging.operations.write import delete_many, put_many
+from compactlib.staging.records.context import StagingContext
 from compactlib.testing import FaultyStore, KVFault, KVOperation
 from compactlib.testing.faults import Crash, Fault
 from compactlib.testing.objects_faults import FaultyObjects, ObjectRequest

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 
-from compactlib.staging.plain_format import PlainFormat
-from compactlib.staging.rows import RangeFormat
+from compactlib.staging.committed.formats.plain_format import PlainFormat
+from compactlib.staging.committed.formats.rows import RangeFormat
 
 FORMATS: list[RangeFormat] = [PlainFormat()]
 if importlib.util.find_spec("pyarrow"):
-    from compactlib.staging.parquet import ParquetFormat
+    from compactlib.staging.committed.formats.parquet import ParquetFormat
 
     FORMATS.append(ParquetFormat(rows_per_group=4))

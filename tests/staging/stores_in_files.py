@@ -11,9 +11,9 @@ from compactlib.clock import SystemClock
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.staging import CommittedRanges
-from compactlib.staging.committed import Committed
-from compactlib.staging.names import repository_partition
-from compactlib.staging.tokens import StagingTokens
+from compactlib.staging.committed.interface import Committed
+from compactlib.staging.model.names import repository_partition
+from compactlib.staging.records.tokens import StagingTokens
 
 
 @attrs.frozen

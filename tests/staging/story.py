@@ -29,9 +29,9 @@ from compactlib.errors import CompactlibError
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.staging import AlreadyCommitted, CommitStats, LostRace, NoChanges
-from compactlib.staging.cleanup import TokenCleaner
-from compactlib.staging.model import Record
-from compactlib.staging.names import StagingToken
+from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
+from compactlib.staging.model.names import StagingToken
+from compactlib.staging.model.values import Record
 from compactlib.testing import FaultyStore, KVOperation
 from tests.staging.world import State, World, contents, diff, head_contents, record
 

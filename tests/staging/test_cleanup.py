@@ -13,9 +13,9 @@ from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.staging import Record, StagingToken
-from compactlib.staging.cleanup import CleanupStats, TokenCleaner
-from compactlib.staging.names import token_partition
-from compactlib.staging.staged import Staged
+from compactlib.staging.compaction.reclaim.cleanup import CleanupStats, TokenCleaner
+from compactlib.staging.model.names import token_partition
+from compactlib.staging.records.staged import Staged
 from compactlib.testing import FaultyStore, KVFault, KVOperation
 from tests.staging.world import World
 

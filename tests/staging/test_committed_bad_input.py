@@ -9,14 +9,14 @@ import pytest
 from compactlib.errors import BudgetSpent, CompactlibError, CorruptData, InvalidInput
 from compactlib.objects import MemoryObjects, StoreFailed
 from compactlib.runtime.budget import Budget
-from compactlib.staging.committed_ranges import CommittedRanges
+from compactlib.staging.committed.committed_ranges import CommittedRanges
+from compactlib.staging.committed.formats.metarange import MetaRange
+from compactlib.staging.committed.formats.plain_format import HEADER, MAGIC, PlainFormat, encode_header
+from compactlib.staging.committed.formats.rows import RangeFormat
+from compactlib.staging.committed.formats.split import SplitRule
+from compactlib.staging.committed.ranges.range_cache import SizedCache
 from compactlib.staging.errors import DamagedRange, MergeConflict, MetaRangeNotFound, NewerFormat, RangeNotFound
-from compactlib.staging.metarange import MetaRange
-from compactlib.staging.model import MAX_KEY_BYTES, LiveMetaRanges, MetaRangeId, RangeEntry, Record
-from compactlib.staging.plain_format import HEADER, MAGIC, PlainFormat, encode_header
-from compactlib.staging.range_cache import SizedCache
-from compactlib.staging.rows import RangeFormat
-from compactlib.staging.split import SplitRule
+from compactlib.staging.model.values import MAX_KEY_BYTES, LiveMetaRanges, MetaRangeId, RangeEntry, Record
 from tests.staging.hooked_objects import HookedObjects
 from tests.staging.plain_sets import RecordSet, committed, simple, written
 from tests.staging.range_formats import FORMATS

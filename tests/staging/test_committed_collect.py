@@ -13,12 +13,12 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.objects import Digest, MemoryObjects, ObjectRef
-from compactlib.staging.committed_ranges import CommittedRanges
+from compactlib.staging.committed.committed_ranges import CommittedRanges
+from compactlib.staging.committed.formats.split import SplitRule
+from compactlib.staging.committed.ranges.range_collect import RangeCollector
+from compactlib.staging.committed.ranges.range_files import RangeFiles
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, RangeNotFound
-from compactlib.staging.model import Collected, LiveMetaRanges, MetaRangeId, RangeId, Record, StoredFile
-from compactlib.staging.range_collect import RangeCollector
-from compactlib.staging.range_files import RangeFiles
-from compactlib.staging.split import SplitRule
+from compactlib.staging.model.values import Collected, LiveMetaRanges, MetaRangeId, RangeId, Record, StoredFile
 from tests.staging.hooked_objects import HookedObjects
 from tests.staging.plain_sets import RecordSet
 

@@ -13,10 +13,10 @@ import pytest
 from compactlib.files import Files
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectExists, StoreFailed
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.staging.committed_ranges import CommittedRanges
-from compactlib.staging.model import Change, LiveMetaRanges, MetaRangeId, Record
-from compactlib.staging.rows import RangeFormat
-from compactlib.staging.split import SplitRule
+from compactlib.staging.committed.committed_ranges import CommittedRanges
+from compactlib.staging.committed.formats.rows import RangeFormat
+from compactlib.staging.committed.formats.split import SplitRule
+from compactlib.staging.model.values import Change, LiveMetaRanges, MetaRangeId, Record
 from compactlib.testing import RecordingFiles, explore, record
 from tests.staging.hooked_objects import HookedObjects
 from tests.staging.plain_sets import RecordSet, changed, committed, written

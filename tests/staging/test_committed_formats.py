@@ -6,10 +6,10 @@ import hashlib
 
 import pytest
 
-from compactlib.staging.model import RangeId
-from compactlib.staging.parquet import ParquetFormat
-from compactlib.staging.plain_format import PlainFormat
-from compactlib.staging.rows import RangeFormat, Rows
+from compactlib.staging.committed.formats.parquet import ParquetFormat
+from compactlib.staging.committed.formats.plain_format import PlainFormat
+from compactlib.staging.committed.formats.rows import RangeFormat, Rows
+from compactlib.staging.model.values import RangeId
 from compactlib.testing.range_format_conformance import RangeFormatConformance, check_range_format
 
 

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from compactlib.objects import MemoryObjects
-from compactlib.staging.committed_ranges import CommittedRanges
-from compactlib.staging.model import MetaRangeId, RangeEntry, RangeId, Record
-from compactlib.staging.plain_format import PlainFormat
-from compactlib.staging.rows import RangeFormat
-from compactlib.staging.split import SplitRule
+from compactlib.staging.committed.committed_ranges import CommittedRanges
+from compactlib.staging.committed.formats.plain_format import PlainFormat
+from compactlib.staging.committed.formats.rows import RangeFormat
+from compactlib.staging.committed.formats.split import SplitRule
+from compactlib.staging.model.values import MetaRangeId, RangeEntry, RangeId, Record
 from tests.staging.range_formats import FORMATS
 
 GOLDEN = Path(__file__).parent / "golden"

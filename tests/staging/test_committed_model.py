@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from compactlib.objects import MemoryObjects
 from compactlib.runtime.budget import Budget
-from compactlib.staging.metarange import MetaRange
-from compactlib.staging.model import Change, LiveMetaRanges, MetaRangeId, Record
-from compactlib.staging.plain_format import PlainFormat
-from compactlib.staging.range_files import RangeFiles
-from compactlib.staging.range_stitch import stitch
-from compactlib.staging.range_writer import RangeWriter
-from compactlib.staging.rows import RangeFormat
-from compactlib.staging.split import SplitRule
+from compactlib.staging.committed.formats.metarange import MetaRange
+from compactlib.staging.committed.formats.plain_format import PlainFormat
+from compactlib.staging.committed.formats.rows import RangeFormat
+from compactlib.staging.committed.formats.split import SplitRule
+from compactlib.staging.committed.ranges.range_files import RangeFiles
+from compactlib.staging.committed.ranges.range_stitch import stitch
+from compactlib.staging.committed.ranges.range_writer import RangeWriter
+from compactlib.staging.model.values import Change, LiveMetaRanges, MetaRangeId, Record
 from tests.staging.plain_sets import RecordSet, changed, committed, differences, written
 from tests.staging.range_formats import FORMATS
 

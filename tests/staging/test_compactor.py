@@ -16,8 +16,8 @@ from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.staging import BranchNotFound, CommittedRanges, CostPolicy, Repository, SplitRule, StagingOptions
-from compactlib.staging.compaction_outcome import LostRace
-from compactlib.staging.record import MAX_SEALED_TOKENS
+from compactlib.staging.compaction.outcome import LostRace
+from compactlib.staging.records.record import MAX_SEALED_TOKENS
 from compactlib.testing import FaultyStore, KVFault, KVOperation
 from tests.staging.stores_in_files import FileStores
 from tests.staging.test_vectors_compaction import compacted, seen, sigma, values

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from compactlib.staging.cleanup import TokenCleaner
-from compactlib.staging.compactor import Compactor
+from compactlib.staging.compaction.commit import Compactor
+from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.testing import KVFault
 from tests.staging.faulty_world import WORK, explore_faults
 

@@ -15,7 +15,7 @@ from compactlib.errors import StorageError
 from compactlib.kv import MemoryStore, StoreFailed
 from compactlib.outcome import Done
 from compactlib.staging import Branch, DirtyBranch, NoChanges, PreconditionFailed, Record, RecordNotFound
-from compactlib.staging.cleanup import TokenCleaner
+from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.testing import FaultyStore, KVFault, KVOperation
 from compactlib.testing.kv_conformance import KVStoreConformance
 from tests.staging.world import World, contents, diff, head_contents, missing, record, sigma

@@ -14,8 +14,8 @@ from compactlib.objects import MemoryObjects
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.staging import Branch, CommitId, MetaRangeNotFound
+from compactlib.staging.compaction.reclaim.garbage import collect_garbage, live_metaranges
 from compactlib.staging.errors import BeingCollected
-from compactlib.staging.garbage import collect_garbage, live_metaranges
 from compactlib.testing import FaultyStore, KVFault, KVOperation
 from tests.staging.hooked_objects import HookedObjects
 from tests.staging.world import World
@@ -198,7 +198,7 @@ def test_a_collection_at_any_step_of_using_a_commit_again_takes_nothing_from_it(
 
 def test_who_only_looks_whether_the_records_are_there_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests above can fail."""
-    monkeypatch.setattr("compactlib.staging.committed_ranges.CommittedRanges.claim",
+    monkeypatch.setattr("compactlib.staging.committed.committed_ranges.CommittedRanges.claim",
                         lambda self, metarange_id: self.ranges_of(metarange_id))
     with pytest.raises(MetaRangeNotFound):
         test_a_collection_at_any_step_of_using_a_commit_again_takes_nothing_from_it(again)

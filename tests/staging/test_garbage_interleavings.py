@@ -14,8 +14,8 @@ from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects, ObjectStore
 from compactlib.outcome import Failed
 from compactlib.staging import CommitId, CommittedRanges, MetaRangeNotFound, Repository
+from compactlib.staging.compaction.reclaim.garbage import collect_garbage
 from compactlib.staging.errors import BeingCollected
-from compactlib.staging.garbage import collect_garbage
 from compactlib.testing.interleave import (
     InterleavingFailed,
     Stage,

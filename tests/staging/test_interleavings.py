@@ -14,15 +14,15 @@ from compactlib.kv import OutcomeUnknown, PredicateFailed
 from compactlib.outcome import Skipped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
-from compactlib.staging.branch_store import BranchUpdate
-from compactlib.staging.commits import Commit
-from compactlib.staging.compactor import Compactor
+from compactlib.staging.compaction.commit import Compactor
 from compactlib.staging.errors import TooManyTries
-from compactlib.staging.model import MetaRangeId, Record
-from compactlib.staging.record import BranchRecord
-from compactlib.staging.staged import Staged
-from compactlib.staging.uncommitted import first_uncommitted
-from compactlib.staging.view import BranchView, changes_of
+from compactlib.staging.model.values import MetaRangeId, Record
+from compactlib.staging.operations.uncommitted import first_uncommitted
+from compactlib.staging.operations.view import BranchView, changes_of
+from compactlib.staging.records.branch_store import BranchUpdate
+from compactlib.staging.records.commits import Commit
+from compactlib.staging.records.record import BranchRecord
+from compactlib.staging.records.staged import Staged
 from compactlib.testing.interleave import InterleavingFailed, explore, sample
 from compactlib.testing.interleave_history import ABSENT, HistoryOperation
 from tests.staging.branch_oracle import check
@@ -243,7 +243,7 @@ def merge_without_second_look(world: World, actor: str, noted: HistoryOperation)
 
 
 def _no_cache(context: Any) -> Any:
-    from compactlib.staging.diff_cache import DiffCache
+    from compactlib.staging.operations.diff_cache import DiffCache
     return DiffCache(context.committed, 1 << 20)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from compactlib.outcome import Failed
 from compactlib.staging import Repository
-from compactlib.staging.cleanup import TokenCleaner
+from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from tests.kv.postgres_server import postgres
 from tests.staging.branch_processes import KEYS, ROLES, Page, check_found, name_of, open_repository
 

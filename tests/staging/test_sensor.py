@@ -10,8 +10,7 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
-from compactlib.staging.names import StagingToken
-from compactlib.staging.policy import (
+from compactlib.staging.compaction.policy import (
     AnyOf,
     BranchPressure,
     Choice,
@@ -19,8 +18,9 @@ from compactlib.staging.policy import (
     ListingCostPolicy,
     SealedTokensPolicy,
 )
-from compactlib.staging.record import BranchRecord
-from compactlib.staging.sensor import CompactionSensor, CompactionTrigger
+from compactlib.staging.compaction.sense import CompactionSensor, CompactionTrigger
+from compactlib.staging.model.names import StagingToken
+from compactlib.staging.records.record import BranchRecord
 
 
 def token(number: int) -> StagingToken:

@@ -20,8 +20,8 @@ from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.outcome import Done, Failed
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.staging import CommittedRanges, Repository
-from compactlib.staging.cleanup import TokenCleaner
-from compactlib.staging.garbage import collect_garbage
+from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
+from compactlib.staging.compaction.reclaim.garbage import collect_garbage
 from compactlib.testing import RecordingFiles, explore, record
 from tests.staging.world import NOW, World
 

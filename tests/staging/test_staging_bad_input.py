@@ -21,8 +21,8 @@ from compactlib.staging import (
     StagingOptions,
     TooManyKeys,
 )
-from compactlib.staging.listing import MAX_LIST_LIMIT
-from compactlib.staging.names import branch_key, repository_partition
+from compactlib.staging.model.names import branch_key, repository_partition
+from compactlib.staging.operations.listing import MAX_LIST_LIMIT
 from tests.staging.world import World, diff, head_contents, missing
 
 PARTITION = repository_partition("main")

@@ -19,7 +19,7 @@ from compactlib.staging import (
     RecordNotFound,
     StagingEvents,
 )
-from compactlib.staging.record import BranchRecord
+from compactlib.staging.records.record import BranchRecord
 from tests.staging.test_defects import interrupted
 from tests.staging.world import World, committed, contents, diff, record
 

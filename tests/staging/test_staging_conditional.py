@@ -18,7 +18,7 @@ from compactlib.errors import CompactlibError
 from compactlib.kv import KVStore, MemoryStore
 from compactlib.objects import MemoryObjects
 from compactlib.staging import Branch, CommittedRanges, PreconditionFailed, Repository, StagingOptions
-from compactlib.staging.cleanup import TokenCleaner
+from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.testing.interleave import Stage, SteppedObjects, SteppedStore, explore, sample
 from tests.staging.world import NOW
 

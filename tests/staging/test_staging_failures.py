@@ -9,11 +9,11 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.outcome import Done, Failed
-from compactlib.staging.cleanup import TokenCleaner
-from compactlib.staging.commit import CommitRequest, commit
-from compactlib.staging.context import StagingContext
-from compactlib.staging.garbage import collect_garbage
-from compactlib.staging.write import put_many
+from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
+from compactlib.staging.compaction.reclaim.garbage import collect_garbage
+from compactlib.staging.operations.commit import CommitRequest, commit
+from compactlib.staging.operations.write import put_many
+from compactlib.staging.records.context import StagingContext
 from compactlib.testing import FaultyStore
 from compactlib.testing.faults import Fault
 from compactlib.testing.objects_faults import FaultyObjects, ObjectRequest

@@ -15,7 +15,7 @@ from compactlib.staging import (
     MetaRangeNotFound,
     NoChanges,
 )
-from compactlib.staging.cleanup import TokenCleaner
+from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.testing import FaultyStore, KVFault, KVOperation
 from tests.staging.test_defects import interrupted
 from tests.staging.world import World, committed, contents, diff, head_contents

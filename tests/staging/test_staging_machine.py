@@ -36,8 +36,8 @@ from compactlib.staging import (
     RecordNotFound,
     SplitRule,
 )
-from compactlib.staging.cleanup import TokenCleaner
-from compactlib.staging.model import Difference
+from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
+from compactlib.staging.model.values import Difference
 from tests.staging.backends import BACKENDS
 from tests.staging.world import World
 

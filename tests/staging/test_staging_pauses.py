@@ -14,15 +14,15 @@ from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects, ObjectStore
 from compactlib.outcome import Failed
 from compactlib.staging import CommittedRanges, Repository, StagingOptions
-from compactlib.staging.branch_store import BranchStore
-from compactlib.staging.cleanup import TokenCleaner
-from compactlib.staging.commit import CommitRequest, commit
-from compactlib.staging.context import StagingContext
-from compactlib.staging.garbage import collect_garbage
-from compactlib.staging.listing import ListRequest
-from compactlib.staging.range_files import RangeFiles
-from compactlib.staging.read import list_branch
-from compactlib.staging.write import put_many
+from compactlib.staging.committed.ranges.range_files import RangeFiles
+from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
+from compactlib.staging.compaction.reclaim.garbage import collect_garbage
+from compactlib.staging.operations.commit import CommitRequest, commit
+from compactlib.staging.operations.listing import ListRequest
+from compactlib.staging.operations.read import list_branch
+from compactlib.staging.operations.write import put_many
+from compactlib.staging.records.branch_store import BranchStore
+from compactlib.staging.records.context import StagingContext
 from compactlib.testing.interleave import InterleavingFailed, Stage, SteppedObjects, SteppedStore
 from compactlib.testing.pauses import explore_pauses
 from tests.staging.branch_world import MAIN, REPOSITORY

@@ -18,9 +18,7 @@ from hypothesis import strategies as st
 
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.files.checksum import crc32
-from compactlib.staging.commits import Commit, decode_commit, encode_commit
-from compactlib.staging.model import MetaRangeId, Record
-from compactlib.staging.names import (
+from compactlib.staging.model.names import (
     CommitId,
     StagingToken,
     branch_key,
@@ -28,8 +26,10 @@ from compactlib.staging.names import (
     is_staging_token,
     repository_partition,
 )
-from compactlib.staging.record import BranchRecord, decode_branch_record, encode_branch_record
-from compactlib.staging.staged import Staged, decode_staged, encode_staged
+from compactlib.staging.model.values import MetaRangeId, Record
+from compactlib.staging.records.commits import Commit, decode_commit, encode_commit
+from compactlib.staging.records.record import BranchRecord, decode_branch_record, encode_branch_record
+from compactlib.staging.records.staged import Staged, decode_staged, encode_staged
 
 GOLDEN = Path(__file__).parent / "golden"
 PAGE = Path(__file__).parents[2] / "docs" / "formats" / "staging-records.md"

@@ -14,12 +14,12 @@ from compactlib.errors import CompactlibError
 from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects
 from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, StagingOptions
-from compactlib.staging.cleanup import TokenCleaner
-from compactlib.staging.garbage import collect_garbage
-from compactlib.staging.parquet import ParquetFormat
-from compactlib.staging.plain_format import PlainFormat
-from compactlib.staging.rows import RangeFormat
-from compactlib.staging.split import SplitRule
+from compactlib.staging.committed.formats.parquet import ParquetFormat
+from compactlib.staging.committed.formats.plain_format import PlainFormat
+from compactlib.staging.committed.formats.rows import RangeFormat
+from compactlib.staging.committed.formats.split import SplitRule
+from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
+from compactlib.staging.compaction.reclaim.garbage import collect_garbage
 from compactlib.testing import FaultyStore, KVFault, KVOperation
 from compactlib.testing.faults import Crash
 from compactlib.testing.settings import check_settings

@@ -15,12 +15,12 @@ from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.kv import MemoryStore, PredicateFailed
 from compactlib.outcome import Done, Skipped
-from compactlib.staging.cleanup import TokenCleaner
-from compactlib.staging.layers import MergedTokens
-from compactlib.staging.model import Record
-from compactlib.staging.names import StagingToken, repository_partition
-from compactlib.staging.staged import Staged
-from compactlib.staging.tokens import StagingTokens
+from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
+from compactlib.staging.model.names import StagingToken, repository_partition
+from compactlib.staging.model.values import Record
+from compactlib.staging.records.layers import MergedTokens
+from compactlib.staging.records.staged import Staged
+from compactlib.staging.records.tokens import StagingTokens
 from compactlib.testing import FaultyStore, KVCrash, KVFault
 from tests.staging.world import World, record
 

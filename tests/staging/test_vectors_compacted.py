@@ -22,7 +22,7 @@ from compactlib.staging import (
     RecordNotFound,
     SplitRule,
 )
-from compactlib.staging.results import AlreadyCommitted
+from compactlib.staging.operations.results import AlreadyCommitted
 from tests.staging.world import World, committed, contents, diff, head_contents, missing, record, sigma
 
 pytestmark = pytest.mark.usefixtures("backend")

@@ -26,9 +26,9 @@ from compactlib.staging import (
     StagingOptions,
     TooManyTries,
 )
-from compactlib.staging.cleanup import TokenCleaner
-from compactlib.staging.compaction_outcome import LostRace
-from compactlib.staging.names import token_partition
+from compactlib.staging.compaction.outcome import LostRace
+from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
+from compactlib.staging.model.names import token_partition
 from compactlib.testing import FaultyStore, KVFault, KVOperation
 from compactlib.testing.interleave import sample
 from tests.staging.branch_oracle import check

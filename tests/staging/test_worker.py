@@ -13,9 +13,9 @@ from compactlib.errors import Closed, InvalidInput
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.staging import BranchNotFound, CompactionWorker, CostPolicy, ReclaimReport, Repository, StagingOptions
-from compactlib.staging.metrics import StagingMetrics
-from compactlib.staging.policy import AnyOf, DeletesPolicy, ListingCostPolicy, SealedTokensPolicy
-from compactlib.staging.sensor import CompactionSensor
+from compactlib.staging.compaction.metrics import StagingMetrics
+from compactlib.staging.compaction.policy import AnyOf, DeletesPolicy, ListingCostPolicy, SealedTokensPolicy
+from compactlib.staging.compaction.sense import CompactionSensor
 from compactlib.testing import FaultyStore, KVOperation
 from tests.staging.world import NOW, World
 
@@ -214,7 +214,7 @@ def test_the_thread_does_the_same_and_begins_anew_after_its_end() -> None:
 
 
 def test_work_with_which_nothing_is_to_be_done_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compactlib.staging.worker._MAX_LISTED", 3)
+    monkeypatch.setattr("compactlib.staging.repository.worker._MAX_LISTED", 3)
     sensor = CompactionSensor(DeletesPolicy(1))
     world = sensed_world(sensor)
     worker = worker_of(sensor, world)

@@ -25,13 +25,13 @@ from compactlib.staging import (
     SplitRule,
     StagingContext,
 )
-from compactlib.staging.compactions import Compactions
-from compactlib.staging.events import StagingEvents
-from compactlib.staging.model import Change, Difference
-from compactlib.staging.names import CommitId
+from compactlib.staging.compaction.run import Compactions
+from compactlib.staging.model.names import CommitId
+from compactlib.staging.model.values import Change, Difference
 from compactlib.staging.options import StagingOptions
-from compactlib.staging.record import BranchRecord
-from compactlib.staging.staged import Staged
+from compactlib.staging.records.events import StagingEvents
+from compactlib.staging.records.record import BranchRecord
+from compactlib.staging.records.staged import Staged
 from compactlib.testing import FaultyStore
 
 State = Mapping[str, str | None]

@@ -26,9 +26,9 @@ from compactlib.scheduler import LevelConfig, SchedulerConfig
 from compactlib.scheduler.fence import MemoryFence
 from compactlib.scheduler.fence_file import FileFence
 from compactlib.scheduler.fence_kv import KVFence
-from compactlib.staging.parquet import ParquetFormat
-from compactlib.staging.plain_format import PlainFormat
-from compactlib.staging.policy import AnyOf, DeletesPolicy, ListingCostPolicy, SealedTokensPolicy
+from compactlib.staging.committed.formats.parquet import ParquetFormat
+from compactlib.staging.committed.formats.plain_format import PlainFormat
+from compactlib.staging.compaction.policy import AnyOf, DeletesPolicy, ListingCostPolicy, SealedTokensPolicy
 from compactlib.testing import (
     check_blob_policy,
     check_executor,

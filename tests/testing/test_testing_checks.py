@@ -19,7 +19,7 @@ from compactlib.scheduler.model import Command, JobStatus
 from compactlib.scheduler.poll import PollRequest
 from compactlib.scheduler.service import SchedulerService
 from compactlib.scheduler.update import PlanUpdate
-from compactlib.staging.policy import (
+from compactlib.staging.compaction.policy import (
     AnyOf,
     BranchPressure,
     Choice,

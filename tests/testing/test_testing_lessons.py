@@ -11,9 +11,9 @@ import pytest
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.objects import MemoryObjects, ObjectExists, ObjectInfo, ObjectRef, ObjectStore
 from compactlib.scheduler.fence import Admission, Fence, MemoryFence
-from compactlib.staging.model import RangeId, Record
-from compactlib.staging.plain_format import PlainFormat, PlainRows
-from compactlib.staging.rows import RangeFormat, Rows
+from compactlib.staging.committed.formats.plain_format import PlainFormat, PlainRows
+from compactlib.staging.committed.formats.rows import RangeFormat, Rows
+from compactlib.staging.model.values import RangeId, Record
 from compactlib.testing.conformance import ConformanceKit, Mismatch, PromiseBroken, expect, run_kit, same
 from compactlib.testing.fence_conformance import check_fence
 from compactlib.testing.objects_conformance import check_object_store

@@ -1,0 +1,158 @@
+"""Apply: make changes to a metarange, and touch no range that they do not touch.
+
+The base's ranges and the changes are walked together. A range without changes is taken over unread, if the result has
+just come to a cut, which is where the base has one too. A change makes its range be read, and cut anew from the range's
+start on. If the new cut falls where the old one was, the next range can be taken over again; if not (the last key of
+the range was removed, say) the following range is read too, until the cuts meet. So the result is cut exactly as if
+it had been written from scratch, and its ids are the same.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from concurrent.futures import Executor, Future
+
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer, Progress
+from compactlib.staging.committed.change_reader import ChangeReader
+from compactlib.staging.committed.formats.metarange import MetaRange
+from compactlib.staging.committed.formats.rows import ChangeBatch, Merged, Rows
+from compactlib.staging.committed.formats.split import SplitRule
+from compactlib.staging.committed.ranges.range_files import RangeFiles
+from compactlib.staging.committed.ranges.range_writer import ClosedRange, RangeWriter
+from compactlib.staging.model.values import Applied, Changes, MetaRangeId, RangeEntry
+
+
+class Apply:
+    """One apply under way.
+
+    Args:
+        files: where ranges are read and written.
+        rule: where they are cut.
+        base: what the changes are made to.
+        changes: what to change.
+        budget: asked before each range is written.
+        elsewhere: ranges of other metaranges, which are not written again if they come out.
+        background: reads the next range and writes the last ones besides the caller's thread.
+        observer: told of progress, in ranges of the base; what comes after them counts as one more.
+    """
+
+    def __init__(self, files: RangeFiles, rule: SplitRule, base: MetaRange, changes: Changes, budget: Budget, *,
+                 elsewhere: Iterable[RangeEntry] = (), background: Executor | None = None,
+                 observer: Observer | None = None) -> None:
+        self._observer: Observer = Observer() if observer is None else observer
+        self._work = ""
+        self._files = files
+        self._rule = rule
+        self._base = base
+        self._changes = ChangeReader(changes)
+        self._writer = RangeWriter(files, rule, {entry.range_id for entry in base.entries}, budget, background,
+                                   elsewhere={entry.range_id for entry in elsewhere})
+        self._background = background
+        self._ahead: tuple[RangeEntry, Future[Rows]] | None = None
+        self._added = self._changed = self._removed = 0
+        self._read = self._reused = self._bytes_read = 0
+
+    def run(self, base_id: MetaRangeId | None) -> Applied:
+        """Make all the changes, and publish the result. See `Committed.apply`.
+
+        O(ranges + records of the ranges touched). In memory are a few ranges and a batch of changes.
+
+        Args:
+            base_id: the base's own id, which needs not be published if it is the result's.
+        """
+        self._work = f"apply to {'nothing' if base_id is None else base_id[:12]}"
+        try:
+            return self._run(base_id)
+        finally:
+            self._writer.abandon()
+            if self._ahead is not None:
+                self._ahead[1].exception()
+
+    def _run(self, base_id: MetaRangeId | None) -> Applied:
+        for place, entry in enumerate(self._base.entries):
+            if self._can_stay(entry, is_last=place == len(self._base.entries) - 1):
+                self._reused += 1
+                self._writer.adopt(ClosedRange(entry))
+            else:
+                self._rewrite(place)
+            self._tell(place + 1)
+        while batch := self._changes.take(None):
+            self._add(self._merge(self._files.range_format.empty, batch), batch, [])
+        writer = self._writer
+        metarange_id = writer.finish(base_id)
+        self._tell(len(self._base.entries) + 1)
+        return Applied(metarange_id=metarange_id, added=self._added, changed=self._changed, removed=self._removed,
+                       ranges_reused=self._reused, ranges_read=self._read, ranges_written=writer.ranges_written,
+                       bytes_read=self._bytes_read, bytes_written=writer.bytes_written)
+
+    def _tell(self, done: int) -> None:
+        self._observer.progress(Progress(self._work, done, len(self._base.entries) + 1, "ranges"))
+
+    def _can_stay(self, entry: RangeEntry, *, is_last: bool) -> bool:
+        if not self._writer.is_between_ranges or self._base.rule != self._rule:
+            return False
+        change = self._changes.peek()
+        if change is None:
+            return True
+        if change <= entry.max_key:
+            return False
+        # The last range may be one that only the end has closed: what comes after it belongs to it.
+        return not is_last or self._rule.closes(entry.max_key, entry.size_bytes)
+
+    def _rewrite(self, place: int) -> None:
+        entry = self._base.entries[place]
+        rows = self._rows_of(entry)
+        self._read_ahead(place)
+        self._read += 1
+        self._bytes_read += entry.size_bytes
+        cut_keys = self._cut_keys(rows)
+        at = 0
+        while batch := self._changes.take(entry.max_key):
+            more = self._changes.peek()
+            whole = more is None or more > entry.max_key
+            stop = len(rows) if whole else rows.find(batch.keys[-1] + b"\0")
+            merged = self._merge(rows.part(at, stop), batch)
+            self._add(merged, batch, cut_keys)
+            at = stop
+        self._writer.add(rows.part(at, len(rows)), cut_keys)
+
+    def _rows_of(self, entry: RangeEntry) -> Rows:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] is entry:
+            return ahead[1].result()
+        return self._files.read_range(entry, keep=False)
+
+    def _read_ahead(self, place: int) -> None:
+        """Begin to read the range after this one, if it is sure to be changed."""
+        if self._background is None or place + 1 == len(self._base.entries):
+            return
+        following = self._base.entries[place + 1]
+        if self._changes.has_between(self._base.entries[place].max_key, following.max_key):
+            self._ahead = following, self._background.submit(self._files.read_range, following, keep=False)
+
+    def _cut_keys(self, rows: Rows) -> list[bytes]:
+        """The keys of a range of the base that are cuts. The rule has left few to be looked at."""
+        rule = self._rule
+        if self._base.rule != rule:
+            return rows.cut_keys(rule.raggedness)
+        last = len(rows) - 1
+        early = rows.part(0, min(_first_at_least(rows, rule.min_bytes), last)).cut_keys(rule.raggedness)
+        return [*early, rows.key(last)] if rule.is_cut(rows.key(last)) else early
+
+    def _merge(self, rows: Rows, batch: ChangeBatch) -> Merged:
+        merged = rows.merged(batch)
+        self._added += merged.added
+        self._changed += merged.changed
+        self._removed += merged.removed
+        return merged
+
+    def _add(self, merged: Merged, batch: ChangeBatch, cut_keys: list[bytes]) -> None:
+        raggedness = self._rule.raggedness
+        self._writer.add(merged.rows, sorted({*cut_keys, *batch.cut_keys(raggedness)}))
+
+
+def _first_at_least(rows: Rows, size_bytes: int) -> int:
+    """How many records at the start lie before the range has that size."""
+    return bisect_left(rows.ends(), size_bytes) if size_bytes else 0

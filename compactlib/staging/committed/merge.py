@@ -1,0 +1,63 @@
+"""The three-way merge of metaranges: what the source changed is made to the destination."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from typing import Final, get_args
+
+from compactlib.errors import InvalidInput
+from compactlib.runtime.budget import Budget
+from compactlib.staging.committed.apply import Apply
+from compactlib.staging.committed.diff import RangeDiff
+from compactlib.staging.committed.formats.metarange import MetaRange
+from compactlib.staging.committed.formats.split import SplitRule
+from compactlib.staging.committed.interface import MergeStrategy
+from compactlib.staging.committed.ranges.range_cursor import RangeLookup
+from compactlib.staging.committed.ranges.range_files import RangeFiles
+from compactlib.staging.errors import MergeConflict
+from compactlib.staging.model.values import Applied, Change, Difference, MetaRangeId, Record
+
+MAX_CONFLICTS: Final = 100
+"""How many keys a `MergeConflict` names."""
+
+
+def merge_metaranges(files: RangeFiles, rule: SplitRule, base: MetaRange, source: MetaRange,
+                     destination: MetaRange, destination_id: MetaRangeId | None, strategy: MergeStrategy,
+                     budget: Budget, background: Executor | None = None) -> Applied:
+    """See `Committed.merge`. Opens the ranges that base and source do not share, and those of the destination there."""
+    if strategy not in get_args(MergeStrategy):
+        raise InvalidInput(f"the strategy is {strategy!r}; give one of {', '.join(get_args(MergeStrategy))}")
+    differences = RangeDiff(files, base, source, b"")
+    changes = _merged_changes(differences, RangeLookup(files, destination), strategy)
+    return Apply(files, rule, destination, changes, budget, elsewhere=source.entries,
+                 background=background).run(destination_id)
+
+
+def _merged_changes(differences: Iterator[Difference], destination: RangeLookup,
+                    strategy: MergeStrategy) -> Iterator[tuple[bytes, Change]]:
+    conflicts: list[bytes] = []
+    for difference in differences:
+        key = difference.key
+        there = destination.get(key)
+        if _same(there, difference.right):
+            continue
+        if _same(there, difference.left) or strategy == "source_wins":
+            # After a conflict nothing will be published any more.
+            if not conflicts:
+                yield key, difference.right
+        elif strategy == "fail":
+            conflicts.append(key)
+            if len(conflicts) == MAX_CONFLICTS:
+                break
+    if conflicts:
+        many = "at least " * (len(conflicts) == MAX_CONFLICTS)
+        raise MergeConflict(f"{many}{len(conflicts)} keys were changed differently on both sides, first "
+                            f"{conflicts[0][:100]!r}; choose a strategy, or mend one side; nothing was merged",
+                            keys=tuple(conflicts))
+
+
+def _same(one: Record | None, other: Record | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one.identity == other.identity

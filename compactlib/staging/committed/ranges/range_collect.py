@@ -1,0 +1,184 @@
+"""Garbage collection of range and metarange files.
+
+A file is kept if a live metarange needs it, if it is younger than the grace period, or if a metarange younger than that
+needs it. Files are never rewritten, so the age of one that is used AGAIN does not show it. Therefore:
+
+- the collection first writes a doom mark for each file it wants to delete; then lists the writers' marks of reuse, and
+  looks once more what is live and how old each file is; and only then deletes what is still unneeded; last it takes
+  the doom marks away;
+- a writer leaves a mark of reuse for each file that it found there; and when all its files are there, lists the doom
+  marks, and last looks whether the reused files are still there.
+- whoever brings back a metarange that nothing names any more does the same with it alone (`claim`): a mark of
+  reuse of a metarange stands for its ranges too, and a collection deletes metaranges before ranges.
+
+If the writer's mark came before the collection's listing, that sees it. If it came later, the writer sees the doom
+mark, and gives way with `BeingCollected`; or, if the doom mark is gone already, sees that the file is gone. The same
+holds for a file that one collection deleted, a writer wrote anew, and another collection had seen in its old age:
+either that sees its youth, or the writer sees the doom. Marks have names of their own, so collections may run at once.
+A collection that died leaves doom marks, which turn writers away until they are older than the grace period; so a
+collection must end within it.
+
+Ages alone do not protect a writer that stands still for longer than the grace period (a suspended machine), nor one
+whose files a clock that went wrong makes old:
+
+- each collection first leaves a trace, which stays. A writer that finds one which was not there when it began looks
+  whether all its files still are;
+- a metarange that appears between the two looks of a collection is needed, whatever its age;
+- `live` is asked for the second time once the files are doomed. It then makes sure that no branch record can be
+  changed by whoever read it before (see `garbage`), so that they read it again, and look again at what they have made;
+- "now" is the earlier one of the caller's clock and of that of the object store, which dates the files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from compactlib.clock import Clock
+from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.objects import ObjectNotFound
+from compactlib.runtime.budget import Budget
+from compactlib.staging.committed.formats.split import SplitRule
+from compactlib.staging.committed.ranges.range_files import (
+    COLLECTION,
+    DOOMED,
+    INCOMING,
+    METARANGES,
+    RANGES,
+    REUSED,
+    RangeFiles,
+)
+from compactlib.staging.errors import MetaRangeNotFound
+from compactlib.staging.model.values import Collected, LiveMetaRanges, MetaRangeId, StoredFile
+
+_FOLDERS: Final = (METARANGES, RANGES)
+"""In the order of deletion: never a metarange without its ranges."""
+
+
+class RangeCollector:
+    """One collection. See this module's text.
+
+    Args:
+        files: what to collect.
+        clock: what "now" is; must agree with the object store's clock well within the grace period.
+        live: see `Committed.collect`.
+        grace_seconds: see `Committed.collect`; > 0 while anybody writes.
+        budget: see `Committed.collect`.
+
+    Raises:
+        InvalidInput: the grace period is negative.
+    """
+
+    def __init__(self, files: RangeFiles, clock: Clock, live: Callable[[], LiveMetaRanges],
+                 grace_seconds: float, budget: Budget | None = None) -> None:
+        if not grace_seconds >= 0:
+            raise InvalidInput(f"grace_seconds is {grace_seconds}; give 0 or more")
+        self._files = files
+        self._clock = clock
+        self._live = live
+        self._grace_seconds = grace_seconds
+        self._budget: Budget = Budget() if budget is None else budget
+        self._now = 0.0
+
+    def run(self) -> Collected:
+        """Delete what nobody needs. Two listings of everything, and one request for each live metarange not cached.
+
+        Raises:
+            MetaRangeNotFound, DamagedRange: a live metarange cannot be read; nothing is deleted.
+        """
+        self._begin()
+        self._remove_old(INCOMING)
+        self._remove_old(REUSED)
+        self._remove_old(DOOMED)
+        needed, files, gone = self._look()
+        unneeded = [(folder, file) for folder, file in files if file.id not in needed]
+        doomed = [(folder, file) for folder, file in unneeded if not self._is_young(file)]
+        marks = [self._files.path_of_doom(file.id, self._files.new_name()) for _, file in doomed]
+        try:
+            for mark in marks:
+                self._files.objects.create(mark, b"")
+            deleted = self._delete(doomed, {file.id for _, file in files})
+        finally:
+            self._take_away(marks)
+        return Collected(
+            metaranges_deleted=sum(folder == METARANGES for folder, _ in deleted),
+            ranges_deleted=sum(folder == RANGES for folder, _ in deleted),
+            bytes_freed=sum(file.size_bytes for _, file in deleted),
+            live=len(files) - len(unneeded), young=len(unneeded) - len(deleted), gone=gone)
+
+    def _begin(self) -> None:
+        """Leave the trace of this collection, and see from it what the time is where files are dated."""
+        trace = self._files.path_of_doom(COLLECTION, self._files.new_name())
+        self._files.objects.create(trace, b"")
+        self._now = min(self._clock.now(), self._files.objects.info(trace).modified_at)
+
+    def _take_away(self, marks: list[str]) -> None:
+        """Remove the doom marks. Each one that stays turns writers away, so one that cannot be removed stops none."""
+        failed: CompactlibError | None = None
+        for mark in marks:
+            try:
+                self._files.objects.delete(mark)
+            except CompactlibError as error:
+                failed = error
+        if failed is not None:
+            raise failed
+
+    def _delete(self, doomed: list[tuple[str, StoredFile]], known: set[str]) -> list[tuple[str, StoredFile]]:
+        if not doomed:
+            return []
+        reused = self._reused()
+        again, files, _ = self._look()
+        needed = reused | again
+        metaranges = {file.id for folder, file in files if folder == METARANGES}
+        needed.update(self._parts_if_there(metaranges & reused | metaranges - known))
+        needed.update(file.id for _, file in files if self._is_young(file))
+        deleted = [(folder, file) for folder, file in doomed if file.id not in needed]
+        for folder, file in deleted:
+            self._budget.check()
+            self._files.objects.delete(self._files.prefix + folder + file.id)
+            self._files.cache.drop(file.id)
+        return deleted
+
+    def _look(self) -> tuple[set[str], list[tuple[str, StoredFile]], int]:
+        """What is needed, what is there, and how many metaranges of the history are not."""
+        # Listed first: what is published after the listing is none of the files that may be deleted.
+        files = [(folder, file) for folder in _FOLDERS for file in self._files.list(folder)]
+        live = self._live()
+        young = {MetaRangeId(file.id) for folder, file in files if folder == METARANGES and self._is_young(file)}
+        needed: set[str] = set()
+        for root in live.needed | young:
+            needed.update(self._parts_of(root))
+        gone = 0
+        for root in live.history - live.needed - young:
+            try:
+                needed.update(self._parts_of(root))
+            except MetaRangeNotFound:
+                gone += 1
+        return needed, files, gone
+
+    def _parts_of(self, metarange_id: MetaRangeId) -> set[str]:
+        self._budget.check()
+        entries = self._files.read_metarange(metarange_id, SplitRule()).entries
+        return {metarange_id, *(entry.range_id for entry in entries)}
+
+    def _parts_if_there(self, metaranges: Iterable[str]) -> Iterator[str]:
+        for metarange_id in metaranges:
+            # Another collection may have deleted it by now; then whoever claims it finds that out.
+            with contextlib.suppress(MetaRangeNotFound):
+                yield from self._parts_of(MetaRangeId(metarange_id))
+
+    def _reused(self) -> set[str]:
+        found = set()
+        for mark in self._files.list(REUSED):
+            with contextlib.suppress(ObjectNotFound):
+                found.add(self._files.objects.get(self._files.prefix + REUSED + mark.id).decode("ascii", "replace"))
+        return found
+
+    def _remove_old(self, folder: str) -> None:
+        for mark in list(self._files.list(folder)):
+            if not self._is_young(mark):
+                self._files.objects.delete(self._files.prefix + folder + mark.id)
+
+    def _is_young(self, file: StoredFile) -> bool:
+        return file.modified_at > self._now - self._grace_seconds

@@ -1,0 +1,3 @@
+"""The compaction of a branch: sense, plan, rewrite, commit, reclaim."""
+
+__all__: list[str] = []

@@ -1,0 +1,132 @@
+"""What the staging area tells an observer in numbers, for dashboards and alarms.
+
+| name | labels | says |
+|---|---|---|
+| `staging_compactions` | `repository`, `outcome` | compactions |
+| `staging_compaction_seconds` | `repository`, `outcome` | time they took |
+| `staging_commits` | `repository`, `outcome` | commits: `committed`, `no_changes`, `already_committed`, `error` |
+| `staging_commit_seconds` | `repository`, `outcome` | time they took |
+| `staging_ranges_read`, `_reused`, `_written` | `repository` | ranges that compactions touched |
+| `staging_tombstones_written`, `staging_tombstones_listed` | `repository` | tombstones |
+| `staging_write_retries` | `repository`, `operation` | writes done anew because a branch changed under them |
+| `staging_tokens_cleaned`, `staging_entries_cleaned`, `staging_orphans_found` | `repository` | cleanup |
+| `staging_ranges_collected`, `staging_metaranges_collected`, `staging_collected_bytes` | `repository` | garbage |
+
+Levels come as events with a `value`, each time they change: `staging_sealed_tokens` (of one branch) and
+`staging_cleanup_backlog` (marks that still wait). Each garbage collection tells `staging_garbage`, with how
+many files are `live`, how many nobody needs that are still too `young` to go, and how many of the history are `gone`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+from compactlib.outcome import Done, Failed
+from compactlib.runtime.observe import Observer, telling
+from compactlib.staging.compaction.outcome import CompactionOutcome, outcome_name
+from compactlib.staging.records.events import StagingEvents, telling_events
+from compactlib.staging.records.record import BranchRecord
+
+_MAX_BRANCHES = 10_000
+
+
+class StagingMetrics(StagingEvents):
+    """Passes what happens on the branches of a repository on to an observer, and to other listeners.
+
+    Args:
+        observer: is told the numbers.
+        repository: the label.
+        others: told the same events, such as a sensor's.
+    """
+
+    def __init__(self, observer: Observer, repository: str, *others: StagingEvents) -> None:
+        self._observer = telling(observer)
+        self._labels = {"repository": repository}
+        self._others = tuple(map(telling_events, others))
+        self._sealed: OrderedDict[str, int] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def record_seen(self, branch: str, record: BranchRecord) -> None:
+        """Tells the number of sealed tokens if it is not the one told last."""
+        for other in self._others:
+            other.record_seen(branch, record)
+        sealed = len(record.sealed_tokens)
+        if self._sealed.get(branch, 0) == sealed:
+            return
+        with self._lock:
+            self._sealed[branch] = sealed
+            self._sealed.move_to_end(branch)
+            if len(self._sealed) > _MAX_BRANCHES:
+                self._sealed.popitem(last=False)
+        self._observer.event("staging_sealed_tokens", {**self._labels, "branch": branch, "value": sealed})
+
+    def tombstones_written(self, branch: str, record: BranchRecord, count: int) -> None:
+        """Counted."""
+        self._observer.count("staging_tombstones_written", count, self._labels)
+        for other in self._others:
+            other.tombstones_written(branch, record, count)
+
+    def tombstones_listed(self, branch: str, record: BranchRecord, count: int) -> None:
+        """Counted."""
+        self._observer.count("staging_tombstones_listed", count, self._labels)
+        for other in self._others:
+            other.tombstones_listed(branch, record, count)
+
+    def write_retried(self, branch: str, operation: str) -> None:
+        """Counted."""
+        self._observer.count("staging_write_retries", 1, {**self._labels, "operation": operation})
+        for other in self._others:
+            other.write_retried(branch, operation)
+
+    def committed(self, branch: str, record: BranchRecord) -> None:
+        """Passed on."""
+        for other in self._others:
+            other.committed(branch, record)
+
+    def reset(self, branch: str, record: BranchRecord) -> None:
+        """Passed on."""
+        for other in self._others:
+            other.reset(branch, record)
+
+    def compacted(self, branch: str, record: BranchRecord) -> None:
+        """Passed on."""
+        for other in self._others:
+            other.compacted(branch, record)
+
+    def branch_deleted(self, branch: str) -> None:
+        """Passed on."""
+        with self._lock:
+            self._sealed.pop(branch, None)
+        for other in self._others:
+            other.branch_deleted(branch)
+
+
+def report_commit(observer: Observer, repository: str, outcome: str, seconds: float) -> None:
+    """Tell how a commit went."""
+    labels = {"repository": repository, "outcome": outcome}
+    observer.count("staging_commits", 1, labels)
+    observer.measure("staging_commit_seconds", seconds, labels)
+
+
+def report_compaction(observer: Observer, repository: str, branch: str, outcome: CompactionOutcome,
+                      seconds: float) -> None:
+    """Tell how a compaction went."""
+    name = outcome_name(outcome)
+    labels = {"repository": repository, "outcome": name}
+    observer.count("staging_compactions", 1, labels)
+    observer.measure("staging_compaction_seconds", seconds, labels)
+    fields: dict[str, object] = {"repository": repository, "branch": branch, "outcome": name, "seconds": seconds}
+    match outcome:
+        case Done(stats):
+            applied = stats.applied
+            for counter, value in (("read", applied.ranges_read), ("reused", applied.ranges_reused),
+                                   ("written", applied.ranges_written)):
+                observer.count(f"staging_ranges_{counter}", value, {"repository": repository})
+            fields |= {"sealed_before": stats.sealed_before, "sealed_after": stats.sealed_after,
+                       "added": applied.added, "changed": applied.changed, "removed": applied.removed}
+        case Failed(error):
+            fields["error"] = str(error)
+        case _:
+            fields["reason"] = outcome.reason
+    observer.event("staging_compaction", fields)

@@ -1,0 +1,94 @@
+"""Policies of a repository: is what lies on a branch worth a compaction? Pure; see `policy`."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, TypeAlias
+
+import attrs
+
+from compactlib.contract import Policy
+from compactlib.errors import InvalidInput
+from compactlib.staging.compaction.plan import CLEAN, CompactionView
+from compactlib.staging.compaction.policy import Choice, positive
+
+CompactionPolicy: TypeAlias = Policy[CompactionView, Choice]
+"""Decides, from what lies on a branch, whether it is compacted."""
+
+DEFAULT_WINDOW_SECONDS = 300.0
+"""At most one compaction per branch starts within this time."""
+
+
+def window_gate(view: CompactionView, now: float, window_seconds: float) -> Choice | None:
+    """An empty choice while the window of the last compaction lasts; `None` when another one may start.
+
+    The window is measured by the start time in the branch's record, so that it counts for all processes. A start that
+    lies further in the future than the window is long is a clock gone wrong, and is ignored.
+    """
+    started = view.compaction_started_at
+    if started is None or not started - window_seconds <= now < started + window_seconds:
+        return None
+    return Choice(f"a compaction of the branch started at {started:.3f}, and another one may start {window_seconds} "
+                  f"seconds later, at {started + window_seconds:.3f}; wait, or give a policy with a smaller "
+                  f"window_seconds", is_empty=True)
+
+
+def _not_negative(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if not isinstance(value, int | float) or not value >= 0:
+        raise InvalidInput(f"{attribute.name} is {value!r}; give 0 or more")
+
+
+@attrs.frozen(kw_only=True)
+class AlwaysPolicy:
+    """Compact whatever is staged, though not too often: a repository's policy, unless another one is given.
+
+    Attributes:
+        window_seconds: at most one compaction per branch starts within it; 0: no limit.
+    """
+
+    name: ClassVar[str] = "always"
+    window_seconds: float = attrs.field(default=DEFAULT_WINDOW_SECONDS, validator=_not_negative)
+
+    def choose(self, view: CompactionView, now: float) -> Choice:
+        """See `Policy.choose`."""
+        if view.is_clean:
+            return Choice(CLEAN, is_empty=True)
+        some = "" if view.all_seen else "at least "
+        return window_gate(view, now, self.window_seconds) or Choice(
+            f"{some}{view.tombstones} tombstones, at most {view.longest_run} in a row, and {view.sealed_tokens} sealed "
+            f"tokens would go; {some}{view.ranges_touched} of {view.ranges} ranges would be written anew")
+
+
+@attrs.frozen(kw_only=True)
+class CostPolicy:
+    """Compact where much is gained for little: runs of tombstones, many sealed tokens, or cheap ranges.
+
+    Attributes:
+        long_run: so many tombstones in a row are worth any cost.
+        many_sealed: so many sealed tokens are worth any cost.
+        bytes_per_tombstone: else no more than this may be written for each tombstone that goes.
+        window_seconds: see `AlwaysPolicy`.
+    """
+
+    name: ClassVar[str] = "cost"
+    long_run: int = attrs.field(default=1000, validator=positive)
+    many_sealed: int = attrs.field(default=8, validator=positive)
+    bytes_per_tombstone: float = attrs.field(default=4096.0, validator=_not_negative)
+    window_seconds: float = attrs.field(default=DEFAULT_WINDOW_SECONDS, validator=_not_negative)
+
+    def choose(self, view: CompactionView, now: float) -> Choice:
+        """See `Policy.choose`."""
+        if view.is_clean:
+            return Choice(CLEAN, is_empty=True)
+        return window_gate(view, now, self.window_seconds) or self._weighed(view)
+
+    def _weighed(self, view: CompactionView) -> Choice:
+        if view.longest_run >= self.long_run:
+            return Choice(f"{view.longest_run} tombstones in a row")
+        if view.sealed_tokens >= self.many_sealed:
+            return Choice(f"{view.sealed_tokens} sealed tokens")
+        cost = (view.bytes_touched + view.staged_bytes) / view.tombstones if view.tombstones else float("inf")
+        if cost <= self.bytes_per_tombstone:
+            return Choice(f"{cost:.0f} bytes for each of {view.tombstones} tombstones")
+        return Choice(f"not worth its cost: {view.longest_run} tombstones in a row, below long_run={self.long_run}; "
+                      f"{view.sealed_tokens} sealed tokens, below many_sealed={self.many_sealed}; {cost:.0f} bytes for "
+                      f"each tombstone, above bytes_per_tombstone={self.bytes_per_tombstone:.0f}", is_empty=True)

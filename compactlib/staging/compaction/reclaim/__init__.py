@@ -1,0 +1,3 @@
+"""What no token and no branch can reach, and its removal."""
+
+__all__: list[str] = []

@@ -1,0 +1,94 @@
+"""Which ranges and metaranges are garbage: what no commit of a branch and no compaction in force needs.
+
+What is live is decided here, by the branch records; finding and deleting the files is `Committed.collect`'s.
+Compactions that were superseded, lost their race or died leave files behind, and so do deleted branches.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.runtime.budget import Budget
+from compactlib.staging.model.names import CommitId
+from compactlib.staging.model.values import Collected, LiveMetaRanges, MetaRangeId
+from compactlib.staging.records.context import StagingContext
+
+
+def live_metaranges(context: StagingContext, *, fenced: bool = False) -> LiveMetaRanges:
+    """Every metarange that a branch needs: that of its HEAD and its compacted one; and those of HEAD's ancestors.
+
+    Reads all branch records, and every commit that is not in memory.
+
+    Args:
+        context: the stores.
+        fenced: write each branch record anew, so that nobody who read it before can still bring in a metarange that is
+            not among these: a commit that stood still for longer than any grace period.
+    """
+    needed: set[MetaRangeId] = set()
+    history: set[MetaRangeId] = set()
+    seen: set[CommitId] = set()
+    for listed in context.branches.list():
+        found = context.branches.fence(listed) if fenced else listed
+        if found is None:
+            continue
+        record = found.record
+        if record.compacted_metarange_id is not None:
+            needed.add(record.compacted_metarange_id)
+        if record.commit_id is None:
+            continue
+        needed.add(context.commits.get(record.commit_id).metarange_id)
+        waiting = [record.commit_id]
+        while waiting:
+            commit_id = waiting.pop()
+            if commit_id not in seen:
+                seen.add(commit_id)
+                commit = context.commits.get(commit_id)
+                history.add(commit.metarange_id)
+                waiting.extend(commit.parents)
+    return LiveMetaRanges(needed=frozenset(needed), history=frozenset(history - needed))
+
+
+def collect_garbage(context: StagingContext, *, grace_seconds: float | None = None,
+                    budget: Budget | None = None) -> Outcome[Collected]:
+    """Delete the range and metarange files that no branch needs and that are older than the grace period.
+
+    If there are any, each branch record is written anew once, as it is: a commit or compaction that stood still before
+    its last write, for however long, then has to look again at what it has made.
+
+    The object store (or the prefix in it) must belong to this repository alone. May be run twice, at once, and may end
+    at any step.
+
+    Args:
+        context: the stores.
+        grace_seconds: how old a file is before it may be deleted; default `range_grace_seconds` of the options.
+        budget: asked before each metarange is read, and before each file is deleted.
+
+    Returns:
+        `Failed` with the store's or the budget's error; what was deleted before it stays deleted, and was garbage.
+
+    Raises:
+        InvalidInput: `grace_seconds` is negative.
+    """
+    grace_seconds = context.options.range_grace_seconds if grace_seconds is None else grace_seconds
+    if not grace_seconds >= 0:
+        raise InvalidInput(f"a grace of {grace_seconds} seconds; give 0 or more")
+    try:
+        # The second look is the one that deletes.
+        looks = itertools.count()
+        collected = context.committed.collect(lambda: live_metaranges(context, fenced=next(looks) > 0),
+                                              grace_seconds=grace_seconds, budget=budget)
+    except CompactlibError as error:
+        # At least the trace of the collection may be there.
+        return Failed(error, "partly")
+    labels = {"repository": context.repository}
+    context.observer.count("staging_ranges_collected", collected.ranges_deleted, labels)
+    context.observer.count("staging_metaranges_collected", collected.metaranges_deleted, labels)
+    context.observer.count("staging_collected_bytes", collected.bytes_freed, labels)
+    context.observer.event("staging_garbage", {**labels, "live": collected.live, "young": collected.young,
+                                                "gone": collected.gone})
+    if collected.ranges_deleted or collected.metaranges_deleted:
+        return Done(collected)
+    return Skipped(f"{collected.young} files that nobody needs wait until they are older than "
+                   f"{grace_seconds} seconds")

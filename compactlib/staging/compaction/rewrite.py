@@ -1,0 +1,87 @@
+"""The rewrite of a compaction as a task that any executor can run: tokens and a base in, a metarange out.
+
+It changes nothing that anybody reads: ranges and metaranges are immutable and named after their content. So it may run
+twice, at once, or die half-way; garbage collection removes what was made in vain.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import attrs
+
+from compactlib.executors.tasks import Attempt, RewriteResult
+from compactlib.staging.committed.interface import Committed
+from compactlib.staging.model.names import StagingToken
+from compactlib.staging.model.values import Applied, MetaRangeId
+from compactlib.staging.records.layers import MergedTokens
+from compactlib.staging.records.tokens import StagingTokens
+
+
+class RewriteStores(Protocol):
+    """How a task comes by its stores where it runs.
+
+    An executor that runs tasks in another process needs a picklable one, which opens its own connections there.
+    """
+
+    def open(self) -> tuple[StagingTokens, Committed]:
+        """The tokens to read and the committed layer to read and write."""
+
+
+@attrs.frozen
+class OpenStores:
+    """The stores of this process. Picklable only if they are.
+
+    Attributes:
+        tokens: the tokens to read.
+        committed: the committed layer.
+    """
+
+    tokens: StagingTokens
+    committed: Committed
+
+    def open(self) -> tuple[StagingTokens, Committed]:
+        """See `RewriteStores.open`."""
+        return self.tokens, self.committed
+
+
+@attrs.frozen(kw_only=True)
+class CompactedTokens(RewriteResult):
+    """What `CompactTokens` made.
+
+    Attributes:
+        applied: the merge and its numbers.
+    """
+
+    applied: Applied
+
+
+@attrs.frozen
+class CompactTokens:
+    """Apply sealed tokens to a base. O(staged entries + ranges they touch); memory for one range at a time.
+
+    Attributes:
+        name: unique within one call of an executor.
+        stores: where it reads and writes.
+        base: the metarange to apply them to; `None` if nothing was ever committed.
+        newest_first: the tokens; of each key the newest entry counts.
+    """
+
+    name: str
+    stores: RewriteStores
+    base: MetaRangeId | None
+    newest_first: tuple[StagingToken, ...]
+
+    def run(self, attempt: Attempt) -> CompactedTokens:
+        """See `RewriteTask.run`.
+
+        Raises:
+            CompactlibError: whatever the stores raise; a token or a range that cannot be read is never left out.
+        """
+        began = attempt.clock.monotonic()
+        tokens, committed = self.stores.open()
+        changes = ((key, staged.record) for key, staged in MergedTokens(tokens, self.newest_first))
+        applied = committed.apply(self.base, changes, budget=attempt.budget, observer=attempt.observer)
+        return CompactedTokens(task=self.name, attempt=attempt.id, files=(), bytes_read=applied.bytes_read,
+                               bytes_written=applied.bytes_written, seconds=attempt.clock.monotonic() - began,
+                               applied=applied)

@@ -1,0 +1,204 @@
+"""View, plan, compact: what a repository does about the compactions of its branches; the steps are in `compactor`."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import attrs
+
+from compactlib.arguments import require_method, require_policy, require_type
+from compactlib.contract import CommitFence
+from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.executors.tasks import Executor
+from compactlib.outcome import Failed, Skipped
+from compactlib.report import PolicyRecord
+from compactlib.runtime import Run
+from compactlib.runtime.budget import Budget, spent_at_once
+from compactlib.runtime.observe import Observer, Observers, TellingObserver
+from compactlib.staging.compaction.commit import Compactor
+from compactlib.staging.compaction.flights import Flights
+from compactlib.staging.compaction.look import look
+from compactlib.staging.compaction.metrics import report_compaction
+from compactlib.staging.compaction.outcome import CompactionOutcome, outcome_name
+from compactlib.staging.compaction.plan import CompactionPlan, CompactionView, plan_for
+from compactlib.staging.compaction.policies import AlwaysPolicy, CompactionPolicy
+from compactlib.staging.compaction.policy import Choice
+from compactlib.staging.compaction.rewrite import RewriteStores
+from compactlib.staging.errors import BranchNotFound, CommitNotFound, OutdatedPlan
+from compactlib.staging.records.branch_store import FoundBranch
+from compactlib.staging.records.context import StagingContext
+from compactlib.staging.records.events import TellingEvents
+from compactlib.staging.records.status import RepositoryStatus
+
+
+class Compactions:
+    """The compactions of one repository's branches, at most one of a branch at a time.
+
+    Args:
+        context: the repository's stores.
+        policy: decides, unless another one is given.
+        stores: how a rewrite in another process comes by its stores.
+        flights: what is under way.
+    """
+
+    def __init__(self, context: StagingContext, *, policy: CompactionPolicy | None = None,
+                 stores: RewriteStores | None = None, flights: Flights | None = None) -> None:
+        self._context = context
+        self._policy: CompactionPolicy = AlwaysPolicy() if policy is None else policy
+        self._flights = Flights(f"the repository {context.repository!r}") if flights is None else flights
+        self._compactor = Compactor(context, stores)
+        self._outcomes: Counter[str] = Counter()
+        self._last_error: BaseException | None = None
+        self._failures = 0
+
+    def view(self, branch: str, *, budget: Budget | None = None) -> CompactionView:
+        """See `Repository.view`."""
+        return look(self._context, branch, budget)[1]
+
+    def plan(self, policy: CompactionPolicy | None, view: CompactionView) -> CompactionPlan:
+        """See `Repository.plan`. No request."""
+        require_policy("the policy", policy, or_none=True)
+        if view.repository != self._context.repository:
+            raise InvalidInput(f"the view is one of repository {view.repository!r}, and this one is "
+                               f"{self._context.repository!r}; take one with view()")
+        chosen = self._policy if policy is None else policy
+        choice = chosen.choose(view, self._context.clock.now())
+        if not isinstance(choice, Choice):
+            raise InvalidInput(f"the policy {chosen.name!r} answered {choice!r}; choose() answers a Choice, also "
+                               f"to say that nothing is to be done")
+        return plan_for(view, choice, PolicyRecord.of(chosen))
+
+    def compact(self, branch: str, plan: CompactionPlan | None = None, *, policy: CompactionPolicy | None = None,
+                executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
+                fence: CommitFence | None = None) -> CompactionOutcome:
+        """See `Repository.compact`."""
+        require_method("the executor", executor, "run", or_none=True)
+        require_method("the fence", fence, "guard", or_none=True)
+        require_policy("the policy", policy, or_none=True)
+        require_type("the observer", observer, Observer, or_none=True)
+        require_type("the budget", budget, Budget, or_none=True)
+        if plan is not None:
+            self._require_mine(plan, branch, policy)
+        with self._flights.begin(branch, budget) as run:
+            if run is None:
+                return Skipped(f"a compaction of branch {branch!r} is under way in this process; wait for its end",
+                               is_busy=True)
+            told = run.observer(self._context.observer if observer is None
+                                else Observers(self._context.observer, observer))
+            clock = self._context.clock
+            began = clock.monotonic()
+            try:
+                outcome = self._outcome(branch, plan, policy, run, executor, told, fence)
+            except (BranchNotFound, InvalidInput):
+                raise
+            except BaseException as error:  # a host's policy or fence
+                self._last_error = error
+                self._failures += 1
+                raise
+            self._outcomes[outcome_name(outcome)] += 1
+            report_compaction(told, self._context.repository, branch, outcome, clock.monotonic() - began)
+            return outcome
+
+    def status(self, reclaim: str) -> RepositoryStatus:
+        """See `Repository.status`; `reclaim` is the name of a reclaim among what is under way."""
+        under_way = self._flights.names
+        watching = [each for each in (self._context.events, self._context.observer)
+                    if isinstance(each, TellingEvents | TellingObserver)]
+        last = next((error for error in (self._last_error, *(each.last_error for each in watching))
+                     if error is not None), None)
+        return RepositoryStatus(
+            repository=self._context.repository, compacting=tuple(name for name in under_way if name != reclaim),
+            is_reclaiming=reclaim in under_way, outcomes=tuple(sorted(self._outcomes.items())),
+            last_error="" if last is None else f"{type(last).__name__}: {last}",
+            failures=self._failures + sum(each.failures for each in watching))
+
+    def _outcome(self, branch: str, plan: CompactionPlan | None, policy: CompactionPolicy | None, run: Run,
+                 executor: Executor | None, told: Observer, fence: CommitFence | None) -> CompactionOutcome:
+        try:
+            if plan is None:
+                chosen = self._policy if policy is None else policy
+                # What a policy wants whatever it is, is not counted first.
+                found, view = look(self._context, branch, run.budget, is_quick=type(chosen) is AlwaysPolicy)
+            else:
+                found = self._current(plan, branch)
+        except (BranchNotFound, InvalidInput):
+            raise
+        except CompactlibError as error:
+            if plan is not None and plan.is_empty and isinstance(error, OutdatedPlan):
+                return Skipped(plan.why)
+            return Failed(error)
+        if plan is None:
+            # What a policy raises, whatever it is, comes through.
+            plan = self.plan(chosen, view)
+        try:
+            refusal = self._refusal(plan)
+            if refusal is not None:
+                return refusal
+            run.budget.check()
+        except CompactlibError as error:
+            return Failed(error)
+        left = run.budget.remaining.total_bytes
+        outcome = self._compactor.run(found, budget=run.budget, observer=told, executor=executor, fence=fence)
+        if isinstance(outcome, Failed):
+            return attrs.evolve(outcome, error=spent_at_once(outcome.error, f"branch {branch!r}", left=left,
+                                                             needed=plan.bytes_to_copy))
+        return outcome
+
+    def _refusal(self, plan: CompactionPlan) -> Skipped | None:
+        if plan.is_empty:
+            return Skipped(plan.why)
+        view, available = plan.view, self._context.committed.available_bytes()
+        needed = view.bytes_touched + view.staged_bytes
+        if available is not None and needed > available:
+            about = "about" if view.all_seen else "more than"
+            return Skipped(f"{about} {needed:,} bytes of ranges would be written, and there is room for {available:,}; "
+                           f"make room, or have reclaim() collect ranges that nobody needs")
+        return None
+
+    def _require_mine(self, plan: CompactionPlan, branch: str, policy: CompactionPolicy | None) -> None:
+        if policy is not None:
+            raise InvalidInput("a plan and a policy were given; give one of them: the plan has been chosen already")
+        view = plan.view
+        if (view.repository, view.branch) != (self._context.repository, branch):
+            raise InvalidInput(f"the plan is for branch {view.branch!r} of repository {view.repository!r}, and not for "
+                               f"{branch!r} of {self._context.repository!r}; make one with plan()")
+
+    def _current(self, plan: CompactionPlan, branch: str) -> FoundBranch:
+        """The branch, if it has the layers of the plan.
+
+        Raises:
+            OutdatedPlan: it has others.
+            InvalidInput: it never had them: the plan is of a repository of the same name in another store.
+        """
+        planned = plan.view.record
+        try:
+            found = self._context.branches.read(branch)
+        except BranchNotFound:
+            self._require_known(plan)
+            raise OutdatedPlan(branch=branch, detail="the branch was deleted") from None
+        record = found.record
+        if record.has_layers_of(planned):
+            return found
+        if record.version <= planned.version or planned.commit_id is not None:
+            self._require_known(plan)
+        changed = [what for what, before, now in (
+            ("HEAD", planned.commit_id, record.commit_id),
+            ("the compacted metarange", planned.compacted_metarange_id, record.compacted_metarange_id),
+            ("the start of the last compaction", planned.compaction_started_at, record.compaction_started_at),
+            ("its tokens", planned.tokens, record.tokens)) if before != now]
+        raise OutdatedPlan(branch=branch, detail=f"{', '.join(changed)} changed meanwhile")
+
+    def _require_known(self, plan: CompactionPlan) -> None:
+        """Whether the plan was made here: its token is in the register until long after, its commit for ever."""
+        planned, context = plan.view.record, self._context
+        if context.tokens.knows(planned.staging_token):
+            return
+        if planned.commit_id is not None:
+            try:
+                context.commits.get(planned.commit_id)
+            except CommitNotFound:
+                pass
+            else:
+                return
+        raise InvalidInput(f"the plan is for a branch {plan.view.branch!r} that this repository never had: it is one "
+                           f"of another store, or of a branch that was deleted long ago; make one with plan()")

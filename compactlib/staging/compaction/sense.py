@@ -1,0 +1,305 @@
+"""`CompactionSensor`: counts, in memory, what makes a branch worth compacting, and says so once.
+
+It is one per process and serves any number of repositories. It never blocks and never reads: it is told what the
+operations of this process come across. What it forgets (when the process ends, or when there are more branches than it
+keeps) costs a compaction, never data.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from compactlib.arguments import require_callable, require_method, require_policy, require_type
+from compactlib.clock import Clock, SystemClock
+from compactlib.errors import AuditFailed, InvalidInput
+from compactlib.report import Table
+from compactlib.runtime import tell
+from compactlib.staging.compaction.policy import AnyOf, BranchPressure, SensePolicy
+from compactlib.staging.model.names import StagingToken
+from compactlib.staging.records.events import StagingEvents
+from compactlib.staging.records.record import BranchRecord
+
+_LOGGER = logging.getLogger("compactlib.staging")
+
+MAX_BUFFER = 1_000_000
+"""The most triggers a sensor holds."""
+
+
+@attrs.frozen
+class CompactionTrigger:
+    """A branch that should be compacted.
+
+    Attributes:
+        repository: whose branch.
+        branch: which branch.
+        why: the policy's reason.
+        pressure: what had been counted.
+    """
+
+    repository: str
+    branch: str
+    why: str
+    pressure: BranchPressure
+
+
+class _Counts:
+    """What was counted for one branch since its staging token last changed."""
+
+    __slots__ = ("deletes", "listed", "sealed", "sealed_told", "token")
+
+    def __init__(self) -> None:
+        self.token: StagingToken | None = None
+        self.deletes = 0
+        self.listed = 0
+        self.sealed = 0
+        # How many sealed tokens a trigger has told of already.
+        self.sealed_told = 0
+
+    def begin_anew(self, record: BranchRecord) -> None:
+        self.token = record.staging_token
+        self.deletes = self.listed = 0
+
+    @property
+    def pressure(self) -> BranchPressure:
+        return BranchPressure(deletes=self.deletes, tombstones_listed=self.listed,
+                              sealed_tokens=self.sealed if self.sealed > self.sealed_told else 0)
+
+
+class CompactionSensor:
+    """Counts and triggers. Any thread may call any method; each takes about a microsecond and never waits for anybody.
+
+    A count begins anew when a trigger is given out, when the branch's staging token changes, and with every commit,
+    reset and compaction. If nobody takes the triggers, counts stay, and the branch's next event tries again.
+
+    Args:
+        policy: decides; default `AnyOf()`.
+        clock: what "now" is to the policy.
+        buffer: how many triggers wait to be taken, at most.
+        max_branches: how many branches are counted, at most; those that nothing happened on for longest are forgotten.
+
+    Attributes:
+        last_error: what the policy raised last; the reads and writes that were counted go on, and nothing is triggered.
+        failures: how often it raised.
+
+    Raises:
+        InvalidInput: `buffer` or `max_branches` is less than 1.
+    """
+
+    def __init__(self, policy: SensePolicy | None = None, *, clock: Clock | None = None, buffer: int = 1000,
+                 max_branches: int = 10_000) -> None:
+        require_policy("the policy", policy, or_none=True)
+        require_method("the clock", clock, "now", or_none=True)
+        require_type("buffer", buffer, int)
+        require_type("max_branches", max_branches, int)
+        if not 1 <= buffer <= MAX_BUFFER or max_branches < 1:
+            raise InvalidInput(f"a buffer of {buffer} triggers for {max_branches} branches; give at least 1 of each, "
+                               f"and a buffer of at most {MAX_BUFFER}")
+        self.last_error: Exception | None = None
+        self.failures: int = 0
+        self._policy: SensePolicy = AnyOf() if policy is None else policy
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._triggers: deque[CompactionTrigger] = deque()
+        self._buffer = buffer
+        self._max_branches = max_branches
+        self._branches: OrderedDict[tuple[str, str], _Counts] = OrderedDict()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._listeners: tuple[Callable[[], object], ...] = ()
+
+    def listen(self, listener: Callable[[], object]) -> None:
+        """Have it called whenever there is a trigger to take, in the thread that triggered; it must not block.
+
+        What it raises is logged, and breaks no read and no write. Listening again does nothing.
+        """
+        require_callable("the listener", listener)
+        with self._lock:
+            if listener not in self._listeners:
+                self._listeners = (*self._listeners, listener)
+
+    def unlisten(self, listener: Callable[[], object]) -> None:
+        """Call it no more."""
+        with self._lock:
+            self._listeners = tuple(each for each in self._listeners if each != listener)
+
+    def events(self, repository: str) -> StagingEvents:
+        """What the operations of a repository report to."""
+        require_type("the repository", repository, str)
+        return _RepositoryEvents(self, repository)
+
+    def take(self) -> CompactionTrigger | None:
+        """The trigger that has waited longest; `None` if there is none. See `listen`."""
+        with self._lock:
+            return self._triggers.popleft() if self._triggers else None
+
+    def seed(self, repository: str, branch: str, record: BranchRecord, *, tombstones: int) -> None:
+        """Count what an earlier process left on a branch, so that a start does not begin from nothing.
+
+        Args:
+            repository: whose branch.
+            branch: which branch.
+            record: its record.
+            tombstones: how many tombstones its tokens hold.
+        """
+        require_type("the repository", repository, str)
+        require_type("the branch", branch, str)
+        require_type("the record", record, BranchRecord)
+        require_type("tombstones", tombstones, int)
+        self._count(repository, branch, record, deletes=tombstones)
+
+    def pressure(self, repository: str, branch: str) -> BranchPressure:
+        """What is counted for a branch now."""
+        require_type("the repository", repository, str)
+        require_type("the branch", branch, str)
+        with self._lock:
+            counts = self._branches.get((repository, branch))
+            return BranchPressure() if counts is None else attrs.evolve(counts.pressure, sealed_tokens=counts.sealed)
+
+    def close(self) -> None:
+        """Stop counting; what was triggered can still be taken. Closing again does nothing."""
+        with self._lock:
+            self._closed = True
+            self._branches.clear()
+
+    def audit(self) -> None:
+        """Check the sensor's own invariants.
+
+        Raises:
+            AuditFailed: it keeps more than it may, or counts below zero.
+        """
+        with self._lock:
+            if len(self._branches) > self._max_branches:
+                raise AuditFailed(f"{len(self._branches)} of {self._max_branches} branches")
+            waiting = len(self._triggers)
+            if waiting > self._buffer:
+                raise AuditFailed(f"{waiting} triggers wait in a buffer of {self._buffer}")
+            for name, counts in self._branches.items():
+                numbers = counts.deletes, counts.listed, counts.sealed, counts.sealed_told
+                if min(numbers) < 0:
+                    raise AuditFailed(f"{name}: counts {numbers}")
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row for each branch that is counted."""
+        with self._lock:
+            return [{"repository": repository, "branch": branch, "deletes": counts.deletes,
+                     "tombstones_listed": counts.listed, "sealed_tokens": counts.sealed}
+                    for (repository, branch), counts in self._branches.items()]
+
+    def __repr__(self) -> str:
+        return f"CompactionSensor({len(self._branches)} branches, {len(self._triggers)} triggers waiting)"
+
+    def _repr_html_(self) -> str:
+        return Table.from_dicts(self.to_dicts(), title=repr(self))._repr_html_()
+
+    def _count(self, repository: str, branch: str, record: BranchRecord, *, deletes: int = 0, listed: int = 0) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            counts = self._counts_of(repository, branch)
+            if counts.token != record.staging_token:
+                counts.begin_anew(record)
+            counts.deletes += deletes
+            counts.listed += listed
+            self._see_sealed(counts, record)
+            pressure = counts.pressure
+        self._decide(repository, branch, pressure)
+
+    def _see(self, repository: str, branch: str, record: BranchRecord) -> None:
+        # Called with every read: what changes nothing must cost nothing. A race here is put right by the next call.
+        counts = self._branches.get((repository, branch))
+        sealed = len(record.sealed_tokens)
+        if sealed == (0 if counts is None else counts.sealed):
+            return
+        with self._lock:
+            if self._closed:
+                return
+            counts = self._counts_of(repository, branch)
+            self._see_sealed(counts, record)
+            pressure = counts.pressure
+        self._decide(repository, branch, pressure)
+
+    def _see_sealed(self, counts: _Counts, record: BranchRecord) -> None:
+        counts.sealed = len(record.sealed_tokens)
+        counts.sealed_told = min(counts.sealed_told, counts.sealed)
+
+    def _decide(self, repository: str, branch: str, pressure: BranchPressure) -> None:
+        """Ask the policy, outside of the lock; whoever counted last decides."""
+        try:
+            choice = self._policy.choose(pressure, self._clock.now())
+            if choice.is_empty:
+                return
+        except Exception as error:
+            self._note(error)
+            return
+        with self._lock:
+            counts = self._branches.get((repository, branch))
+            if (counts is None or counts.pressure != pressure or self._closed
+                    or len(self._triggers) >= self._buffer):
+                return
+            self._triggers.append(CompactionTrigger(repository, branch, choice.why, pressure))
+            counts.deletes = counts.listed = 0
+            counts.sealed_told = counts.sealed
+            listeners = self._listeners
+        for listener in listeners:
+            tell(listener)
+
+    def _note(self, error: Exception) -> None:
+        self.last_error = error
+        self.failures += 1
+        if self.failures & (self.failures - 1) == 0:
+            _LOGGER.warning("the policy %r raised %r (failure %d); nothing is triggered", self._policy, error,
+                            self.failures, exc_info=error)
+
+    def _begin_anew(self, repository: str, branch: str, record: BranchRecord) -> None:
+        with self._lock:
+            counts = self._branches.get((repository, branch))
+            if counts is not None:
+                counts.begin_anew(record)
+                self._see_sealed(counts, record)
+
+    def _forget(self, repository: str, branch: str) -> None:
+        with self._lock:
+            self._branches.pop((repository, branch), None)
+
+    def _counts_of(self, repository: str, branch: str) -> _Counts:
+        key = repository, branch
+        counts = self._branches.get(key)
+        if counts is None:
+            counts = self._branches[key] = _Counts()
+            if len(self._branches) > self._max_branches:
+                self._branches.popitem(last=False)
+        else:
+            self._branches.move_to_end(key)
+        return counts
+
+
+class _RepositoryEvents(StagingEvents):
+    def __init__(self, sensor: CompactionSensor, repository: str) -> None:
+        self._sensor = sensor
+        self._repository = repository
+
+    def record_seen(self, branch: str, record: BranchRecord) -> None:
+        self._sensor._see(self._repository, branch, record)
+
+    def tombstones_written(self, branch: str, record: BranchRecord, count: int) -> None:
+        self._sensor._count(self._repository, branch, record, deletes=count)
+
+    def tombstones_listed(self, branch: str, record: BranchRecord, count: int) -> None:
+        self._sensor._count(self._repository, branch, record, listed=count)
+
+    def committed(self, branch: str, record: BranchRecord) -> None:
+        self._sensor._begin_anew(self._repository, branch, record)
+
+    def reset(self, branch: str, record: BranchRecord) -> None:
+        self._sensor._begin_anew(self._repository, branch, record)
+
+    def compacted(self, branch: str, record: BranchRecord) -> None:
+        self._sensor._begin_anew(self._repository, branch, record)
+
+    def branch_deleted(self, branch: str) -> None:
+        self._sensor._forget(self._repository, branch)

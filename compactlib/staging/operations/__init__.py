@@ -1,0 +1,3 @@
+"""What can be done on a branch: read, write, list, commit, reset, merge."""
+
+__all__: list[str] = []

@@ -1,0 +1,219 @@
+"""Moves of HEAD: merge, revert, cherry-pick, a commit of a given metarange, hard reset.
+
+HEAD may move only under a branch without uncommitted changes: a tombstone that hides nothing today would hide what the
+new HEAD brings. "Without" means the whole difference from HEAD, what a compaction made included. So a move takes two
+compare-and-sets:
+
+1. Nothing is uncommitted: seal. Whatever is written from now on goes into a new token, and stays above the new HEAD.
+2. Still nothing is uncommitted in what is sealed, or compacted: HEAD moves, the sealed tokens and the compacted
+   metarange go, in one step.
+
+A hard reset that discards is one compare-and-set: HEAD moves and every layer goes, whatever it held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from compactlib.outcome import Done
+from compactlib.staging.committed.interface import MergeStrategy
+from compactlib.staging.errors import DirtyBranch
+from compactlib.staging.model.names import CommitId
+from compactlib.staging.model.values import MetaRangeId
+from compactlib.staging.operations.diff_cache import DiffCache
+from compactlib.staging.operations.results import CommitStats, Counts, NoChanges
+from compactlib.staging.operations.uncommitted import first_uncommitted
+from compactlib.staging.operations.view import BranchView
+from compactlib.staging.records.branch_store import BranchUpdate
+from compactlib.staging.records.commits import Commit
+from compactlib.staging.records.context import StagingContext
+from compactlib.staging.records.record import BranchRecord
+
+MoveOutcome: TypeAlias = Done[CommitStats] | NoChanges
+"""What a move of HEAD ends in."""
+
+_CountsOfMoves: TypeAlias = dict[tuple[CommitId | None, CommitId | None], Counts]
+"""How many keys the moves differ in that were tried, by where from and where to. Counted before the move."""
+
+NextHead: TypeAlias = Callable[[CommitId | None], CommitId | None]
+"""Given HEAD, the commit it shall move to, already stored; the same one if there is nothing to do."""
+
+
+def move_head(context: StagingContext, branch: str, cache: DiffCache, next_head: NextHead, *, operation: str,
+              makes_commits: bool = True) -> MoveOutcome:
+    """Move the HEAD of a branch that has no uncommitted changes.
+
+    Args:
+        context: the stores.
+        branch: the branch's name.
+        cache: gives the differences between HEAD and the compacted metarange.
+        next_head: where to move it to; asked again after each conflict.
+        operation: for errors.
+        makes_commits: whether `next_head` gives new commits, which the branch can only have from this call.
+
+    Raises:
+        DirtyBranch: it has some; nothing was changed, except that a token may have been sealed.
+        BranchNotFound, TooManyTries, OutcomeUnknown: see `BranchStore.update`; and what `next_head` raises.
+    """
+    move = _Move(context, branch, cache, next_head, makes_commits=makes_commits)
+    start = context.branches.update(branch, move.prepare, operation=operation)
+    update = context.branches.update(branch, move.switch, operation=operation)
+    return _outcome(context, branch, start.before.commit_id, update, move.counts)
+
+
+def discard_and_move(context: StagingContext, branch: str, next_head: NextHead) -> MoveOutcome:
+    """Move the HEAD of a branch and throw away everything uncommitted, in one step.
+
+    Raises:
+        BranchNotFound, TooManyTries, OutcomeUnknown: see `BranchStore.update`; and what `next_head` raises.
+    """
+    counts: _CountsOfMoves = {}
+
+    def change(record: BranchRecord) -> BranchRecord:
+        target = next_head(record.commit_id)
+        counts[record.commit_id, target] = _counts(context, record.commit_id, target)
+        return record.emptied(context.tokens.issue(branch), target)
+
+    update = context.branches.update(branch, change, operation="hard_reset")
+    return _outcome(context, branch, update.before.commit_id, update, counts)
+
+
+def require_clean(context: StagingContext, branch: str, record: BranchRecord, cache: DiffCache, *,
+                  include_staging: bool = True) -> None:
+    """Pass a record without uncommitted changes.
+
+    Raises:
+        DirtyBranch: it has some. An error while reading is raised as it is: it is never "no changes".
+    """
+    view = BranchView.of(context, branch, record)
+    difference = first_uncommitted(view, cache, include_staging=include_staging)
+    if difference is not None:
+        raise DirtyBranch(branch=branch, key=difference.key)
+
+
+class _Move:
+    """The two changes of a branch record that move its HEAD; and where they led."""
+
+    def __init__(self, context: StagingContext, branch: str, cache: DiffCache, next_head: NextHead, *,
+                 makes_commits: bool) -> None:
+        self._context = context
+        self._branch = branch
+        self._cache = cache
+        self._next_head = next_head
+        self._makes_commits = makes_commits
+        self.counts: _CountsOfMoves = {}
+
+    def prepare(self, record: BranchRecord) -> BranchRecord | None:
+        """Sealed, if nothing is uncommitted; `None` if an earlier move that failed has left it so."""
+        require_clean(self._context, self._branch, record, self._cache)
+        if record.sealed_tokens and self._context.tokens.is_empty(record.staging_token):
+            return None
+        return record.sealed_with(self._context.tokens.issue(self._branch))
+
+    def switch(self, record: BranchRecord) -> BranchRecord | None:
+        """With the new HEAD and nothing sealed or compacted, if nothing that is sealed or compacted counts."""
+        context = self._context
+        if self._makes_commits and any(target is not None and context.commits.is_ancestor(target, record.commit_id)
+                                       for _, target in self.counts):
+            return None  # A write without an answer had happened, and others went on from there.
+        require_clean(context, self._branch, record, self._cache, include_staging=False)
+        target = self._next_head(record.commit_id)
+        if target != record.commit_id:
+            self.counts[record.commit_id, target] = _counts(context, record.commit_id, target)
+        elif not record.sealed_tokens and record.compacted_metarange_id is None:
+            return None
+        return record.emptied(record.staging_token, target)
+
+
+def _counts(context: StagingContext, before: CommitId | None, target: CommitId | None) -> Counts:
+    return Counts.of(context.committed.diff(context.commits.metarange_of(before), context.commits.metarange_of(target)))
+
+
+def _outcome(context: StagingContext, branch: str, before: CommitId | None, update: BranchUpdate,
+             counted: _CountsOfMoves) -> MoveOutcome:
+    """What came of a move. Reads nothing unless others moved HEAD too: a move that happened is not told as failed."""
+    after = update.after
+    if after.version != update.before.version:
+        context.drop_tokens(branch, update.before, after)
+        context.events.committed(branch, after)
+        before = update.before.commit_id
+    if after.commit_id is None or after.commit_id == before or not counted:
+        return NoChanges("HEAD stays where it is", after.commit_id)
+    counts = counted.get((before, after.commit_id)) or _counts(context, before, after.commit_id)
+    return Done(CommitStats(commit_id=after.commit_id, added=counts.added, changed=counts.changed,
+                            removed=counts.removed))
+
+
+class HeadBuilder:
+    """Makes the commits that merges, reverts and cherry-picks move HEAD to.
+
+    Args:
+        context: the stores.
+        message: of the commit.
+        metadata: of the commit.
+        strategy: what to do about keys that both sides changed differently.
+    """
+
+    def __init__(self, context: StagingContext, *, message: str, metadata: Mapping[str, str] | None,
+                 strategy: MergeStrategy = "fail") -> None:
+        self._context = context
+        self._message = message
+        self._metadata = metadata
+        self._strategy: MergeStrategy = strategy
+
+    def merge(self, source: CommitId | None) -> NextHead:
+        """HEAD with what `source` has since they parted. If it has nothing new, HEAD stays."""
+
+        def next_head(head: CommitId | None) -> CommitId | None:
+            base = self._context.commits.merge_base(source, head)
+            if source is None or source == base:
+                return head
+            return self._commit(head, (source,), self._merged(base, source, head))
+
+        return next_head
+
+    def revert(self, commit: Commit) -> NextHead:
+        """HEAD without what a commit changed against its first parent."""
+        parent = self._context.commits.metarange_of(commit.parents[0] if commit.parents else None)
+
+        def next_head(head: CommitId | None) -> CommitId | None:
+            present = self._context.commits.metarange_of(head)
+            merged = self._context.committed.merge(commit.metarange_id, parent, present, self._strategy)
+            return head if not merged.changes else self._commit(head, (), merged.metarange_id)
+
+        return next_head
+
+    def cherry_pick(self, commit: Commit) -> NextHead:
+        """HEAD with what a commit changed against its first parent."""
+        parent = self._context.commits.metarange_of(commit.parents[0] if commit.parents else None)
+
+        def next_head(head: CommitId | None) -> CommitId | None:
+            present = self._context.commits.metarange_of(head)
+            merged = self._context.committed.merge(parent, commit.metarange_id, present, self._strategy)
+            return head if not merged.changes else self._commit(head, (), merged.metarange_id)
+
+        return next_head
+
+    def metarange(self, metarange_id: MetaRangeId) -> NextHead:
+        """The records of a metarange, whatever HEAD has."""
+
+        def next_head(head: CommitId | None) -> CommitId | None:
+            if head is not None and self._context.commits.metarange_of(head) == metarange_id:
+                return head
+            self._context.committed.claim(metarange_id)  # It must be there before anything names it, and stay.
+            return self._commit(head, (), metarange_id)
+
+        return next_head
+
+    def _merged(self, base: CommitId | None, source: CommitId, head: CommitId | None) -> MetaRangeId:
+        # Also where the source's own metarange is the result: only a merge tells a garbage collection that it is used.
+        metarange_of = self._context.commits.metarange_of
+        return self._context.committed.merge(metarange_of(base), metarange_of(source), metarange_of(head),
+                                             self._strategy).metarange_id
+
+    def _commit(self, head: CommitId | None, others: tuple[CommitId, ...], metarange_id: MetaRangeId) -> CommitId:
+        parents = (() if head is None else (head,)) + others
+        return self._context.commits.store(self._context.commits.make(
+            metarange_id, parents, message=self._message, metadata=self._metadata,
+            created_at=self._context.clock.now()))

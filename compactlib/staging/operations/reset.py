@@ -1,0 +1,141 @@
+"""Resets: everything, one key, all keys that begin alike.
+
+Sealed tokens are never edited: a commit or a compaction may be reading them. What is to be undone is written over, in
+the staging token or in a new one, with what HEAD has; or all layers are let go of in one compare-and-set.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from compactlib.arguments import require_type
+from compactlib.kv import SlowDown
+from compactlib.outcome import Done, Skipped
+from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound
+from compactlib.staging.model.names import StagingToken
+from compactlib.staging.model.values import check_key
+from compactlib.staging.operations.diff_cache import DiffCache
+from compactlib.staging.operations.results import ResetStats
+from compactlib.staging.operations.uncommitted import uncommitted_keys
+from compactlib.staging.operations.view import BranchView
+from compactlib.staging.operations.write import Attempts
+from compactlib.staging.records.context import StagingContext
+from compactlib.staging.records.record import BranchRecord
+from compactlib.staging.records.staged import Staged
+
+ResetOutcome: TypeAlias = Done[ResetStats] | Skipped
+"""What a reset ends in."""
+
+
+def reset(context: StagingContext, branch: str) -> ResetOutcome:
+    """Throw away everything uncommitted: the branch is HEAD again.
+
+    Raises:
+        BranchNotFound, TooManyTries, OutcomeUnknown: see `BranchStore.update`.
+    """
+
+    def change(record: BranchRecord) -> BranchRecord | None:
+        if (not record.sealed_tokens and record.compacted_metarange_id is None
+                and context.tokens.is_empty(record.staging_token)):
+            return None
+        return record.emptied(context.tokens.issue(branch), record.commit_id)
+
+    update = context.branches.update(branch, change, operation="reset")
+    if update.after.version == update.before.version:
+        return Skipped("nothing was uncommitted")
+    dropped = context.drop_tokens(branch, update.before, update.after)
+    context.events.reset(branch, update.after)
+    return Done(ResetStats(tokens_dropped=len(dropped)))
+
+
+def reset_key(context: StagingContext, branch: str, key: bytes) -> ResetOutcome:
+    """Make one key what it is in HEAD.
+
+    It is written like a put: what HEAD has, or a tombstone, into the staging token; and it is done once neither the
+    staging token nor HEAD have changed meanwhile. As with deletes, once they have, it is written whatever is found.
+
+    Raises:
+        TooManyTries: the branch changed under every try. The key may be reset.
+    """
+    check_key(key)
+    attempts = Attempts(context, branch, "reset_key")
+    first = attempts.found.record
+    while True:
+        found = attempts.found
+        record = found.record
+        must_write = (record.staging_token, record.commit_id) != (first.staging_token, first.commit_id)
+        try:
+            staged = _restored(BranchView.of(context, branch, record), key, must_write=must_write)
+            if staged is not None:
+                context.tokens.set(record.staging_token, key, staged)
+        except SlowDown as error:
+            attempts.again(refused=error)
+            continue
+        except (MetaRangeNotFound, RangeNotFound) as error:
+            now = attempts.read_again()
+            if now.record.extends(record):
+                raise
+            attempts.again(now, refused=error)
+            continue
+        now = attempts.read_again() if staged is None else attempts.confirm()
+        if staged is None and now.record == record:
+            return Skipped("the key is what it is in HEAD")
+        if staged is not None and (now.record.staging_token, now.record.commit_id) == (
+                record.staging_token, record.commit_id):
+            if staged.is_tombstone:
+                context.events.tombstones_written(branch, now.record, 1)
+            return Done(ResetStats(records_restored=int(not staged.is_tombstone),
+                                   tombstones=int(staged.is_tombstone)))
+        attempts.again(now)
+
+
+def reset_prefix(context: StagingContext, branch: str, prefix: bytes, cache: DiffCache) -> ResetOutcome:
+    """Make all keys that begin with `prefix` what they are in HEAD, in one step.
+
+    What HEAD has is written over each uncommitted key in a new token, which then becomes the staging token; the old one
+    is sealed. Whoever loses against another change throws the new token away and begins again.
+
+    Raises:
+        BranchNotFound, TooManyTries, OutcomeUnknown: see `BranchStore.update`.
+    """
+    require_type("the prefix", prefix, bytes)
+    if not prefix:
+        return reset(context, branch)
+    prepared: dict[StagingToken, ResetStats] = {}
+
+    def change(record: BranchRecord) -> BranchRecord | None:
+        token = context.tokens.issue(branch)
+        stats = _restore_prefix(BranchView.of(context, branch, record), token, prefix, cache)
+        prepared[token] = stats
+        return record.sealed_with(token) if stats.records_restored + stats.tombstones else None
+
+    update = context.branches.update(branch, change, operation="reset_prefix")
+    # Tokens that lost are nobody's; one that may have won without an answer is named by the record, or was.
+    context.mark_dropped(branch, (token for token in prepared if token not in update.after.tokens))
+    stats = prepared.get(update.after.staging_token)
+    if stats is None or update.after.version == update.before.version:
+        return Skipped("nothing was uncommitted under the prefix")
+    if stats.tombstones:
+        context.events.tombstones_written(branch, update.after, stats.tombstones)
+    return Done(stats)
+
+
+def _restored(view: BranchView, key: bytes, *, must_write: bool) -> Staged | None:
+    """What makes the key as it is in HEAD; `None` if no layer above HEAD has anything of it that differs."""
+    staged = view.find_staged(key)
+    head = view.context.committed.get(view.head, key)
+    if not must_write and staged.layer is None:
+        base = head if view.base == view.head else view.context.committed.get(view.base, key)
+        if base == head:
+            return None
+    return Staged(head)
+
+
+def _restore_prefix(view: BranchView, token: StagingToken, prefix: bytes, cache: DiffCache) -> ResetStats:
+    restored = tombstones = 0
+    for key, difference in uncommitted_keys(view, cache, prefix=prefix):
+        if difference is not None:
+            view.context.tokens.set(token, key, Staged(difference.left))
+            restored += difference.left is not None
+            tombstones += difference.left is None
+    return ResetStats(records_restored=restored, tombstones=tombstones)

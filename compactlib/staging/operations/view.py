@@ -1,0 +1,148 @@
+"""`BranchView`: one state of a branch, seen through its layers; and `consistently`, which reads until a view held.
+
+A view is only a list of places to look: the tokens of a record, and the metarange under them. While somebody looks, a
+commit or a compaction may move the contents of those places elsewhere, and a cleanup may empty them. A read through a
+view is therefore worth something only if the branch's record still names all its layers afterwards. One place needs no
+second look: what lies in the staging token is newer than everything else, and a write that is newer still was not
+acknowledged before the read began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import attrs
+
+from compactlib.kv import Predicate
+from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound, TooManyTries
+from compactlib.staging.model.names import StagingToken
+from compactlib.staging.model.values import Change, MetaRangeId, Record
+from compactlib.staging.records.context import StagingContext
+from compactlib.staging.records.layers import MergedTokens
+from compactlib.staging.records.record import BranchRecord
+from compactlib.staging.records.staged import Staged
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class Found:
+    """Where a key was found.
+
+    Attributes:
+        layer: 0 for the staging token, 1 and up for the sealed ones, newest first; one more for the base; `None` if no
+            layer holds anything of the key.
+        record: its value; `None` if it has none: no record anywhere, or a tombstone on top.
+        staged: the staged entry, if it was found in a token.
+        predicate: of the cell in the staging token, if it was found there.
+    """
+
+    layer: int | None = None
+    record: Record | None = None
+    staged: Staged | None = None
+    predicate: Predicate | None = None
+
+    @property
+    def in_staging_token(self) -> bool:
+        """Whether it was found where writes go."""
+        return self.layer == 0
+
+
+@attrs.frozen
+class BranchView:
+    """A state of a branch: the tokens of its record, newest first, over its base.
+
+    Attributes:
+        context: the stores.
+        branch: the branch's name.
+        record: the record.
+        head: the metarange of HEAD; `None` if nothing was ever committed.
+    """
+
+    context: StagingContext
+    branch: str
+    record: BranchRecord
+    head: MetaRangeId | None
+
+    @classmethod
+    def of(cls, context: StagingContext, branch: str, record: BranchRecord) -> BranchView:
+        """The view of a record. Reads the HEAD commit, if it is not in memory."""
+        context.events.record_seen(branch, record)
+        return cls(context, branch, record, context.commits.metarange_of(record.commit_id))
+
+    @property
+    def base(self) -> MetaRangeId | None:
+        """The metarange under the tokens: the compacted one if there is one, else that of HEAD."""
+        compacted = self.record.compacted_metarange_id
+        return self.head if compacted is None else compacted
+
+    def find(self, key: bytes) -> Found:
+        """Where the newest record or tombstone of a key is. One request per token down to it, then the base."""
+        found = self.find_staged(key)
+        if found.layer is not None:
+            return found
+        record = self.context.committed.get(self.base, key)
+        return found if record is None else Found(len(self.record.tokens), record)
+
+    def find_staged(self, key: bytes) -> Found:
+        """The same in the tokens alone."""
+        for layer, token in enumerate(self.record.tokens):
+            cell = self.context.tokens.get(token, key)
+            if cell is not None:
+                return Found(layer, cell.staged.record, cell.staged, cell.predicate if layer == 0 else None)
+        return Found()
+
+    def find_many(self, keys: Iterable[bytes]) -> dict[bytes, Found]:
+        """The same as `find` for many keys; opens each range of the base once."""
+        found = {key: self.find_staged(key) for key in keys}
+        missing = [key for key, place in found.items() if place.layer is None]
+        if missing:
+            base_layer = len(self.record.tokens)
+            found.update((key, Found(base_layer, record))
+                         for key, record in self.context.committed.get_many(self.base, missing).items())
+        return found
+
+    def staged(self, start: bytes = b"", *, prefix: bytes = b"", page_size: int | None = None) -> MergedTokens:
+        """The newest staged entry of every key, tombstones included, in order."""
+        return MergedTokens(self.context.tokens, self.record.tokens, start, prefix=prefix, page_size=page_size)
+
+
+def changes_of(context: StagingContext, newest_first: Sequence[StagingToken]) -> Iterator[tuple[bytes, Change]]:
+    """What some tokens together change, as `Committed.apply` takes it: one change per key, in order."""
+    for key, staged in MergedTokens(context.tokens, newest_first):
+        yield key, staged.record
+
+
+def consistently(context: StagingContext, branch: str, read: Callable[[BranchView], tuple[T, bool]]) -> T:
+    """Read through views of a branch until one held.
+
+    Args:
+        context: the stores.
+        branch: the branch's name.
+        read: reads through a view; gives the result, and whether it holds as it is, without a second look. What it
+            raises goes through, but not the absence of a file that the branch has meanwhile let go of.
+
+    Raises:
+        BranchNotFound: there is no such branch, or no longer.
+        TooManyTries: the layers were replaced under every try.
+    """
+    record = context.branches.read(branch).record
+    backoff = context.branches.backoff()
+    tries = context.options.max_read_tries
+    for _ in range(tries):
+        missing: MetaRangeNotFound | RangeNotFound | None = None
+        try:
+            result, holds = read(BranchView.of(context, branch, record))
+            if holds:
+                return result
+        except (MetaRangeNotFound, RangeNotFound) as error:
+            missing = error
+        now = context.branches.read(branch).record
+        if now.extends(record):
+            if missing is not None:
+                raise missing
+            return result
+        record = now
+        backoff.wait()
+    raise TooManyTries(operation="read", branch=branch, tries=tries)

@@ -1,0 +1,175 @@
+"""Puts and deletes: written to the staging token, acknowledged only if it still is the staging token afterwards.
+
+A commit or a compaction seals the token before it reads it. So a write that finds its token still in place was made
+before any seal, and is in whatever comes of it; one that does not may have come too late, and is made again in the new
+token.
+
+A delete of a key that nothing is known of writes nothing. But "nothing is known" must be true of the whole branch at
+one moment, and a tombstone that this very delete left in a token that was sealed meanwhile proves nothing. Hence the
+rule: once the token has changed, the tombstone is written whatever is found; and an empty answer counts only
+if the record is the same afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from compactlib.arguments import require_type
+from compactlib.errors import InvalidInput
+from compactlib.kv import OutcomeUnknown, SlowDown
+from compactlib.kv.arguments import checked_bytes
+from compactlib.staging.errors import BranchNotFound, MetaRangeNotFound, RangeNotFound, TooManyKeys, TooManyTries
+from compactlib.staging.model.values import MAX_PART_BYTES, Record, check_key
+from compactlib.staging.operations.read import checked_keys
+from compactlib.staging.operations.view import BranchView
+from compactlib.staging.options import MAX_BATCH_KEYS
+from compactlib.staging.records.branch_store import FoundBranch
+from compactlib.staging.records.context import StagingContext
+from compactlib.staging.records.staged import Staged
+
+
+class Attempts:
+    """The tries of one write: counts them, waits between them, and reads the branch before and after each.
+
+    Args:
+        context: the stores.
+        branch: the branch's name.
+        operation: for errors and events.
+
+    Attributes:
+        found: the branch as it was read last.
+    """
+
+    def __init__(self, context: StagingContext, branch: str, operation: str) -> None:
+        self._context = context
+        self._branch = branch
+        self._operation = operation
+        self._tries = 0
+        self._backoff = context.branches.backoff()
+        self.found: FoundBranch = context.branches.read(branch)
+
+    def read_again(self) -> FoundBranch:
+        """The branch as it is now, to be compared with `found`; always a fresh read."""
+        return self._context.branches.read(self._branch)
+
+    def confirm(self) -> FoundBranch:
+        """The branch as it is now, after something was written to its token: read again and again.
+
+        Raises:
+            OutcomeUnknown: it cannot be read; what was written may be visible, or become so.
+            BranchNotFound: there is no such branch any more.
+        """
+        unknown = OutcomeUnknown(operation=self._operation, path=f"branch {self._branch!r}", detail=(
+            "what was written was taken, and whether the branch still names the token that took it cannot be seen"))
+        now = self._context.branches.seen_after(self._branch, unknown)
+        if now is None:
+            raise BranchNotFound(branch=self._branch)
+        return now
+
+    def again(self, now: FoundBranch | None = None, *, refused: Exception | None = None) -> None:
+        """Get ready for one more try.
+
+        Args:
+            now: the branch, if it was read just now.
+            refused: what the store said, if it did not take the write; raised if this was the last try.
+
+        Raises:
+            TooManyTries: this was the last try.
+        """
+        self._tries += 1
+        if self._tries >= self._context.options.max_write_tries:
+            raise refused or TooManyTries(operation=self._operation, branch=self._branch, tries=self._tries)
+        self._context.events.write_retried(self._branch, self._operation)
+        self._backoff.wait()
+        self.found = now or self.read_again()
+
+
+def put_many(context: StagingContext, branch: str, items: Mapping[bytes, bytes]) -> None:
+    """Write records. One request for the branch, one for each record, one more for the branch.
+
+    Raises:
+        TooManyKeys: more than `MAX_BATCH_KEYS` were given.
+        TooManyTries: the staging token was replaced under every try. Values may be visible.
+    """
+    require_type("items", items, Mapping)
+    if len(items) > MAX_BATCH_KEYS:
+        raise TooManyKeys(count=len(items), limit=MAX_BATCH_KEYS)
+    for key in items:
+        check_key(key)
+    staged = {key: Staged(record_of(data)) for key, data in items.items()}
+    stage(context, branch, staged, Attempts(context, branch, "put"))
+
+
+def record_of(data: bytes) -> Record:
+    """The record of some data; a buffer is copied.
+
+    Raises:
+        InvalidInput: it is not bytes, or longer than `MAX_PART_BYTES`.
+    """
+    held = checked_bytes("value", data)
+    if len(held) > MAX_PART_BYTES:
+        raise InvalidInput(f"a record of {len(held)} bytes was given, one holds at most {MAX_PART_BYTES}; split it, or "
+                           f"keep the data elsewhere and a reference to it here")
+    return Record.of(held)
+
+
+def stage(context: StagingContext, branch: str, entries: Mapping[bytes, Staged], attempts: Attempts) -> None:
+    """Write entries to the staging token until it was the staging token all along."""
+    while entries:
+        token = attempts.found.record.staging_token
+        try:
+            for key, staged in entries.items():
+                context.tokens.set(token, key, staged)
+        except SlowDown as error:
+            attempts.again(refused=error)
+            continue
+        now = attempts.confirm()
+        if now.record.staging_token == token:
+            context.events.record_seen(branch, now.record)
+            return
+        attempts.again(now)
+
+
+def delete_many(context: StagingContext, branch: str, keys: Iterable[bytes]) -> None:
+    """Delete keys; one that does not exist is no error.
+
+    One request for the branch, per key one for each token down to its newest record and one for the tombstone, one more
+    for the branch.
+
+    Raises:
+        TooManyKeys: more than `MAX_BATCH_KEYS` were given; nothing was deleted.
+        TooManyTries: the branch changed under every try. Tombstones may be visible.
+    """
+    wanted = checked_keys(keys)
+    attempts = Attempts(context, branch, "delete")
+    first_token = attempts.found.record.staging_token
+    while wanted:
+        found = attempts.found
+        hide_all = found.record.staging_token != first_token
+        try:
+            hidden = _hide(BranchView.of(context, branch, found.record), wanted, hide_all=hide_all)
+        except SlowDown as error:
+            attempts.again(refused=error)
+            continue
+        except (MetaRangeNotFound, RangeNotFound) as error:
+            now = attempts.read_again()
+            if now.record.extends(found.record):
+                raise
+            attempts.again(now, refused=error)
+            continue
+        now = attempts.confirm() if hidden else attempts.read_again()
+        token_held = now.record.staging_token == found.record.staging_token
+        if now.record == found.record or (token_held and hidden == len(wanted)):
+            if hidden:
+                context.events.tombstones_written(branch, now.record, hidden)
+            return
+        attempts.again(now)
+
+
+def _hide(view: BranchView, keys: Sequence[bytes], *, hide_all: bool) -> int:
+    """Write tombstones for the keys of which any layer holds anything, or for all; gives how many."""
+    if not hide_all:
+        keys = [key for key, found in view.find_many(keys).items() if found.layer is not None]
+    for key in keys:
+        view.context.tokens.set(view.record.staging_token, key, Staged(None))
+    return len(keys)

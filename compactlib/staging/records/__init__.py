@@ -1,0 +1,3 @@
+"""What the key-value store holds: branches, commits, tokens, staged entries."""
+
+__all__: list[str] = []

@@ -1,0 +1,358 @@
+"""`BranchStore`: branch records in the key-value store, changed by compare-and-set only."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import attrs
+
+from compactlib.arguments import require_type
+from compactlib.clock import Clock
+from compactlib.errors import CompactlibError, StorageError
+from compactlib.kv import Condition, KeyNotFound, KVStore, OutcomeUnknown, Predicate, PredicateFailed, SlowDown
+from compactlib.runtime import look_until_seen
+from compactlib.staging.errors import (
+    BeingCollected,
+    BranchExists,
+    BranchNotFound,
+    TooManyTries,
+)
+from compactlib.staging.model.names import BRANCHES, branch_key
+from compactlib.staging.options import StagingOptions
+from compactlib.staging.records.record import BranchRecord, decode_branch_record, encode_branch_record
+
+
+@attrs.frozen
+class FoundBranch:
+    """A branch record and the state of its cell.
+
+    Attributes:
+        branch: the branch's name.
+        record: the record.
+        predicate: of its cell in the key-value store.
+    """
+
+    branch: str
+    record: BranchRecord
+    predicate: Predicate
+
+
+@attrs.frozen
+class BranchUpdate:
+    """A change of a branch record that happened, or was not needed.
+
+    Attributes:
+        before: the record that was changed.
+        after: what it was changed to; the same as `before` if nothing was written.
+        tries: how many compare-and-sets it took.
+    """
+
+    before: BranchRecord
+    after: BranchRecord
+    tries: int
+
+
+_MAX_DECODED = 1000
+
+Change = Callable[[BranchRecord], BranchRecord | None]
+"""Makes the next record of the present one, `None` for "leave it". May be called several times; what it raises ends the
+update. It need not count the version."""
+
+
+class _MovedOn(Exception):
+    """What was decided about a branch record no longer counts. Never leaves this module."""
+
+
+class _Attempts:
+    """The writes of one update that got no answer."""
+
+    def __init__(self) -> None:
+        self.unknown: OutcomeUnknown | None = None
+        self._updates: list[BranchUpdate] = []
+
+    def add(self, unknown: OutcomeUnknown, update: BranchUpdate) -> None:
+        """One more."""
+        self.unknown = unknown
+        self._updates.append(update)
+
+    def landed(self, record: BranchRecord) -> BranchUpdate | None:
+        """The one that made this record."""
+        return next((update for update in self._updates if update.after == record), None)
+
+
+class Backoff:
+    """Waits between the tries of one call: longer each time, drawn at random, on the caller's clock."""
+
+    def __init__(self, options: StagingOptions, clock: Clock, random: random.Random) -> None:
+        self._next = options.first_backoff_seconds
+        self._longest = options.max_backoff_seconds
+        self._clock = clock
+        self._random = random
+
+    def wait(self) -> None:
+        """Wait once."""
+        longest = min(self._next, self._longest)
+        if longest > 0:
+            self._clock.sleep(longest * (0.5 + 0.5 * self._random.random()))
+        self._next *= 2
+
+
+class BranchStore:
+    """The branch records of one repository. Threads may share it.
+
+    Every method raises what the key-value store raises, `CorruptData` for a damaged record and `Unsupported` for one of
+    a newer release.
+
+    Args:
+        store: where.
+        partition: the repository's.
+        options: how often to try, and how long to wait in between.
+        clock: waits.
+        random: draws the waits.
+    """
+
+    def __init__(self, store: KVStore, partition: bytes, options: StagingOptions, clock: Clock, random: random.Random,
+                 ) -> None:
+        self._store = store
+        self._partition = partition
+        self._options = options
+        self._clock = clock
+        self._random = random
+        self._decoded: dict[bytes, tuple[bytes, BranchRecord]] = {}
+
+    def backoff(self) -> Backoff:
+        """The waits of one call."""
+        return Backoff(self._options, self._clock, self._random)
+
+    def read(self, branch: str) -> FoundBranch:
+        """The record of a branch, as it is now. One read.
+
+        Raises:
+            BranchNotFound: there is no such branch.
+            InvalidInput: it is no name of a branch.
+        """
+        key = branch_key(branch)
+        try:
+            found = self._store.get(self._partition, key)
+        except KeyNotFound:
+            raise BranchNotFound(branch=branch) from None
+        return FoundBranch(branch, self._decode(key, found.value), found.predicate)
+
+    def create(self, branch: str, record: BranchRecord) -> None:
+        """Write the first record of a branch. One write.
+
+        Raises:
+            BranchExists: there is a branch of this name.
+            OutcomeUnknown: no answer came, and what became of the write cannot be seen.
+        """
+        key = branch_key(branch)
+        try:
+            self._store.set_if(self._partition, key, encode_branch_record(record), None)
+        except PredicateFailed:
+            raise BranchExists(branch=branch) from None
+        except OutcomeUnknown as error:
+            seen = self.seen_after(branch, error)
+            if seen is None or seen.record.version > record.version:
+                raise
+            if seen.record != record:
+                raise BranchExists(branch=branch) from error
+    def try_update(self, found: FoundBranch, record: BranchRecord) -> BranchRecord:
+        """Write the next record, if the branch is as it was found; gives it with its version. One write.
+
+        Raises:
+            PredicateFailed: somebody else changed or deleted the branch; nothing was written.
+            OutcomeUnknown: no answer came; `update` and `landed` find out.
+        """
+        record = attrs.evolve(record, version=found.record.version + 1)
+        self._store.set_if(self._partition, branch_key(found.branch), encode_branch_record(record), found.predicate)
+        return record
+
+    def seen_after(self, branch: str, unknown: OutcomeUnknown) -> FoundBranch | None:
+        """The branch as it is after a write of its record that got no answer, read again and again; `None`: no branch.
+
+        Raises:
+            OutcomeUnknown: `unknown`: it could not be read.
+        """
+        def look() -> FoundBranch | None:
+            try:
+                return self.read(branch)
+            except BranchNotFound:
+                return None
+
+        return look_until_seen(look, unknown, clock=self._clock, rng=self._random)
+
+    def unchanged(self, found: FoundBranch) -> Condition:
+        """The condition of a `transact` that the branch is as it was found."""
+        return Condition(self._partition, branch_key(found.branch), found.predicate)
+
+    def update(self, branch: str, change: Change, *, operation: str = "update") -> BranchUpdate:
+        """Change the record of a branch against others who do the same, with waits in between.
+
+        A write without an answer is looked for: the record says whether it happened. If others wrote over it meanwhile,
+        `change` is asked again and has to know its own work (a token, a commit). Whatever fails after such a write,
+        before it was seen, leaves the outcome unknown.
+
+        Raises:
+            BranchNotFound: there is no such branch, or no longer.
+            TooManyTries: others were faster too many times.
+            OutcomeUnknown: a try got no answer, and what became of it could not be seen.
+        """
+        attempts = _Attempts()
+        try:
+            return self._update(branch, change, operation, attempts)
+        except Exception as error:
+            if attempts.unknown is None or error is attempts.unknown:
+                raise
+            raise attempts.unknown from error
+
+    def _update(self, branch: str, change: Change, operation: str, attempts: _Attempts) -> BranchUpdate:
+        backoff = self.backoff()
+        tries = 0
+        collected: BeingCollected | None = None
+        while True:
+            found = self._found(branch, attempts.unknown)
+            landed = attempts.landed(found.record)
+            if landed is not None:
+                return landed
+            if tries >= self._options.max_update_tries:
+                raise attempts.unknown or TooManyTries(operation=operation, branch=branch, tries=tries)
+            refused: CompactlibError | None = None
+            record: BranchRecord | None = None
+            try:
+                record = self._asked(change, found)
+                if record is not None:
+                    return BranchUpdate(found.record, self.try_update(found, record), tries + 1)
+                # "Nothing to do" was perhaps read from tokens that were emptied meanwhile, and holds only if the branch
+                # still names them: no compare-and-set says so here.
+                if self.read(branch).record == found.record:
+                    return BranchUpdate(found.record, found.record, tries)
+            except _MovedOn:
+                pass
+            except PredicateFailed:
+                pass
+            except SlowDown as error:
+                refused = error
+            except BeingCollected as error:
+                collected = error
+            except OutcomeUnknown as error:
+                refused = error
+                if record is not None:
+                    attempts.add(error, BranchUpdate(
+                        found.record, attrs.evolve(record, version=found.record.version + 1), tries + 1))
+            tries += 1
+            if tries >= self._options.max_update_tries and attempts.unknown is None:
+                raise refused or collected or TooManyTries(operation=operation, branch=branch, tries=tries)
+            backoff.wait()
+
+    def _found(self, branch: str, unknown: OutcomeUnknown | None) -> FoundBranch:
+        if unknown is None:
+            return self.read(branch)
+        seen = self.seen_after(branch, unknown)
+        if seen is None:
+            raise BranchNotFound(branch=branch)
+        return seen
+
+    def _asked(self, change: Change, found: FoundBranch) -> BranchRecord | None:
+        """What `change` makes of the record; `None` for "leave it".
+
+        Raises:
+            _MovedOn: it refused, but the record is another one by now: what it read may have been half cleaned up.
+        """
+        try:
+            record = change(found.record)
+        except (StorageError, SlowDown, BeingCollected):
+            raise
+        except CompactlibError as error:
+            if self.read(found.branch).record != found.record:
+                raise _MovedOn from error
+            raise
+        return None if record == found.record else record
+
+    def fence(self, found: FoundBranch) -> FoundBranch | None:
+        """Make sure that no change of a branch can be made any more that was begun before `found` was read.
+
+        Whoever is about to write the record has read it before; so it is written anew as it is, unless it was changed
+        or deleted meanwhile, which does the same. One write.
+
+        Returns:
+            The branch as it is then; `None`: it is gone.
+
+        Raises:
+            OutcomeUnknown: no answer came, and what became of the write cannot be seen.
+        """
+        try:
+            return FoundBranch(found.branch, self.try_update(found, found.record), found.predicate)
+        except PredicateFailed:
+            try:
+                return self.read(found.branch)
+            except BranchNotFound:
+                return None
+        except OutcomeUnknown as error:
+            seen = self.seen_after(found.branch, error)
+            if seen is not None and seen.record == found.record:
+                raise
+            return seen
+
+    def delete(self, branch: str, expected: Callable[[BranchRecord], object] = lambda _: None) -> BranchRecord:
+        """Delete the record of a branch; gives the last one, whose tokens are now nobody's.
+
+        Args:
+            branch: which branch.
+            expected: is asked about the record that will be deleted; what it raises ends the call.
+
+        Raises:
+            BranchNotFound: there is no such branch.
+            TooManyTries: others were faster too many times.
+            OutcomeUnknown: a try got no answer, and what became of it could not be seen. If the branch has another
+                record then, it may have been made anew, and is left alone.
+        """
+        backoff = self.backoff()
+        maybe_deleted: BranchRecord | None = None
+        unknown: OutcomeUnknown | None = None
+        for tries in range(self._options.max_update_tries + 1):
+            if unknown is None:
+                found: FoundBranch | None = self.read(branch)
+            else:
+                found = self.seen_after(branch, unknown)
+            if found is None:
+                assert maybe_deleted is not None, "after an unanswered delete"
+                return maybe_deleted
+            if unknown is not None and (found.record != maybe_deleted or tries == self._options.max_update_tries):
+                raise unknown
+            if tries == self._options.max_update_tries:
+                break
+            if unknown is None:
+                expected(found.record)
+            try:
+                self._store.delete_if(self._partition, branch_key(branch), found.predicate)
+            except OutcomeUnknown as error:
+                maybe_deleted, unknown = found.record, error
+            except (PredicateFailed, SlowDown):
+                pass
+            else:
+                return found.record
+            backoff.wait()
+        raise TooManyTries(operation="delete", branch=branch, tries=self._options.max_update_tries)
+
+    def list(self, prefix: str = "") -> Iterator[FoundBranch]:
+        """Every branch, in order of the names' bytes; not one state of all, but each as it is when its turn comes."""
+        require_type("the prefix", prefix, str)
+        with self._store.scan(self._partition, prefix=BRANCHES + prefix.encode("utf-8")) as entries:
+            for entry in entries:
+                yield FoundBranch(entry.key[len(BRANCHES):].decode("utf-8", "replace"),
+                                  decode_branch_record(entry.value, self._place(entry.key)), entry.predicate)
+
+    def _decode(self, key: bytes, value: bytes) -> BranchRecord:
+        """Decode a record, unless its bytes are those of the last time: most reads look twice at one record."""
+        kept = self._decoded.get(key)
+        if kept is not None and kept[0] == value:
+            return kept[1]
+        record = decode_branch_record(value, self._place(key))
+        if len(self._decoded) >= _MAX_DECODED:
+            self._decoded.clear()
+        self._decoded[key] = value, record
+        return record
+
+    def _place(self, key: bytes) -> str:
+        return f"key {key!r} of partition {self._partition!r}"

@@ -1,0 +1,74 @@
+"""The staged entries of several tokens as one sorted stream: the newest entry of each key, tombstones included."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+
+from compactlib.staging.model.names import StagingToken
+from compactlib.staging.records.staged import Staged
+from compactlib.staging.records.tokens import StagedScan, StagingTokens
+
+
+class MergedTokens:
+    """The newest entry of every key of some tokens, in order of the keys; can seek. For one thread.
+
+    O(log tokens) for an entry. What a store raises goes through, and never ends the stream early.
+
+    Args:
+        tokens: where the entries are.
+        newest_first: which tokens.
+        start: begin at the first key >= `start`.
+        prefix: only keys that begin so.
+        page_size: how many entries to ask each token for at first.
+
+    Attributes:
+        scanned: how many entries were read so far, those that a newer one hides included.
+    """
+
+    def __init__(self, tokens: StagingTokens, newest_first: Sequence[StagingToken], start: bytes = b"", *,
+                 prefix: bytes = b"", page_size: int | None = None) -> None:
+        self.scanned: int = 0
+        self._scans: list[StagedScan] = [tokens.scan(token, start, prefix=prefix, page_size=page_size)
+                                         for token in newest_first]
+        self._heap: list[tuple[bytes, int, Staged]] = []
+        self._is_filled = False
+
+    def __iter__(self) -> Iterator[tuple[bytes, Staged]]:
+        return self
+
+    def __next__(self) -> tuple[bytes, Staged]:
+        if not self._is_filled:
+            self._fill()
+        if not self._heap:
+            raise StopIteration
+        key, layer, staged = self._heap[0]
+        self._advance(layer)
+        while self._heap and self._heap[0][0] == key:
+            self._advance(self._heap[0][1])
+        return key, staged
+
+    def seek(self, key: bytes) -> None:
+        """Go on with the first key >= `key`."""
+        for scan in self._scans:
+            scan.seek(key)
+        self._is_filled = False
+
+    def _fill(self) -> None:
+        heap = []
+        for layer, scan in enumerate(self._scans):
+            entry = next(scan, None)
+            if entry is not None:
+                heap.append((entry[0], layer, entry[1]))
+        self.scanned += len(heap)
+        heapq.heapify(heap)
+        self._heap, self._is_filled = heap, True
+
+    def _advance(self, layer: int) -> None:
+        """Replace the head of the heap, which is of this layer, by the layer's next entry."""
+        entry = next(self._scans[layer], None)
+        if entry is None:
+            heapq.heappop(self._heap)
+        else:
+            self.scanned += 1
+            heapq.heapreplace(self._heap, (entry[0], layer, entry[1]))

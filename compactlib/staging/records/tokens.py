@@ -1,0 +1,265 @@
+"""`StagingTokens`: the staged entries of tokens, each token a partition of the key-value store.
+
+A token is drawn at random, entered in the repository's register, used by one branch, and dropped; it never comes back.
+The register is what the sweep for orphans reads: a token that is in it and in no branch record is of no use any more.
+Dropping marks a token; physical removal is the cleanup's, after a grace period.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import attrs
+
+from compactlib.clock import Clock
+from compactlib.errors import InvalidInput
+from compactlib.kv import EXISTS, KeyNotFound, KVStore, Predicate, PredicateFailed
+from compactlib.staging.model.names import (
+    DROPPED,
+    TOKENS,
+    StagingToken,
+    dropped_key,
+    token_key,
+    token_partition,
+)
+from compactlib.staging.model.values import Record
+from compactlib.staging.records.staged import Staged, decode_staged, encode_staged
+from compactlib.staging.records.stored import Fields, pack, unpack
+
+_REGISTER_MAGIC: Final = b"CLTOKEN\0"
+_DROPPED_MAGIC: Final = b"CLDROPPD"
+
+
+@attrs.frozen
+class FoundStaged:
+    """A staged entry and the state of its cell.
+
+    Attributes:
+        staged: the entry.
+        predicate: of its cell in the key-value store.
+    """
+
+    staged: Staged
+    predicate: Predicate
+
+
+@attrs.frozen
+class TokenMark:
+    """A token in the register, or in the list of dropped ones.
+
+    Attributes:
+        token: which token.
+        branch: whose it was.
+        at: when it was entered or dropped, in seconds since the epoch, by the clock of whoever did it.
+        predicate: of the mark's cell in the key-value store.
+    """
+
+    token: StagingToken
+    branch: str
+    at: float
+    predicate: Predicate
+
+
+class StagingTokens:
+    """Staged entries of tokens, the register of tokens, and the marks of dropped ones. Threads may share it.
+
+    Every method raises what the key-value store raises, and `CorruptData` or `Unsupported` for what cannot be read.
+
+    Args:
+        store: where.
+        partition: the repository's, for register and marks.
+        random: draws tokens and write ids; must not repeat in any process (`random.SystemRandom()`).
+        clock: dates register and marks.
+    """
+
+    def __init__(self, store: KVStore, partition: bytes, random: random.Random, clock: Clock) -> None:
+        self._store = store
+        self._partition = partition
+        self._random = random
+        self._clock = clock
+
+    # --- tokens
+
+    def draw(self) -> StagingToken:
+        """A token that was never used, not in the register. No request. For branch records, see `issue`."""
+        return StagingToken(f"stg-{self._random.getrandbits(128):032x}")
+
+    def draw_write_id(self) -> bytes:
+        """8 random bytes, never all zeros. No request."""
+        return self._random.randrange(1, 1 << 64).to_bytes(8, "little")
+
+    def issue(self, branch: str) -> StagingToken:
+        """A new token, entered in the register so that a branch record may name it. One write.
+
+        For one compare-and-set only: a token that a record may have named once must not come back in another one.
+        """
+        token = self.draw()
+        self.enter(token, branch)
+        return token
+
+    def enter(self, token: StagingToken, branch: str) -> None:
+        """Enter a token in the register. One write; again does no harm."""
+        self._store.set(self._partition, token_key(token), self._mark(_REGISTER_MAGIC, branch))
+
+    def knows(self, token: StagingToken) -> bool:
+        """Whether the token is one of this repository that was not cleaned up yet. One or two reads."""
+        for key in token_key(token), dropped_key(token):
+            with contextlib.suppress(KeyNotFound):
+                self._store.get(self._partition, key)
+                return True
+        return False
+
+    def registered(self) -> Iterator[TokenMark]:
+        """Every token of the register, in order."""
+        return self._marks(TOKENS, _REGISTER_MAGIC)
+
+    def mark_dropped(self, tokens: Iterable[StagingToken], branch: str) -> None:
+        """Say that no branch record names these tokens any more. One write each; again does no harm."""
+        for token in tokens:
+            self._store.set(self._partition, dropped_key(token), self._mark(_DROPPED_MAGIC, branch))
+
+    def dropped(self) -> Iterator[TokenMark]:
+        """Every mark of a dropped token, in order."""
+        return self._marks(DROPPED, _DROPPED_MAGIC)
+
+    def unmark_dropped(self, mark: TokenMark) -> None:
+        """Take back the mark of a token that a branch record names, unless it was marked anew. One write."""
+        with contextlib.suppress(PredicateFailed):
+            self._store.delete_if(self._partition, dropped_key(mark.token), mark.predicate)
+
+    def date_anew(self, mark: TokenMark, *, is_dropped: bool) -> None:
+        """Give a mark, or an entry of the register, the present time, unless somebody else wrote it. One write."""
+        key, magic = ((dropped_key, _DROPPED_MAGIC) if is_dropped else (token_key, _REGISTER_MAGIC))
+        with contextlib.suppress(PredicateFailed):
+            self._store.set_if(self._partition, key(mark.token), self._mark(magic, mark.branch), mark.predicate)
+
+    def forget(self, token: StagingToken) -> None:
+        """Remove a token from the register, then its mark: after its entries were removed. Two writes."""
+        self._store.delete(self._partition, token_key(token))
+        self._store.delete(self._partition, dropped_key(token))
+
+    # --- entries
+
+    def get(self, token: StagingToken, key: bytes) -> FoundStaged | None:
+        """The entry of a key, tombstones included; `None` if there is none. One read."""
+        partition = token_partition(token)
+        try:
+            found = self._store.get(partition, key)
+        except KeyNotFound:
+            return None
+        return FoundStaged(decode_staged(found.value, _place(token, key)), found.predicate)
+
+    def set(self, token: StagingToken, key: bytes, staged: Staged, *, require_exists: bool = False) -> None:
+        """Write an entry, whatever was there. One write.
+
+        Raises:
+            InvalidInput: the identity of the record is not bytes; the old entry stays.
+            PredicateFailed: there is none, and `require_exists`.
+        """
+        if require_exists:
+            self.set_if(token, key, staged, EXISTS)
+        else:
+            self._store.set(token_partition(token), key, _encoded(key, staged))
+
+    def set_if(self, token: StagingToken, key: bytes, staged: Staged, predicate: Predicate | None) -> None:
+        """Write an entry if its cell is in the expected state; as `KVStore.set_if`. One write.
+
+        Raises:
+            PredicateFailed: it is not; nothing was written.
+        """
+        self._store.set_if(token_partition(token), key, _encoded(key, staged), predicate)
+
+    def update(self, token: StagingToken, key: bytes, change: Callable[[Staged | None], Staged | None]) -> bool:
+        """Change an entry: `change` is given it, or `None`, and gives the new one, or `None` to write nothing.
+
+        One read, one write. Gives whether it wrote. What `change` raises goes through, and nothing is written.
+
+        Raises:
+            PredicateFailed: somebody else wrote in between; nothing was written.
+        """
+        found = self.get(token, key)
+        staged = change(None if found is None else found.staged)
+        if staged is None:
+            return False
+        self.set_if(token, key, staged, None if found is None else found.predicate)
+        return True
+
+    def scan(self, token: StagingToken, start: bytes = b"", *, prefix: bytes = b"", page_size: int | None = None,
+             ) -> StagedScan:
+        """The entries of a token from the first key >= `start` on, in order, tombstones included."""
+        return StagedScan(self._store, token, start, prefix, page_size)
+
+    def is_empty(self, token: StagingToken) -> bool:
+        """Whether the token holds no entry at all. One read."""
+        with self._store.scan(token_partition(token), page_size=1) as entries:
+            return next(entries, None) is None
+
+    def remove(self, token: StagingToken, key: bytes) -> None:
+        """Remove an entry physically. Of a token in use only the cleanup may ask for it."""
+        self._store.delete(token_partition(token), key)
+
+    def remove_prefix(self, token: StagingToken, prefix: bytes, *, limit: int | None = None) -> int:
+        """Remove the entries whose keys begin so (`b""`: all), at most `limit`; gives how many there were.
+
+        One write each. May be interrupted and called again.
+        """
+        removed = 0
+        partition = token_partition(token)
+        with self._store.scan(partition, prefix=prefix) as entries:
+            for entry in entries:
+                if removed == limit:
+                    break
+                self._store.delete(partition, entry.key)
+                removed += 1
+        return removed
+
+    def _mark(self, magic: bytes, branch: str) -> bytes:
+        return pack(magic, {"branch": branch, "at_ms": round(self._clock.now() * 1000)})
+
+    def _marks(self, prefix: bytes, magic: bytes) -> Iterator[TokenMark]:
+        with self._store.scan(self._partition, prefix=prefix) as entries:
+            for entry in entries:
+                place = f"key {entry.key!r} of partition {self._partition!r}"
+                fields = Fields(unpack(magic, entry.value, place), place)
+                mark = TokenMark(StagingToken(entry.key[len(prefix):].decode("ascii", "replace")),
+                                 fields.take("branch", str), fields.take("at_ms", int) / 1000, entry.predicate)
+                fields.end()
+                yield mark
+
+
+class StagedScan:
+    """The entries of one token in order of their keys; can seek. For one thread; holds nothing that needs closing."""
+
+    def __init__(self, store: KVStore, token: StagingToken, start: bytes, prefix: bytes, page_size: int | None) -> None:
+        self._token = token
+        self._entries = store.scan(token_partition(token), start, prefix=prefix, page_size=page_size)
+
+    def __iter__(self) -> StagedScan:
+        return self
+
+    def __next__(self) -> tuple[bytes, Staged]:
+        entry = next(self._entries)
+        return entry.key, decode_staged(entry.value, _place(self._token, entry.key))
+
+    def seek(self, key: bytes) -> None:
+        """Go on with the first key >= `key`."""
+        self._entries.seek(key)
+
+
+def _encoded(key: bytes, staged: Staged) -> bytes:
+    record: Any = staged.record
+    if record is not None and not _is_record_of_bytes(record):
+        raise InvalidInput(f"the entry of key {key[:100]!r} is no record of bytes: {record!r}; its identity and data "
+                           f"are bytes, and a tombstone is None")
+    return encode_staged(staged)
+
+
+def _is_record_of_bytes(record: Any) -> bool:
+    return isinstance(record, Record) and all(isinstance(part, bytes) for part in attrs.astuple(record))
+
+
+def _place(token: StagingToken, key: bytes) -> str:
+    return f"key {key[:100]!r} of staging token {token}"

@@ -1,0 +1,3 @@
+"""What a host opens: a repository, its verification, and its background worker."""
+
+__all__: list[str] = []
