@@ -55,8 +55,8 @@ from compactlib.catalog import (
     decide,
     recover_history,
 )
-from compactlib.catalog.catalog import EMPTY, Catalog, Change
-from compactlib.catalog.reclaim import reclaim
+from compactlib.catalog.log.reclaim import reclaim
+from compactlib.catalog.schema.catalog import EMPTY, Catalog, Change
 from compactlib.clock import SystemClock
 from compactlib.kv.sqlite import SqliteStore
 
@@ -294,7 +294,7 @@ def appending(quick: bool, runs: int, folder: Path) -> Iterator[Figure]:
 
 def record_sizes(catalog: Catalog, history: list[Update]) -> tuple[list[bytes], bytes]:
     """The very records that the log writes, for the bare database."""
-    from compactlib.catalog.records import RecordType, encode_catalog, encode_update, seal
+    from compactlib.catalog.log.records import RecordType, encode_catalog, encode_update, seal
 
     return ([encode_update(b"update", update) for update in history],
             seal(b"update", RecordType.SNAPSHOT, encode_catalog(catalog, "0" * 16)))

@@ -37,13 +37,13 @@ from compactlib.catalog import (
     UpdateLog,
     ZoneAssignments,
 )
-from compactlib.catalog.local_host import LocalHost
-from compactlib.catalog.messages import ZoneResult
-from compactlib.catalog.model import Assignments
-from compactlib.catalog.node_service import CompactionService
-from compactlib.catalog.outbox import NodeOptions
-from compactlib.catalog.round_report import RoundReport
-from compactlib.catalog.transport_tcp import TcpTransport
+from compactlib.catalog.model.values import Assignments
+from compactlib.catalog.round.messages import ZoneResult
+from compactlib.catalog.round.outbox import NodeOptions
+from compactlib.catalog.round.report import RoundReport
+from compactlib.catalog.transport.local_host import LocalHost
+from compactlib.catalog.transport.node_service import CompactionService
+from compactlib.catalog.transport.tcp import TcpTransport
 from compactlib.clock import SystemClock
 from compactlib.errors import CompactlibError
 from compactlib.kv import Condition, KeyNotFound, KVStore

@@ -87,7 +87,7 @@ UNUSED = {
     "from compactlib.scheduler import SchedulerService": {"compactlib.scheduler.worker", "compactlib.kv.store"},
     "from compactlib.staging import Repository": {"compactlib.staging.repository.worker",
                                                   "compactlib.staging.compaction.sense"},
-    "from compactlib.catalog import CatalogService": {"compactlib.catalog.node_service", "ssl"},
+    "from compactlib.catalog import CatalogService": {"compactlib.catalog.transport.node_service", "ssl"},
 }
 HEAVY = {"asyncio", "concurrent", "email", "html", "http", "importlib.metadata", "multiprocessing", "sqlite3", "ssl",
          "unittest", "xml"}

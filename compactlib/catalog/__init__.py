@@ -31,44 +31,21 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import load_lazily
 
 if TYPE_CHECKING:
-    from compactlib.catalog.catalog import Catalog, Change, DropObject, PutObject, SetDefaultZone
-    from compactlib.catalog.commands import (
-        AlterZone,
-        ChooseDefaultZone,
-        Command,
-        CreateSchema,
-        CreateZone,
-        DropSchema,
-        DropZone,
-        PlannedUpdate,
-        plan_update,
-    )
-    from compactlib.catalog.decision import decide
-    from compactlib.catalog.descriptors import (
-        Column,
-        ColumnType,
-        Descriptor,
-        Index,
-        IndexStatus,
-        Schema,
-        Table,
-        Zone,
-    )
-    from compactlib.catalog.follower import LogFollower
-    from compactlib.catalog.history import CatalogHistory, HistoryView
-    from compactlib.catalog.host import CatalogHost
-    from compactlib.catalog.index_builds import IndexBuilds
-    from compactlib.catalog.local_host import LocalHost
-    from compactlib.catalog.log_model import (
+    from compactlib.catalog.log.log_model import (
         AlreadyCompacted,
         Appended,
         LogState,
         LostRace,
         SnapshotSaved,
     )
-    from compactlib.catalog.log_reader import LogReader
-    from compactlib.catalog.messages import ZoneResult
-    from compactlib.catalog.model import (
+    from compactlib.catalog.log.log_reader import LogReader
+    from compactlib.catalog.log.reclaim import CatalogReclaim
+    from compactlib.catalog.log.records import Update
+    from compactlib.catalog.log.recover import recover_history
+    from compactlib.catalog.log.update_log import UpdateLog
+    from compactlib.catalog.model.partitions import HostedPartitions
+    from compactlib.catalog.model.timestamp import HybridClock, Timestamp
+    from compactlib.catalog.model.values import (
         RESTRICTIONS,
         Assignments,
         Culprit,
@@ -82,27 +59,36 @@ if TYPE_CHECKING:
         Watermark,
         ZoneAssignments,
     )
-    from compactlib.catalog.needs import LocalNeeds, NeedSource, PartitionSource, TransactionSource
-    from compactlib.catalog.partitions import HostedPartitions
-    from compactlib.catalog.pins import Pin, Pins
-    from compactlib.catalog.plan import CatalogPlan, CutReport
-    from compactlib.catalog.policy import Cut, CutToBound, KeepSeconds, KeepVersions
-    from compactlib.catalog.published import FlushTicket, PublishedTimes
-    from compactlib.catalog.rebalance import (
-        Placement,
-        PlacementSource,
-        PlacementTracker,
-        RebalanceNeed,
-        ZoneProgress,
-        rebalance_minimum,
+    from compactlib.catalog.plan.decision import decide
+    from compactlib.catalog.plan.plan import CatalogPlan, CutReport
+    from compactlib.catalog.plan.policy import Cut, CutToBound, KeepSeconds, KeepVersions
+    from compactlib.catalog.plan.safety import check_target
+    from compactlib.catalog.plan.verdict import Compact, Decision, Explanation, Hold, Limit
+    from compactlib.catalog.plan.view import CatalogView
+    from compactlib.catalog.round.messages import ZoneResult
+    from compactlib.catalog.schema.catalog import Catalog, Change, DropObject, PutObject, SetDefaultZone
+    from compactlib.catalog.schema.commands import (
+        AlterZone,
+        ChooseDefaultZone,
+        Command,
+        CreateSchema,
+        CreateZone,
+        DropSchema,
+        DropZone,
+        PlannedUpdate,
+        plan_update,
     )
-    from compactlib.catalog.reclaim import CatalogReclaim
-    from compactlib.catalog.records import Update
-    from compactlib.catalog.recover import recover_history
-    from compactlib.catalog.safety import check_target
-    from compactlib.catalog.service import CatalogService, CatalogStatus, Executed
-    from compactlib.catalog.source import ClusterSource
-    from compactlib.catalog.table_commands import (
+    from compactlib.catalog.schema.descriptors import (
+        Column,
+        ColumnType,
+        Descriptor,
+        Index,
+        IndexStatus,
+        Schema,
+        Table,
+        Zone,
+    )
+    from compactlib.catalog.schema.table_commands import (
         AddColumns,
         AlterColumn,
         CreateIndex,
@@ -115,12 +101,26 @@ if TYPE_CHECKING:
         RenameTable,
         StartBuildingIndex,
     )
-    from compactlib.catalog.timestamp import HybridClock, Timestamp
-    from compactlib.catalog.transactions import ActiveTransactions, Transaction
-    from compactlib.catalog.update_log import UpdateLog
-    from compactlib.catalog.verdict import Compact, Decision, Explanation, Hold, Limit
-    from compactlib.catalog.view import CatalogView
-    from compactlib.catalog.watermark import LowWatermark
+    from compactlib.catalog.schema.versions import CatalogHistory, HistoryView
+    from compactlib.catalog.sense.index_builds import IndexBuilds
+    from compactlib.catalog.sense.needs import LocalNeeds, NeedSource, PartitionSource, TransactionSource
+    from compactlib.catalog.sense.pins import Pin, Pins
+    from compactlib.catalog.sense.published import FlushTicket, PublishedTimes
+    from compactlib.catalog.sense.rebalance import (
+        Placement,
+        PlacementSource,
+        PlacementTracker,
+        RebalanceNeed,
+        ZoneProgress,
+        rebalance_minimum,
+    )
+    from compactlib.catalog.sense.transactions import ActiveTransactions, Transaction
+    from compactlib.catalog.sense.watermark import LowWatermark
+    from compactlib.catalog.service.follower import LogFollower
+    from compactlib.catalog.service.service import CatalogService, CatalogStatus, Executed
+    from compactlib.catalog.service.source import ClusterSource
+    from compactlib.catalog.transport.host import CatalogHost
+    from compactlib.catalog.transport.local_host import LocalHost
 
 __all__ = [
     "RESTRICTIONS",
@@ -226,41 +226,41 @@ __all__ = [
 ]
 
 load_lazily(__name__, {
-    ".catalog": ("Catalog", "Change", "DropObject", "PutObject", "SetDefaultZone"),
-    ".commands": ("AlterZone", "ChooseDefaultZone", "Command", "CreateSchema", "CreateZone", "DropSchema",
+    ".schema.catalog": ("Catalog", "Change", "DropObject", "PutObject", "SetDefaultZone"),
+    ".schema.commands": ("AlterZone", "ChooseDefaultZone", "Command", "CreateSchema", "CreateZone", "DropSchema",
                   "DropZone", "PlannedUpdate", "plan_update"),
-    ".decision": ("decide",),
-    ".descriptors": ("Column", "ColumnType", "Descriptor", "Index", "IndexStatus", "Schema", "Table", "Zone"),
-    ".follower": ("LogFollower",),
-    ".history": ("CatalogHistory", "HistoryView"),
-    ".host": ("CatalogHost",),
-    ".index_builds": ("IndexBuilds",),
-    ".local_host": ("LocalHost",),
-    ".log_model": ("AlreadyCompacted", "Appended", "LogState", "LostRace", "SnapshotSaved"),
-    ".log_reader": ("LogReader",),
-    ".messages": ("ZoneResult",),
-    ".model": ("RESTRICTIONS", "Assignments", "Culprit", "Factor", "Floor", "Need", "NodeId", "NodeReport",
+    ".plan.decision": ("decide",),
+    ".schema.descriptors": ("Column", "ColumnType", "Descriptor", "Index", "IndexStatus", "Schema", "Table", "Zone"),
+    ".service.follower": ("LogFollower",),
+    ".schema.versions": ("CatalogHistory", "HistoryView"),
+    ".transport.host": ("CatalogHost",),
+    ".sense.index_builds": ("IndexBuilds",),
+    ".transport.local_host": ("LocalHost",),
+    ".log.log_model": ("AlreadyCompacted", "Appended", "LogState", "LostRace", "SnapshotSaved"),
+    ".log.log_reader": ("LogReader",),
+    ".round.messages": ("ZoneResult",),
+    ".model.values": ("RESTRICTIONS", "Assignments", "Culprit", "Factor", "Floor", "Need", "NodeId", "NodeReport",
                "Topology", "Unavailable", "Watermark", "ZoneAssignments"),
-    ".needs": ("LocalNeeds", "NeedSource", "PartitionSource", "TransactionSource"),
-    ".partitions": ("HostedPartitions",),
-    ".pins": ("Pin", "Pins"),
-    ".plan": ("CatalogPlan", "CutReport"),
-    ".policy": ("Cut", "CutToBound", "KeepSeconds", "KeepVersions"),
-    ".published": ("FlushTicket", "PublishedTimes"),
-    ".rebalance": ("Placement", "PlacementSource", "PlacementTracker", "RebalanceNeed", "ZoneProgress",
+    ".sense.needs": ("LocalNeeds", "NeedSource", "PartitionSource", "TransactionSource"),
+    ".model.partitions": ("HostedPartitions",),
+    ".sense.pins": ("Pin", "Pins"),
+    ".plan.plan": ("CatalogPlan", "CutReport"),
+    ".plan.policy": ("Cut", "CutToBound", "KeepSeconds", "KeepVersions"),
+    ".sense.published": ("FlushTicket", "PublishedTimes"),
+    ".sense.rebalance": ("Placement", "PlacementSource", "PlacementTracker", "RebalanceNeed", "ZoneProgress",
                    "rebalance_minimum"),
-    ".reclaim": ("CatalogReclaim",),
-    ".records": ("Update",),
-    ".recover": ("recover_history",),
-    ".safety": ("check_target",),
-    ".service": ("CatalogService", "CatalogStatus", "Executed"),
-    ".source": ("ClusterSource",),
-    ".table_commands": ("AddColumns", "AlterColumn", "CreateIndex", "CreateTable", "DropColumns", "DropIndex",
+    ".log.reclaim": ("CatalogReclaim",),
+    ".log.records": ("Update",),
+    ".log.recover": ("recover_history",),
+    ".plan.safety": ("check_target",),
+    ".service.service": ("CatalogService", "CatalogStatus", "Executed"),
+    ".service.source": ("ClusterSource",),
+    ".schema.table_commands": ("AddColumns", "AlterColumn", "CreateIndex", "CreateTable", "DropColumns", "DropIndex",
                         "DropTable", "MakeIndexAvailable", "RemoveIndex", "RenameTable", "StartBuildingIndex"),
-    ".timestamp": ("HybridClock", "Timestamp"),
-    ".transactions": ("ActiveTransactions", "Transaction"),
-    ".update_log": ("UpdateLog",),
-    ".verdict": ("Compact", "Decision", "Explanation", "Hold", "Limit"),
-    ".view": ("CatalogView",),
-    ".watermark": ("LowWatermark",),
+    ".model.timestamp": ("HybridClock", "Timestamp"),
+    ".sense.transactions": ("ActiveTransactions", "Transaction"),
+    ".log.update_log": ("UpdateLog",),
+    ".plan.verdict": ("Compact", "Decision", "Explanation", "Hold", "Limit"),
+    ".plan.view": ("CatalogView",),
+    ".sense.watermark": ("LowWatermark",),
 })

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compactlib.catalog.effects import Triggered
-from compactlib.catalog.model import NodeId
-from compactlib.catalog.round_report import Trigger
-from compactlib.catalog.timestamp import add_ms
-from compactlib.catalog.transport_memory import LinkFaults
+from compactlib.catalog.model.timestamp import add_ms
+from compactlib.catalog.model.values import NodeId
+from compactlib.catalog.round.effects import Triggered
+from compactlib.catalog.round.report import Trigger
+from compactlib.catalog.transport.memory import LinkFaults
 from compactlib.testing.catalog_world import DELAY_SECONDS, SimulatedNode
 
 if TYPE_CHECKING:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from compactlib.catalog.decision import decide
-from compactlib.catalog.effects import Decide, WriteSnapshot
 from compactlib.catalog.errors import CatalogMoved
-from compactlib.catalog.log_model import SnapshotSaved
-from compactlib.catalog.messages import RoundId, ZoneResult
-from compactlib.catalog.model import Factor, Floor, NodeId, NodeReport, Topology, Unavailable
-from compactlib.catalog.partitions import HostedPartitions
-from compactlib.catalog.plan import CatalogPlan, CutReport
-from compactlib.catalog.policy import CutToBound
-from compactlib.catalog.timestamp import Timestamp
-from compactlib.catalog.verdict import Compact, Decision
-from compactlib.catalog.view import CatalogView
+from compactlib.catalog.log.log_model import SnapshotSaved
+from compactlib.catalog.model.partitions import HostedPartitions
+from compactlib.catalog.model.timestamp import Timestamp
+from compactlib.catalog.model.values import Factor, Floor, NodeId, NodeReport, Topology, Unavailable
+from compactlib.catalog.plan.decision import decide
+from compactlib.catalog.plan.plan import CatalogPlan, CutReport
+from compactlib.catalog.plan.policy import CutToBound
+from compactlib.catalog.plan.verdict import Compact, Decision
+from compactlib.catalog.plan.view import CatalogView
+from compactlib.catalog.round.effects import Decide, WriteSnapshot
+from compactlib.catalog.round.messages import RoundId, ZoneResult
 from compactlib.errors import CompactlibError
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.report import PolicyRecord

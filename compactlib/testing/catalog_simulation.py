@@ -21,7 +21,9 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from compactlib.catalog.effects import (
+from compactlib.catalog.model.values import NodeId, Topology
+from compactlib.catalog.plan.verdict import Compact
+from compactlib.catalog.round.effects import (
     Broke,
     CancelCall,
     CancelTimer,
@@ -48,13 +50,11 @@ from compactlib.catalog.effects import (
     ZonePublished,
     ZonesListed,
 )
-from compactlib.catalog.messages import Message, ReportRequest, RoundId
-from compactlib.catalog.model import NodeId, Topology
-from compactlib.catalog.node import CatalogNode
-from compactlib.catalog.outbox import NodeOptions
-from compactlib.catalog.round_report import RoundReport
-from compactlib.catalog.transport_memory import MemoryNetwork
-from compactlib.catalog.verdict import Compact
+from compactlib.catalog.round.messages import Message, ReportRequest, RoundId
+from compactlib.catalog.round.node import CatalogNode
+from compactlib.catalog.round.outbox import NodeOptions
+from compactlib.catalog.round.report import RoundReport
+from compactlib.catalog.transport.memory import MemoryNetwork
 from compactlib.errors import CompactlibError
 from compactlib.testing.catalog_faults import Faults
 from compactlib.testing.catalog_hosts import SimulatedHosts

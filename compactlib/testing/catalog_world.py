@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
-from compactlib.catalog.catalog import Catalog
-from compactlib.catalog.commands import Command, CreateSchema, CreateZone
-from compactlib.catalog.descriptors import Column, ColumnType, IndexStatus
-from compactlib.catalog.history import HistoryView
-from compactlib.catalog.model import Assignments, NodeId, Topology, ZoneAssignments
-from compactlib.catalog.node import CatalogNode
-from compactlib.catalog.service import CatalogService
-from compactlib.catalog.table_commands import (
+from compactlib.catalog.log.update_log import UpdateLog
+from compactlib.catalog.model.timestamp import HybridClock, Timestamp, from_seconds
+from compactlib.catalog.model.values import Assignments, NodeId, Topology, ZoneAssignments
+from compactlib.catalog.round.node import CatalogNode
+from compactlib.catalog.schema.catalog import Catalog
+from compactlib.catalog.schema.commands import Command, CreateSchema, CreateZone
+from compactlib.catalog.schema.descriptors import Column, ColumnType, IndexStatus
+from compactlib.catalog.schema.table_commands import (
     CreateIndex,
     CreateTable,
     DropTable,
@@ -27,8 +27,8 @@ from compactlib.catalog.table_commands import (
     RenameTable,
     StartBuildingIndex,
 )
-from compactlib.catalog.timestamp import HybridClock, Timestamp, from_seconds
-from compactlib.catalog.update_log import UpdateLog
+from compactlib.catalog.schema.versions import HistoryView
+from compactlib.catalog.service.service import CatalogService
 from compactlib.kv import Condition, MemoryStore
 
 META = b"meta"

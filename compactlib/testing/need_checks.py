@@ -1,6 +1,6 @@
 """Try a source of need of your own, and with it the catalog's promise that what it needs is never cut away.
 
->>> from compactlib.catalog.model import Factor, Floor
+>>> from compactlib.catalog.model.values import Factor, Floor
 >>> class Backups:
 ...     '''Each backup needs the versions from its time on.'''
 ...     def __init__(self):
@@ -16,14 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from compactlib.catalog.decision import decide
 from compactlib.catalog.errors import TimeBeforeHistory
-from compactlib.catalog.history import HistoryView
-from compactlib.catalog.model import Assignments, Floor, Need, NodeId, NodeReport, Topology, Unavailable
-from compactlib.catalog.needs import NeedSource
-from compactlib.catalog.timestamp import Timestamp, show
-from compactlib.catalog.verdict import Compact
-from compactlib.catalog.view import CatalogView
+from compactlib.catalog.model.timestamp import Timestamp, show
+from compactlib.catalog.model.values import Assignments, Floor, Need, NodeId, NodeReport, Topology, Unavailable
+from compactlib.catalog.plan.decision import decide
+from compactlib.catalog.plan.verdict import Compact
+from compactlib.catalog.plan.view import CatalogView
+from compactlib.catalog.schema.versions import HistoryView
+from compactlib.catalog.sense.needs import NeedSource
 from compactlib.errors import CompactlibError, MissingDependency
 from compactlib.testing.need_strategies import catalog_histories
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compactlib.catalog.catalog import EMPTY, Catalog
-from compactlib.catalog.history import HistoryView
-from compactlib.catalog.model import RESTRICTIONS, Culprit, Factor, Floor, NodeId, NodeReport, Unavailable
-from compactlib.catalog.partitions import HostedPartitions
-from compactlib.catalog.timestamp import HIGHEST, LOWEST, Timestamp, timestamp
+from compactlib.catalog.model.partitions import HostedPartitions
+from compactlib.catalog.model.timestamp import HIGHEST, LOWEST, Timestamp, timestamp
+from compactlib.catalog.model.values import RESTRICTIONS, Culprit, Factor, Floor, NodeId, NodeReport, Unavailable
+from compactlib.catalog.schema.catalog import EMPTY, Catalog
+from compactlib.catalog.schema.versions import HistoryView
 from compactlib.errors import MissingDependency
 
 try:

@@ -7,11 +7,8 @@ from typing import Any
 
 import attrs
 
-from compactlib.catalog.catalog import EMPTY, Change, DropObject, PutObject
-from compactlib.catalog.decision import decide
-from compactlib.catalog.descriptors import Column, ColumnType, Index, IndexStatus, Schema, Table, Zone
-from compactlib.catalog.history import HistoryView
-from compactlib.catalog.model import (
+from compactlib.catalog.model.partitions import HostedPartitions
+from compactlib.catalog.model.values import (
     Assignments,
     Factor,
     Floor,
@@ -21,10 +18,13 @@ from compactlib.catalog.model import (
     Unavailable,
     ZoneAssignments,
 )
-from compactlib.catalog.partitions import HostedPartitions
-from compactlib.catalog.policy import KeepVersions
-from compactlib.catalog.verdict import Compact, Decision, Hold
-from compactlib.catalog.view import CatalogView
+from compactlib.catalog.plan.decision import decide
+from compactlib.catalog.plan.policy import KeepVersions
+from compactlib.catalog.plan.verdict import Compact, Decision, Hold
+from compactlib.catalog.plan.view import CatalogView
+from compactlib.catalog.schema.catalog import EMPTY, Change, DropObject, PutObject
+from compactlib.catalog.schema.descriptors import Column, ColumnType, Index, IndexStatus, Schema, Table, Zone
+from compactlib.catalog.schema.versions import HistoryView
 
 ALL_NODES = ("A", "B", "C")
 SCHEMA = 1

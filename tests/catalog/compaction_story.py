@@ -28,11 +28,11 @@ from collections.abc import Callable
 
 import attrs
 
-from compactlib.catalog.commands import Command, CreateSchema
-from compactlib.catalog.model import Topology
-from compactlib.catalog.plan import CatalogPlan
-from compactlib.catalog.table_commands import CreateIndex, DropTable, MakeIndexAvailable, StartBuildingIndex
-from compactlib.catalog.transactions import Transaction
+from compactlib.catalog.model.values import Topology
+from compactlib.catalog.plan.plan import CatalogPlan
+from compactlib.catalog.schema.commands import Command, CreateSchema
+from compactlib.catalog.schema.table_commands import CreateIndex, DropTable, MakeIndexAvailable, StartBuildingIndex
+from compactlib.catalog.sense.transactions import Transaction
 from tests.catalog.cluster import Cluster
 from tests.catalog.services import sound
 

@@ -6,7 +6,12 @@ from typing import TypeVar
 
 import attrs
 
-from compactlib.catalog.effects import (
+from compactlib.catalog.model.partitions import HostedPartitions
+from compactlib.catalog.model.values import Factor, Floor, NodeId, NodeReport, Topology
+from compactlib.catalog.plan.plan import CatalogPlan, CutReport
+from compactlib.catalog.plan.policy import CutToBound
+from compactlib.catalog.plan.verdict import Explanation
+from compactlib.catalog.round.effects import (
     ConfirmTopology,
     Decide,
     Effect,
@@ -19,15 +24,10 @@ from compactlib.catalog.effects import (
     TopologyIs,
     WriteSnapshot,
 )
-from compactlib.catalog.messages import Message, ReportAnswer, RoundId
-from compactlib.catalog.model import Factor, Floor, NodeId, NodeReport, Topology
-from compactlib.catalog.node import CatalogNode
-from compactlib.catalog.outbox import NodeOptions
-from compactlib.catalog.partitions import HostedPartitions
-from compactlib.catalog.plan import CatalogPlan, CutReport
-from compactlib.catalog.policy import CutToBound
-from compactlib.catalog.round_report import RoundReport
-from compactlib.catalog.verdict import Explanation
+from compactlib.catalog.round.messages import Message, ReportAnswer, RoundId
+from compactlib.catalog.round.node import CatalogNode
+from compactlib.catalog.round.outbox import NodeOptions
+from compactlib.catalog.round.report import RoundReport
 from compactlib.report import PolicyRecord
 
 EffectT = TypeVar("EffectT")

@@ -21,7 +21,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 
-from compactlib.catalog.effects import (
+from compactlib.catalog.errors import HostFailed
+from compactlib.catalog.model.values import NodeId, Topology
+from compactlib.catalog.round.effects import (
     Broke,
     CancelTimer,
     Collect,
@@ -48,12 +50,10 @@ from compactlib.catalog.effects import (
     ZonePublished,
     ZonesListed,
 )
-from compactlib.catalog.errors import HostFailed
-from compactlib.catalog.messages import Refusal, ZoneResult
-from compactlib.catalog.model import NodeId, Topology
-from compactlib.catalog.node import CatalogNode
-from compactlib.catalog.outbox import NodeOptions
-from compactlib.catalog.round_report import RoundReport, Trigger
+from compactlib.catalog.round.messages import Refusal, ZoneResult
+from compactlib.catalog.round.node import CatalogNode
+from compactlib.catalog.round.outbox import NodeOptions
+from compactlib.catalog.round.report import RoundReport, Trigger
 from compactlib.outcome import Done, Failed
 from tests.catalog.protocol import CUT, HOLD, PLAN, report_of
 

@@ -13,15 +13,15 @@ from typing import Any, Literal
 import attrs
 import pytest
 
-from compactlib.catalog.commands import CreateSchema
 from compactlib.catalog.errors import CatalogMoved, CatalogVersionNotFound
-from compactlib.catalog.pins import Pins
-from compactlib.catalog.published import PublishedTimes
-from compactlib.catalog.reclaim import reclaim
-from compactlib.catalog.service import CatalogService, Executed
-from compactlib.catalog.timestamp import HybridClock, Timestamp
-from compactlib.catalog.update_log import UpdateLog
-from compactlib.catalog.watermark import LowWatermark
+from compactlib.catalog.log.reclaim import reclaim
+from compactlib.catalog.log.update_log import UpdateLog
+from compactlib.catalog.model.timestamp import HybridClock, Timestamp
+from compactlib.catalog.schema.commands import CreateSchema
+from compactlib.catalog.sense.pins import Pins
+from compactlib.catalog.sense.published import PublishedTimes
+from compactlib.catalog.sense.watermark import LowWatermark
+from compactlib.catalog.service.service import CatalogService, Executed
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.kv import KVStore, MemoryStore

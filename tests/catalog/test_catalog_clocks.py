@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
-from compactlib.catalog.commands import CreateSchema
 from compactlib.catalog.errors import BelowLowWatermark, ClockSkewExceeded, CommandRefused
-from compactlib.catalog.pins import Pins
-from compactlib.catalog.service import CatalogService
-from compactlib.catalog.timestamp import HybridClock, add_ms, from_seconds, physical_ms
-from compactlib.catalog.transactions import ActiveTransactions
-from compactlib.catalog.watermark import LowWatermark
+from compactlib.catalog.model.timestamp import HybridClock, add_ms, from_seconds, physical_ms
+from compactlib.catalog.schema.commands import CreateSchema
+from compactlib.catalog.sense.pins import Pins
+from compactlib.catalog.sense.transactions import ActiveTransactions
+from compactlib.catalog.sense.watermark import LowWatermark
+from compactlib.catalog.service.service import CatalogService
 from compactlib.clock import Clock, ManualClock
 from compactlib.errors import ClockJumped
 from compactlib.kv import KVStore, MemoryStore

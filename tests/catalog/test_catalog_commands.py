@@ -12,8 +12,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from compactlib.catalog.catalog import EMPTY, Catalog
-from compactlib.catalog.commands import (
+from compactlib.catalog.errors import CommandRefused, ObjectNotFound
+from compactlib.catalog.schema.catalog import EMPTY, Catalog
+from compactlib.catalog.schema.commands import (
     MAX_COMMANDS,
     MAX_NAME,
     AlterZone,
@@ -25,10 +26,9 @@ from compactlib.catalog.commands import (
     DropZone,
     plan_update,
 )
-from compactlib.catalog.descriptors import Column, ColumnType, IndexStatus
-from compactlib.catalog.errors import CommandRefused, ObjectNotFound
-from compactlib.catalog.persistent_map import PersistentMap
-from compactlib.catalog.table_commands import (
+from compactlib.catalog.schema.descriptors import Column, ColumnType, IndexStatus
+from compactlib.catalog.schema.persistent_map import PersistentMap
+from compactlib.catalog.schema.table_commands import (
     AddColumns,
     AlterColumn,
     CreateIndex,

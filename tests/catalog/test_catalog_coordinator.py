@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from compactlib.catalog.effects import (
+from compactlib.catalog.errors import (
+    DeadlinePassed,
+    EmptyTopology,
+    HostFailed,
+    NotInTopology,
+    ReportsMissing,
+    StaleTerm,
+    UnsafeCompaction,
+)
+from compactlib.catalog.model.partitions import HostedPartitions
+from compactlib.catalog.model.values import Factor, Floor, NodeId, NodeReport, Topology
+from compactlib.catalog.round.effects import (
     Broke,
     CancelCall,
     ConfirmTopology,
@@ -22,16 +33,7 @@ from compactlib.catalog.effects import (
     Triggered,
     WriteSnapshot,
 )
-from compactlib.catalog.errors import (
-    DeadlinePassed,
-    EmptyTopology,
-    HostFailed,
-    NotInTopology,
-    ReportsMissing,
-    StaleTerm,
-    UnsafeCompaction,
-)
-from compactlib.catalog.messages import (
+from compactlib.catalog.round.messages import (
     Message,
     PublishAnswer,
     PublishTime,
@@ -43,10 +45,8 @@ from compactlib.catalog.messages import (
     RoundId,
     ZoneResult,
 )
-from compactlib.catalog.model import Factor, Floor, NodeId, NodeReport, Topology
-from compactlib.catalog.outbox import NodeOptions
-from compactlib.catalog.partitions import HostedPartitions
-from compactlib.catalog.round_report import PublicationStats, Trigger
+from compactlib.catalog.round.outbox import NodeOptions
+from compactlib.catalog.round.report import PublicationStats, Trigger
 from compactlib.errors import Closed, InvalidInput
 from compactlib.outcome import Done, Failed, Skipped
 from tests.catalog.protocol import CUT, HOLD, PLAN, Driven, report_of

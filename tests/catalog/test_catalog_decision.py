@@ -8,12 +8,9 @@ import pickle
 import attrs
 import pytest
 
-from compactlib.catalog.catalog import PutObject
-from compactlib.catalog.decision import decide
-from compactlib.catalog.descriptors import IndexStatus, Zone
 from compactlib.catalog.errors import AssignmentsMissing, DuplicateReport, EmptyTopology
-from compactlib.catalog.history import HistoryView
-from compactlib.catalog.model import (
+from compactlib.catalog.model.partitions import HostedPartitions
+from compactlib.catalog.model.values import (
     RESTRICTIONS,
     Assignments,
     Culprit,
@@ -25,8 +22,11 @@ from compactlib.catalog.model import (
     Unavailable,
     ZoneAssignments,
 )
-from compactlib.catalog.partitions import HostedPartitions
-from compactlib.catalog.verdict import Compact, Hold
+from compactlib.catalog.plan.decision import decide
+from compactlib.catalog.plan.verdict import Compact, Hold
+from compactlib.catalog.schema.catalog import PutObject
+from compactlib.catalog.schema.descriptors import IndexStatus, Zone
+from compactlib.catalog.schema.versions import HistoryView
 from compactlib.errors import InvalidInput
 from tests.catalog.cases import (
     TABLE_X,

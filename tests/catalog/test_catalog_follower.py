@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from compactlib.catalog.commands import CreateSchema
-from compactlib.catalog.follower import LogFollower
-from compactlib.catalog.service import CatalogService
+from compactlib.catalog.schema.commands import CreateSchema
+from compactlib.catalog.service.follower import LogFollower
+from compactlib.catalog.service.service import CatalogService
 from compactlib.errors import Busy, Closed, InvalidInput
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Done, Failed, Skipped

@@ -6,11 +6,8 @@ import json
 import re
 from pathlib import Path
 
-from compactlib.catalog import keys
-from compactlib.catalog.commands import AlterZone, ChooseDefaultZone, CreateSchema
-from compactlib.catalog.pins import Pins
-from compactlib.catalog.published import PublishedTimes
-from compactlib.catalog.records import (
+from compactlib.catalog.log import keys
+from compactlib.catalog.log.records import (
     RecordType,
     decode_catalog,
     decode_update,
@@ -20,10 +17,13 @@ from compactlib.catalog.records import (
     to_json,
     unseal,
 )
-from compactlib.catalog.service import CatalogService
-from compactlib.catalog.table_commands import CreateIndex, DropTable, StartBuildingIndex
-from compactlib.catalog.timestamp import HybridClock
-from compactlib.catalog.watermark import LowWatermark
+from compactlib.catalog.model.timestamp import HybridClock
+from compactlib.catalog.schema.commands import AlterZone, ChooseDefaultZone, CreateSchema
+from compactlib.catalog.schema.table_commands import CreateIndex, DropTable, StartBuildingIndex
+from compactlib.catalog.sense.pins import Pins
+from compactlib.catalog.sense.published import PublishedTimes
+from compactlib.catalog.sense.watermark import LowWatermark
+from compactlib.catalog.service.service import CatalogService
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore
 from tests.catalog.services import INITIAL, create_table, cut, log_in, service_in

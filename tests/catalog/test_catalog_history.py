@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib.catalog.catalog import EMPTY, Catalog, DropObject, PutObject
-from compactlib.catalog.descriptors import Zone
 from compactlib.catalog.errors import ActivationNotAscending, CatalogVersionNotFound, TimeBeforeHistory
-from compactlib.catalog.history import CatalogHistory, HistoryView
-from compactlib.catalog.model import NodeId, Topology, ZoneAssignments
-from compactlib.catalog.partitions import (
+from compactlib.catalog.model.partitions import (
     MAX_PARTITIONS,
     MAX_TABLES,
     HostedPartitions,
     mask_of,
     partitions_of,
 )
+from compactlib.catalog.model.values import NodeId, Topology, ZoneAssignments
+from compactlib.catalog.schema.catalog import EMPTY, Catalog, DropObject, PutObject
+from compactlib.catalog.schema.descriptors import Zone
+from compactlib.catalog.schema.versions import CatalogHistory, HistoryView
 from compactlib.errors import CorruptData, InvalidInput
 from tests.catalog.cases import history
 

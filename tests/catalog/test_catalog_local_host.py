@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from compactlib.catalog.commands import AlterZone, CreateZone, DropZone
 from compactlib.catalog.errors import (
     AssignmentsMissing,
     CatalogMoved,
@@ -12,14 +11,15 @@ from compactlib.catalog.errors import (
     TimeBeforeHistory,
     UnsafeCompaction,
 )
-from compactlib.catalog.host import CatalogHost
-from compactlib.catalog.local_host import LocalHost
-from compactlib.catalog.messages import ZoneResult
-from compactlib.catalog.model import Assignments, Factor, NodeId, Topology, ZoneAssignments
-from compactlib.catalog.needs import LocalNeeds
-from compactlib.catalog.plan import CatalogPlan
-from compactlib.catalog.transactions import Transaction
-from compactlib.catalog.update_log import term_mark
+from compactlib.catalog.log.update_log import term_mark
+from compactlib.catalog.model.values import Assignments, Factor, NodeId, Topology, ZoneAssignments
+from compactlib.catalog.plan.plan import CatalogPlan
+from compactlib.catalog.round.messages import ZoneResult
+from compactlib.catalog.schema.commands import AlterZone, CreateZone, DropZone
+from compactlib.catalog.sense.needs import LocalNeeds
+from compactlib.catalog.sense.transactions import Transaction
+from compactlib.catalog.transport.host import CatalogHost
+from compactlib.catalog.transport.local_host import LocalHost
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import Condition
 from compactlib.outcome import Done, Failed, Skipped

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from compactlib.catalog.commands import CreateSchema
 from compactlib.catalog.errors import CommandRefused, RetriesExhausted
-from compactlib.catalog.log_model import AlreadyCompacted, Appended, LostRace, SnapshotSaved
-from compactlib.catalog.pins import Pins
-from compactlib.catalog.published import PublishedTimes
-from compactlib.catalog.reclaim import reclaim
-from compactlib.catalog.recover import recover_history
-from compactlib.catalog.service import Executed
-from compactlib.catalog.timestamp import HybridClock
-from compactlib.catalog.update_log import UpdateLog
-from compactlib.catalog.watermark import LowWatermark
+from compactlib.catalog.log.log_model import AlreadyCompacted, Appended, LostRace, SnapshotSaved
+from compactlib.catalog.log.reclaim import reclaim
+from compactlib.catalog.log.recover import recover_history
+from compactlib.catalog.log.update_log import UpdateLog
+from compactlib.catalog.model.timestamp import HybridClock
+from compactlib.catalog.schema.commands import CreateSchema
+from compactlib.catalog.sense.pins import Pins
+from compactlib.catalog.sense.published import PublishedTimes
+from compactlib.catalog.sense.watermark import LowWatermark
+from compactlib.catalog.service.service import Executed
 from compactlib.clock import ManualClock
 from compactlib.errors import AuditFailed, CompactlibError
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown

@@ -8,10 +8,6 @@ from collections.abc import Sequence
 import attrs
 import pytest
 
-from compactlib.catalog import keys
-from compactlib.catalog.catalog import EMPTY, Change, DropObject, PutObject
-from compactlib.catalog.commands import CreateSchema
-from compactlib.catalog.descriptors import IndexStatus, Schema, Zone
 from compactlib.catalog.errors import (
     CatalogMoved,
     CatalogVersionNotFound,
@@ -21,22 +17,26 @@ from compactlib.catalog.errors import (
     StaleIncarnation,
     TimeBeforeHistory,
 )
-from compactlib.catalog.history import HistoryView
-from compactlib.catalog.index_builds import IndexBuilds
-from compactlib.catalog.model import Culprit, Factor, Floor, NodeId, Unavailable
-from compactlib.catalog.needs import LocalNeeds
-from compactlib.catalog.partitions import HostedPartitions
-from compactlib.catalog.pins import MAX_OWNER, Pins
-from compactlib.catalog.published import FlushTicket, PublishedTimes
-from compactlib.catalog.rebalance import (
+from compactlib.catalog.log import keys
+from compactlib.catalog.model.partitions import HostedPartitions
+from compactlib.catalog.model.timestamp import HybridClock, timestamp
+from compactlib.catalog.model.values import Culprit, Factor, Floor, NodeId, Unavailable
+from compactlib.catalog.schema.catalog import EMPTY, Change, DropObject, PutObject
+from compactlib.catalog.schema.commands import CreateSchema
+from compactlib.catalog.schema.descriptors import IndexStatus, Schema, Zone
+from compactlib.catalog.schema.versions import HistoryView
+from compactlib.catalog.sense.index_builds import IndexBuilds
+from compactlib.catalog.sense.needs import LocalNeeds
+from compactlib.catalog.sense.pins import MAX_OWNER, Pins
+from compactlib.catalog.sense.published import FlushTicket, PublishedTimes
+from compactlib.catalog.sense.rebalance import (
     Placement,
     PlacementTracker,
     RebalanceNeed,
     ZoneProgress,
     rebalance_minimum,
 )
-from compactlib.catalog.timestamp import HybridClock, timestamp
-from compactlib.catalog.transactions import ActiveTransactions
+from compactlib.catalog.sense.transactions import ActiveTransactions
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput, StorageError
 from compactlib.kv import KVStore, MemoryStore

@@ -12,15 +12,15 @@ import attrs
 import pytest
 
 from compactlib.catalog.errors import DeadlinePassed, HostFailed
-from compactlib.catalog.messages import Message, ZoneResult
-from compactlib.catalog.model import NodeId, NodeReport, Topology
-from compactlib.catalog.node_service import CompactionService
-from compactlib.catalog.outbox import NodeOptions
-from compactlib.catalog.plan import CatalogPlan, CutReport
-from compactlib.catalog.round_report import PublicationStats, RoundReport
-from compactlib.catalog.timestamp import Timestamp
-from compactlib.catalog.transport import Receive
-from compactlib.catalog.transport_memory import MemoryHub, MemoryTransport
+from compactlib.catalog.model.timestamp import Timestamp
+from compactlib.catalog.model.values import NodeId, NodeReport, Topology
+from compactlib.catalog.plan.plan import CatalogPlan, CutReport
+from compactlib.catalog.round.messages import Message, ZoneResult
+from compactlib.catalog.round.outbox import NodeOptions
+from compactlib.catalog.round.report import PublicationStats, RoundReport
+from compactlib.catalog.transport.interface import Receive
+from compactlib.catalog.transport.memory import MemoryHub, MemoryTransport
+from compactlib.catalog.transport.node_service import CompactionService
 from compactlib.errors import Busy, Closed, Conflict, InvalidInput, StorageError
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.observe import RecordingObserver
@@ -332,9 +332,9 @@ def test_a_transport_that_cannot_listen_leaves_a_service_that_can_be_started_lat
 
 HANGING = """
 import asyncio, threading
-from compactlib.catalog.model import NodeId, Topology
-from compactlib.catalog.node_service import CompactionService
-from compactlib.catalog.transport_memory import MemoryHub
+from compactlib.catalog.model.values import NodeId, Topology
+from compactlib.catalog.transport.node_service import CompactionService
+from compactlib.catalog.transport.memory import MemoryHub
 
 class Hanging:
     def report(self):

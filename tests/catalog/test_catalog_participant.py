@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from compactlib.catalog.effects import (
+from compactlib.catalog.errors import HostFailed, StaleTerm, TwoCoordinators
+from compactlib.catalog.model.values import NodeId
+from compactlib.catalog.round.effects import (
     Broke,
     CancelCall,
     Collect,
@@ -19,9 +21,8 @@ from compactlib.catalog.effects import (
     ZonePublished,
     ZonesListed,
 )
-from compactlib.catalog.election import Election, Heard
-from compactlib.catalog.errors import HostFailed, StaleTerm, TwoCoordinators
-from compactlib.catalog.messages import (
+from compactlib.catalog.round.election import Election, Heard
+from compactlib.catalog.round.messages import (
     PublishAnswer,
     PublishTime,
     Refusal,
@@ -32,7 +33,6 @@ from compactlib.catalog.messages import (
     RoundId,
     ZoneResult,
 )
-from compactlib.catalog.model import NodeId
 from compactlib.errors import InvalidInput
 from tests.catalog.protocol import Driven, report_of
 

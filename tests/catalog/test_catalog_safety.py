@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given as any_of
 from hypothesis import strategies as st
 
-from compactlib.catalog.catalog import Change, PutObject
-from compactlib.catalog.decision import decide
-from compactlib.catalog.descriptors import IndexStatus, Zone
 from compactlib.catalog.errors import AssignmentsMissing, UnsafeCompaction
-from compactlib.catalog.model import Assignments, Factor, Floor, NodeId, Topology, Unavailable, ZoneAssignments
-from compactlib.catalog.partitions import HostedPartitions
-from compactlib.catalog.safety import check_target
-from compactlib.catalog.verdict import Compact
-from compactlib.catalog.view import CatalogView
+from compactlib.catalog.model.partitions import HostedPartitions
+from compactlib.catalog.model.values import Assignments, Factor, Floor, NodeId, Topology, Unavailable, ZoneAssignments
+from compactlib.catalog.plan.decision import decide
+from compactlib.catalog.plan.safety import check_target
+from compactlib.catalog.plan.verdict import Compact
+from compactlib.catalog.plan.view import CatalogView
+from compactlib.catalog.schema.catalog import Change, PutObject
+from compactlib.catalog.schema.descriptors import IndexStatus, Zone
 from compactlib.testing.need_strategies import floors
 from tests.catalog.cases import (
     ALL_NODES,
@@ -70,7 +70,7 @@ def test_an_unsafe_target_is_refused_and_the_rule_is_named(target: int, changes:
 
 
 def test_the_rules_hold_with_asserts_switched_off() -> None:
-    program = ("from compactlib.catalog.safety import UnsafeCompaction, check_target\n"
+    program = ("from compactlib.catalog.plan.safety import UnsafeCompaction, check_target\n"
                "from tests.catalog.cases import given, with_table_x\n"
                "try:\n    check_target(given(with_table_x(), low_watermark=39), 4)\n"
                "except UnsafeCompaction as error:\n    print('refused:', error.target, __debug__)")

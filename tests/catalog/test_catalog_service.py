@@ -11,8 +11,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from compactlib.catalog.catalog import Catalog
-from compactlib.catalog.commands import CreateSchema, DropSchema
 from compactlib.catalog.errors import (
     CatalogVersionNotFound,
     CommandRefused,
@@ -22,10 +20,12 @@ from compactlib.catalog.errors import (
     StaleTerm,
     TimeBeforeHistory,
 )
-from compactlib.catalog.plan import CutReport
-from compactlib.catalog.recover import recover_history
-from compactlib.catalog.service import CatalogService
-from compactlib.catalog.timestamp import HybridClock, from_seconds, physical_ms
+from compactlib.catalog.log.recover import recover_history
+from compactlib.catalog.model.timestamp import HybridClock, from_seconds, physical_ms
+from compactlib.catalog.plan.plan import CutReport
+from compactlib.catalog.schema.catalog import Catalog
+from compactlib.catalog.schema.commands import CreateSchema, DropSchema
+from compactlib.catalog.service.service import CatalogService
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, InvalidInput
 from compactlib.kv import MemoryStore

@@ -10,22 +10,22 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.catalog.coordinator import Coordinator
-from compactlib.catalog.decision import decide
-from compactlib.catalog.effects import WriteSnapshot
-from compactlib.catalog.election import Election, Heard
-from compactlib.catalog.log_model import LogState
-from compactlib.catalog.model import Assignments, Factor, Floor, NodeId, NodeReport, Topology
-from compactlib.catalog.node import CatalogNode
-from compactlib.catalog.outbox import NodeOptions, Outbox
-from compactlib.catalog.partitions import HostedPartitions
-from compactlib.catalog.plan import CutReport
-from compactlib.catalog.round_report import Trigger
-from compactlib.catalog.round_state import Collection, Round
-from compactlib.catalog.timestamp import Timestamp
-from compactlib.catalog.update_log import UpdateLog
-from compactlib.catalog.verdict import Compact, Decision
-from compactlib.catalog.view import CatalogView
+from compactlib.catalog.log.log_model import LogState
+from compactlib.catalog.log.update_log import UpdateLog
+from compactlib.catalog.model.partitions import HostedPartitions
+from compactlib.catalog.model.timestamp import Timestamp
+from compactlib.catalog.model.values import Assignments, Factor, Floor, NodeId, NodeReport, Topology
+from compactlib.catalog.plan.decision import decide
+from compactlib.catalog.plan.plan import CutReport
+from compactlib.catalog.plan.verdict import Compact, Decision
+from compactlib.catalog.plan.view import CatalogView
+from compactlib.catalog.round.coordinator import Coordinator
+from compactlib.catalog.round.effects import WriteSnapshot
+from compactlib.catalog.round.election import Election, Heard
+from compactlib.catalog.round.node import CatalogNode
+from compactlib.catalog.round.outbox import NodeOptions, Outbox
+from compactlib.catalog.round.report import Trigger
+from compactlib.catalog.round.state import Collection, Round
 from compactlib.outcome import Outcome
 from compactlib.testing.catalog_simulation import CatalogSimulation
 from compactlib.testing.catalog_world import TIME, Partition, SimulatedNode, SimulationFailure

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.catalog.catalog import Catalog
-from compactlib.catalog.commands import CreateSchema
 from compactlib.catalog.errors import RetriesExhausted
-from compactlib.catalog.published import PublishedTimes
-from compactlib.catalog.service import CatalogService
-from compactlib.catalog.timestamp import HybridClock
-from compactlib.catalog.watermark import LowWatermark
+from compactlib.catalog.model.timestamp import HybridClock
+from compactlib.catalog.schema.catalog import Catalog
+from compactlib.catalog.schema.commands import CreateSchema
+from compactlib.catalog.sense.published import PublishedTimes
+from compactlib.catalog.sense.watermark import LowWatermark
+from compactlib.catalog.service.service import CatalogService
 from compactlib.clock import ManualClock
 from compactlib.kv import DamagedStore, SlowDown
 from compactlib.kv.postgres import PostgresStore

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from compactlib.catalog.errors import ClockSkewExceeded
-from compactlib.catalog.timestamp import (
+from compactlib.catalog.model.timestamp import (
     HIGHEST,
     HybridClock,
     add_ms,

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from compactlib.catalog.messages import Message, ReportRequest, RoundId
-from compactlib.catalog.model import NodeId
-from compactlib.catalog.transport_memory import LinkFaults, MemoryHub, MemoryNetwork
+from compactlib.catalog.model.values import NodeId
+from compactlib.catalog.round.messages import Message, ReportRequest, RoundId
+from compactlib.catalog.transport.memory import LinkFaults, MemoryHub, MemoryNetwork
 from compactlib.errors import InvalidInput
 
 

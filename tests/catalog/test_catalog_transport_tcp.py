@@ -10,10 +10,18 @@ from typing import Any
 
 import pytest
 
-from compactlib.catalog import wire
-from compactlib.catalog.messages import Hello, Message, Refusal, RefusalReason, ReportFailed, ReportRequest, RoundId
-from compactlib.catalog.model import NodeId
-from compactlib.catalog.transport_tcp import Address, TcpOptions, TcpTransport
+from compactlib.catalog.model.values import NodeId
+from compactlib.catalog.round.messages import (
+    Hello,
+    Message,
+    Refusal,
+    RefusalReason,
+    ReportFailed,
+    ReportRequest,
+    RoundId,
+)
+from compactlib.catalog.transport import wire
+from compactlib.catalog.transport.tcp import Address, TcpOptions, TcpTransport
 from compactlib.errors import Closed, InvalidInput, StorageError
 from compactlib.runtime.observe import RecordingObserver
 

@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 
-from compactlib.catalog import keys, records
-from compactlib.catalog.catalog import PutObject
-from compactlib.catalog.descriptors import Schema
 from compactlib.catalog.errors import (
     CatalogMoved,
     RecordDamaged,
@@ -20,11 +17,14 @@ from compactlib.catalog.errors import (
     SnapshotAboveLatest,
     StaleTerm,
 )
-from compactlib.catalog.history import HistoryView
-from compactlib.catalog.log_model import AlreadyCompacted, Appended, LogState, LostRace, SnapshotSaved
-from compactlib.catalog.reclaim import CatalogReclaim, reclaim
-from compactlib.catalog.recover import recover_history
-from compactlib.catalog.update_log import MAX_ATTEMPTS, UpdateLog
+from compactlib.catalog.log import keys, records
+from compactlib.catalog.log.log_model import AlreadyCompacted, Appended, LogState, LostRace, SnapshotSaved
+from compactlib.catalog.log.reclaim import CatalogReclaim, reclaim
+from compactlib.catalog.log.recover import recover_history
+from compactlib.catalog.log.update_log import MAX_ATTEMPTS, UpdateLog
+from compactlib.catalog.schema.catalog import PutObject
+from compactlib.catalog.schema.descriptors import Schema
+from compactlib.catalog.schema.versions import HistoryView
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput, Unsupported
 from compactlib.kv import Condition, Delete, KVLimits, KVStore, MemoryStore
 from compactlib.testing.kv_faults import FaultyStore, KVFault, KVRun, explore_kv_faults

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compactlib.catalog import keys
 from compactlib.catalog.errors import BelowLowWatermark, RecordDamaged
-from compactlib.catalog.history import HistoryView
-from compactlib.catalog.model import Factor, Floor, Unavailable, Watermark
-from compactlib.catalog.timestamp import HybridClock, physical_ms, timestamp
-from compactlib.catalog.watermark import LowWatermark
+from compactlib.catalog.log import keys
+from compactlib.catalog.model.timestamp import HybridClock, physical_ms, timestamp
+from compactlib.catalog.model.values import Factor, Floor, Unavailable, Watermark
+from compactlib.catalog.schema.versions import HistoryView
+from compactlib.catalog.sense.watermark import LowWatermark
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, Predicate, PredicateFailed

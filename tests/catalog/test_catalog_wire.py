@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib.catalog import wire
 from compactlib.catalog.errors import MessageDamaged, MessageTooLarge, MessageTooNew, UnknownMessage
-from compactlib.catalog.messages import (
+from compactlib.catalog.model.partitions import HostedPartitions
+from compactlib.catalog.model.values import Culprit, Factor, Floor, NodeId, NodeReport, Unavailable
+from compactlib.catalog.round.messages import (
     MAX_NAME_BYTES,
     MAX_TEXT_BYTES,
     Hello,
@@ -28,8 +29,7 @@ from compactlib.catalog.messages import (
     checked_name,
     short_text,
 )
-from compactlib.catalog.model import Culprit, Factor, Floor, NodeId, NodeReport, Unavailable
-from compactlib.catalog.partitions import HostedPartitions
+from compactlib.catalog.transport import wire
 from compactlib.errors import CorruptData, InvalidInput, NotFound, Unsupported
 from compactlib.testing.need_strategies import node_ids, node_reports
 

@@ -26,13 +26,13 @@ from compactlib.catalog import (
     UpdateLog,
     ZoneResult,
 )
-from compactlib.catalog.messages import Message
-from compactlib.catalog.node_service import CompactionService
-from compactlib.catalog.outbox import NodeOptions
-from compactlib.catalog.timestamp import Timestamp
-from compactlib.catalog.transport import Receive
-from compactlib.catalog.transport_memory import MemoryHub, MemoryTransport
-from compactlib.catalog.update_log import DEFAULT_CHUNK_BYTES
+from compactlib.catalog.log.update_log import DEFAULT_CHUNK_BYTES
+from compactlib.catalog.model.timestamp import Timestamp
+from compactlib.catalog.round.messages import Message
+from compactlib.catalog.round.outbox import NodeOptions
+from compactlib.catalog.transport.interface import Receive
+from compactlib.catalog.transport.memory import MemoryHub, MemoryTransport
+from compactlib.catalog.transport.node_service import CompactionService
 from compactlib.clock import ManualClock
 from compactlib.contract import Policy
 from compactlib.errors import Closed

@@ -35,7 +35,7 @@ def test_an_audit_finds_what_is_wrong_also_without_asserts() -> None:
 
 @pytest.mark.parametrize("package", ["catalog", "kv"])
 def test_no_audit_leaves_its_findings_to_assert(package: str) -> None:
-    found = [f"{path.name}:{node.lineno}" for path in sorted((ROOT / package).glob("*.py"))
+    found = [f"{path.name}:{node.lineno}" for path in sorted((ROOT / package).rglob("*.py"))
              for function in ast.walk(ast.parse(path.read_text()))
              if isinstance(function, ast.FunctionDef) and "audit" in function.name
              for node in ast.walk(function)

@@ -9,9 +9,9 @@ import attrs
 import pytest
 
 from compactlib.catalog.errors import PinExpired
-from compactlib.catalog.history import HistoryView
-from compactlib.catalog.model import Factor, Floor, Need, Unavailable
-from compactlib.catalog.timestamp import Timestamp
+from compactlib.catalog.model.timestamp import Timestamp
+from compactlib.catalog.model.values import Factor, Floor, Need, Unavailable
+from compactlib.catalog.schema.versions import HistoryView
 from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects
 from compactlib.scheduler import LevelConfig, SchedulerConfig

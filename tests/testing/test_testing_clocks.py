@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib.catalog.timestamp import HybridClock
+from compactlib.catalog.model.timestamp import HybridClock
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.runtime.throttle import Throttle

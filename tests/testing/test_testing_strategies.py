@@ -13,7 +13,7 @@ import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
-from compactlib.catalog.model import Factor, Floor, NodeReport
+from compactlib.catalog.model.values import Factor, Floor, NodeReport
 from compactlib.indexset import MAX_INDEX, IndexSet
 from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects

@@ -1,0 +1,3 @@
+"""The update log: its format, its reading, recovery, and the removal of what a snapshot replaced."""
+
+__all__: list[str] = []

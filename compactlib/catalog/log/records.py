@@ -1,0 +1,240 @@
+"""Records of the update log as bytes: magic, format version, type, payload, and a CRC that covers the key too.
+
+`docs/formats/catalog-log.md` describes them to the byte. A record that was moved to another key, cut, or changed in any
+bit is `RecordDamaged`; one that a later release wrote is `RecordTooNew`.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from enum import IntEnum
+from typing import Any
+
+import attrs
+
+from compactlib.catalog.errors import ObjectNotFound, RecordDamaged, RecordTooNew
+from compactlib.catalog.model.timestamp import Timestamp
+from compactlib.catalog.schema.catalog import EMPTY, Catalog, Change, DropObject, PutObject, SetDefaultZone
+from compactlib.catalog.schema.descriptors import Column, Descriptor, Index, Schema, Table, Zone
+from compactlib.files.checksum import crc32
+
+MAGIC = b"CLCT"
+FORMAT_VERSION = 1
+
+_HEADER = struct.Struct("<4sHHI")
+_CRC = struct.Struct("<I")
+_KINDS: dict[str, type[Any]] = {"schema": Schema, "zone": Zone, "table": Table, "index": Index}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+_FIELDS = {kind: tuple(field.name for field in attrs.fields(kind)) for kind in (*_KINDS.values(), Column)}
+
+
+class RecordType(IntEnum):
+    """What a record is; the number is stored."""
+
+    FORMAT = 1
+    LATEST = 2
+    EARLIEST = 3
+    UPDATE = 4
+    SNAPSHOT = 5
+    CHUNKED_SNAPSHOT = 6
+    CHUNK = 7
+    TERM = 8
+    LOW_WATERMARK = 9
+    PUBLISHED = 10
+    PIN = 11
+
+
+@attrs.frozen(kw_only=True)
+class Update:
+    """One record of the log: what turns one version into the next.
+
+    Attributes:
+        version: the version that it makes.
+        commit: when it was appended.
+        delay_ms: how long after that it becomes active.
+        activation: from when on it is in force: `commit` plus the delay, or later if the one before it is later.
+        next_id: the id generator's state after it.
+        changes: what it changes, in order.
+        writer: a token that no other append has, by which a writer knows its own record.
+    """
+
+    version: int
+    commit: Timestamp
+    delay_ms: int
+    activation: Timestamp
+    next_id: int
+    changes: tuple[Change, ...]
+    writer: str = ""
+
+    def applied_to(self, catalog: Catalog) -> Catalog:
+        """The catalog of this update's version, made from the one before it.
+
+        Raises:
+            ObjectNotFound: the update drops what is not there.
+        """
+        return catalog.apply(self.changes, version=self.version, commit=self.commit, activation=self.activation,
+                             next_id=self.next_id)
+
+
+# --- frames -------------------------------------------------------------------------------------------------------
+
+
+def seal(key: bytes, kind: RecordType, payload: bytes) -> bytes:
+    """The record of this payload, for this key and no other."""
+    body = _HEADER.pack(MAGIC, FORMAT_VERSION, kind, len(payload)) + payload
+    return body + _CRC.pack(crc32(body, crc32(key)))
+
+
+def unseal(key: bytes, record: bytes, *kinds: RecordType) -> tuple[RecordType, bytes]:
+    """The type and payload of a record, which must be of one of these types.
+
+    Raises:
+        RecordDamaged: not what `seal` wrote for this key.
+        RecordTooNew: a later release wrote it.
+    """
+    name = key.decode("ascii", "backslashreplace")
+    if len(record) < _HEADER.size + _CRC.size:
+        raise RecordDamaged(key=name, offset=0, expected=f"at least {_HEADER.size + _CRC.size} bytes",
+                            found=f"{len(record)} bytes")
+    magic, version, number, length = _HEADER.unpack_from(record)
+    if magic != MAGIC:
+        raise RecordDamaged(key=name, offset=0, expected=f"magic {MAGIC!r}", found=repr(magic))
+    (stored,) = _CRC.unpack_from(record, len(record) - _CRC.size)
+    actual = crc32(memoryview(record)[:-_CRC.size], crc32(key))
+    if stored != actual:
+        raise RecordDamaged(key=name, offset=len(record) - _CRC.size, expected=f"CRC {actual:#010x}",
+                            found=f"{stored:#010x}")
+    if version > FORMAT_VERSION:
+        raise RecordTooNew(key=name, found=version, supported=FORMAT_VERSION)
+    if version < 1 or length != len(record) - _HEADER.size - _CRC.size:
+        raise RecordDamaged(key=name, offset=4, expected="a version from 1 and the record's own length",
+                            found=f"version {version}, length {length}")
+    if number not in kinds:
+        raise RecordDamaged(key=name, offset=6, expected=" or ".join(kind.name for kind in kinds), found=str(number))
+    return RecordType(number), record[_HEADER.size:-_CRC.size]
+
+
+def seal_fields(key: bytes, kind: RecordType, fields: dict[str, Any]) -> bytes:
+    """The record of these fields, as JSON in its shortest form with sorted names."""
+    return seal(key, kind, to_json(fields))
+
+
+def unseal_fields(key: bytes, record: bytes, kind: RecordType, *names: str) -> list[Any]:
+    """The fields of these names; see `unseal`."""
+    return fields_of(key, unseal(key, record, kind)[1], *names)
+
+
+def to_json(fields: dict[str, Any]) -> bytes:
+    """JSON in its shortest form, names sorted, UTF-8: equal fields give equal bytes."""
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def fields_of(key: bytes, payload: bytes, *names: str) -> list[Any]:
+    """The fields of these names, which must be all there are.
+
+    Raises:
+        RecordDamaged: the payload is something else.
+    """
+    try:
+        fields = json.loads(payload)
+    except ValueError as error:
+        raise _malformed(key, "JSON", str(error)) from None
+    if not isinstance(fields, dict) or set(fields) != set(names):
+        raise _malformed(key, f"the fields {', '.join(sorted(names))}", str(sorted(fields))
+                         if isinstance(fields, dict) else type(fields).__name__)
+    return [fields[name] for name in names]
+
+
+def _malformed(key: bytes, expected: str, found: str) -> RecordDamaged:
+    return RecordDamaged(key=key.decode("ascii", "backslashreplace"), offset=_HEADER.size, expected=expected,
+                         found=found[:200])
+
+
+# --- updates and snapshots ----------------------------------------------------------------------------------------
+
+
+def encode_update(key: bytes, update: Update) -> bytes:
+    """The record of an update."""
+    fields = {"version": update.version, "commit": update.commit, "delay_ms": update.delay_ms,
+              "activation": update.activation, "next_id": update.next_id, "writer": update.writer,
+              "changes": [_change_fields(change) for change in update.changes]}
+    return seal_fields(key, RecordType.UPDATE, fields)
+
+
+def decode_update(key: bytes, payload: bytes) -> Update:
+    """The update of a payload.
+
+    Raises:
+        RecordDamaged: it is none.
+    """
+    names = ("version", "commit", "delay_ms", "activation", "next_id", "writer", "changes")
+    version, commit, delay_ms, activation, next_id, writer, changes = fields_of(key, payload, *names)
+    try:
+        return Update(version=version, commit=commit, delay_ms=delay_ms, activation=activation, next_id=next_id,
+                      writer=writer, changes=tuple(map(_change_of, changes)))
+    except (TypeError, ValueError, KeyError) as error:
+        raise _malformed(key, "changes of a catalog", str(error)) from None
+
+
+def encode_catalog(catalog: Catalog, writer: str) -> bytes:
+    """The payload of a snapshot."""
+    return to_json({"version": catalog.version, "commit": catalog.commit, "activation": catalog.activation,
+                    "next_id": catalog.next_id, "default_zone": catalog.default_zone, "writer": writer,
+                    "objects": [_descriptor_fields(one) for one in catalog.descriptors()]})
+
+
+def decode_catalog(key: bytes, payload: bytes) -> tuple[Catalog, str]:
+    """The catalog of a snapshot, and the token of who wrote it.
+
+    Raises:
+        RecordDamaged: the payload is none.
+    """
+    names = ("version", "commit", "activation", "next_id", "default_zone", "writer", "objects")
+    version, commit, activation, next_id, default_zone, writer, objects = fields_of(key, payload, *names)
+    try:
+        catalog = EMPTY
+        for fields in objects:
+            catalog = catalog._with(_descriptor_of(fields))
+        return attrs.evolve(catalog, version=version, commit=commit, activation=activation, next_id=next_id,
+                            default_zone=default_zone), writer
+    except (TypeError, ValueError, KeyError, ObjectNotFound) as error:
+        raise _malformed(key, "the objects of a catalog", str(error)) from None
+
+
+def _change_fields(change: Change) -> dict[str, Any]:
+    match change:
+        case PutObject(descriptor):
+            return {"put": _descriptor_fields(descriptor)}
+        case DropObject(kind, object_id):
+            return {"drop": kind, "id": object_id}
+        case SetDefaultZone(zone_id):
+            return {"default_zone": zone_id}
+
+
+def _change_of(fields: dict[str, Any]) -> Change:
+    if "put" in fields:
+        return PutObject(_descriptor_of(fields["put"]))
+    if "drop" in fields:
+        return DropObject(fields["drop"], fields["id"])
+    return SetDefaultZone(fields["default_zone"])
+
+
+def _descriptor_fields(descriptor: Descriptor) -> dict[str, Any]:
+    fields = _plain(descriptor)
+    if isinstance(descriptor, Table):
+        fields["columns"] = list(map(_plain, descriptor.columns))
+    return {"kind": _NAMES[type(descriptor)], **fields}
+
+
+def _plain(one: Descriptor | Column) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in _FIELDS[type(one)]}
+
+
+def _descriptor_of(fields: dict[str, Any]) -> Descriptor:
+    given = {name: tuple(value) if isinstance(value, list) else value
+             for name, value in fields.items() if name != "kind"}
+    if "columns" in given and fields["kind"] == "table":
+        given["columns"] = tuple(Column(**column) for column in given["columns"])
+    made: Descriptor = _KINDS[fields["kind"]](**given)
+    return made

@@ -1,0 +1,90 @@
+"""Recovery: from the log's records alone to the retained history, with the proof that nothing is missing.
+
+The log must hold a record for every version from its earliest to its latest, the first one a snapshot if it was ever
+cut, and none above. Anything else is an error that names the key; a shorter history is never taken for the whole.
+"""
+
+from __future__ import annotations
+
+from compactlib.arguments import refuses_misfits
+from compactlib.catalog.errors import ObjectNotFound, RecordDamaged, RecordMissing
+from compactlib.catalog.log.keys import update_key
+from compactlib.catalog.log.log_model import LogState
+from compactlib.catalog.log.log_reader import LogReader
+from compactlib.catalog.log.records import Update
+from compactlib.catalog.schema.catalog import EMPTY, Catalog
+from compactlib.catalog.schema.versions import HistoryView
+from compactlib.errors import Busy
+
+_MAX_LOOKS = 100
+
+
+@refuses_misfits
+def recover_history(log: LogReader) -> HistoryView:
+    """The history that the log holds; version 0 alone if the log is empty. O(retained versions), in pages.
+
+    Others may append and compact at the same time: recovery then looks again.
+
+    Raises:
+        RecordMissing: a version, a mark or a piece of a snapshot is not there.
+        RecordDamaged: a record cannot be read, or contradicts another one.
+        RecordTooNew: a later release wrote a record.
+        Busy: the log was cut again and again while it was read.
+    """
+    for _ in range(_MAX_LOOKS):
+        state = log.state()
+        if state is None:
+            return HistoryView()
+        try:
+            view = _replayed(log, state)
+        except (RecordMissing, RecordDamaged):
+            if _was_cut(log, state):
+                continue
+            raise
+        above = log.updates_above(state.latest)
+        if above is None:
+            return view
+        again = log.state()
+        if again is not None and again.latest == state.latest:
+            raise RecordDamaged(key="latest", offset=0, expected=f"at least {above}, the version of a record",
+                                found=str(state.latest))
+    raise Busy(f"the catalog's log was cut or grew {_MAX_LOOKS} times while it was read; try when there is less load")
+
+
+def _was_cut(log: LogReader, before: LogState) -> bool:
+    again = log.state()
+    return again is not None and again.earliest != before.earliest
+
+
+def _replayed(log: LogReader, state: LogState) -> HistoryView:
+    first: list[Catalog] = [] if state.compacted else [EMPTY]
+    catalogs = first
+    for record in log.read(state.earliest, state.latest):
+        version = record.version
+        if isinstance(record, Update):
+            if version == state.earliest and state.compacted:
+                raise _contradiction(version, "a snapshot, since the log was cut here", "an update")
+            catalogs.append(applied(record, catalogs[-1]))
+        elif version != state.earliest or not state.compacted:
+            raise _contradiction(version, "an update", "a snapshot above the earliest version")
+        else:
+            catalogs.append(record)
+    return HistoryView(catalogs)
+
+
+def applied(update: Update, before: Catalog) -> Catalog:
+    """The catalog after an update.
+
+    Raises:
+        RecordDamaged: the update does not fit the catalog before it.
+    """
+    if update.activation <= before.activation:
+        raise _contradiction(update.version, f"an activation above {before.activation}", str(update.activation))
+    try:
+        return update.applied_to(before)
+    except ObjectNotFound as error:
+        raise _contradiction(update.version, f"changes of version {before.version}", str(error)) from error
+
+
+def _contradiction(version: int, expected: str, found: str) -> RecordDamaged:
+    return RecordDamaged(key=update_key(version).decode(), offset=12, expected=expected, found=found)

@@ -1,0 +1,373 @@
+"""The update log: one record per catalog version in a key-value store, cut by snapshots.
+
+Appending is a compare-and-set on the latest version. A snapshot is one conditional multi-operation: it moves the
+earliest version, puts the snapshot in the place of that version's update, and deletes the updates below; a crash before
+it changes nothing, a crash after it leaves at most garbage that `reclaim` removes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import TypeVar
+
+import attrs
+
+from compactlib.arguments import refuses_misfits
+from compactlib.catalog.arguments import whole
+from compactlib.catalog.errors import (
+    CatalogMoved,
+    RecordMissing,
+    RecordTooLarge,
+    RetriesExhausted,
+    SnapshotAboveLatest,
+    StaleTerm,
+)
+from compactlib.catalog.log import keys
+from compactlib.catalog.log.log_model import AlreadyCompacted, Appended, LostRace, SnapshotSaved
+from compactlib.catalog.log.log_reader import LogReader
+from compactlib.catalog.log.records import (
+    RecordType,
+    Update,
+    encode_catalog,
+    encode_update,
+    seal,
+    seal_fields,
+    to_json,
+    unseal,
+    unseal_fields,
+)
+from compactlib.catalog.schema.catalog import Catalog
+from compactlib.clock import Clock, SystemClock
+from compactlib.contract import CommitFence
+from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.files.checksum import crc32
+from compactlib.kv import EXISTS, Condition, Delete, KVStore, OutcomeUnknown, Predicate, PredicateFailed, Put
+from compactlib.runtime import look_until_seen
+
+SeenT = TypeVar("SeenT")
+
+MAX_ATTEMPTS = 10
+"""How often a write that lost a race, or whose outcome is not known, is tried before giving up."""
+DEFAULT_CHUNK_BYTES = 256 * 1024
+"""How long a snapshot may be before it is split; below the value limit of every known store."""
+DEFAULT_MAX_RECORD_BYTES = 64 * 1024 * 1024
+"""The largest update or snapshot that is accepted."""
+_TOKEN_CHARS = 16
+_ENTRIES = (RecordType.UPDATE, RecordType.SNAPSHOT, RecordType.CHUNKED_SNAPSHOT)
+
+
+@attrs.frozen
+class _Place:
+    """Where an update goes: the state of the latest version's mark, and whether the log is empty."""
+
+    predicate: Predicate | None
+    is_first: bool
+
+
+@attrs.frozen
+class _Cut:
+    """The log was cut at the version or above it, so that nobody can say any more whose update it was."""
+
+    latest: int
+
+
+@attrs.frozen
+class _Snapshot:
+    """A snapshot that is to be written, and what must hold then."""
+
+    version: int
+    term: int | None
+    conditions: tuple[Condition, ...]
+    fence: CommitFence | None
+    pace: Callable[[int], object]
+
+
+class UpdateLog(LogReader):
+    """The log in one partition of a store. Holds no state of its own; any thread may call it.
+
+    Args:
+        store: where it lies; must be able to `transact`.
+        partition: the store's partition; one catalog each.
+        chunk_bytes: snapshots longer than this are split.
+        max_record_bytes: updates and snapshots longer than this are refused.
+        rng: makes the tokens by which a writer knows its own records, and varies the pauses between looks.
+        clock: waits between two looks for a write that got no answer.
+
+    Raises:
+        InvalidInput: a limit is less than 1 kB, or the store cannot change several keys at once.
+    """
+
+    @refuses_misfits
+    def __init__(self, store: KVStore, partition: bytes = b"catalog", *, chunk_bytes: int = DEFAULT_CHUNK_BYTES,
+                 max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES, rng: random.Random | None = None,
+                 clock: Clock | None = None) -> None:
+        whole("chunk_bytes", chunk_bytes, lowest=1024)
+        whole("max_record_bytes", max_record_bytes, lowest=1024)
+        if store.limits.max_transact < 8:
+            raise InvalidInput(f"the store changes {store.limits.max_transact} keys in one step; the log needs 8")
+        super().__init__(store, partition)
+        self._chunk_bytes = min(chunk_bytes, store.limits.max_value_bytes - 64)
+        self._max_record_bytes = max_record_bytes
+        self._rng = random.Random() if rng is None else rng
+        self._clock: Clock = SystemClock() if clock is None else clock
+
+    def prepare(self) -> None:
+        """Mark the partition as a catalog's, once; a mark that is there is checked and never overwritten.
+
+        Raises:
+            RecordDamaged, RecordTooNew: the mark is not ours.
+            OutcomeUnknown: the store did not say for `MAX_ATTEMPTS` times whether it wrote the mark.
+        """
+        mark = seal_fields(keys.FORMAT, RecordType.FORMAT, {"product": "compactlib.catalog"})
+        unknown: OutcomeUnknown | None = None
+        for _ in range(MAX_ATTEMPTS):
+            found = self._seen(lambda: self._get(keys.FORMAT), unknown)
+            if found is not None:
+                unseal_fields(keys.FORMAT, found[0], RecordType.FORMAT, "product")
+                return
+            try:
+                self.store.set_if(self.partition, keys.FORMAT, mark, None)
+            except PredicateFailed:
+                continue
+            except OutcomeUnknown as error:
+                unknown = error
+                continue
+            return
+        raise unknown or RetriesExhausted(attempts=MAX_ATTEMPTS, version=0)
+
+    def _seen(self, look: Callable[[], SeenT], unknown: OutcomeUnknown | None) -> SeenT:
+        """What `look` sees; after a write without an answer it looks again if it fails, and leaves that unknown."""
+        if unknown is None:
+            return look()
+        return look_until_seen(look, unknown, clock=self._clock, rng=self._rng)
+
+    # --- appending ----------------------------------------------------------------------------------------------
+
+    @refuses_misfits
+    def append(self, update: Update) -> Appended | LostRace:
+        """Append a version if the log ends with the one before it; the first may have any number. One read, one write.
+
+        Raises:
+            RecordTooLarge: the record exceeds the limit.
+            RetriesExhausted: every attempt lost; nothing was written.
+            OutcomeUnknown: the store did not say whether it wrote, and it could not be seen: the store was away, or the
+                log was cut meanwhile. The update may be in the log, or come into it later.
+            RecordDamaged, RecordTooNew: the log's mark cannot be read.
+        """
+        update = attrs.evolve(update, writer=self._token())
+        key = keys.update_key(update.version)
+        record = encode_update(key, update)
+        self._check_size(key, record)
+        puts = [self._put(key, record), self._put(keys.LATEST, seal_fields(
+            keys.LATEST, RecordType.LATEST, {"version": update.version}))]
+        unknown: OutcomeUnknown | None = None
+        for _ in range(MAX_ATTEMPTS):
+            found = self._seen(lambda: self._place_of(update.version, key, record), unknown)
+            if isinstance(found, _Cut):
+                if unknown is not None:
+                    raise unknown
+                return LostRace(found.latest)
+            if not isinstance(found, _Place):
+                return found
+            conditions = [Condition(self.partition, keys.LATEST, found.predicate)]
+            first: list[Put] = []
+            if found.is_first:
+                conditions.append(Condition(self.partition, keys.EARLIEST, None))
+                first = [self._put(keys.EARLIEST, seal_fields(
+                    keys.EARLIEST, RecordType.EARLIEST, {"version": update.version, "compacted": False}))]
+            try:
+                self.store.transact(conditions, [*puts, *first])
+            except PredicateFailed:
+                continue  # somebody else was first, or a write of ours that came late: look again
+            except OutcomeUnknown as error:
+                unknown = _unknown(error, f"append of catalog version {update.version}")
+            except CompactlibError as error:
+                # It failed for certain, but an earlier one may still have happened.
+                raise unknown or error from error
+            else:
+                return Appended(update.version)
+        raise unknown or RetriesExhausted(attempts=MAX_ATTEMPTS, version=update.version)
+
+    def _place_of(self, version: int, key: bytes, record: bytes) -> Appended | LostRace | _Cut | _Place:
+        """What became of an append, or where it goes."""
+        latest, predicate = self._latest()
+        if latest is None or latest == version - 1:
+            return _Place(predicate, latest is None)
+        if latest < version:
+            return LostRace(latest)
+        there = self._get(key)
+        if there is None or unseal(key, there[0], *_ENTRIES)[0] is not RecordType.UPDATE:
+            earliest, _ = self._earliest()
+            is_cut = earliest is not None and earliest[1] and earliest[0] >= version
+            return _Cut(latest) if is_cut else LostRace(latest)
+        return Appended(version) if there[0] == record else LostRace(latest)
+
+    def _is_ours(self, key: bytes, record: bytes) -> bool:
+        found = self._get(key)
+        return found is not None and found[0] == record
+
+    def _put(self, key: bytes, record: bytes) -> Put:
+        return Put(self.partition, key, record)
+
+    def _token(self) -> str:
+        return f"{self._rng.getrandbits(4 * _TOKEN_CHARS):0{_TOKEN_CHARS}x}"
+
+    def _check_size(self, key: bytes, record: bytes) -> None:
+        if len(record) > self._max_record_bytes:
+            raise RecordTooLarge(key=key.decode(), size=len(record), limit=self._max_record_bytes)
+
+    # --- snapshots ----------------------------------------------------------------------------------------------
+
+    @refuses_misfits
+    def save_snapshot(self, catalog: Catalog, *, term: int | None = None, conditions: Sequence[Condition] = (),
+                      fence: CommitFence | None = None,
+                      pace: Callable[[int], object] | None = None) -> SnapshotSaved | AlreadyCompacted:
+        """Cut the log: `catalog` becomes its first record, everything below goes. One conditional multi-operation.
+
+        A snapshot of more than `chunk_bytes` is first written in pieces, in a private place, which the same
+        multi-operation then requires to be there.
+
+        Args:
+            catalog: the version to cut to.
+            term: the coordinator's term; recorded, and refused if a later one is. `None`: no term is looked at.
+            conditions: states of keys on which the decision was based: epochs of pins, topology, assignments, ...
+            fence: entered around each attempt of the multi-operation.
+            pace: called with a number of bytes before they are written; what it raises ends the attempt.
+
+        Raises:
+            SnapshotAboveLatest: the log does not reach this version, or is empty.
+            StaleTerm: a coordinator of a later term has written.
+            CatalogMoved: one of the conditions does not hold any more.
+            RecordMissing: somebody deleted a piece of the snapshot that was just written.
+            RecordTooLarge: the snapshot exceeds the limit, or has more pieces than the store changes in one step.
+            RetriesExhausted: every attempt lost; nothing was cut.
+            OutcomeUnknown: the store did not say whether it wrote, and it could not be seen.
+        """
+        state = self.state()
+        if state is None or catalog.version > state.latest:
+            raise SnapshotAboveLatest(version=catalog.version, latest=0 if state is None else state.latest)
+        if catalog.version <= state.earliest:
+            return AlreadyCompacted(state.earliest)
+        cut = _Snapshot(catalog.version, term, tuple(conditions), fence, pace or (lambda _: None))
+        writer = self._token()
+        key = keys.update_key(catalog.version)
+        payload = encode_catalog(catalog, writer)
+        self._check_size(key, payload)
+        record, chunks, staged = self._staged(key, cut, writer, payload)
+        cut.pace(len(key) + len(record))
+        unknown: OutcomeUnknown | None = None
+        for _ in range(MAX_ATTEMPTS):
+            earliest, predicate = self._seen(self._earliest, unknown)
+            if earliest is None:
+                raise RecordMissing(key="earliest", version=state.earliest, expected="the mark that was just there")
+            if earliest[0] >= catalog.version:
+                if self._seen(lambda: self._is_ours(key, record), unknown):
+                    return SnapshotSaved(version=catalog.version, previous=state.earliest,
+                                         bytes_written=staged + len(key) + len(record), deleted=0)
+                return AlreadyCompacted(earliest[0])
+            try:
+                saved = self._try_to_cut(cut, record, chunks, (earliest[0], predicate))
+            except OutcomeUnknown as error:
+                unknown = _unknown(error, f"snapshot of catalog version {catalog.version}")
+                continue
+            except CompactlibError as error:
+                # It failed for certain, but an earlier one may still have happened.
+                raise unknown or error from error
+            if saved is not None:
+                return attrs.evolve(saved, bytes_written=saved.bytes_written + staged)
+        raise unknown or RetriesExhausted(attempts=MAX_ATTEMPTS, version=catalog.version)
+
+    def _try_to_cut(self, cut: _Snapshot, record: bytes, chunks: Sequence[bytes],
+                    earliest: tuple[int, Predicate | None]) -> SnapshotSaved | None:
+        """One attempt; `None` if somebody else was first."""
+        conditions, puts = self._of_term(cut)
+        conditions += [Condition(self.partition, chunk, EXISTS) for chunk in chunks]
+        conditions.append(Condition(self.partition, keys.EARLIEST, earliest[1]))
+        puts += [self._put(keys.update_key(cut.version), record), self._put(keys.EARLIEST, earliest_mark(cut.version))]
+        room = self.store.limits.max_transact - len(conditions) - len(puts)
+        doomed = range(earliest[0], min(cut.version, earliest[0] + room))
+        with nullcontext() if cut.fence is None else cut.fence.guard():
+            try:
+                self.store.transact(conditions, puts, [Delete(self.partition, keys.update_key(one)) for one in doomed])
+            except PredicateFailed as error:
+                self._explain_loss(error, cut)
+                return None
+        return SnapshotSaved(version=cut.version, previous=earliest[0], deleted=len(doomed),
+                             bytes_written=sum(len(put.key) + len(put.value) for put in puts))
+
+    def _staged(self, key: bytes, cut: _Snapshot, writer: str, payload: bytes) -> tuple[bytes, Sequence[bytes], int]:
+        """The snapshot's record, the keys of its pieces, which are written, and how many bytes those took."""
+        record, pieces = self._framed(key, cut.version, writer, payload)
+        for chunk, piece in pieces.items():
+            cut.pace(len(chunk) + len(piece))
+            self.store.set(self.partition, chunk, piece)
+        return record, tuple(pieces), sum(len(chunk) + len(piece) for chunk, piece in pieces.items())
+
+    @refuses_misfits
+    def snapshot_bytes(self, catalog: Catalog) -> tuple[int, bool]:
+        """How many bytes a snapshot of this version takes in the store, with its keys; and whether that is exact.
+
+        That of a split one is not: its record holds a checksum in decimal, of a token that is drawn when it is written.
+
+        Raises:
+            RecordTooLarge: as `save_snapshot`.
+        """
+        key, writer = keys.update_key(catalog.version), "0" * _TOKEN_CHARS
+        record, pieces = self._framed(key, catalog.version, writer, encode_catalog(catalog, writer))
+        size = len(key) + len(record) + sum(len(chunk) + len(piece) for chunk, piece in pieces.items())
+        return size, not pieces
+
+    def _framed(self, key: bytes, version: int, writer: str, payload: bytes) -> tuple[bytes, Mapping[bytes, bytes]]:
+        """A snapshot as it is stored: its record, and its pieces by key if it has to be split.
+
+        Raises:
+            RecordTooLarge: it has more pieces than the store changes in one step.
+        """
+        if len(payload) <= self._chunk_bytes:
+            return seal(key, RecordType.SNAPSHOT, payload), {}
+        parts = [payload[at:at + self._chunk_bytes] for at in range(0, len(payload), self._chunk_bytes)]
+        limit = self.store.limits.max_transact - 8
+        if len(parts) > limit:
+            raise RecordTooLarge(key=key.decode(), size=len(payload), limit=limit * self._chunk_bytes)
+        chunks = [keys.chunk_key(version, writer, number) for number in range(len(parts))]
+        fields = {"version": version, "writer": writer, "chunks": len(parts), "bytes": len(payload),
+                  "crc": crc32(payload)}
+        return seal(key, RecordType.CHUNKED_SNAPSHOT, to_json(fields)), {
+            chunk: seal(chunk, RecordType.CHUNK, part) for chunk, part in zip(chunks, parts, strict=True)}
+
+    def _of_term(self, cut: _Snapshot) -> tuple[list[Condition], list[Put]]:
+        conditions = list(cut.conditions)
+        if cut.term is None:
+            return conditions, []
+        current, predicate = self.term()
+        if cut.term < current:
+            raise StaleTerm(term=cut.term, current=current)
+        conditions.append(Condition(self.partition, keys.TERM, predicate))
+        return conditions, [] if cut.term == current else [self._put(keys.TERM, term_mark(cut.term))]
+
+    def _explain_loss(self, error: PredicateFailed, cut: _Snapshot) -> None:
+        for condition in cut.conditions:
+            if (condition.partition, condition.key) == (error.partition, error.key):
+                raise CatalogMoved(what=f"{error.key!r} has changed since", target=cut.version) from error
+        if error.partition == self.partition and error.key.startswith(keys.CHUNKS):
+            raise RecordMissing(key=error.key.decode(), version=cut.version,
+                                expected="a piece of the snapshot, just written") from error
+
+
+def earliest_mark(version: int) -> bytes:
+    """The record that says that the log was cut to a version."""
+    return seal_fields(keys.EARLIEST, RecordType.EARLIEST, {"version": version, "compacted": True})
+
+
+def term_mark(term: int) -> bytes:
+    """The record of the term of the last coordinator that cut the log."""
+    return seal_fields(keys.TERM, RecordType.TERM, {"term": term})
+
+
+def _unknown(error: OutcomeUnknown, what: str) -> OutcomeUnknown:
+    """The store's answer, told as what it means here."""
+    named = OutcomeUnknown(operation=what, path=error.path, detail=f"{error.operation}: {error.detail}")
+    named.__cause__ = error
+    return named

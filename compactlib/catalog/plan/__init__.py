@@ -1,0 +1,3 @@
+"""The decision: up to which version the catalog may be compacted, and why not further."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""Versions of a schema: descriptors, the commands that change them, and the history of all."""
+
+__all__: list[str] = []

@@ -1,0 +1,276 @@
+"""`Catalog`: one immutable version of the whole schema. The next version shares everything that did not change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TypeAlias, TypeVar
+
+import attrs
+
+from compactlib.arguments import refuses_misfits
+from compactlib.catalog.errors import ObjectNotFound
+from compactlib.catalog.model.timestamp import LOWEST, Timestamp
+from compactlib.catalog.schema.descriptors import Descriptor, Index, Schema, Table, Zone
+from compactlib.catalog.schema.persistent_map import PersistentMap
+from compactlib.errors import AuditFailed
+
+_DescriptorT = TypeVar("_DescriptorT", bound=Descriptor)
+
+
+@attrs.frozen
+class PutObject:
+    """A change: this descriptor is new, or takes the place of the one with its id."""
+
+    descriptor: Descriptor
+
+
+@attrs.frozen
+class DropObject:
+    """A change: the object of this kind (`"schema"`, `"zone"`, `"table"`, `"index"`) and id is gone."""
+
+    kind: str
+    id: int
+
+
+@attrs.frozen
+class SetDefaultZone:
+    """A change: tables that name no zone go into this one from now on; `None`: there is none."""
+
+    zone_id: int | None
+
+
+Change: TypeAlias = PutObject | DropObject | SetDefaultZone
+"""One change of an update. An update is a list of them, applied together as one version."""
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class Catalog:
+    """One version of the schema.
+
+    Attributes:
+        version: its number.
+        commit: when it was appended to the log.
+        activation: from when on it is in force, >= `commit`.
+        next_id: the id that the next new object gets.
+        default_zone: id of the zone for tables that name none.
+        schemas, zones, tables, indexes: by id.
+        names: id by qualified name.
+        indexes_of: ids of the indexes of each table, by table id.
+        tables_in: how many tables each zone has, by zone id; zones without tables are left out.
+        building: ids of the indexes that are registered or building, each to its table's id.
+    """
+
+    version: int
+    commit: Timestamp
+    activation: Timestamp
+    next_id: int = 0
+    default_zone: int | None = None
+    schemas: PersistentMap[int, Schema] = attrs.field(factory=PersistentMap)
+    zones: PersistentMap[int, Zone] = attrs.field(factory=PersistentMap)
+    tables: PersistentMap[int, Table] = attrs.field(factory=PersistentMap)
+    indexes: PersistentMap[int, Index] = attrs.field(factory=PersistentMap)
+    names: PersistentMap[str, int] = attrs.field(factory=PersistentMap)
+    indexes_of: PersistentMap[int, tuple[int, ...]] = attrs.field(factory=PersistentMap)
+    tables_in: PersistentMap[int, int] = attrs.field(factory=PersistentMap)
+    building: PersistentMap[int, int] = attrs.field(factory=PersistentMap)
+
+    # --- by name ------------------------------------------------------------------------------------------------
+
+    def find_schema(self, name: str) -> Schema | None:
+        """The schema of this name, if there is one. O(log n), as all look-ups by name."""
+        found = self.names.get(f"schema {name}")
+        return None if found is None else self.schemas.get(found)
+
+    def find_zone(self, name: str) -> Zone | None:
+        """The zone of this name, if there is one."""
+        found = self.names.get(f"zone {name}")
+        return None if found is None else self.zones.get(found)
+
+    def find_table(self, schema: str, name: str) -> Table | None:
+        """The table of this name in this schema, if there is one."""
+        found = self._relation(schema, name)
+        return None if found is None else self.tables.get(found)
+
+    def find_index(self, schema: str, name: str) -> Index | None:
+        """The index of this name in this schema, if there is one."""
+        found = self._relation(schema, name)
+        return None if found is None else self.indexes.get(found)
+
+    def _relation(self, schema: str, name: str) -> int | None:
+        home = self.find_schema(schema)
+        return None if home is None else self.names.get(f"relation {home.id} {name}")
+
+    @refuses_misfits
+    def table(self, table_id: int) -> Table:
+        """The table of this id.
+
+        Raises:
+            ObjectNotFound: there is none in this version.
+        """
+        found = self.tables.get(table_id)
+        if found is None:
+            raise ObjectNotFound(kind="table", key=str(table_id), version=self.version)
+        return found
+
+    @refuses_misfits
+    def zone_of(self, table: Table) -> Zone:
+        """The zone that spreads this table.
+
+        Raises:
+            ObjectNotFound: there is none in this version.
+        """
+        found = self.zones.get(table.zone_id)
+        if found is None:
+            raise ObjectNotFound(kind="zone", key=str(table.zone_id), version=self.version)
+        return found
+
+    @refuses_misfits
+    def index(self, index_id: int) -> Index:
+        """The index of this id.
+
+        Raises:
+            ObjectNotFound: there is none in this version.
+        """
+        found = self.indexes.get(index_id)
+        if found is None:
+            raise ObjectNotFound(kind="index", key=str(index_id), version=self.version)
+        return found
+
+    # --- the next version ---------------------------------------------------------------------------------------
+
+    @refuses_misfits
+    def apply(self, changes: Sequence[Change], *, version: int, commit: Timestamp, activation: Timestamp,
+              next_id: int) -> Catalog:
+        """The catalog after these changes; the same on every node and at every replay. O(changes log n)."""
+        made = attrs.evolve(self, version=version, commit=commit, activation=activation, next_id=next_id)
+        for change in changes:
+            match change:
+                case PutObject(descriptor):
+                    made = made._with(_stamped(descriptor, commit, activation))
+                case DropObject(kind, object_id):
+                    made = made._without(kind, object_id)
+                case SetDefaultZone(zone_id):
+                    made = attrs.evolve(made, default_zone=zone_id)
+        return made
+
+    def _with(self, new: Descriptor) -> Catalog:
+        match new:
+            case Schema():
+                return attrs.evolve(self, schemas=self.schemas.with_entry(new.id, new),
+                                    names=self._renamed(self.schemas.get(new.id), new))
+            case Zone():
+                return attrs.evolve(self, zones=self.zones.with_entry(new.id, new),
+                                    names=self._renamed(self.zones.get(new.id), new))
+            case Table():
+                old = self.tables.get(new.id)
+                return attrs.evolve(self, tables=self.tables.with_entry(new.id, new), names=self._renamed(old, new),
+                                    tables_in=self._counted(old, new))
+            case Index():
+                siblings = self.indexes_of.get(new.table_id) or ()
+                owned = siblings if new.id in siblings else (*siblings, new.id)
+                building = (self.building.with_entry(new.id, new.table_id) if new.status.is_being_built
+                            else self.building.without(new.id))
+                return attrs.evolve(self, indexes=self.indexes.with_entry(new.id, new), building=building,
+                                    indexes_of=self.indexes_of.with_entry(new.table_id, owned),
+                                    names=self._renamed(self.indexes.get(new.id), new))
+
+    def _without(self, kind: str, object_id: int) -> Catalog:
+        match kind:
+            case "schema" if (schema := self.schemas.get(object_id)) is not None:
+                return attrs.evolve(self, schemas=self.schemas.without(object_id), names=self._renamed(schema, None))
+            case "zone" if (zone := self.zones.get(object_id)) is not None:
+                return attrs.evolve(self, zones=self.zones.without(object_id), names=self._renamed(zone, None))
+            case "table" if (table := self.tables.get(object_id)) is not None:
+                return attrs.evolve(self, tables=self.tables.without(object_id),
+                                    indexes_of=self.indexes_of.without(object_id),
+                                    names=self._renamed(table, None), tables_in=self._counted(table, None))
+            case "index" if (index := self.indexes.get(object_id)) is not None:
+                left = tuple(one for one in self.indexes_of.get(index.table_id) or () if one != object_id)
+                owners = (self.indexes_of.with_entry(index.table_id, left) if left
+                          else self.indexes_of.without(index.table_id))
+                return attrs.evolve(self, indexes=self.indexes.without(object_id), indexes_of=owners,
+                                    building=self.building.without(object_id), names=self._renamed(index, None))
+        raise ObjectNotFound(kind=kind, key=str(object_id), version=self.version)
+
+    def _renamed(self, old: Descriptor | None, new: Descriptor | None) -> PersistentMap[str, int]:
+        before = None if old is None else self._qualified(old)
+        after = None if new is None else self._qualified(new)
+        if before == after:
+            return self.names
+        names = self.names if before is None else self.names.without(before)
+        return names if new is None or after is None else names.with_entry(after, new.id)
+
+    def _counted(self, old: Table | None, new: Table | None) -> PersistentMap[int, int]:
+        counts = self.tables_in
+        if old is not None:
+            left = (counts.get(old.zone_id) or 0) - 1
+            counts = counts.with_entry(old.zone_id, left) if left else counts.without(old.zone_id)
+        return counts if new is None else counts.with_entry(new.zone_id, (counts.get(new.zone_id) or 0) + 1)
+
+    def _qualified(self, one: Descriptor) -> str:
+        match one:
+            case Schema():
+                return f"schema {one.name}"
+            case Zone():
+                return f"zone {one.name}"
+            case Table():
+                return f"relation {one.schema_id} {one.name}"
+            case Index():
+                return f"relation {self.table(one.table_id).schema_id} {one.name}"
+
+    # --- itself -------------------------------------------------------------------------------------------------
+
+    def descriptors(self) -> list[Descriptor]:
+        """Everything in it, in an order in which it can be put back: schemas, zones, tables, indexes, each by id."""
+        return [*_by_id(self.schemas), *_by_id(self.zones), *_by_id(self.tables), *_by_id(self.indexes)]
+
+    def audit(self) -> None:
+        """Check that ids, names and references agree. O(n).
+
+        Raises:
+            AuditFailed: they do not; the message names the object.
+        """
+        found = self.descriptors()
+        ids = [one.id for one in found]
+        if len(ids) != len(set(ids)):
+            raise AuditFailed(f"version {self.version}: two objects share an id")
+        if any(one >= self.next_id for one in ids):
+            raise AuditFailed(f"version {self.version}: an id is not below {self.next_id}")
+        if dict(self.names.items()) != {self._qualified(one): one.id for one in found}:
+            raise AuditFailed("names and objects differ")
+        for table in self.tables.values():
+            if table.zone_id not in self.zones:
+                raise AuditFailed(f"{table} is in no zone")
+            if table.schema_id not in self.schemas:
+                raise AuditFailed(f"{table} is in no schema")
+            owned = self.indexes_of.get(table.id) or ()
+            if table.primary_index_id not in owned:
+                raise AuditFailed(f"{table} has no primary index")
+        spread = Counter(table.zone_id for table in self.tables.values())
+        if dict(self.tables_in.items()) != spread:
+            raise AuditFailed("the tables of a zone are counted wrong")
+        owned_by = {one: table for table, indexes in self.indexes_of.items() for one in indexes}
+        if owned_by != {index.id: index.table_id for index in self.indexes.values()}:
+            raise AuditFailed("indexes and owners differ")
+        building = {index.id: index.table_id for index in self.indexes.values() if index.status.is_being_built}
+        if dict(self.building.items()) != building:
+            raise AuditFailed("the list of indexes being built is wrong")
+        if self.default_zone is not None and self.default_zone not in self.zones:
+            raise AuditFailed("the default zone does not exist")
+
+    def __repr__(self) -> str:
+        return (f"Catalog(version={self.version}, activation={self.activation}, {len(self.schemas)} schemas, "
+                f"{len(self.zones)} zones, {len(self.tables)} tables, {len(self.indexes)} indexes)")
+
+
+EMPTY = Catalog(version=0, commit=LOWEST, activation=LOWEST)
+"""Version 0: nothing, active since the lowest time. It is in memory only, never in the log."""
+
+
+def _by_id(objects: PersistentMap[int, _DescriptorT]) -> list[_DescriptorT]:
+    return [one for _, one in sorted(objects.items())]
+
+
+def _stamped(new: Descriptor, commit: Timestamp, activation: Timestamp) -> Descriptor:
+    return attrs.evolve(new, created_at=new.created_at or activation, updated_at=commit)

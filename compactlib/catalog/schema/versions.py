@@ -1,0 +1,238 @@
+"""The retained catalog versions: immutable views, swapped in one step.
+
+A view answers by version (exactly) and by time (the version in force then: the one with the greatest activation time at
+or below it). Views share their lists with the next one, so adding a version costs O(1), and none ever changes.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from typing import final
+
+from compactlib.arguments import refuses_misfits
+from compactlib.catalog.errors import ActivationNotAscending, CatalogVersionNotFound, TimeBeforeHistory
+from compactlib.catalog.model.timestamp import Timestamp
+from compactlib.catalog.schema.catalog import EMPTY, Catalog
+from compactlib.errors import AuditFailed, InvalidInput
+
+
+@final
+class HistoryView:
+    """The versions retained at one moment, earliest to latest. Immutable; any thread may read it.
+
+    Args:
+        catalogs: the versions, ascending; default version 0 alone.
+
+    Raises:
+        ActivationNotAscending: versions or activation times do not ascend strictly.
+    """
+
+    __slots__ = ("_activations", "_catalogs", "_end", "_versions")
+
+    @refuses_misfits
+    def __init__(self, catalogs: Iterable[Catalog] = (EMPTY,)) -> None:
+        self._catalogs: list[Catalog] = []
+        self._versions: list[int] = []
+        self._activations: list[Timestamp] = []
+        self._end = 0
+        for catalog in catalogs:
+            self._push(catalog)
+        if not self._end:
+            self._push(EMPTY)
+
+    def _push(self, catalog: Catalog) -> None:
+        if self._end:
+            last = self._catalogs[self._end - 1]
+            if catalog.version <= last.version or catalog.activation <= last.activation:
+                raise ActivationNotAscending(version=catalog.version, activation=catalog.activation,
+                                             previous=last.activation)
+        self._catalogs.append(catalog)
+        self._versions.append(catalog.version)
+        self._activations.append(catalog.activation)
+        self._end += 1
+
+    # --- looking up ---------------------------------------------------------------------------------------------
+
+    @property
+    def earliest(self) -> int:
+        """The first retained version."""
+        return self._versions[0]
+
+    @property
+    def latest(self) -> int:
+        """The last registered version, possibly not yet active."""
+        return self._versions[self._end - 1]
+
+    def catalog(self, version: int) -> Catalog:
+        """The catalog of exactly this version. O(log n).
+
+        Raises:
+            CatalogVersionNotFound: it is not retained, or does not exist yet.
+        """
+        at = self._place(self._versions, version)
+        if at == self._end or self._versions[at] != version:
+            raise CatalogVersionNotFound(version=version, earliest=self.earliest, latest=self.latest)
+        return self._catalogs[at]
+
+    def at(self, time: Timestamp) -> Catalog:
+        """The catalog in force at `time`; one that becomes active exactly then is. O(log n).
+
+        Raises:
+            TimeBeforeHistory: `time` is below the earliest retained activation.
+        """
+        try:
+            at = bisect_right(self._activations, time, 0, self._end)
+        except TypeError:
+            raise InvalidInput(f"{time!r} is no time; give a timestamp") from None
+        if not at:
+            raise TimeBeforeHistory(time=time, earliest=self.earliest, earliest_time=self._activations[0])
+        return self._catalogs[at - 1]
+
+    def version_at(self, time: Timestamp) -> int:
+        """The version in force at `time`; see `at`."""
+        return self.at(time).version
+
+    def activation(self, version: int) -> Timestamp:
+        """When this version becomes active; see `catalog`."""
+        return self.catalog(version).activation
+
+    def has(self, version: int) -> bool:
+        """Whether exactly this version is retained."""
+        at = self._place(self._versions, version)
+        return at < self._end and self._versions[at] == version
+
+    def _place(self, column: list[int], wanted: int) -> int:
+        try:
+            return bisect_left(column, wanted, 0, self._end)
+        except TypeError:
+            raise InvalidInput(f"{wanted!r} is no version; give a whole number") from None
+
+    @refuses_misfits
+    def below(self, version: int) -> int | None:
+        """The highest retained version strictly below this one; `None` if there is none."""
+        at = bisect_left(self._versions, version, 0, self._end)
+        return self._versions[at - 1] if at else None
+
+    def __len__(self) -> int:
+        return self._end
+
+    def __iter__(self) -> Iterator[Catalog]:
+        return (self._catalogs[at] for at in range(self._end))
+
+    @refuses_misfits
+    def between(self, first: Timestamp, last: Timestamp) -> list[Catalog]:
+        """The catalogs in force at some moment from `first` to `last`, both inclusive; at least one.
+
+        Raises:
+            TimeBeforeHistory: `first` is below the earliest retained activation.
+        """
+        start = bisect_right(self._activations, first, 0, self._end)
+        if not start:
+            raise TimeBeforeHistory(time=first, earliest=self.earliest, earliest_time=self._activations[0])
+        return self._catalogs[start - 1:max(bisect_right(self._activations, last, 0, self._end), start)]
+
+    # --- the next view ------------------------------------------------------------------------------------------
+
+    @refuses_misfits
+    def with_catalog(self, catalog: Catalog) -> HistoryView:
+        """A view with one version more, or with a version that it has replaced.
+
+        O(1) for the newest view; O(n) for an older one, or to replace. One thread at a time builds on a view.
+
+        Raises:
+            ActivationNotAscending: the version is new and does not follow the latest in version and time.
+        """
+        if self.has(catalog.version):
+            return HistoryView(catalog if known.version == catalog.version else known for known in self)
+        made = HistoryView.__new__(HistoryView)
+        if len(self._catalogs) == self._end:  # nobody has built on this view yet
+            made._catalogs, made._versions, made._activations = self._catalogs, self._versions, self._activations
+        else:
+            made._catalogs, made._versions, made._activations = (
+                self._catalogs[:self._end], self._versions[:self._end], self._activations[:self._end])
+        made._end = self._end
+        made._push(catalog)
+        return made
+
+    def from_version(self, version: int) -> HistoryView:
+        """A view without what lies below `version`, which must be retained. O(versions kept)."""
+        self.catalog(version)
+        return HistoryView(self._catalogs[bisect_left(self._versions, version, 0, self._end):self._end])
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both retain the same versions. O(n), unless they are one."""
+        if not isinstance(other, HistoryView):
+            return NotImplemented
+        return self is other or (len(self) == len(other) and all(
+            mine == its for mine, its in zip(self, other, strict=True)))
+
+    def __hash__(self) -> int:
+        return hash((self.earliest, self.latest, self._activations[self._end - 1]))
+
+    def audit(self) -> None:
+        """Check that versions and times ascend and agree with the catalogs.
+
+        Raises:
+            AuditFailed: they do not.
+        """
+        shown = self._catalogs[:self._end]
+        if not shown:
+            raise AuditFailed("a history is never empty")
+        if self._versions[:self._end] != [catalog.version for catalog in shown]:
+            raise AuditFailed(f"the columns of {self!r} are not those of its versions")
+        if self._activations[:self._end] != [catalog.activation for catalog in shown]:
+            raise AuditFailed(f"the columns of {self!r} are not those of its versions")
+        for column in (self._versions[:self._end], self._activations[:self._end]):
+            if column != sorted(set(column)):
+                raise AuditFailed(f"{column} does not ascend strictly")
+
+    def __repr__(self) -> str:
+        return f"HistoryView(versions {self.earliest} to {self.latest})"
+
+
+class CatalogHistory:
+    """Holds the view in force. One thread at a time changes it; readers take `view` and keep it as long as they like.
+
+    Args:
+        view: what to begin with; default version 0 alone.
+    """
+
+    def __init__(self, view: HistoryView | None = None) -> None:
+        self._view = HistoryView() if view is None else view
+        self._lock = threading.Lock()
+
+    @property
+    def view(self) -> HistoryView:
+        """The view in force; the next one takes its place in one step."""
+        return self._view
+
+    def register(self, catalog: Catalog) -> HistoryView:
+        """Add a version, or replace one by an equal one.
+
+        Raises:
+            ActivationNotAscending: it does not follow the latest in version and activation time.
+        """
+        with self._lock:
+            self._view = self._view.with_catalog(catalog)
+            return self._view
+
+    def restart_from(self, catalog: Catalog) -> HistoryView:
+        """Make a snapshot's version the earliest; everything below is forgotten, everything above stays.
+
+        A snapshot above the latest version takes the place of the whole history.
+        """
+        with self._lock:
+            view = self._view
+            if catalog.version < view.earliest:
+                return view
+            self._view = HistoryView([catalog, *(one for one in view if one.version > catalog.version)])
+            return self._view
+
+    def audit(self) -> None:
+        """Check the view in force; see `HistoryView.audit`."""
+        self.view.audit()
+
+    def __repr__(self) -> str:
+        return f"CatalogHistory({self._view!r})"

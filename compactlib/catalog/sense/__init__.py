@@ -1,0 +1,3 @@
+"""What is still needed: by transactions, rebalances, index builds, pins, published versions."""
+
+__all__: list[str] = []

@@ -1,0 +1,278 @@
+"""Pins: anybody holds a catalog version readable for a while, under a name that shows up in every explanation.
+
+Pins lie in the store that the whole cluster shares. Taking one moves an epoch in the same step, and a plan made before
+is refused if the epoch has moved since (`CatalogMoved`): so a pin that was granted holds.
+
+Every change demands that the pins it changes are still those that it has read, so that none brings an earlier pin back
+or removes a later one, however long its caller was held up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from compactlib.catalog.arguments import printed
+from compactlib.catalog.errors import CatalogVersionNotFound, PinExpired
+from compactlib.catalog.log import keys
+from compactlib.catalog.log.log_reader import LogReader
+from compactlib.catalog.log.records import RecordType, seal_fields, unseal_fields
+from compactlib.catalog.model.timestamp import HybridClock, Timestamp, add_ms, milliseconds
+from compactlib.catalog.model.values import Culprit, Factor, Floor, Need
+from compactlib.catalog.schema.versions import HistoryView
+from compactlib.errors import Busy, CompactlibError, Conflict, InvalidInput
+from compactlib.kv import Condition, Delete, KeyNotFound, OutcomeUnknown, Predicate, PredicateFailed, Put
+from compactlib.runtime import look_until_seen
+
+MAX_PINS = 10_000
+"""Pins that one catalog holds."""
+MAX_OWNER = 200
+"""Characters of an owner's name."""
+_ATTEMPTS = 10
+_BATCH = 40
+"""Pins that are forgotten in one step; each takes a condition and a change."""
+
+
+@attrs.frozen
+class Pin:
+    """A version that stays readable.
+
+    Attributes:
+        owner: who holds it; each owner holds one.
+        version: the version.
+        time: when that version became active.
+        expires: when the pin ends by itself.
+    """
+
+    owner: str
+    version: int
+    time: Timestamp
+    expires: Timestamp
+
+
+class Pins:
+    """The pins of one catalog, kept with its log. Any thread and process may call it.
+
+    Args:
+        log: the catalog's log.
+        clock: decides when a pin expires; another node's clock may differ by the allowed skew, which is waited for.
+    """
+
+    def __init__(self, log: LogReader, clock: HybridClock) -> None:
+        self._log = log
+        self._clock = clock
+
+    def pin(self, owner: str, version: int, view: HistoryView, *, ttl_seconds: float) -> Pin:
+        """Hold a version, or another one in the place of the owner's last. Once it returns, the version stays.
+
+        Args:
+            owner: a name that tells an operator who it is.
+            version: the version.
+            view: this node's history, which must hold it.
+            ttl_seconds: how long, unless `renew` is called.
+
+        Raises:
+            CatalogVersionNotFound: the version is not retained, here or in the log; nothing is held.
+            InvalidInput: the owner is empty or too long, the time to live negative, or there are `MAX_PINS`.
+            Busy: others took pins at the same time, again and again; nothing was changed.
+            Conflict: another caller has changed the pin of this very owner meanwhile; nothing was changed.
+            OutcomeUnknown: the store did not say whether the pin is held, and it could not be seen.
+            ClockJumped: the clock is off, and nothing has confirmed it.
+        """
+        _require_owner(owner)
+        ttl_ms = milliseconds(ttl_seconds, name="ttl_seconds")
+        if sum(1 for pin in self.all() if pin.owner != owner) >= MAX_PINS:
+            raise InvalidInput(f"{MAX_PINS} pins are held; release some")
+        made = Pin(owner, version, view.activation(version), add_ms(self._clock.now(), ttl_ms))
+        first: list[Pin | None] = []
+
+        def taken(found: Pin | None) -> Pin:
+            first.append(found)
+            if found != first[0]:
+                raise Conflict(f"the pin of {owner!r} was changed by another caller meanwhile; look what it holds now, "
+                               f"and give each caller an owner's name of its own")
+            return made
+
+        self._change([owner], taken)
+        held = OutcomeUnknown(operation=f"pin of catalog version {version} by {owner!r}", path="the catalog's pins",
+                              detail="it is held, and whether the log was cut before that could not be seen")
+        state = look_until_seen(self._log.state, held, clock=self._clock.steady)
+        if state is not None and state.compacted and state.earliest > version:
+            # Its own pin only: the owner may have taken a later one meanwhile.
+            self._change([owner], lambda found: None if found == made else found)
+            raise CatalogVersionNotFound(version=version, earliest=state.earliest, latest=state.latest)
+        return made
+
+    def renew(self, owner: str, *, ttl_seconds: float) -> Pin:
+        """Let the pin that the owner holds, whichever version that is by now, live on from now.
+
+        Raises:
+            PinExpired: it ran out, or was released.
+            InvalidInput: the time to live is negative.
+            Busy, OutcomeUnknown, ClockJumped: as `pin`.
+        """
+        _require_owner(owner)
+        ttl_ms = milliseconds(ttl_seconds, name="ttl_seconds")
+
+        def renewed(found: Pin | None) -> Pin:
+            if found is None or not self._holds(found, self._clock.expiry()):
+                raise PinExpired(owner=owner)
+            return attrs.evolve(found, expires=add_ms(self._clock.now(), ttl_ms))
+
+        pin = self._change([owner], renewed)[owner]
+        if pin is None:
+            raise PinExpired(owner=owner)
+        return pin
+
+    def release(self, owner: str) -> None:
+        """Give the owner's pin up; one that does not exist is no error.
+
+        Raises:
+            Busy, OutcomeUnknown: as `pin`.
+        """
+        _require_owner(owner)
+        first: list[Pin | None] = []
+
+        def without(found: Pin | None) -> Pin | None:
+            first.append(found)
+            # A pin that was taken since this call began is a later one.
+            return None if found == first[0] else found
+
+        self._change([owner], without)
+
+    def all(self) -> list[Pin]:
+        """Every pin that is kept, expired ones too. O(pins).
+
+        Raises:
+            RecordDamaged, RecordTooNew: one cannot be read; nothing is cut until it can.
+        """
+        with self._log.store.scan(self._log.partition, prefix=keys.PINS) as entries:
+            return [_decoded(entry.key, entry.value) for entry in entries]
+
+    def active(self) -> list[Pin]:
+        """The pins that hold: not expired by more than the allowed clock skew, by a clock that did not just jump."""
+        now = self._clock.expiry(moves_on=False)
+        return [pin for pin in self.all() if self._holds(pin, now)]
+
+    def _holds(self, pin: Pin, now: Timestamp) -> bool:
+        return add_ms(pin.expires, self._clock.max_skew_ms) >= now
+
+    def forget_expired(self) -> int:
+        """Delete expired pins; returns how many. A pin that is renewed or taken meanwhile stays.
+
+        Raises:
+            Busy, OutcomeUnknown: as `pin`; some may be deleted.
+        """
+        now = self._clock.expiry()
+        doomed = [pin.owner for pin in self.all() if not self._holds(pin, now)]
+        deleted = 0
+        batch = min(_BATCH, (self._log.store.limits.max_transact - 2) // 2)
+        for at in range(0, len(doomed), batch):
+            gone: list[str] = []
+
+            def expired(found: Pin | None, gone: list[str] = gone) -> Pin | None:
+                if found is None or self._holds(found, now):
+                    return found
+                gone.append(found.owner)
+                return None
+
+            self._change(doomed[at:at + batch], expired)
+            deleted += len(set(gone))
+        return deleted
+
+    def need(self, view: HistoryView) -> Need | None:
+        """See `NeedSource.need`: the lowest pin, with its owner."""
+        lowest = min(self.active(), key=lambda pin: (pin.time, pin.owner), default=None)
+        return None if lowest is None else Floor(Factor.PIN, lowest.time, Culprit(owner=f"pinned by {lowest.owner!r}"))
+
+    def condition(self) -> Condition:
+        """The epoch as it is now: as long as it has not moved, the pins are those that are read from here on."""
+        return Condition(self._log.partition, keys.PIN_EPOCH, self._epoch()[1])
+
+    def _epoch(self) -> tuple[int, Predicate | None]:
+        try:
+            found = self._log.store.get(self._log.partition, keys.PIN_EPOCH)
+        except KeyNotFound:
+            return 0, None
+        (epoch,) = unseal_fields(keys.PIN_EPOCH, found.value, RecordType.PIN, "epoch")
+        return epoch, found.predicate
+
+    def _read(self, owner: str) -> tuple[Pin | None, Predicate | None]:
+        key = keys.pin_key(owner)
+        try:
+            found = self._log.store.get(self._log.partition, key)
+        except KeyNotFound:
+            return None, None
+        return _decoded(key, found.value), found.predicate
+
+    def _change(self, owners: Sequence[str], change: Callable[[Pin | None], Pin | None]) -> dict[str, Pin | None]:
+        """Replace each owner's pin by what `change` makes of it (`None`: no pin), all in one step; what they are then.
+
+        The epoch moves with it, so that a change that comes late fails. `change` is asked again after a lost race.
+        """
+        unknown: OutcomeUnknown | None = None
+        before: dict[str, Pin | None] = {}
+        wanted: dict[str, Pin | None] = {}
+        unanswered: list[dict[str, Pin | None]] = []
+        for _ in range(_ATTEMPTS):
+            try:
+                epoch, found = self._looked(owners, unknown)
+                if unknown is not None:
+                    now = {owner: pin for owner, (pin, _) in found.items()}
+                    if now in unanswered:
+                        return now
+                    if now != before:
+                        raise unknown  # others have changed them since, perhaps what this call has made of them
+                before = {owner: pin for owner, (pin, _) in found.items()}
+                wanted = {owner: change(pin) for owner, pin in before.items()}
+                if wanted == before:
+                    return wanted
+                self._write(epoch, found, wanted)
+            except PredicateFailed:
+                continue
+            except OutcomeUnknown as error:
+                if error is unknown:
+                    raise
+                unknown = error
+                unanswered.append(wanted)
+            except CompactlibError as error:
+                raise unknown or error from error
+            else:
+                return wanted
+        raise unknown or Busy(f"{_ATTEMPTS} attempts to change the pins lost to others; try again")
+
+    def _looked(self, owners: Sequence[str], unknown: OutcomeUnknown | None,
+                ) -> tuple[tuple[int, Predicate | None], dict[str, tuple[Pin | None, Predicate | None]]]:
+        def look() -> tuple[tuple[int, Predicate | None], dict[str, tuple[Pin | None, Predicate | None]]]:
+            return self._epoch(), {owner: self._read(owner) for owner in owners}
+
+        return look() if unknown is None else look_until_seen(look, unknown, clock=self._clock.steady)
+
+    def _write(self, epoch: tuple[int, Predicate | None], found: dict[str, tuple[Pin | None, Predicate | None]],
+               wanted: dict[str, Pin | None]) -> None:
+        partition = self._log.partition
+        conditions = [Condition(partition, keys.PIN_EPOCH, epoch[1])]
+        puts = [Put(partition, keys.PIN_EPOCH, seal_fields(keys.PIN_EPOCH, RecordType.PIN, {"epoch": epoch[0] + 1}))]
+        deletes = []
+        for owner, (before, predicate) in found.items():
+            key, pin = keys.pin_key(owner), wanted[owner]
+            if pin == before:
+                continue
+            conditions.append(Condition(partition, key, predicate))
+            if pin is None:
+                deletes.append(Delete(partition, key))
+            else:
+                puts.append(Put(partition, key, seal_fields(key, RecordType.PIN, attrs.asdict(pin))))
+        self._log.store.transact(conditions, puts, deletes)
+
+
+def _require_owner(owner: str) -> None:
+    printed("a pin's owner", owner)
+    if not 1 <= len(owner) <= MAX_OWNER:
+        raise InvalidInput(f"a pin's owner is {str(owner)[:40]!r}; give a name of 1 to {MAX_OWNER} characters")
+
+
+def _decoded(key: bytes, record: bytes) -> Pin:
+    owner, version, time, expires = unseal_fields(key, record, RecordType.PIN, "owner", "version", "time", "expires")
+    return Pin(owner, version, time, expires)

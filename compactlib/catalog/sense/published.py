@@ -1,0 +1,354 @@
+"""Published minimum times per partition: up to when a replica's data is on disk.
+
+A time reaches a partition as a replicated command. It is published only after a flush that began after the command was
+applied has succeeded: a recovery from then on replays nothing older. A partition starts at the activation of the
+version that created it, never at "unknown"; what it published survives a restart, as long as its data does
+(weaknesses 4, 9, 10).
+
+The object that has registered a partition last owns a node's kept times: it moves an epoch in the store, and every
+write and delete demands that epoch, so that an earlier life of the node that wakes up changes nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+from compactlib.arguments import refuses_misfits
+from compactlib.catalog.arguments import printed, whole
+from compactlib.catalog.errors import StaleIncarnation
+from compactlib.catalog.log import keys
+from compactlib.catalog.log.records import RecordType, seal_fields, unseal_fields
+from compactlib.catalog.model.partitions import HostedPartitions, mask_of
+from compactlib.catalog.model.timestamp import Timestamp, checked_timestamp
+from compactlib.catalog.model.values import Culprit, Factor, Floor, Need
+from compactlib.clock import Clock
+from compactlib.errors import AuditFailed, Busy, CompactlibError
+from compactlib.kv import Condition, Delete, KeyNotFound, KVStore, OutcomeUnknown, Predicate, PredicateFailed, Put
+from compactlib.runtime import look_until_seen
+
+_NOTHING = (0, 0)
+_ATTEMPTS = 10
+
+
+@attrs.define
+class _Replica:
+    incarnation: int
+    began: Timestamp  # what it published when it was registered
+    published: Timestamp
+    flushed_index: int
+    applied: tuple[int, Timestamp] = _NOTHING  # raft index and time of the last command, not yet known to be flushed
+
+
+@attrs.frozen
+class FlushTicket:
+    """What a flush that began now will cover, for one partition; give it to `flushed` when it has succeeded."""
+
+    table: int
+    partition: int
+    incarnation: int
+    index: int
+    time: Timestamp
+
+
+class PublishedTimes:
+    """The published times of one node's partitions. Any thread may call it.
+
+    Args:
+        store: where they are kept.
+        node: the node's name, part of the keys.
+        partition: the store's partition.
+        clock: waits between two looks for a write that got no answer.
+    """
+
+    def __init__(self, store: KVStore, node: str, partition: bytes = b"catalog", *,
+                 clock: Clock | None = None) -> None:
+        printed("the node's name, under which the published times are kept,", node)
+        self._store = store
+        self._node = node
+        self._partition = partition
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._publisher = keys.publisher_key(node)
+        self._epoch: tuple[int, Predicate] | None = None
+        self._replicas: dict[tuple[int, int], _Replica] = {}
+
+    # --- which partitions ---------------------------------------------------------------------------------------
+
+    def register(self, table: int, partition: int, *, incarnation: int, created_at: Timestamp,
+                 flushed_index: int = 0) -> Timestamp:
+        """Host a partition from now on; returns its published time, at once a valid one.
+
+        Registering the same life again changes nothing. Another life begins anew: what its data has not seen cannot
+        be published for it.
+
+        Args:
+            table: the table's id.
+            partition: the partition's number.
+            incarnation: identifies this life of the partition's data, > 0; the same after a restart with its data.
+            created_at: activation of the catalog version that created the partition.
+            flushed_index: raft index up to which the data is on disk; commands up to it are replays.
+
+        Raises:
+            InvalidInput: a number is out of range.
+            RecordDamaged, RecordTooNew: the kept time cannot be read.
+            Busy: others own the node's times at the same time, again and again.
+            OutcomeUnknown: the store did not say whether this object owns them now.
+        """
+        checked_timestamp(created_at)
+        whole("table", table, lowest=0)
+        mask_of((whole("partition", partition),))
+        whole("incarnation, which only this life of the partition has,", incarnation, lowest=1)
+        whole("flushed_index", flushed_index, lowest=0)
+        with self._writing:
+            # Before anything is answered that an earlier life of this node could still change.
+            self._own()
+            kept = self._kept(table, partition, incarnation)
+            with self._lock:
+                known = self._replicas.get((table, partition))
+                if known is None or known.incarnation != incarnation:
+                    began = max(created_at, kept)
+                    known = _Replica(incarnation, began, began, flushed_index)
+                    self._replicas[table, partition] = known
+                return known.published
+
+    def _own(self) -> Condition:
+        """Move the epoch, once; the condition that it is still where this object has moved it."""
+        unknown: OutcomeUnknown | None = None
+        for _ in range(_ATTEMPTS):
+            if self._epoch is not None:
+                return Condition(self._partition, self._publisher, self._epoch[1])
+            epoch, predicate = self._present_epoch()
+            record = seal_fields(self._publisher, RecordType.PUBLISHED, {"epoch": epoch + 1})
+            try:
+                self._store.set_if(self._partition, self._publisher, record, predicate)
+            except PredicateFailed:
+                continue
+            except OutcomeUnknown as error:
+                unknown = error
+                continue  # whoever moved it: it is moved once more, and only the last one owns
+            moved, predicate = self._present_epoch()
+            if moved == epoch + 1:
+                self._epoch = moved, predicate
+        raise unknown or Busy(f"{_ATTEMPTS} attempts to own the published times of {self._node!r} lost to others; is "
+                              f"this node running twice?")
+
+    def _present_epoch(self) -> tuple[int, Predicate | None]:
+        try:
+            found = self._store.get(self._partition, self._publisher)
+        except KeyNotFound:
+            return 0, None
+        (epoch,) = unseal_fields(self._publisher, found.value, RecordType.PUBLISHED, "epoch")
+        return epoch, found.predicate
+
+    def _superseded(self) -> StaleIncarnation:
+        return StaleIncarnation(what=f"the published times of node {self._node!r}",
+                                incarnation=0 if self._epoch is None else self._epoch[0],
+                                current=self._present_epoch()[0])
+
+    def _kept(self, table: int, partition: int, incarnation: int) -> Timestamp:
+        key = keys.published_key(self._node, table, partition)
+        try:
+            found = self._store.get(self._partition, key)
+        except KeyNotFound:
+            return 0
+        life, time = unseal_fields(key, found.value, RecordType.PUBLISHED, "incarnation", "time")
+        return checked_timestamp(time) if life == incarnation else 0
+
+    @refuses_misfits
+    def remove(self, table: int, partition: int, incarnation: int) -> None:
+        """The partition is gone from this node; one that is not registered in this life is no error.
+
+        Raises:
+            StaleIncarnation: a later life of this node owns its kept times; nothing was deleted.
+            OutcomeUnknown: the store did not say whether it deleted the kept time, and it could not be seen.
+        """
+        with self._writing:
+            with self._lock:
+                known = self._replicas.get((table, partition))
+                if known is None or known.incarnation != incarnation:
+                    return
+                del self._replicas[table, partition]
+            self._change([], [keys.published_key(self._node, table, partition)])
+
+    # --- times --------------------------------------------------------------------------------------------------
+
+    def applied(self, table: int, partition: int, incarnation: int, *, index: int, time: Timestamp) -> None:
+        """A replicated command with this time was applied at this raft index; a replay of a flushed one is ignored.
+
+        Raises:
+            StaleIncarnation: the partition is not registered, or lives another life.
+            InvalidInput: `time` is no timestamp.
+        """
+        checked_timestamp(time)
+        with self._lock:
+            known = self._known(table, partition, incarnation)
+            if index > max(known.flushed_index, known.applied[0]):
+                known.applied = index, max(known.applied[1], time)
+
+    @refuses_misfits
+    def begin_flush(self, table: int, partition: int, incarnation: int) -> FlushTicket:
+        """Call before a flush begins: the ticket holds what was applied until now, and the flush will cover.
+
+        Raises:
+            StaleIncarnation: as `applied`.
+        """
+        with self._lock:
+            index, time = self._known(table, partition, incarnation).applied
+        return FlushTicket(table, partition, incarnation, index, time)
+
+    @refuses_misfits
+    def flushed(self, tickets: Iterable[FlushTicket]) -> int:
+        """Call after a flush has succeeded, and never after one that failed; returns how many times rose.
+
+        The times are kept first, then published. A ticket of another life, or of a partition that is gone, does
+        nothing; neither does one whose time is not above what is published. One write per 500 partitions.
+
+        Raises:
+            StaleIncarnation: a later life of this node owns its kept times; nothing was published.
+            OutcomeUnknown: the store did not say whether it kept the times, and it could not be seen; none of them is
+                published, and some may be kept.
+        """
+        rising = []
+        with self._writing:
+            with self._lock:
+                for ticket in tickets:
+                    known = self._replicas.get((ticket.table, ticket.partition))
+                    if known is not None and known.incarnation == ticket.incarnation:
+                        known.flushed_index = max(known.flushed_index, ticket.index)
+                        if ticket.time > known.published:
+                            rising.append(ticket)
+            self._keep(rising)
+            with self._lock:
+                for ticket in rising:
+                    known = self._replicas.get((ticket.table, ticket.partition))
+                    if known is not None and known.incarnation == ticket.incarnation:
+                        known.published = max(known.published, ticket.time)
+        return len(rising)
+
+    def publish(self, table: int, partition: int, incarnation: int, time: Timestamp) -> None:
+        """For storage that has nothing to flush: publish a time at once; a lower one than before is ignored.
+
+        Raises:
+            StaleIncarnation, InvalidInput: as `applied`.
+        """
+        checked_timestamp(time)
+        with self._lock:
+            self._known(table, partition, incarnation)
+        self.flushed([FlushTicket(table, partition, incarnation, 0, time)])
+
+    def _keep(self, tickets: list[FlushTicket]) -> None:
+        latest = {keys.published_key(self._node, one.table, one.partition): one
+                  for one in sorted(tickets, key=lambda one: one.time)}
+        puts = [Put(self._partition, key, seal_fields(key, RecordType.PUBLISHED, {
+            "incarnation": one.incarnation, "time": one.time})) for key, one in latest.items()]
+        batch = min(500, (self._store.limits.max_transact - 1) // 2)
+        for at in range(0, len(puts), batch):
+            self._change(puts[at:at + batch], [])
+
+    def _change(self, puts: Sequence[Put], deletes: Sequence[bytes]) -> None:
+        """Put and delete kept times in one step, if this object still owns them; `_writing` is held."""
+        own = self._own()
+        cells = [*(put.key for put in puts), *deletes]
+        wanted: list[bytes | None] = [*(put.value for put in puts), *(None for _ in deletes)]
+        unknown: OutcomeUnknown | None = None
+        for _ in range(_ATTEMPTS):
+            found = self._as_they_are(cells) if unknown is None else look_until_seen(
+                lambda: self._as_they_are(cells), unknown, clock=self._clock)
+            if [value for _, value in found] == wanted:
+                return
+            try:
+                # With conditions, so that an earlier write that comes late cannot undo this one.
+                self._store.transact([own, *(condition for condition, _ in found)], puts,
+                                     [Delete(self._partition, key) for key in deletes])
+            except PredicateFailed as error:
+                if error.key == self._publisher:
+                    raise unknown or self._superseded() from error
+            except OutcomeUnknown as error:
+                unknown = error
+            except CompactlibError as error:
+                raise unknown or error from error
+            else:
+                return
+        raise unknown or Busy(f"{_ATTEMPTS} attempts to keep published times of {self._node!r} lost to others; is this "
+                              f"node running twice?")
+
+    def _as_they_are(self, cells: Sequence[bytes]) -> list[tuple[Condition, bytes | None]]:
+        found: list[tuple[Condition, bytes | None]] = []
+        for key in cells:
+            try:
+                there = self._store.get(self._partition, key)
+            except KeyNotFound:
+                found.append((Condition(self._partition, key, None), None))
+            else:
+                found.append((Condition(self._partition, key, there.predicate), there.value))
+        return found
+
+    def _known(self, table: int, partition: int, incarnation: int) -> _Replica:
+        known = self._replicas.get((table, partition))
+        if known is None or known.incarnation != incarnation:
+            raise StaleIncarnation(what=f"partition {partition} of table {table}", incarnation=incarnation,
+                                   current=0 if known is None else known.incarnation)
+        return known
+
+    # --- looking ------------------------------------------------------------------------------------------------
+
+    @refuses_misfits
+    def published(self, table: int, partition: int) -> Timestamp | None:
+        """The partition's published time; `None` if it is not registered."""
+        with self._lock:
+            known = self._replicas.get((table, partition))
+            return None if known is None else known.published
+
+    def needs_and_hosted(self) -> tuple[Need | None, HostedPartitions]:
+        """See `PartitionSource.needs_and_hosted`. O(partitions), under one lock."""
+        masks: dict[int, int] = {}
+        lowest: tuple[Timestamp, tuple[int, int]] | None = None
+        with self._lock:
+            for place, replica in self._replicas.items():
+                masks[place[0]] = masks.get(place[0], 0) | 1 << place[1]
+                if lowest is None or replica.published < lowest[0]:
+                    lowest = replica.published, place
+        need = None if lowest is None else Floor(Factor.RAFT_RECOVERY, lowest[0], Culprit(
+            table=lowest[1][0], partitions=(lowest[1][1],)))
+        return need, HostedPartitions.from_masks(masks)
+
+    def forget_removed(self) -> int:
+        """Delete kept times of partitions that are not registered here; returns how many. Call once all are.
+
+        Raises:
+            StaleIncarnation: a later life of this node owns its kept times; nothing was deleted.
+            OutcomeUnknown: the store did not say whether it deleted some, and it could not be seen.
+        """
+        with self._writing:
+            with self._store.scan(self._partition, prefix=keys.published_prefix(self._node)) as kept:
+                with self._lock:
+                    alive = {keys.published_key(self._node, *place) for place in self._replicas}
+                doomed = [entry.key for entry in kept if entry.key not in alive]
+            batch = min(100, (self._store.limits.max_transact - 1) // 2)
+            for at in range(0, len(doomed), batch):
+                self._change([], doomed[at:at + batch])
+        return len(doomed)
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+    def audit(self) -> None:
+        """Check that nothing is published that was not kept, except where a partition began.
+
+        Raises:
+            AuditFailed: a published time exceeds the kept one.
+        """
+        with self._lock:
+            replicas = {place: attrs.evolve(replica) for place, replica in self._replicas.items()}
+        for (table, partition), replica in replicas.items():
+            kept = self._kept(table, partition, replica.incarnation)
+            if replica.published > max(kept, replica.began):
+                raise AuditFailed(f"table {table}, partition {partition}: {kept} is kept, {replica.published} is "
+                                  f"published")
+
+    def __repr__(self) -> str:
+        return f"PublishedTimes({len(self)} partitions on {self._node})"

@@ -1,0 +1,195 @@
+"""Up to when the cluster's data placement follows the catalog: the minimum time of a rebalance (restriction 4).
+
+A zone's *change points* are the versions that move data: those that change its partitions, replicas, quorum, filter,
+storage profiles or consistency. Until every partition has followed a change point, the catalog just below it is still
+needed. The progress is read per zone, where placement keeps it, so a finished rebalance holds nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import attrs
+
+from compactlib.arguments import refuses_misfits
+from compactlib.catalog.model.timestamp import HIGHEST, Timestamp
+from compactlib.catalog.model.values import Culprit, Factor, Floor, Need
+from compactlib.catalog.schema.versions import HistoryView
+from compactlib.errors import AuditFailed
+
+
+@attrs.frozen(kw_only=True)
+class ZoneProgress:
+    """How far the partitions of one zone have followed the catalog; all times are those of catalog changes.
+
+    Attributes:
+        stable: by partition, the change that its present assignments follow.
+        pending: by partition, the change that it is moving to.
+        trigger: the last change whose rebalance was started for all partitions; `None` if none ever was.
+    """
+
+    stable: Mapping[int, Timestamp] = attrs.field(factory=dict)
+    pending: Mapping[int, Timestamp] = attrs.field(factory=dict)
+    trigger: Timestamp | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Placement:
+    """The progress of all zones, read at one moment.
+
+    Attributes:
+        safe: up to this time, everything is known.
+        zones: by zone id; a zone that is absent has made no progress.
+    """
+
+    safe: Timestamp
+    zones: Mapping[int, ZoneProgress] = attrs.field(factory=dict)
+
+
+class PlacementSource(Protocol):
+    """Where a host's placement says how far it is."""
+
+    def placement(self) -> Placement:
+        """The progress of all zones, from one moment."""
+
+
+@attrs.frozen
+class _ChangePoints:
+    partitions: int
+    times: tuple[Timestamp, ...]  # commit times of the changes, ascending
+    activations: tuple[Timestamp, ...]
+    deleted: Timestamp | None
+
+    def after(self, time: Timestamp, safe: Timestamp) -> Timestamp:
+        """The last time at which what holds at `time` still holds."""
+        at = bisect_right(self.times, time)
+        if at < len(self.times):
+            return self.times[at] - 1
+        return safe if self.deleted is None else self.deleted - 1
+
+
+@refuses_misfits
+def rebalance_minimum(view: HistoryView, placement: Placement) -> tuple[Timestamp, int | None]:
+    """The lowest time that a rebalance may still need, and the zone that needs it; `safe` and `None` if none does.
+
+    Cost: O(versions x zones with tables).
+    """
+    lowest: tuple[Timestamp, int | None] = placement.safe, None
+    for zone, points in _change_points(view).items():
+        progress = placement.zones.get(zone, ZoneProgress())
+        for needed in _needed(points, progress, placement.safe):
+            if needed < lowest[0]:
+                lowest = needed, zone
+    return lowest
+
+
+def _needed(points: _ChangePoints, progress: ZoneProgress, safe: Timestamp) -> list[Timestamp]:
+    started = points.times[0] if progress.trigger is None else progress.trigger
+    at = max(bisect_right(points.times, started) - 1, 0)
+    needed = []
+    if points.deleted is None or progress.stable or progress.pending:
+        needed.append(points.after(points.activations[at], safe))
+    if progress.pending:
+        complete = all(partition in progress.pending for partition in range(points.partitions))
+        source = progress.pending if complete else progress.stable
+        needed.append(points.after(max(source.values(), default=points.times[0]), safe))
+    return needed
+
+
+def _change_points(view: HistoryView) -> dict[int, _ChangePoints]:
+    """By zone that ever had a table: its change points."""
+    found: dict[int, _ChangePoints] = {}
+    placements: dict[int, tuple[object, ...]] = {}
+    used: set[int] = set()
+    before: object = None
+    for catalog in view:
+        used.update(catalog.tables_in)
+        if catalog.zones is before:
+            continue
+        before = catalog.zones
+        for zone in catalog.zones.values():
+            if placements.get(zone.id) == zone.placement():
+                continue
+            known = found.get(zone.id)
+            # The zone's own time, not the version's: after a cut, the first retained version may be a later one.
+            times = (zone.updated_at,) if known is None else (*known.times, zone.updated_at)
+            activations = (catalog.activation,) if known is None else (*known.activations, catalog.activation)
+            placements[zone.id] = zone.placement()
+            found[zone.id] = _ChangePoints(zone.partitions, times, activations, None)
+        for zone_id, points in found.items():
+            if points.deleted is None and zone_id not in catalog.zones:
+                found[zone_id] = attrs.evolve(points, deleted=catalog.activation)
+    return {zone_id: points for zone_id, points in found.items() if zone_id in used}
+
+
+class RebalanceNeed:
+    """The source of restriction 4 over a host's placement. Any thread may call it."""
+
+    def __init__(self, source: PlacementSource) -> None:
+        self._source = source
+
+    def need(self, view: HistoryView) -> Need | None:
+        """See `NeedSource.need`."""
+        time, zone = rebalance_minimum(view, self._source.placement())
+        return Floor(Factor.REBALANCE, max(time, 0), Culprit(zone=zone))
+
+
+class PlacementTracker:
+    """A ready `PlacementSource`: a host tells it what its placement does. Any thread may call it.
+
+    Args:
+        safe: gives the time up to which everything has been told.
+    """
+
+    def __init__(self, safe: Callable[[], Timestamp]) -> None:
+        self._safe = safe
+        self._lock = threading.Lock()
+        self._zones: dict[int, ZoneProgress] = {}
+
+    @refuses_misfits
+    def started(self, zone: int, change: Timestamp) -> None:
+        """The rebalance for this change was started for all partitions of the zone."""
+        self._edit(zone, lambda known: attrs.evolve(known, trigger=max(known.trigger or 0, change)))
+
+    @refuses_misfits
+    def moving(self, zone: int, partition: int, change: Timestamp) -> None:
+        """A partition has begun to move to the assignments of this change."""
+        self._edit(zone, lambda known: attrs.evolve(known, pending={**known.pending, partition: change}))
+
+    @refuses_misfits
+    def settled(self, zone: int, partition: int, change: Timestamp) -> None:
+        """A partition has the assignments of this change."""
+        def edit(known: ZoneProgress) -> ZoneProgress:
+            pending = {one: time for one, time in known.pending.items() if one != partition or time > change}
+            return attrs.evolve(known, stable={**known.stable, partition: change}, pending=pending)
+
+        self._edit(zone, edit)
+
+    def gone(self, zone: int) -> None:
+        """Nothing of the zone is left on any node."""
+        with self._lock:
+            self._zones.pop(zone, None)
+
+    def placement(self) -> Placement:
+        """See `PlacementSource.placement`."""
+        with self._lock:
+            return Placement(safe=min(self._safe(), HIGHEST), zones=dict(self._zones))
+
+    def audit(self) -> None:
+        """Check that no partition moves to an older change than the one it has.
+
+        Raises:
+            AuditFailed: one does; the message names it.
+        """
+        for zone, progress in self.placement().zones.items():
+            for partition, change in progress.pending.items():
+                has = progress.stable.get(partition, 0)
+                if change < has:
+                    raise AuditFailed(f"partition {partition} of zone {zone} moves from change {has} back to {change}")
+
+    def _edit(self, zone: int, edit: Callable[[ZoneProgress], ZoneProgress]) -> None:
+        with self._lock:
+            self._zones[zone] = edit(self._zones.get(zone, ZoneProgress()))

@@ -1,0 +1,3 @@
+"""What a host calls: the catalog of one node, its compaction, and a thread that follows the log."""
+
+__all__: list[str] = []

@@ -1,0 +1,308 @@
+"""`CatalogCompaction`: the part of a `CatalogService` that looks at what is needed, plans, cuts and reclaims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+import attrs
+
+from compactlib.catalog.errors import CatalogMoved
+from compactlib.catalog.log import keys
+from compactlib.catalog.log.log_model import SnapshotSaved
+from compactlib.catalog.log.log_sizes import LogMeter
+from compactlib.catalog.log.reclaim import CatalogReclaim, reclaim
+from compactlib.catalog.log.update_log import UpdateLog
+from compactlib.catalog.model.timestamp import HybridClock, Timestamp
+from compactlib.catalog.model.values import Assignments, NodeReport, Topology
+from compactlib.catalog.plan.plan import CatalogPlan, CutReport, chosen, may_cut, plan_of
+from compactlib.catalog.plan.policy import CatalogPolicy, CutToBound
+from compactlib.catalog.plan.safety import check_target
+from compactlib.catalog.plan.view import CatalogView
+from compactlib.catalog.schema.versions import HistoryView
+from compactlib.catalog.sense.pins import Pins
+from compactlib.errors import BudgetSpent, Closed, CompactlibError, InvalidInput
+from compactlib.kv import Condition, OutcomeUnknown
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.runtime import Ownership, Run
+from compactlib.runtime.budget import Budget, spent_at_once
+from compactlib.runtime.observe import Observer, Observers, Progress
+
+if TYPE_CHECKING:
+    from compactlib.catalog.service.source import ClusterSource
+    from compactlib.contract import CommitFence
+
+_PLANNINGS = 3
+"""How often `compact` plans anew by itself, when pins or the term moved between its plan and its cut."""
+
+
+class CatalogCompaction:
+    """See the module. Any thread may call it.
+
+    Args:
+        log: what is cut.
+        clock: gives the time of views.
+        policy: how much is cut, unless a call says otherwise.
+        observer: is told.
+        history: gives the retained versions.
+        follow: takes in what the log holds.
+        tell_news: tells an observer what following has found.
+    """
+
+    def __init__(self, log: UpdateLog, clock: HybridClock, *, policy: CatalogPolicy | None, observer: Observer,
+                 history: Callable[[], HistoryView], follow: Callable[[], object],
+                 tell_news: Callable[[Observer], None]) -> None:
+        self.owner: Ownership = Ownership(f"the catalog in partition {log.partition!r}")
+        self.pins: Pins = Pins(log, clock)
+        self.policy: CatalogPolicy = CutToBound() if policy is None else policy
+        self.source: ClusterSource | None = None
+        self.failures: int = 0
+        self.last_error: CompactlibError | None = None
+        self._log = log
+        self._clock = clock
+        self._observer = observer
+        self._history = history
+        self._follow = follow
+        self._tell_news = tell_news
+        self._meter = LogMeter(log)
+
+    # --- looking ------------------------------------------------------------------------------------------------
+
+    def view(self, budget: Budget, *, reports: Sequence[NodeReport] | None = None, topology: Topology | None = None,
+             assignments: Assignments | None = None, low_watermark: Timestamp | None = None, term: int | None = None,
+             conditions: Sequence[Condition] | None = None) -> CatalogView:
+        """See `CatalogService.view`."""
+        source = self.source
+        # Conditions first: whatever changes after this moment stops the cut, whatever changed before is seen here.
+        held = [*(() if conditions is None else conditions), self.pins.condition(), *self._of_term(term)]
+        if source is not None:
+            held += () if conditions is not None else source.conditions()
+            topology = source.topology() if topology is None else topology
+            reports = tuple(source.reports()) if reports is None else reports
+            assignments = source.assignments() if assignments is None else assignments
+            low_watermark = source.low_watermark() if low_watermark is None else low_watermark
+        self._follow()
+        budget.check()
+        history = self._history()
+        pinned = self.pins.need(history)
+        return CatalogView(
+            reports=tuple(reports or ()), history=history, now=self._clock.expiry(moves_on=False),
+            low_watermark=low_watermark, assignments=assignments or Assignments(), term=term,
+            topology=topology or Topology(frozenset()), needs=() if pinned is None else (pinned,),
+            conditions=tuple(held), sizes=self._meter.measure(budget))
+
+    def _of_term(self, term: int | None) -> list[Condition]:
+        """Without a term of its own a plan holds as long as no coordinator's has moved."""
+        return [] if term is not None else [Condition(self._log.partition, keys.TERM, self._log.term()[1])]
+
+    # --- cutting ------------------------------------------------------------------------------------------------
+
+    def compact(self, plan: CatalogPlan | None, policy: CatalogPolicy | None, budget: Budget | None,
+                observer: Observer | None, fence: CommitFence | None) -> Done[CutReport] | Skipped | Failed:
+        """See `CatalogService.compact`."""
+        with self._running(budget) as run:
+            if run is None:
+                return _BUSY
+            told = run.observer(self._observer if observer is None else Observers(self._observer, observer))
+            try:
+                if plan is not None:
+                    return self._carry_out_given(plan, run.budget, told, fence)
+                return self._plan_and_carry_out(policy or self.policy, run.budget, told, fence)
+            finally:
+                self._tell_news(told)
+
+    def _carry_out_given(self, plan: CatalogPlan, budget: Budget, told: Observer,
+                         fence: CommitFence | None) -> Done[CutReport] | Skipped | Failed:
+        try:
+            self._require_own(plan)
+        except InvalidInput:
+            raise
+        except CompactlibError as error:
+            return Failed(error)
+        return self._carry_out(plan, budget, told, fence)
+
+    def _plan_and_carry_out(self, policy: CatalogPolicy, budget: Budget, told: Observer,
+                            fence: CommitFence | None) -> Done[CutReport] | Skipped | Failed:
+        for left in reversed(range(_PLANNINGS)):
+            try:
+                view = self.view(budget)
+                is_open = may_cut(view)
+            except CompactlibError as error:
+                return Failed(error)
+            # What a policy raises is the caller's, whatever it is.
+            choice = chosen(view, policy) if is_open else None
+            try:
+                plan = plan_of(view, policy, choice, self._log)
+            except CompactlibError as error:
+                return Failed(error)
+            outcome = self._carry_out(plan, budget, told, fence)
+            if not (isinstance(outcome, Failed) and isinstance(outcome.error, CatalogMoved)):
+                return outcome
+            earliest = self._history().earliest
+            if earliest != plan.earliest:
+                return Skipped(f"somebody else has cut history to version {earliest} meanwhile", is_busy=True)
+            if not left:
+                return outcome
+        raise AssertionError
+
+    def _carry_out(self, plan: CatalogPlan, budget: Budget, told: Observer,
+                   fence: CommitFence | None) -> Done[CutReport] | Skipped | Failed:
+        if plan.target is None:
+            refused = self._tidied(budget, told)
+            return Failed(refused) if isinstance(refused, BudgetSpent) else Skipped(plan.why)
+        watched, left = _Watched(fence), budget.remaining.total_bytes
+        try:
+            self._check(plan)
+            saved = self._log.save_snapshot(
+                self._history().catalog(plan.target), term=plan.term, conditions=plan.conditions, fence=watched,
+                pace=_Pace(f"cut history to version {plan.target}", plan.bytes_to_copy or 0, budget, told))
+            if not isinstance(saved, SnapshotSaved):
+                self._follow()
+                raise CatalogMoved(what=f"history begins at version {saved.earliest} by now", target=plan.target)
+        except OutcomeUnknown as error:
+            return Failed(error, changed="unknown")
+        except CompactlibError as error:
+            if watched.committed and self._is_cut(plan.target):
+                return Failed(error, changed="partly")
+            return Failed(spent_at_once(error, f"the snapshot of version {plan.target}", left=left,
+                                        needed=plan.bytes_to_copy))
+        tidied = self._tidied(budget, told)
+        if isinstance(tidied, BudgetSpent):
+            return Failed(tidied, changed="partly")
+        deleted = saved.deleted + (tidied.keys if isinstance(tidied, CatalogReclaim) else 0)
+        freed = None if plan.bytes_freed is None else (
+            plan.bytes_freed + (plan.bytes_to_copy or 0) - saved.bytes_written)
+        return Done(CutReport(earliest=saved.version, before=plan.earliest, bytes_written=saved.bytes_written,
+                              bytes_freed=freed, deleted=deleted))
+
+    def _check(self, plan: CatalogPlan) -> None:
+        """Raise unless the plan still holds, by what is known now; `check_target` searches nothing and believes nobody.
+        """
+        self._follow()
+        history, source = self._history(), self.source
+        target = plan.target or 0
+        if history.earliest != plan.earliest:
+            raise CatalogMoved(what=f"history begins at version {history.earliest} now, and began at {plan.earliest}",
+                               target=target)
+        if source is not None and (topology := source.topology()) != plan.topology:
+            raise CatalogMoved(what=f"the membership is that of epoch {topology.epoch} with {len(topology.nodes)} "
+                                    f"nodes now, and was epoch {plan.topology.epoch} with {len(plan.topology.nodes)}",
+                               target=target)
+        assignments = plan.assignments if source is None else source.assignments()
+        check_target(CatalogView(
+            reports=plan.reports, history=history, now=self._clock.expiry(), low_watermark=plan.low_watermark,
+            assignments=assignments, topology=plan.topology, term=plan.term), target)
+
+    def _is_cut(self, target: int) -> bool:
+        try:
+            self._follow()
+        except CompactlibError:
+            return True  # it was committed, and what came after that failed
+        return self._history().earliest >= target
+
+    def _require_own(self, plan: CatalogPlan) -> None:
+        """Raise if the plan was made from another catalog: one whose versions were committed at other times.
+
+        Raises:
+            InvalidInput: it was.
+        """
+        self._follow()
+        history = self._history()
+        for version, commit in plan.commits:
+            known = history.catalog(version).commit if history.has(version) else None
+            if version > history.latest or (known is not None and known != commit):
+                raise InvalidInput(f"the plan is of another catalog: there, version {version} was committed at "
+                                   f"{commit}; here {'there is none' if known is None else f'it was at {known}'}")
+
+    # --- reclaiming ---------------------------------------------------------------------------------------------
+
+    def reclaim(self, budget: Budget | None) -> Done[CatalogReclaim] | Skipped | Failed:
+        """See `CatalogService.reclaim`."""
+        with self._running(budget) as run:
+            if run is None:
+                return _BUSY
+            try:
+                done = reclaim(self._log, run.budget)
+            except CompactlibError as error:
+                return Failed(error)
+        return Done(done) if done.keys else Skipped("nothing lies below the earliest version")
+
+    def _tidied(self, budget: Budget, told: Observer) -> CatalogReclaim | CompactlibError:
+        """Delete what this cut or an earlier one has left behind; a cut stands although that fails."""
+        try:
+            done = reclaim(self._log, budget)
+            self._follow()
+        except BudgetSpent as error:
+            return error
+        except CompactlibError as error:
+            self.last_error, self.failures = error, self.failures + 1
+            told.event("catalog_reclaim_failed", {"version": self._history().earliest, "error": str(error)})
+            return error
+        return done
+
+    @contextmanager
+    def _running(self, budget: Budget | None) -> Iterator[Run | None]:
+        with self.owner.begin(budget) as run:
+            if run is None and self.owner.is_closed:
+                self.require_open()
+            yield run
+
+    @contextmanager
+    def asking(self, budget: Budget | None) -> Iterator[Budget]:
+        """A budget for work that changes nothing, and that closing the service ends.
+
+        Raises:
+            Closed: it was closed meanwhile.
+        """
+        asked = (budget or Budget()).lend()
+        with self.owner.cancels(asked):
+            try:
+                yield asked
+            except BudgetSpent:
+                self.require_open()
+                raise
+
+    def require_open(self) -> None:
+        """Raise if the service was closed.
+
+        Raises:
+            Closed: it was.
+        """
+        # Whoever comes while it waits for its work to end is not to be told that a budget was spent.
+        if self.owner.is_ending or self.owner.is_closed:
+            raise Closed("the catalog's service was closed; make a new one over its log")
+
+
+class _Watched:
+    """A fence that knows whether something was committed inside it."""
+
+    def __init__(self, fence: CommitFence | None) -> None:
+        self.committed = False
+        self._fence = fence
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        with nullcontext() if self._fence is None else self._fence.guard():
+            yield
+            self.committed = True
+
+
+@attrs.define
+class _Pace:
+    """Asks the budget before bytes are written, and tells how far it has come."""
+
+    work: str
+    total: int
+    budget: Budget
+    told: Observer
+    done: int = 0
+
+    def __call__(self, size: int) -> None:
+        self.budget.spend(size)
+        self.done += size
+        self.told.progress(Progress(self.work, min(self.done, self.total), max(self.done, self.total)))
+
+
+_BUSY = Skipped("a compaction or a reclaim of this catalog is under way in this service; wait for its end",
+                is_busy=True)

@@ -1,0 +1,3 @@
+"""How messages travel, and the edge around a node: timers, threads, sockets."""
+
+__all__: list[str] = []
