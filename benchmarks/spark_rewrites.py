@@ -30,7 +30,7 @@ from compactlib.objects import LocalObjects
 from compactlib.outcome import Done
 from compactlib.runtime.budget import Budget
 from compactlib.scheduler import JobPlan, MemoryFence, RunningJob
-from compactlib.scheduler.worker_core import Start
+from compactlib.scheduler.workers.worker_core import Start
 from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions, SparkExecutor, StagingMerge
 from compactlib.staging import CommittedRanges, CompactTokens, StagingToken
 from compactlib.staging.committed.formats.parquet import ParquetFormat

@@ -84,7 +84,7 @@ UNUSED = {
     "from compactlib.kv import MemoryStore": {"sqlite3", "compactlib.kv.postgres", "compactlib.kv.dynamodb"},
     "from compactlib.blobstore import BlobStore": {"compactlib.blobstore.manager",
                                                    "compactlib.blobstore.compaction.plan.policies"},
-    "from compactlib.scheduler import SchedulerService": {"compactlib.scheduler.worker", "compactlib.kv.store"},
+    "from compactlib.scheduler import SchedulerService": {"compactlib.scheduler.workers.worker", "compactlib.kv.store"},
     "from compactlib.staging import Repository": {"compactlib.staging.repository.worker",
                                                   "compactlib.staging.compaction.sense"},
     "from compactlib.catalog import CatalogService": {"compactlib.catalog.transport.node_service", "ssl"},

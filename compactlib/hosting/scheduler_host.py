@@ -51,8 +51,8 @@ from compactlib.scheduler import (
     decode_message,
     encode_message,
 )
-from compactlib.scheduler.codec import RecordKind, decode_record, encode_record
-from compactlib.scheduler.stored_settings import (
+from compactlib.scheduler.persistence.codec import RecordKind, decode_record, encode_record
+from compactlib.scheduler.persistence.stored_settings import (
     decode_settings,
     dump_state,
     encode_settings,

@@ -18,9 +18,9 @@ from compactlib.lab.scheduler_report import SchedulerMeasures, SchedulerReport
 from compactlib.lab.scheduler_world import SchedulerWorld, WorldNumbers
 from compactlib.report import PolicyRecord
 from compactlib.runtime.observe import Observer, Progress
-from compactlib.scheduler.assignment import AssignmentPolicy
-from compactlib.scheduler.by_priority import ByPriority
 from compactlib.scheduler.config import SchedulerConfig
+from compactlib.scheduler.model.assignment import AssignmentPolicy
+from compactlib.scheduler.plan.policies.by_priority import ByPriority
 
 _DEFAULT = SchedulerConfig()
 

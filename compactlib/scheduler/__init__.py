@@ -24,16 +24,6 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import load_lazily
 
 if TYPE_CHECKING:
-    from compactlib.scheduler.assignment import (
-        AssignmentPolicy,
-        AssignmentView,
-        Choice,
-        LevelView,
-        TenantLine,
-        WaitingJob,
-    )
-    from compactlib.scheduler.by_priority import ByPriority
-    from compactlib.scheduler.codec import decode_command, decode_message, encode_command, encode_message
     from compactlib.scheduler.config import LevelConfig, SchedulerConfig
     from compactlib.scheduler.errors import (
         BadConfig,
@@ -45,37 +35,27 @@ if TYPE_CHECKING:
         JournalConflict,
         ReleaseJob,
     )
-    from compactlib.scheduler.fair_tenants import FairTenants
-    from compactlib.scheduler.fence import Admission, Commitment, Fence, LockingFence, MemoryFence, TokenFence
-    from compactlib.scheduler.fence_file import FileFence
-    from compactlib.scheduler.fence_kv import KVFence
-    from compactlib.scheduler.metadata_index import MetadataIndex
-    from compactlib.scheduler.model import (
-        ANONYMOUS_TENANT,
-        BlockEntry,
-        BlockMeta,
-        BlockTombstones,
-        Command,
-        CompactedBlocks,
-        JobPhase,
-        JobPlan,
-        JobState,
-        JobStatus,
-        NoOutput,
-        ShardTombstone,
-        Tombstone,
+    from compactlib.scheduler.fences.fence import Admission, Commitment, Fence, LockingFence, MemoryFence, TokenFence
+    from compactlib.scheduler.fences.fence_file import FileFence
+    from compactlib.scheduler.fences.fence_kv import KVFence
+    from compactlib.scheduler.fences.token import TokenSealer, owns
+    from compactlib.scheduler.model.assignment import (
+        AssignmentPolicy,
+        AssignmentView,
+        Choice,
+        LevelView,
+        TenantLine,
+        WaitingJob,
     )
-    from compactlib.scheduler.output_id import output_block_id
-    from compactlib.scheduler.poll import Assignment, PollRequest, PollResponse, StatusAnswer, StatusUpdate, Verdict
-    from compactlib.scheduler.running_job import Cleanup, Execute, RunningJob
-    from compactlib.scheduler.service import SchedulerService
-    from compactlib.scheduler.smallest_first import SmallestFirst
-    from compactlib.scheduler.state import QuarantinedJob, SchedulerState
-    from compactlib.scheduler.store import StoredScheduler
-    from compactlib.scheduler.token import TokenSealer, owns
-    from compactlib.scheduler.tombstones import Tombstones
-    from compactlib.scheduler.transport import SealedPolls, Transport
-    from compactlib.scheduler.update import (
+    from compactlib.scheduler.model.poll import (
+        Assignment,
+        PollRequest,
+        PollResponse,
+        StatusAnswer,
+        StatusUpdate,
+        Verdict,
+    )
+    from compactlib.scheduler.model.update import (
         AddBlocks,
         AlreadyApplied,
         Applied,
@@ -99,7 +79,34 @@ if TYPE_CHECKING:
         TombstoneLease,
         UpdatedJob,
     )
-    from compactlib.scheduler.worker import Polled, Worker, WorkerOptions
+    from compactlib.scheduler.model.values import (
+        ANONYMOUS_TENANT,
+        BlockEntry,
+        BlockMeta,
+        BlockTombstones,
+        Command,
+        CompactedBlocks,
+        JobPhase,
+        JobPlan,
+        JobState,
+        JobStatus,
+        NoOutput,
+        ShardTombstone,
+        Tombstone,
+    )
+    from compactlib.scheduler.persistence.codec import decode_command, decode_message, encode_command, encode_message
+    from compactlib.scheduler.plan.policies.by_priority import ByPriority
+    from compactlib.scheduler.plan.policies.fair_tenants import FairTenants
+    from compactlib.scheduler.plan.policies.smallest_first import SmallestFirst
+    from compactlib.scheduler.queue.metadata_index import MetadataIndex
+    from compactlib.scheduler.queue.state import QuarantinedJob, SchedulerState
+    from compactlib.scheduler.queue.tombstones import Tombstones
+    from compactlib.scheduler.service.service import SchedulerService
+    from compactlib.scheduler.service.store import StoredScheduler
+    from compactlib.scheduler.workers.output_id import output_block_id
+    from compactlib.scheduler.workers.running_job import Cleanup, Execute, RunningJob
+    from compactlib.scheduler.workers.transport import SealedPolls, Transport
+    from compactlib.scheduler.workers.worker import Polled, Worker, WorkerOptions
 
 __all__ = [
     "ANONYMOUS_TENANT",
@@ -194,32 +201,32 @@ __all__ = [
 ]
 
 load_lazily(__name__, {
-    ".assignment": ("AssignmentPolicy", "AssignmentView", "Choice", "LevelView", "TenantLine", "WaitingJob"),
-    ".by_priority": ("ByPriority",),
-    ".codec": ("decode_command", "decode_message", "encode_command", "encode_message"),
+    ".model.assignment": ("AssignmentPolicy", "AssignmentView", "Choice", "LevelView", "TenantLine", "WaitingJob"),
+    ".plan.policies.by_priority": ("ByPriority",),
+    ".persistence.codec": ("decode_command", "decode_message", "encode_command", "encode_message"),
     ".config": ("LevelConfig", "SchedulerConfig"),
     ".errors": ("BadConfig", "CommandOutOfOrder", "CommittedOtherwise", "FencedOff", "JobLost", "JobNotFound",
                 "JournalConflict", "ReleaseJob"),
-    ".fair_tenants": ("FairTenants",),
-    ".fence": ("Admission", "Commitment", "Fence", "LockingFence", "MemoryFence", "TokenFence"),
-    ".fence_file": ("FileFence",),
-    ".fence_kv": ("KVFence",),
-    ".metadata_index": ("MetadataIndex",),
-    ".model": ("ANONYMOUS_TENANT", "BlockEntry", "BlockMeta", "BlockTombstones", "Command", "CompactedBlocks",
+    ".plan.policies.fair_tenants": ("FairTenants",),
+    ".fences.fence": ("Admission", "Commitment", "Fence", "LockingFence", "MemoryFence", "TokenFence"),
+    ".fences.fence_file": ("FileFence",),
+    ".fences.fence_kv": ("KVFence",),
+    ".queue.metadata_index": ("MetadataIndex",),
+    ".model.values": ("ANONYMOUS_TENANT", "BlockEntry", "BlockMeta", "BlockTombstones", "Command", "CompactedBlocks",
                "JobPhase", "JobPlan", "JobState", "JobStatus", "NoOutput", "ShardTombstone", "Tombstone"),
-    ".output_id": ("output_block_id",),
-    ".poll": ("Assignment", "PollRequest", "PollResponse", "StatusAnswer", "StatusUpdate", "Verdict"),
-    ".running_job": ("Cleanup", "Execute", "RunningJob"),
-    ".service": ("SchedulerService",),
-    ".smallest_first": ("SmallestFirst",),
-    ".state": ("QuarantinedJob", "SchedulerState"),
-    ".store": ("StoredScheduler",),
-    ".token": ("TokenSealer", "owns"),
-    ".tombstones": ("Tombstones",),
-    ".transport": ("SealedPolls", "Transport"),
-    ".update": ("AddBlocks", "AlreadyApplied", "Applied", "ApplyResult", "AssignedJob", "BlocksAdded",
+    ".workers.output_id": ("output_block_id",),
+    ".model.poll": ("Assignment", "PollRequest", "PollResponse", "StatusAnswer", "StatusUpdate", "Verdict"),
+    ".workers.running_job": ("Cleanup", "Execute", "RunningJob"),
+    ".service.service": ("SchedulerService",),
+    ".plan.policies.smallest_first": ("SmallestFirst",),
+    ".queue.state": ("QuarantinedJob", "SchedulerState"),
+    ".service.store": ("StoredScheduler",),
+    ".fences.token": ("TokenSealer", "owns"),
+    ".queue.tombstones": ("Tombstones",),
+    ".workers.transport": ("SealedPolls", "Transport"),
+    ".model.update": ("AddBlocks", "AlreadyApplied", "Applied", "ApplyResult", "AssignedJob", "BlocksAdded",
                 "CompletedJob", "EvictedJob", "NewJob", "Operation", "PlanUpdate", "RefusedOutputs", "Requeue",
                 "Requeued", "Retain", "Retained", "ReturnedJob", "TermChanged", "Tick", "Ticked", "TombstoneLease",
                 "UpdatedJob"),
-    ".worker": ("Polled", "Worker", "WorkerOptions"),
+    ".workers.worker": ("Polled", "Worker", "WorkerOptions"),
 })

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from compactlib.errors import MissingDependency
-from compactlib.scheduler.assignment import AssignmentPolicy, AssignmentView, Choice, LevelView, TenantLine, WaitingJob
+from compactlib.scheduler.model.assignment import (
+    AssignmentPolicy,
+    AssignmentView,
+    Choice,
+    LevelView,
+    TenantLine,
+    WaitingJob,
+)
 from compactlib.testing.conformance import PromiseBroken
 from compactlib.testing.policy_conformance import check_policy
 

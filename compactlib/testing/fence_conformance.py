@@ -19,7 +19,7 @@ from typing import Any
 
 from compactlib.errors import Busy, CompactlibError, InvalidInput
 from compactlib.scheduler.errors import CommittedOtherwise, FencedOff
-from compactlib.scheduler.fence import (
+from compactlib.scheduler.fences.fence import (
     MAX_TOKEN,
     MAX_VALUE_BYTES,
     Admission,
@@ -146,7 +146,7 @@ class FenceConformance(ConformanceKit):
     def test_names_and_tokens_that_are_none(self, tmp_path: Path) -> None:
         """They are refused by name.
 
-        To do: check names and tokens first, with the checks of compactlib.scheduler.fence.
+        To do: check names and tokens first, with the checks of compactlib.scheduler.fences.fence.
         """
         fence = self.make_fence(tmp_path)
         for resource, token in (("", 1), ("r" * 1001, 1), ("\ud800", 1), ("r", -1), ("r", MAX_TOKEN + 1)):

@@ -11,12 +11,20 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from compactlib.scheduler.model import Command, JobPhase, JobState, JobStatus, Tombstone
-from compactlib.scheduler.poll import PollRequest, PollResponse, Verdict
-from compactlib.scheduler.service import SchedulerService
-from compactlib.scheduler.state import SchedulerState
-from compactlib.scheduler.state_rows import dump_rows
-from compactlib.scheduler.update import AddBlocks, Applied, ApplyResult, BlocksAdded, Operation, PlanUpdate, Retain
+from compactlib.scheduler.model.poll import PollRequest, PollResponse, Verdict
+from compactlib.scheduler.model.update import (
+    AddBlocks,
+    Applied,
+    ApplyResult,
+    BlocksAdded,
+    Operation,
+    PlanUpdate,
+    Retain,
+)
+from compactlib.scheduler.model.values import Command, JobPhase, JobState, JobStatus, Tombstone
+from compactlib.scheduler.persistence.state_rows import dump_rows
+from compactlib.scheduler.queue.state import SchedulerState
+from compactlib.scheduler.service.service import SchedulerService
 from compactlib.testing.scheduler_world import BlockKey, key_of
 
 if TYPE_CHECKING:

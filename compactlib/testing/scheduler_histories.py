@@ -16,9 +16,11 @@ from typing import Literal, TypeAlias
 import attrs
 
 from compactlib.errors import AuditFailed, MissingDependency
-from compactlib.scheduler.assignment import AssignmentPolicy
 from compactlib.scheduler.config import SchedulerConfig
-from compactlib.scheduler.model import (
+from compactlib.scheduler.model.assignment import AssignmentPolicy
+from compactlib.scheduler.model.poll import PollRequest, PollResponse, StatusUpdate, Verdict
+from compactlib.scheduler.model.update import AddBlocks, Applied, Operation, PlanUpdate, Requeue, Retain, Tick
+from compactlib.scheduler.model.values import (
     BlockMeta,
     Command,
     CompactedBlocks,
@@ -26,11 +28,9 @@ from compactlib.scheduler.model import (
     JobStatus,
     NoOutput,
 )
-from compactlib.scheduler.poll import PollRequest, PollResponse, StatusUpdate, Verdict
-from compactlib.scheduler.service import SchedulerService
-from compactlib.scheduler.smallest_first import SmallestFirst
-from compactlib.scheduler.state_rows import dump_rows, load_rows
-from compactlib.scheduler.update import AddBlocks, Applied, Operation, PlanUpdate, Requeue, Retain, Tick
+from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
+from compactlib.scheduler.plan.policies.smallest_first import SmallestFirst
+from compactlib.scheduler.service.service import SchedulerService
 from compactlib.testing.examples import histories_of
 
 try:

@@ -14,12 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from compactlib.scheduler.codec import decode_command, encode_command
-from compactlib.scheduler.model import Command
-from compactlib.scheduler.poll import PollRequest, PollResponse, Verdict
-from compactlib.scheduler.service import SchedulerService
-from compactlib.scheduler.state_rows import dump_rows, load_rows
-from compactlib.scheduler.update import (
+from compactlib.scheduler.model.poll import PollRequest, PollResponse, Verdict
+from compactlib.scheduler.model.update import (
     AddBlocks,
     AlreadyApplied,
     Applied,
@@ -29,6 +25,10 @@ from compactlib.scheduler.update import (
     PlanUpdate,
     Tick,
 )
+from compactlib.scheduler.model.values import Command
+from compactlib.scheduler.persistence.codec import decode_command, encode_command
+from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
+from compactlib.scheduler.service.service import SchedulerService
 
 if TYPE_CHECKING:
     from compactlib.testing.scheduler_simulation import Simulation

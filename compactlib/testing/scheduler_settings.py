@@ -6,11 +6,11 @@ import random
 
 import attrs
 
-from compactlib.scheduler.assignment import AssignmentPolicy
-from compactlib.scheduler.by_priority import ByPriority
 from compactlib.scheduler.config import LevelConfig, SchedulerConfig
-from compactlib.scheduler.fair_tenants import FairTenants
-from compactlib.scheduler.smallest_first import SmallestFirst
+from compactlib.scheduler.model.assignment import AssignmentPolicy
+from compactlib.scheduler.plan.policies.by_priority import ByPriority
+from compactlib.scheduler.plan.policies.fair_tenants import FairTenants
+from compactlib.scheduler.plan.policies.smallest_first import SmallestFirst
 
 
 @attrs.frozen(kw_only=True)

@@ -28,11 +28,11 @@ import attrs
 from compactlib.errors import CompactlibError
 from compactlib.report import Table
 from compactlib.scheduler.config import SchedulerConfig
-from compactlib.scheduler.fence import LockingFence, MemoryFence
-from compactlib.scheduler.model import CompactedBlocks, JobPhase
-from compactlib.scheduler.service import SchedulerService
-from compactlib.scheduler.state import SchedulerState
-from compactlib.scheduler.worker_core import WorkerCore
+from compactlib.scheduler.fences.fence import LockingFence, MemoryFence
+from compactlib.scheduler.model.values import CompactedBlocks, JobPhase
+from compactlib.scheduler.queue.state import SchedulerState
+from compactlib.scheduler.service.service import SchedulerService
+from compactlib.scheduler.workers.worker_core import WorkerCore
 from compactlib.testing.scheduler_checks import Checks
 from compactlib.testing.scheduler_log import Node, elect, watch_over_leaders
 from compactlib.testing.scheduler_settings import SimulationSettings

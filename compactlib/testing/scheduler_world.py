@@ -13,13 +13,13 @@ import attrs
 
 from compactlib.clock import ManualClock
 from compactlib.runtime.budget import Budget
-from compactlib.scheduler.codec import decode_message, encode_message
 from compactlib.scheduler.errors import FencedOff
-from compactlib.scheduler.model import BlockMeta, BlockTombstones, CompactedBlocks, NoOutput, Tombstone
-from compactlib.scheduler.poll import PollRequest, PollResponse, StatusUpdate, Verdict
-from compactlib.scheduler.running_job import RunningJob
-from compactlib.scheduler.update import AddBlocks, Applied, ApplyResult, BlocksAdded, Requeue, Retain, Tick
-from compactlib.scheduler.worker_core import (
+from compactlib.scheduler.model.poll import PollRequest, PollResponse, StatusUpdate, Verdict
+from compactlib.scheduler.model.update import AddBlocks, Applied, ApplyResult, BlocksAdded, Requeue, Retain, Tick
+from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, CompactedBlocks, NoOutput, Tombstone
+from compactlib.scheduler.persistence.codec import decode_message, encode_message
+from compactlib.scheduler.workers.running_job import RunningJob
+from compactlib.scheduler.workers.worker_core import (
     Clean,
     Crashed,
     Effect,

@@ -21,7 +21,7 @@ from compactlib.raftlog import LogOptions, SegmentLimits
 from compactlib.runtime import SteadyClock
 from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.scheduler import AddBlocks, BlockMeta, Command, JobStatus, PollRequest, SchedulerConfig, StatusUpdate
-from compactlib.scheduler.stored_settings import encode_settings
+from compactlib.scheduler.persistence.stored_settings import encode_settings
 from compactlib.testing import check_fork, check_settings, explore_kills, explore_lost_answers, explore_pauses
 from compactlib.testing.interleave_stage import Stage
 from compactlib.testing.interleave_stores import SteppedStore

@@ -22,7 +22,7 @@ from compactlib.errors import AuditFailed, ClockJumped, Closed, InvalidInput
 from compactlib.hosting import LogBroken, NotLeader, NotStarted, SchedulerMachine
 from compactlib.hosting.raft import RaftLog
 from compactlib.scheduler import AddBlocks, Command, PollRequest, PollResponse, decode_message, encode_message
-from compactlib.scheduler.codec import RecordKind, decode_record
+from compactlib.scheduler.persistence.codec import RecordKind, decode_record
 from tests.hosting.machines import Journal
 from tests.hosting.raft_node import QUICK
 from tests.hosting.workload import CONFIG, PlainWorker, blocks

@@ -37,7 +37,7 @@ from compactlib.scheduler import (
     SchedulerConfig,
     Worker,
 )
-from compactlib.scheduler.worker_core import Start
+from compactlib.scheduler.workers.worker_core import Start
 from compactlib.testing.raftlog_strategies import check_policy
 
 LIVE = [index for index in range(1, 17) if index % 3 == 0]

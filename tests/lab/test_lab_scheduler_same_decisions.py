@@ -21,7 +21,7 @@ from compactlib.scheduler import (
     SmallestFirst,
     StoredScheduler,
 )
-from compactlib.scheduler.update import Operation
+from compactlib.scheduler.model.update import Operation
 
 CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=8, max_age_seconds=30), LevelConfig(max_blocks=3)),
                          cleanup_delay_seconds=60.0)

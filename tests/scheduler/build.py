@@ -26,10 +26,10 @@ from compactlib.scheduler import (
     SchedulerService,
     StatusUpdate,
 )
-from compactlib.scheduler.block_queue import BlockQueue, Pushed
-from compactlib.scheduler.job_queue import JobQueue
-from compactlib.scheduler.planner import PlanCursor
-from compactlib.scheduler.schedule import Schedule
+from compactlib.scheduler.plan.planner import PlanCursor
+from compactlib.scheduler.plan.schedule import Schedule
+from compactlib.scheduler.queue.block_queue import BlockQueue, Pushed
+from compactlib.scheduler.queue.job_queue import JobQueue
 
 Limits = tuple[int, float]
 U, P, S = JobStatus.UNSPECIFIED, JobStatus.IN_PROGRESS, JobStatus.SUCCESS

@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 
 from compactlib.scheduler import SchedulerConfig
-from compactlib.scheduler.block_groups import Batch
-from compactlib.scheduler.block_queue import BlockQueue
+from compactlib.scheduler.queue.block_groups import Batch
+from compactlib.scheduler.queue.block_queue import BlockQueue
 
 
 @attrs.frozen

@@ -30,9 +30,9 @@ from compactlib.scheduler import (
     decode_command,
     encode_command,
 )
-from compactlib.scheduler.codec import MAGIC, VERSION, RecordKind, decode_record, encode_record
-from compactlib.scheduler.prepare import MAX_UPDATES
-from compactlib.scheduler.state_rows import dump_rows
+from compactlib.scheduler.persistence.codec import MAGIC, VERSION, RecordKind, decode_record, encode_record
+from compactlib.scheduler.persistence.state_rows import dump_rows
+from compactlib.scheduler.plan.prepare import MAX_UPDATES
 from tests.scheduler.build import Host, P, S, lenient, output, say
 
 PAIRS = SchedulerConfig(levels=(LevelConfig(max_blocks=2),))

@@ -8,7 +8,7 @@ import pytest
 
 from compactlib.errors import InvalidInput
 from compactlib.scheduler import BlockEntry, LevelConfig, SchedulerConfig
-from compactlib.scheduler.block_queue import BlockQueue, Pushed
+from compactlib.scheduler.queue.block_queue import BlockQueue, Pushed
 from tests.scheduler.build import CFG3, batches, flushed_ids, lenient, levels, planned, push, queue_of
 
 KEY = ("t", 1, 0)

@@ -49,17 +49,17 @@ from compactlib.scheduler import (
     encode_command,
     encode_message,
 )
-from compactlib.scheduler.codec import MAGIC, RecordKind, decode_record, encode_record
-from compactlib.scheduler.plain import FIELDS, from_plain, to_plain
-from compactlib.scheduler.state_rows import dump_rows
-from compactlib.scheduler.stored_settings import (
+from compactlib.scheduler.model.update import AssignedJob, CompletedJob, EvictedJob, NewJob, ReturnedJob, UpdatedJob
+from compactlib.scheduler.persistence.codec import MAGIC, RecordKind, decode_record, encode_record
+from compactlib.scheduler.persistence.plain import FIELDS, from_plain, to_plain
+from compactlib.scheduler.persistence.state_rows import dump_rows
+from compactlib.scheduler.persistence.stored_settings import (
     decode_settings,
     dump_state,
     encode_settings,
     holds_settings,
     load_state,
 )
-from compactlib.scheduler.update import AssignedJob, CompletedJob, EvictedJob, NewJob, ReturnedJob, UpdatedJob
 
 GOLDEN = Path(__file__).parent / "golden" / "update.command"
 EARLIER = {number: Path(__file__).parent / "golden" / f"update-{number}.command" for number in (1, 2)}

@@ -16,7 +16,7 @@ from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, 
 from compactlib.kv import MemoryStore
 from compactlib.kv.sqlite import SqliteStore
 from compactlib.scheduler.errors import FencedOff
-from compactlib.scheduler.fence import (
+from compactlib.scheduler.fences.fence import (
     Admission,
     Commitment,
     Fence,
@@ -26,8 +26,8 @@ from compactlib.scheduler.fence import (
     decode_record,
     encode_record,
 )
-from compactlib.scheduler.fence_file import FileFence
-from compactlib.scheduler.fence_kv import KVFence
+from compactlib.scheduler.fences.fence_file import FileFence
+from compactlib.scheduler.fences.fence_kv import KVFence
 from compactlib.testing import CrashFailure, FailingFiles, RecordingFiles, explore, record
 from compactlib.testing.fence_conformance import FenceConformance, LockingFenceConformance, PlainFence, check_fence
 
@@ -163,7 +163,7 @@ def test_the_crash_test_notices_a_record_that_is_not_durable(tmp_path: Path, mon
         out.write_at(0, pieces)
         out.close()
 
-    monkeypatch.setattr("compactlib.scheduler.fence_file.write_durably", careless)
+    monkeypatch.setattr("compactlib.scheduler.fences.fence_file.write_durably", careless)
     recording = record(tmp_path, commits)
     monkeypatch.undo()
     with pytest.raises(CrashFailure):

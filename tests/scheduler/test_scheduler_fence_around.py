@@ -14,7 +14,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, StorageError
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown
 from compactlib.scheduler import FencedOff, FileFence, KVFence
-from compactlib.scheduler.fence import Admission, Commitment, Fence
+from compactlib.scheduler.fences.fence import Admission, Commitment, Fence
 from compactlib.testing import FailingFiles, explore_kills, explore_lost_answers, explore_pauses
 from compactlib.testing.interleave_stage import Stage
 from compactlib.testing.interleave_stores import SteppedStore

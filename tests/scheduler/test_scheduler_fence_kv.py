@@ -13,8 +13,8 @@ import pytest
 from compactlib.errors import Busy, CompactlibError, InvalidInput
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, PredicateFailed, SlowDown
 from compactlib.scheduler.errors import FencedOff
-from compactlib.scheduler.fence import Admission, Commitment, encode_record
-from compactlib.scheduler.fence_kv import KVFence
+from compactlib.scheduler.fences.fence import Admission, Commitment, encode_record
+from compactlib.scheduler.fences.fence_kv import KVFence
 from compactlib.testing.kv_faults import FaultyStore, KVFault, KVOperation, KVRun, explore_kv_faults
 
 Actor = Callable[[KVFence, list[Any]], None]

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from compactlib.errors import CompactlibError
 from compactlib.scheduler import Command, FairTenants, JobPhase, JobState, JobStatus, SchedulerConfig
-from compactlib.scheduler.due_jobs import DueJobs, due_time
-from compactlib.scheduler.job import Job
-from compactlib.scheduler.job_queue import JobQueue
-from compactlib.scheduler.schedule import Schedule
+from compactlib.scheduler.plan.schedule import Schedule
+from compactlib.scheduler.queue.due_jobs import DueJobs, due_time
+from compactlib.scheduler.queue.job import Job
+from compactlib.scheduler.queue.job_queue import JobQueue
 from tests.scheduler.build import P, U, assigned_names, job_plan, job_state, jobs_of
 
 CONFIG = SchedulerConfig(max_failures=3, max_queue_size=0)

@@ -7,7 +7,7 @@ import pytest
 
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.scheduler import BadConfig, JobStatus, LevelConfig, SchedulerConfig, SchedulerService
-from compactlib.scheduler.state_rows import dump_rows, load_rows
+from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
 from tests.scheduler.build import Host, S, output, say
 
 ONES = SchedulerConfig(levels=(LevelConfig(max_blocks=1), LevelConfig(max_blocks=9)), max_failures=1)

@@ -25,7 +25,7 @@ from compactlib.scheduler import (
     SmallestFirst,
     StatusUpdate,
 )
-from compactlib.scheduler.state_rows import dump_rows
+from compactlib.scheduler.persistence.state_rows import dump_rows
 from compactlib.testing.scheduler_histories import SchedulerHistory, SchedulerStep, scheduler_histories
 from tests.scheduler.build import lenient
 

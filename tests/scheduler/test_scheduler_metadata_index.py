@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.scheduler.metadata_index import AddOutcome, MetadataIndex, Replaced, SourcesMissing
-from compactlib.scheduler.model import BlockMeta, BlockTombstones, Command, ShardTombstone
-from compactlib.scheduler.tombstones import Tombstones
+from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, Command, ShardTombstone
+from compactlib.scheduler.queue.metadata_index import AddOutcome, MetadataIndex, Replaced, SourcesMissing
+from compactlib.scheduler.queue.tombstones import Tombstones
 
 
 def block(block_id: str, start: float = 0.0, end: float | None = None, tenant: str = "A", shard: int = 1,

@@ -30,9 +30,9 @@ from compactlib.scheduler import (
     UpdatedJob,
     Verdict,
 )
-from compactlib.scheduler.job_queue import JobQueue
-from compactlib.scheduler.schedule import Schedule
-from compactlib.scheduler.state_rows import dump_rows, load_rows
+from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
+from compactlib.scheduler.plan.schedule import Schedule
+from compactlib.scheduler.queue.job_queue import JobQueue
 from tests.scheduler.build import P, S, U, assigned_names, given_out, job_plan, job_state, jobs_of, lenient
 
 LENIENT = lenient(lease_seconds=10, max_failures=3)

@@ -38,7 +38,7 @@ from compactlib.scheduler import (
     Ticked,
     Verdict,
 )
-from compactlib.scheduler.state_rows import dump_rows
+from compactlib.scheduler.persistence.state_rows import dump_rows
 from tests.scheduler.build import Host, P, S, job_plan, job_state, lenient, output, say
 
 PAIRS = SchedulerConfig(levels=(LevelConfig(max_blocks=2), LevelConfig(max_blocks=2, max_age_seconds=50)),

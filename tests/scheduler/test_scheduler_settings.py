@@ -27,11 +27,11 @@ from compactlib.scheduler import (
     StatusUpdate,
     Verdict,
 )
-from compactlib.scheduler.codec import decode_command, encode_command
-from compactlib.scheduler.plain import to_plain
-from compactlib.scheduler.state_rows import dump_rows, load_rows
-from compactlib.scheduler.stored_settings import under
-from compactlib.scheduler.update import Operation
+from compactlib.scheduler.model.update import Operation
+from compactlib.scheduler.persistence.codec import decode_command, encode_command
+from compactlib.scheduler.persistence.plain import to_plain
+from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
+from compactlib.scheduler.persistence.stored_settings import under
 from compactlib.testing.scheduler_histories import SchedulerHistory, SchedulerStep, scheduler_histories
 
 LEVELS = st.builds(LevelConfig, max_blocks=st.integers(1, 4), max_age_seconds=st.sampled_from([0.0, 5.0, 40.0]),

@@ -11,23 +11,23 @@ from typing import Any, Final
 import attrs
 import pytest
 
-from compactlib.scheduler import apply as apply_module
-from compactlib.scheduler import complete as complete_module
-from compactlib.scheduler.due_jobs import DueJobs
-from compactlib.scheduler.effects import Effects
-from compactlib.scheduler.fence import Admission, LockingFence, MemoryFence
-from compactlib.scheduler.job import Job
-from compactlib.scheduler.job_queue import JobQueue
-from compactlib.scheduler.metadata_index import MetadataIndex
-from compactlib.scheduler.model import BlockMeta, BlockTombstones, Command, JobPlan, JobStatus
-from compactlib.scheduler.poll import Assignment, PollRequest, PollResponse, StatusUpdate, Verdict
-from compactlib.scheduler.running_job import RunningJob
-from compactlib.scheduler.schedule import Schedule
-from compactlib.scheduler.service import SchedulerService
-from compactlib.scheduler.state import SchedulerState
-from compactlib.scheduler.tombstones import Tombstones
-from compactlib.scheduler.update import ApplyResult, Operation, PlanUpdate
-from compactlib.scheduler.worker_core import Effect, Renewed, Stop, WorkerCore
+from compactlib.scheduler.apply import apply as apply_module
+from compactlib.scheduler.apply import complete as complete_module
+from compactlib.scheduler.apply.effects import Effects
+from compactlib.scheduler.fences.fence import Admission, LockingFence, MemoryFence
+from compactlib.scheduler.model.poll import Assignment, PollRequest, PollResponse, StatusUpdate, Verdict
+from compactlib.scheduler.model.update import ApplyResult, Operation, PlanUpdate
+from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, Command, JobPlan, JobStatus
+from compactlib.scheduler.plan.schedule import Schedule
+from compactlib.scheduler.queue.due_jobs import DueJobs
+from compactlib.scheduler.queue.job import Job
+from compactlib.scheduler.queue.job_queue import JobQueue
+from compactlib.scheduler.queue.metadata_index import MetadataIndex
+from compactlib.scheduler.queue.state import SchedulerState
+from compactlib.scheduler.queue.tombstones import Tombstones
+from compactlib.scheduler.service.service import SchedulerService
+from compactlib.scheduler.workers.running_job import RunningJob
+from compactlib.scheduler.workers.worker_core import Effect, Renewed, Stop, WorkerCore
 from compactlib.testing.scheduler_simulation import (
     Simulation,
     SimulationFailure,

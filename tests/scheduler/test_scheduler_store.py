@@ -28,9 +28,9 @@ from compactlib.scheduler import (
     StoredScheduler,
     Tick,
 )
-from compactlib.scheduler.codec import RecordKind, decode_record, encode_record
-from compactlib.scheduler.state_rows import dump_rows
-from compactlib.scheduler.store import HEAD_KEY
+from compactlib.scheduler.persistence.codec import RecordKind, decode_record, encode_record
+from compactlib.scheduler.persistence.state_rows import dump_rows
+from compactlib.scheduler.service.store import HEAD_KEY
 from compactlib.testing.kv_faults import FaultyStore, KVCrash, KVFault, KVOperation, KVRun, explore_kv_faults, fault_at
 
 CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=2, max_age_seconds=30),) * 2, max_queue_size=6, max_failures=2,

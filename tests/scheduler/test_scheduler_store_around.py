@@ -30,8 +30,8 @@ from compactlib.scheduler import (
     Tick,
     Verdict,
 )
-from compactlib.scheduler.state_rows import dump_rows
-from compactlib.scheduler.store import HEAD_KEY
+from compactlib.scheduler.persistence.state_rows import dump_rows
+from compactlib.scheduler.service.store import HEAD_KEY
 from compactlib.testing import check_settings, explore_lost_answers, explore_pauses
 from compactlib.testing.interleave_stage import Stage
 from compactlib.testing.interleave_stores import SteppedStore

@@ -24,8 +24,8 @@ from compactlib.scheduler import (
     StatusUpdate,
     Tick,
 )
-from compactlib.scheduler.state_rows import dump_rows, load_rows
-from compactlib.scheduler.timeline import MAX_SILENCE_SECONDS, MAX_SKEW_SECONDS, Timeline
+from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
+from compactlib.scheduler.queue.timeline import MAX_SILENCE_SECONDS, MAX_SKEW_SECONDS, Timeline
 from compactlib.testing import explore_clock_jumps
 from compactlib.testing.jumps import Jump, JumpingClock
 from tests.scheduler.build import Host, S, output, say

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactlib.errors import InvalidInput
-from compactlib.scheduler.token import TokenSealer, owns
+from compactlib.scheduler.fences.token import TokenSealer, owns
 
 KEY = b"0123456789abcdef"
 names = st.text(max_size=20)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.scheduler.model import BlockMeta, BlockTombstones, Command, ShardTombstone, Tombstone
-from compactlib.scheduler.tombstones import TombstoneEntry, Tombstones
+from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, Command, ShardTombstone, Tombstone
+from compactlib.scheduler.queue.tombstones import TombstoneEntry, Tombstones
 
 HOUR = 3600.0
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from compactlib.scheduler.model import JobStatus
-from compactlib.scheduler.poll import Assignment, PollRequest, PollResponse, StatusAnswer, StatusUpdate, Verdict
-from compactlib.scheduler.token import TokenSealer
-from compactlib.scheduler.transport import SealedPolls
+from compactlib.scheduler.fences.token import TokenSealer
+from compactlib.scheduler.model.poll import Assignment, PollRequest, PollResponse, StatusAnswer, StatusUpdate, Verdict
+from compactlib.scheduler.model.values import JobStatus
+from compactlib.scheduler.workers.transport import SealedPolls
 
 SEALER = TokenSealer({"k": b"0123456789abcdef"})
 

@@ -30,7 +30,7 @@ from compactlib.scheduler import (
     encode_command,
     encode_message,
 )
-from compactlib.scheduler.state_rows import dump_rows
+from compactlib.scheduler.persistence.state_rows import dump_rows
 from tests.scheduler.build import Host, P, S, output, say
 
 PAIRS = SchedulerConfig(levels=(LevelConfig(max_blocks=2),))

@@ -16,10 +16,10 @@ from compactlib.runtime import Stopped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.scheduler.errors import FencedOff, JobLost, ReleaseJob
-from compactlib.scheduler.model import BlockTombstones, CompactedBlocks, JobPlan, JobStatus, NoOutput, Tombstone
-from compactlib.scheduler.poll import Assignment, PollRequest, PollResponse, StatusAnswer, Verdict
-from compactlib.scheduler.running_job import Execute, RunningJob
-from compactlib.scheduler.worker import Polled, Worker, WorkerOptions
+from compactlib.scheduler.model.poll import Assignment, PollRequest, PollResponse, StatusAnswer, Verdict
+from compactlib.scheduler.model.values import BlockTombstones, CompactedBlocks, JobPlan, JobStatus, NoOutput, Tombstone
+from compactlib.scheduler.workers.running_job import Execute, RunningJob
+from compactlib.scheduler.workers.worker import Polled, Worker, WorkerOptions
 
 PATIENCE = 60.0
 FENCED_OFF = FencedOff(resource="a", token=1, highest=7)

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.scheduler.model import BlockTombstones, CompactedBlocks, JobPlan, JobStatus, NoOutput, Tombstone
-from compactlib.scheduler.output_id import output_block_id
-from compactlib.scheduler.poll import Assignment, PollRequest, PollResponse, StatusAnswer, StatusUpdate, Verdict
-from compactlib.scheduler.ulid import ulid_seconds
-from compactlib.scheduler.worker_core import (
+from compactlib.scheduler.model.poll import Assignment, PollRequest, PollResponse, StatusAnswer, StatusUpdate, Verdict
+from compactlib.scheduler.model.ulid import ulid_seconds
+from compactlib.scheduler.model.values import BlockTombstones, CompactedBlocks, JobPlan, JobStatus, NoOutput, Tombstone
+from compactlib.scheduler.workers.output_id import output_block_id
+from compactlib.scheduler.workers.worker_core import (
     MAX_CONFIRMED,
     Clean,
     Crashed,

@@ -35,9 +35,9 @@ from compactlib.scheduler import (
     Worker,
     WorkerOptions,
 )
-from compactlib.scheduler.model import BlockTombstones, Command, ShardTombstone, Tombstone
-from compactlib.scheduler.running_job import RunningJob
-from compactlib.scheduler.tombstones import Tombstones
+from compactlib.scheduler.model.values import BlockTombstones, Command, ShardTombstone, Tombstone
+from compactlib.scheduler.queue.tombstones import Tombstones
+from compactlib.scheduler.workers.running_job import RunningJob
 
 PATIENCE = 60.0
 OPTIONS = WorkerOptions(capacity=2, poll_seconds=0.005, jitter=0.5)

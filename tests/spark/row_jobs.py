@@ -17,7 +17,7 @@ from compactlib.clock import ManualClock
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.runtime.budget import Budget
 from compactlib.scheduler import JobPlan, MemoryFence, RunningJob
-from compactlib.scheduler.worker_core import Start
+from compactlib.scheduler.workers.worker_core import Start
 from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions, StagingMerge
 from compactlib.staging import CommittedRanges, SplitRule
 from compactlib.staging.committed.formats.parquet import ParquetFormat

@@ -40,7 +40,7 @@ from compactlib.scheduler import (
     Worker,
     output_block_id,
 )
-from compactlib.scheduler.worker_core import Start
+from compactlib.scheduler.workers.worker_core import Start
 from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions
 from compactlib.spark.block_writer import BlockWriter
 

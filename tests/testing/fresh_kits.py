@@ -23,9 +23,9 @@ from compactlib.kv import KVStore, MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.raftlog import CostPolicy, RaPolicy, SeedPolicy
 from compactlib.scheduler import LevelConfig, SchedulerConfig
-from compactlib.scheduler.fence import MemoryFence
-from compactlib.scheduler.fence_file import FileFence
-from compactlib.scheduler.fence_kv import KVFence
+from compactlib.scheduler.fences.fence import MemoryFence
+from compactlib.scheduler.fences.fence_file import FileFence
+from compactlib.scheduler.fences.fence_kv import KVFence
 from compactlib.staging.committed.formats.parquet import ParquetFormat
 from compactlib.staging.committed.formats.plain_format import PlainFormat
 from compactlib.staging.compaction.policy import AnyOf, DeletesPolicy, ListingCostPolicy, SealedTokensPolicy

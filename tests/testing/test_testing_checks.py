@@ -15,10 +15,10 @@ from compactlib.catalog.schema.versions import HistoryView
 from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects
 from compactlib.scheduler import LevelConfig, SchedulerConfig
-from compactlib.scheduler.model import Command, JobStatus
-from compactlib.scheduler.poll import PollRequest
-from compactlib.scheduler.service import SchedulerService
-from compactlib.scheduler.update import PlanUpdate
+from compactlib.scheduler.model.poll import PollRequest
+from compactlib.scheduler.model.update import PlanUpdate
+from compactlib.scheduler.model.values import Command, JobStatus
+from compactlib.scheduler.service.service import SchedulerService
 from compactlib.staging.compaction.policy import (
     AnyOf,
     BranchPressure,

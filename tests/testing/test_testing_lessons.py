@@ -10,7 +10,7 @@ import pytest
 
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.objects import MemoryObjects, ObjectExists, ObjectInfo, ObjectRef, ObjectStore
-from compactlib.scheduler.fence import Admission, Fence, MemoryFence
+from compactlib.scheduler.fences.fence import Admission, Fence, MemoryFence
 from compactlib.staging.committed.formats.plain_format import PlainFormat, PlainRows
 from compactlib.staging.committed.formats.rows import RangeFormat, Rows
 from compactlib.staging.model.values import RangeId, Record

@@ -1,0 +1,3 @@
+"""Decisions applied alike on every replica: one function of state and update."""
+
+__all__: list[str] = []

@@ -1,0 +1,243 @@
+"""The second phase: carries out an operation. A function of state and operation alone, the same on every replica.
+
+Whatever happened between prepare and apply, nothing is done twice and nothing is undone: each part of an update says
+what it is based on, and is left out if that has changed. Nothing here raises for well-formed input.
+
+Source: notes 1.6; 5.5, items 2 to 5.
+"""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+
+from compactlib.errors import InvalidInput
+from compactlib.scheduler.apply.complete import complete, queue_block, refuse_outputs
+from compactlib.scheduler.apply.effects import Effects
+from compactlib.scheduler.model.poll import Assignment, PollResponse, StatusAnswer, Verdict
+from compactlib.scheduler.model.update import (
+    AddBlocks,
+    Applied,
+    ApplyResult,
+    AssignedJob,
+    BlocksAdded,
+    EvictedJob,
+    NewJob,
+    Operation,
+    PlanUpdate,
+    Requeue,
+    Requeued,
+    Retain,
+    Retained,
+    ReturnedJob,
+    Tick,
+    Ticked,
+    UpdatedJob,
+)
+from compactlib.scheduler.model.values import BlockMeta, JobPlan, JobStatus
+from compactlib.scheduler.persistence.plain import misfit
+from compactlib.scheduler.queue.block_queue import Pushed
+from compactlib.scheduler.queue.metadata_index import AddOutcome
+
+_IN_PROGRESS = JobStatus.IN_PROGRESS
+_FATES = {Pushed.QUEUED: "queued", Pushed.DUPLICATE: "duplicate", Pushed.TERMINAL: "terminal"}
+
+
+def check_operation(operation: Operation) -> None:
+    """Raise `InvalidInput` unless it is one that can be carried out; what `prepare` made is believed. O(parts)."""
+    if type(operation) is PlanUpdate or type(operation) is Tick:
+        return
+    problem: str | None = f"a {type(operation).__name__} is no operation"
+    if type(operation) is AddBlocks:
+        # BlockMeta looks after itself.
+        fits = type(operation.blocks) is tuple and all(type(block) is BlockMeta for block in operation.blocks)
+        problem = None if fits else f"AddBlocks.blocks cannot be {operation.blocks!r:.200}"
+    elif type(operation) is Retain or type(operation) is Requeue:
+        problem = misfit(operation, type(operation))
+        if type(operation) is Retain and problem is None and not math.isfinite(operation.before):
+            problem = f"Retain.before cannot be {operation.before}"
+    if problem is not None:
+        raise InvalidInput(f"{problem}; nothing was changed")
+
+
+def carry_out(effects: Effects, operation: Operation) -> ApplyResult:
+    """Change the state as the operation says. O(its parts * log n)."""
+    if isinstance(operation, PlanUpdate):
+        effects.cut_late_stamps()
+        return Applied(_update_plan(effects, operation))
+    if isinstance(operation, AddBlocks):
+        return _add_blocks(effects, operation)
+    if isinstance(operation, Tick):
+        return Ticked(effects.state.blocks.tick(effects.command.appended_at))
+    if isinstance(operation, Retain):
+        return _retain(effects, operation)
+    return _requeue(effects, operation)
+
+
+# ------------------------------------------------------------------------------------------------- one poll's update
+
+
+def _update_plan(effects: Effects, update: PlanUpdate) -> PollResponse:
+    state = effects.state
+    for gone in update.evicted_jobs:
+        _evict(effects, gone)
+    for done in update.completed_jobs:
+        complete(effects, done)
+    for new in update.new_jobs:
+        _queue_job(effects, update, new)
+    assignments: list[Assignment] = []
+    for renewed in update.updated_jobs:
+        _renew(effects, renewed, assignments)
+    for returned in update.returned_jobs:
+        _take_back(effects, returned)
+    plans = [plan for job in update.assigned_jobs
+             if (plan := _assign(effects, update, job, assignments)) is not None]
+    for refused in update.refused_outputs:
+        refuse_outputs(effects, refused.job, refused.blocks)
+    for name in update.deleted_tombstones:
+        state.tombstones.confirm(name)
+    leased = [lease for lease in update.leased_tombstones if lease.tombstone.name in state.tombstones]
+    for lease in leased:
+        state.tombstones.lease(lease.tombstone.name, lease.lease_expires_at)
+    if update.shared:
+        state.shared.update(update.shared)
+    for level, tenant, before, after in update.turns:
+        state.jobs.level(level).ready.set_turn(tenant, before, after)
+    effects.forget_tombstones()
+    state.jobs.settle()
+    state.blocks.ripen(update.now)
+    return PollResponse(tuple(plans), tuple(assignments), _answers(effects, update),
+                        tuple(lease.tombstone for lease in leased), update.now, update.why)
+
+
+def _answers(effects: Effects, update: PlanUpdate) -> tuple[StatusAnswer, ...]:
+    verdicts = effects.verdicts
+    if not verdicts:
+        return update.answers
+    return tuple(StatusAnswer(answer.name, verdicts[answer.name])
+                 if answer.verdict is Verdict.ACCEPTED and answer.name in verdicts else answer
+                 for answer in update.answers)
+
+
+def _evict(effects: Effects, item: EvictedJob) -> None:
+    state = effects.state
+    job = state.jobs.get(item.state.name)
+    if job is not None and job.state == item.state:
+        state.jobs.evict(job)
+        reason = job.state.last_failure or "it was given up without a word too often"
+        effects.quarantine(job.plan(), reason, job.state.failures, job.orphans)
+
+
+def _queue_job(effects: Effects, update: PlanUpdate, item: NewJob) -> None:
+    state, plan = effects.state, item.plan
+    limit = effects.limits.max_queue_size
+    if state.jobs.get(plan.name) is not None or (limit and len(state.jobs) >= limit):
+        return
+    key = plan.tenant, plan.shard, plan.compaction_level
+    if plan.compaction_level < len(state.config.levels):
+        if not all(state.blocks.holds(key, block_id) for block_id in plan.source_blocks):
+            return
+        state.blocks.remove_all(key, plan.source_blocks)
+    elif not all(state.is_waiting(key, block_id) for block_id in plan.source_blocks):
+        return
+    state.jobs.add(item.state, plan)
+    for tombstone in plan.tombstones:
+        state.tombstones.lease(tombstone.name, update.now + effects.limits.cleanup_lease_seconds)
+
+
+def _renew(effects: Effects, item: UpdatedJob, assignments: list[Assignment]) -> None:
+    new = item.state
+    job = effects.state.jobs.get(new.name)
+    if job is None or job.state.token != new.token or job.state.status is not _IN_PROGRESS:
+        effects.verdicts[new.name] = Verdict.SUPERSEDED
+        return
+    effects.state.jobs.put(job, new)
+    assignments.append(Assignment(new.name, new.token, new.lease_expires_at))
+
+
+def _take_back(effects: Effects, item: ReturnedJob) -> None:
+    job = effects.state.jobs.get(item.state.name)
+    if job is not None and job.state.token == item.held_token and job.state.status is _IN_PROGRESS:
+        effects.state.jobs.put(job, item.state)
+    else:
+        effects.verdicts[item.state.name] = Verdict.SUPERSEDED
+
+
+def _assign(effects: Effects, update: PlanUpdate, item: AssignedJob, assignments: list[Assignment]) -> JobPlan | None:
+    """The plan for the worker, or `None` if the job went elsewhere since."""
+    state, new = effects.state, item.state
+    job = state.jobs.get(new.name)
+    if job is None:
+        return None
+    if job.state is item.replaced or job.state == item.replaced:
+        state.jobs.put(job, new)
+    elif job.state != new:
+        return None
+    assignments.append(Assignment(new.name, new.token, new.lease_expires_at))
+    plan = item.plan or job.plan()
+    if not plan.tombstones:
+        return plan
+    left = tuple(tombstone for tombstone in plan.tombstones if tombstone.name in state.tombstones)
+    for tombstone in left:
+        state.tombstones.lease(tombstone.name, update.now + effects.limits.cleanup_lease_seconds)
+    return plan if left == plan.tombstones else attrs.evolve(plan, tombstones=left)
+
+
+# --------------------------------------------------------------------------------------------------- other operations
+
+
+def _add_blocks(effects: Effects, operation: AddBlocks) -> BlocksAdded:
+    state, command = effects.state, effects.command
+    found: dict[str, list[str]] = {"queued": [], "terminal": [], "duplicate": [], "tombstoned": []}
+    for block in operation.blocks:
+        found[_add_block(effects, block)].append(block.id)
+    state.blocks.ripen(command.appended_at)
+    return BlocksAdded(**{fate: tuple(ids) for fate, ids in found.items()})
+
+
+def _add_block(effects: Effects, block: BlockMeta) -> str:
+    state = effects.state
+    if state.index is not None:
+        added = state.index.add(block, state.tombstones)
+        if added is not AddOutcome.ADDED:
+            return "duplicate" if added is AddOutcome.DUPLICATE else "tombstoned"
+    elif state.tombstones.covers(block):
+        return "tombstoned"
+    return _FATES[state.blocks.push_meta(block, effects.command.appended_at)]
+
+
+def _retain(effects: Effects, operation: Retain) -> Retained:
+    state = effects.state
+    if state.index is None:
+        return Retained(0)
+    removed, names = 0, []
+    for span in state.index.expired(operation.before, name_suffix=f"@{effects.command.index}"):
+        effects.delete_later(span)
+        names.append(span.name)
+        for block in state.index.drop(span):
+            removed += 1
+            if state.blocks.holds((block.tenant, block.shard, block.level), block.id):
+                state.blocks.remove((block.tenant, block.shard, block.level), block.id)
+    return Retained(removed, tuple(names))
+
+
+def _requeue(effects: Effects, operation: Requeue) -> Requeued:
+    state = effects.state
+    done, unknown, blocks = [], [], 0
+    for name in operation.names:
+        given_up = state.quarantine.pop(name, None)
+        if given_up is None:
+            unknown.append(name)
+            continue
+        done.append(name)
+        plan = given_up.plan
+        for block_id in plan.source_blocks:
+            block: BlockMeta | None = BlockMeta(id=block_id, tenant=plan.tenant, shard=plan.shard,
+                                                level=plan.compaction_level)
+            if state.index is not None:
+                block = state.index.get(plan.tenant, plan.shard, block_id)
+            blocks += block is not None and queue_block(effects, block)
+        effects.throw_away(name, given_up.orphans)
+    return Requeued(tuple(done), tuple(unknown), blocks)
+

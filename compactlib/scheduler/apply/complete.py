@@ -1,0 +1,122 @@
+"""Carries out the completion of a job: its sources give way to what the worker wrote.
+
+Source: notes 1.6 and 1.9; 5.2 and 5.5, items 3 and 4.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from compactlib.scheduler.apply.effects import Effects
+from compactlib.scheduler.model.poll import Verdict
+from compactlib.scheduler.model.update import CompletedJob
+from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, CompactedBlocks, NoOutput
+from compactlib.scheduler.queue.block_queue import Pushed
+from compactlib.scheduler.queue.job import Job
+from compactlib.scheduler.queue.results import unread_sources
+from compactlib.scheduler.queue.state import SchedulerState
+
+
+def complete(effects: Effects, item: CompletedJob) -> None:
+    """Take the job out of the queue and do with its blocks what the results say, unless the job has changed since."""
+    state, name, results = effects.state, item.state.name, item.compacted_blocks
+    job = state.jobs.get(name)
+    if job is None or job.state.token != item.state.token:
+        effects.verdicts[name] = Verdict.SUPERSEDED
+        if results is not None:
+            refuse_outputs(effects, name, results.new_blocks)
+        return
+    if results is None:
+        state.jobs.complete(job)
+        return
+    gone = bool(effects.limits.checks_results) and sources_gone(state, job, results)
+    if not gone and any(state.tombstones.covers(block) for block in results.new_blocks):
+        # They were given up between prepare and apply; the worker keeps the job and will be told when it asks again.
+        effects.verdicts[name] = Verdict.SUPERSEDED
+        return
+    state.jobs.complete(job)
+    if gone:
+        effects.verdicts[name] = Verdict.SOURCES_GONE
+        settle_orphans(effects, job, ())
+        effects.throw_away(name, results.new_blocks)
+        _queue_survivors(effects, job)
+        return
+    if results.source_blocks and (results.new_blocks or results.no_output is NoOutput.EMPTY):
+        _replace(effects, job, results)
+    settle_orphans(effects, job, results.new_blocks)
+    unread = unread_sources(job, results) if effects.limits.checks_results else ()
+    if unread:
+        effects.quarantine(attrs.evolve(job.plan(), source_blocks=unread, tombstones=()),
+                           "the worker did not find these sources", job.state.failures)
+
+
+def refuse_outputs(effects: Effects, name: str, blocks: tuple[BlockMeta, ...]) -> None:
+    """Deal with blocks written by a worker that did not hold the job.
+
+    While somebody else holds it, they may be the very blocks that the holder writes, since ids are derived from the
+    sources: they are remembered with the job until it ends. A quarantined job may be run again as well.
+    """
+    job = effects.state.jobs.get(name)
+    given_up = effects.state.quarantine.get(name)
+    if job is not None:
+        job.orphans = _joined(job.orphans, blocks)
+    elif given_up is not None:
+        effects.state.quarantine[name] = attrs.evolve(given_up, orphans=_joined(given_up.orphans, blocks))
+    else:
+        effects.throw_away(name, blocks)
+
+
+def settle_orphans(effects: Effects, job: Job, owned: tuple[BlockMeta, ...]) -> None:
+    """The job has ended: what others wrote for it is deleted, except what became the job's own output."""
+    if job.orphans:
+        kept = {(block.tenant, block.id) for block in owned}
+        effects.throw_away(job.state.name, (block for block in job.orphans if (block.tenant, block.id) not in kept))
+
+
+MAX_ORPHANS = 10_000
+"""Blocks remembered for one job that late workers wrote; more are not deleted."""
+
+
+def _joined(orphans: tuple[BlockMeta, ...], blocks: tuple[BlockMeta, ...]) -> tuple[BlockMeta, ...]:
+    known = {(block.tenant, block.id) for block in orphans}
+    return (*orphans, *(block for block in blocks if (block.tenant, block.id) not in known))[:MAX_ORPHANS]
+
+
+def sources_gone(state: SchedulerState, job: Job, results: CompactedBlocks) -> bool:
+    """Whether the metadata index has lost a source that was read, while the job ran."""
+    index = state.index
+    return index is not None and bool(index.missing(job.tenant, job.shard, results.source_blocks))
+
+
+def _queue_survivors(effects: Effects, job: Job) -> None:
+    """Those sources that still exist wait for compaction again."""
+    index = effects.state.index
+    assert index is not None
+    for block_id in job.source_blocks:
+        block = index.get(job.tenant, job.shard, block_id)
+        if block is not None:
+            queue_block(effects, block)
+
+
+def _replace(effects: Effects, job: Job, results: CompactedBlocks) -> None:
+    """The sources, of which there is at least one, go, and the new blocks come: tombstone, queue, index."""
+    state = effects.state
+    effects.delete_later(BlockTombstones(
+        name=job.state.name, tenant=job.tenant, shard=job.shard, level=job.state.compaction_level,
+        blocks=results.source_blocks))
+    for block in results.new_blocks:
+        queue_block(effects, block)
+    if state.index is None:
+        return
+    if effects.limits.checks_results:
+        state.index.replace(job.tenant, job.shard, results.source_blocks, results.new_blocks)
+        return
+    # Unchecked results may name anything; what can be done with them is done.
+    state.index.remove(job.tenant, job.shard, results.source_blocks)
+    for block in results.new_blocks:
+        state.index.add(block)
+
+
+def queue_block(effects: Effects, block: BlockMeta) -> bool:
+    """Let the block wait for compaction; `False` if it waits already or its level is not compacted."""
+    return effects.state.blocks.push_meta(block, effects.command.appended_at) is Pushed.QUEUED

@@ -1,0 +1,105 @@
+"""What applying one command does besides changing jobs: tombstones, quarantine, events, corrected answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+
+from compactlib.scheduler.config import Limits
+from compactlib.scheduler.model.poll import Verdict
+from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, Command, JobPlan, Tombstone
+from compactlib.scheduler.queue.results import by_place
+from compactlib.scheduler.queue.state import QuarantinedJob, SchedulerState
+
+TIME_IN_DOUBT = "scheduler_time_in_doubt"
+"""A command's time lies far from the one before it, by `seconds` (positive: ahead); the next command decides."""
+TIME_SETTLED = "scheduler_time_settled"
+"""It is no longer in doubt: the present command's time lies `seconds` from the last one that was believed."""
+TOMBSTONE_DROPPED = "scheduler_tombstone_dropped"
+"""There were too many: what it names stays for somebody else to find. `tombstone`, `tenant`, `shard`, `blocks`."""
+
+
+class Effects:
+    """The state and the command that is being applied to it.
+
+    Attributes:
+        state: what is changed.
+        command: gives index and time: its own, or the one that the state machine takes it for (`queue/timeline.py`).
+        limits: what it is carried out by.
+        verdicts: answers that turned out otherwise than prepared, by job.
+        events: what a host may want to know: name and fields.
+    """
+
+    def __init__(self, state: SchedulerState, command: Command, limits: Limits) -> None:
+        self.state: SchedulerState = state
+        self.command: Command = command
+        self.limits: Limits = limits
+        self.verdicts: dict[str, Verdict] = {}
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def delete_later(self, tombstone: Tombstone) -> None:
+        """Add a tombstone."""
+        self.state.tombstones.add(self.command, tombstone)
+
+    def throw_away(self, job: str, blocks: Iterable[BlockMeta]) -> None:
+        """Delete blocks that a worker wrote for a job, except those that somebody owns.
+
+        Without a metadata index nobody can tell, so nothing is deleted.
+        """
+        index, tombstones = self.state.index, self.state.tombstones
+        if index is None:
+            return
+        unowned = tuple(block for block in blocks if index.get(block.tenant, block.shard, block.id) is None
+                        and not tombstones.exists(block.tenant, block.shard, block.id))
+        for (tenant, shard, level), ids in by_place(unowned).items():
+            name = f"{job} refused at {self.command.index} ({tenant} {level})"
+            self.delete_later(BlockTombstones(name=name, tenant=tenant, shard=shard, level=level, blocks=tuple(ids)))
+        if unowned:
+            self.events.append(("scheduler_outputs_refused", {"job": job, "blocks": len(unowned)}))
+
+    def quarantine(self, plan: JobPlan, reason: str, failures: int, orphans: tuple[BlockMeta, ...] = ()) -> None:
+        """Put a job where an operator sees it; if there is no room, the oldest one goes."""
+        state = self.state
+        state.quarantine[plan.name] = QuarantinedJob(plan=plan, reason=reason, failures=failures,
+                                                     since=self.command.appended_at, orphans=orphans)
+        self.events.append(("scheduler_job_quarantined", {"job": plan.name, "reason": reason, "failures": failures,
+                                                          "blocks": len(plan.source_blocks)}))
+        while len(state.quarantine) > self.limits.max_quarantine_size:
+            name = next(iter(state.quarantine))
+            gone = state.quarantine.pop(name)
+            state.quarantine_dropped += 1
+            self.throw_away(name, gone.orphans)
+            self.events.append(("scheduler_quarantine_dropped", {"job": name, "blocks": len(gone.plan.source_blocks)}))
+
+    def forget_tombstones(self) -> None:
+        """While there are more than may be kept, the oldest go: their objects are left for somebody else to find."""
+        state = self.state
+        while len(state.tombstones) > self.limits.max_tombstones:
+            gone = state.tombstones.drop_oldest()
+            state.tombstones_dropped += 1
+            self.events.append((TOMBSTONE_DROPPED, {
+                "tombstone": gone.name, "tenant": gone.tenant, "shard": gone.shard,
+                "blocks": len(gone.blocks) if isinstance(gone, BlockTombstones) else None}))
+
+    def take_time(self, time: float) -> None:
+        """Take note of the command's time, and go by what it is taken for."""
+        state, command = self.state, self.command
+        before, moment = state.timeline, state.timeline.at(time)
+        if moment.timeline.doubt is not None:
+            self.events.append((TIME_IN_DOUBT, {"seconds": time - (before.latest or 0.0)}))
+        elif before.doubt is not None:
+            self.events.append((TIME_SETTLED, {"seconds": time - (before.latest or 0.0)}))
+        state.timeline = moment.timeline
+        if moment.stamp != time:
+            self.command = Command(command.index, command.term, moment.stamp)
+
+    def cut_late_stamps(self) -> None:
+        """Where a time was believed that turned out to be in the future, nothing waits longer than if given out now."""
+        state, now, limits = self.state, self.command.appended_at, self.limits
+        if state.timeline.has_late_stamps and state.timeline.doubt is None:
+            state.jobs.cut(now + limits.lease_seconds, now + limits.max_backoff_seconds)
+            state.tombstones.cut(now, now + limits.cleanup_lease_seconds)
+            state.blocks.cut(now)
+            state.timeline = attrs.evolve(state.timeline, has_late_stamps=False)

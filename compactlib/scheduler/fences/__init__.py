@@ -1,0 +1,3 @@
+"""Fences: a commit with an older token is refused."""
+
+__all__: list[str] = []

@@ -1,0 +1,281 @@
+"""A fence in a folder: for the processes of one machine, and able to guard changes of files (`fence.py`).
+
+One file a resource, named by the SHA-256 of the resource's name; one for the floor; and `LOCK`, locked by whoever
+changes anything or runs a guarded step. The system gives the lock back when its holder dies. Records are replaced as a
+whole and durably, so that a crash at any point leaves the old one or the new one (`docs/formats/scheduler-fence.md`).
+A record that another process wrote may not be durable yet: that process may have been killed before its sync. So
+whatever is found is synced before anything is answered on top of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from compactlib.arguments import refuses_misfits
+from compactlib.clock import Clock, SystemClock
+from compactlib.errors import AuditFailed, Busy, CorruptData, InvalidInput, ReadOnly, StorageError, Unsupported
+from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, sync_names, write_durably
+from compactlib.files.folder_lock import FolderLock
+from compactlib.scheduler.fences.fence import (
+    Admission,
+    Commitment,
+    audit_record,
+    check_admission,
+    check_commit,
+    check_names,
+    check_token,
+    checked_value,
+    decode_record,
+    encode_record,
+    noted,
+    refuse_above_guard,
+)
+
+SUFFIX = ".fence"
+FLOOR_NAME = "FLOOR"
+_LOOK_AGAIN_SECONDS = 0.01
+_MAX_KNOWN = 10_000
+
+
+class FileFence:
+    """A `LockingFence` whose records are files in a folder of their own, on a local disk.
+
+    Not for network file systems, whose locks may end while their holder goes on. An admission or commit that changes
+    something costs two syncs, one that finds what another process wrote costs one. Beside what `Fence` names, the
+    methods raise `StorageError` when the disk refuses, after which the record is as before or as wanted: call again;
+    and `InvalidInput` for a record or a `LOCK` that is no ordinary file: links are never followed.
+
+    Any process may make one for a folder, and a fork may go on with that of its parent.
+
+    Args:
+        folder: made if it is not there; for fences alone.
+        files: how the disk is changed.
+        clock: for the waiting.
+        wait_seconds: how long a call waits for others, in this process or another.
+
+    Raises:
+        StorageError: the folder cannot be made.
+    """
+
+    @refuses_misfits
+    def __init__(self, folder: StrPath, *, files: Files | None = None, clock: Clock | None = None,
+                 wait_seconds: float = 30.0) -> None:
+        self._folder = os.path.abspath(folder)
+        self._files: Files = LocalFiles() if files is None else files
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._wait_seconds = wait_seconds
+        # What is known to be durable, and what may be half so because this process's own sync failed.
+        self._durable: dict[str, Admission] = {}
+        self._doubtful: set[str] = set()
+        self._begin()
+        if not os.path.isdir(self._folder):
+            try:
+                self._files.make_folder(self._folder)
+            except StorageError:
+                # Another process may have been faster.
+                if not os.path.isdir(self._folder):
+                    raise
+        # Also if it was there: whoever made it may have died before this.
+        sync_names(self._files, self._folder)
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._guarded: dict[str, int] = {}
+
+    def admit(self, resource: str, token: int) -> Admission:
+        """See `Fence.admit`."""
+        check_names(resource, token)
+        with self._held():
+            refuse_above_guard(self._guarded, resource, token)
+            path = self._path(resource)
+            before = self._record(path)
+            record = check_admission(resource, token, before, self._floor())
+            self._write(path, record, before)
+            return record
+
+    def commit(self, resource: str, token: int, value: bytes) -> Admission:
+        """See `Fence.commit`."""
+        check_names(resource, token)
+        with self._held():
+            path = self._path(resource)
+            before = self._record(path)
+            record = check_commit(resource, token, checked_value(value), before, self._floor())
+            self._write(path, record, before)
+            return record
+
+    def committed(self, resource: str) -> Commitment | None:
+        """See `Fence.committed`. Takes no lock."""
+        check_names(resource, 0)
+        path = self._path(resource)
+        record = self._record(path)
+        if record is None:
+            return None
+        # A disk that is mounted for reading keeps what it has.
+        with contextlib.suppress(ReadOnly):
+            self._make_durable(path, record)
+        return record.committed
+
+    def raise_floor(self, token: int) -> int:
+        """See `Fence.raise_floor`. Reads every record; may be interrupted and called again.
+
+        Raises:
+            CorruptData, Unsupported, InvalidInput: a record cannot be read; the others are done with.
+        """
+        check_token(token)
+        wrong: list[Exception] = []
+        forgotten = 0
+        with self._held():
+            before = self._floor()
+            path = os.path.join(self._folder, FLOOR_NAME)
+            floor = max(token, before)
+            if floor:
+                # Before any record goes: below a floor that a power failure takes back, they are wanted.
+                self._write(path, Admission("", floor, None), Admission("", before, None) if before else None)
+            for path in self._paths():
+                try:
+                    record = self._record(path)
+                except (CorruptData, Unsupported, InvalidInput) as error:
+                    wrong.append(error)
+                    continue
+                if record is not None and record.token < floor:
+                    self._files.unlink(path)
+                    self._durable.pop(path, None)
+                    forgotten += 1
+        if wrong:
+            raise wrong[0]
+        return forgotten
+
+    @contextmanager
+    def guard(self, resource: str, token: int) -> Iterator[Admission]:
+        """See `LockingFence.guard`. Guarded steps of all resources of this folder run one at a time."""
+        with self._held():
+            record = self.admit(resource, token)
+            with noted(self._guarded, resource, token):
+                yield record
+
+    def audit(self) -> None:
+        """See `Fence.audit`.
+
+        Raises:
+            AuditFailed: a record contradicts itself, or lies under another resource's name.
+            CorruptData: a record is damaged.
+        """
+        for path in self._paths():
+            record = self._record(path)
+            if record is None:
+                continue
+            # A record below the floor is one that an interrupted removal has not come to.
+            audit_record(record, 0)
+            if path != self._path(record.resource):
+                raise AuditFailed(f"{path} holds the record of {record.resource!r}, which belongs into "
+                                  f"{self._path(record.resource)}")
+
+    def _write(self, path: str, record: Admission, before: Admission | None) -> None:
+        if record == before and path not in self._doubtful:
+            self._make_durable(path, record)
+            return
+        self._doubtful.add(path)
+        write_durably(self._files, path, [encode_record(record)])
+        self._doubtful.discard(path)
+        self._note_durable(path, record)
+
+    def _make_durable(self, path: str, record: Admission) -> None:
+        """The record was found: whoever wrote it may have been killed before the name was durable."""
+        if self._durable.get(path) == record:
+            return
+        try:
+            self._files.sync_folder(self._folder)
+        except ReadOnly:
+            raise
+        except StorageError:
+            # A later sync is no proof: it is to be written anew.
+            self._doubtful.add(path)
+            raise
+        self._note_durable(path, record)
+
+    def _note_durable(self, path: str, record: Admission) -> None:
+        if len(self._durable) >= _MAX_KNOWN:
+            self._durable.clear()
+        self._durable[path] = record
+
+    @staticmethod
+    def _record(path: str) -> Admission | None:
+        data = _contents(path)
+        return None if data is None else decode_record(data, path)
+
+    def _paths(self) -> list[str]:
+        return [os.path.join(self._folder, name) for name in list_folder(self._folder) if name.endswith(SUFFIX)]
+
+    def _floor(self) -> int:
+        record = self._record(os.path.join(self._folder, FLOOR_NAME))
+        return 0 if record is None else record.token
+
+    def _path(self, resource: str) -> str:
+        return os.path.join(self._folder, hashlib.sha256(resource.encode()).hexdigest()[:32] + SUFFIX)
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        if self._pid != os.getpid():
+            # A fork: what its parent's threads hold is not its own, and is given back by nobody here.
+            self._begin()
+        deadline = self._clock.monotonic() + self._wait_seconds
+        if not self._lock.acquire(timeout=self._wait_seconds):
+            raise Busy(f"a guarded step of this process has been running for more than {self._wait_seconds} seconds "
+                       f"in {self._folder}; wait for it")
+        try:
+            # Within a guarded step, the thread that runs it holds the folder already.
+            if self._depth:
+                yield
+                return
+            with self._folder_lock(deadline):
+                self._depth += 1
+                try:
+                    yield
+                finally:
+                    self._depth -= 1
+        finally:
+            self._lock.release()
+
+    def _folder_lock(self, deadline: float) -> FolderLock:
+        while True:
+            try:
+                return FolderLock(self._folder)
+            except Busy:
+                if self._clock.monotonic() >= deadline:
+                    raise
+                self._clock.sleep(_LOOK_AGAIN_SECONDS)
+
+    def __repr__(self) -> str:
+        return f"FileFence({self._folder!r})"
+
+
+def _contents(path: str) -> bytes | None:
+    try:
+        # Without waiting, in case the name is a pipe's.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise _foreign(path)
+            with open(descriptor, "rb", closefd=False) as file:
+                return file.read()
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise _foreign(path) from None
+        raise StorageError.from_os(error, "read", path) from error
+
+
+def _foreign(path: str) -> InvalidInput:
+    return InvalidInput(f"{path} is not an ordinary file, and a fence's record is one; see what it is, and remove it")

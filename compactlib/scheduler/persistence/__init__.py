@@ -1,0 +1,3 @@
+"""How updates and state are stored."""
+
+__all__: list[str] = []

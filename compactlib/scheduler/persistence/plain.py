@@ -1,0 +1,154 @@
+"""The scheduler's values as plain lists, numbers and text, and back: what stored records and messages are made of.
+
+A value is a list that begins with its tag; the fields follow in the order of `FIELDS`. Text, numbers and `None` stand
+for themselves, a tuple is a list that begins with 0. Source: `docs/formats/scheduler-state.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from functools import cache
+from types import UnionType
+from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+from compactlib.scheduler import config
+from compactlib.scheduler.model import poll, update
+from compactlib.scheduler.model import values as model
+from compactlib.scheduler.queue import state
+
+Plain: TypeAlias = Any
+"""What JSON can hold."""
+
+FIELDS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
+    "cmd": (model.Command, ("index", "term", "appended_at")),
+    "meta": (model.BlockMeta, ("id", "tenant", "shard", "level", "min_time", "max_time", "size_bytes")),
+    "tb": (model.BlockTombstones, ("name", "tenant", "shard", "level", "blocks")),
+    "ts": (model.ShardTombstone, ("name", "tenant", "shard", "timestamp", "duration")),
+    "plan": (model.JobPlan, ("name", "tenant", "shard", "compaction_level", "source_blocks", "tombstones",
+                              "size_bytes")),
+    "state": (model.JobState, ("name", "compaction_level", "status", "token", "lease_expires_at", "added_at",
+                               "failures", "sequence", "not_before", "last_failure")),
+    "result": (model.CompactedBlocks, ("tenant", "shard", "source_blocks", "new_blocks", "no_output")),
+    "say": (poll.StatusUpdate, ("name", "token", "status", "compacted_blocks", "reason", "seal")),
+    "poll": (poll.PollRequest, ("status_updates", "job_capacity", "deleted_tombstones")),
+    "answer": (poll.StatusAnswer, ("name", "verdict", "holder_deadline", "detail")),
+    "lease": (poll.Assignment, ("name", "token", "lease_expires_at", "seal")),
+    "response": (poll.PollResponse, ("compaction_jobs", "assignments", "answers", "tombstones", "now", "why")),
+    "new": (update.NewJob, ("state", "plan")),
+    "assign": (update.AssignedJob, ("state", "replaced")),
+    "renew": (update.UpdatedJob, ("state",)),
+    "return": (update.ReturnedJob, ("state", "held_token")),
+    "done": (update.CompletedJob, ("state", "compacted_blocks")),
+    "evict": (update.EvictedJob, ("state",)),
+    "refuse": (update.RefusedOutputs, ("job", "blocks")),
+    "tlease": (update.TombstoneLease, ("tombstone", "lease_expires_at")),
+    "update": (update.PlanUpdate, ("index", "term", "now", "new_jobs", "assigned_jobs", "updated_jobs", "returned_jobs",
+                                   "completed_jobs", "evicted_jobs", "refused_outputs", "leased_tombstones",
+                                   "deleted_tombstones", "shared", "turns", "answers", "limits", "policy", "why")),
+    "limits": (config.Limits, ("max_queue_size", "max_quarantine_size", "max_tombstones", "checks_results",
+                               "lease_seconds", "max_backoff_seconds", "cleanup_lease_seconds")),
+    "add": (update.AddBlocks, ("blocks",)),
+    "tick": (update.Tick, ()),
+    "retain": (update.Retain, ("before",)),
+    "requeue": (update.Requeue, ("names",)),
+    "quarantined": (state.QuarantinedJob, ("plan", "reason", "failures", "since", "orphans")),
+}
+"""Tag to class and stored fields, in order. New fields may be added at the end of a class's only."""
+
+_ENUMS: dict[type[Any], dict[str, type[Enum]]] = {
+    model.JobState: {"status": model.JobStatus},
+    model.CompactedBlocks: {"no_output": model.NoOutput},
+    poll.StatusAnswer: {"verdict": poll.Verdict},
+}
+_TAGS: dict[type[Any], tuple[str, tuple[str, ...]]] = {kind: (tag, names) for tag, (kind, names) in FIELDS.items()}
+_ATOMS = (str, int, float, type(None))
+
+
+def to_plain(value: Any) -> Plain:
+    """The value as lists, numbers and text. O(size)."""
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    if kind is tuple:
+        return [0, *map(to_plain, value)]
+    found = _TAGS.get(kind)
+    if found is not None:
+        tag, names = found
+        return [tag, *(to_plain(getattr(value, name)) for name in names)]
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, int):  # a bool, or another kind of integer
+        return int(value)
+    raise TypeError(f"a {kind.__name__} has no stored form")
+
+
+def from_plain(plain: Plain) -> Any:
+    """The value again. O(size).
+
+    Raises:
+        ValueError: it is not what `to_plain` gives.
+    """
+    if not isinstance(plain, list):
+        if isinstance(plain, _ATOMS):
+            return plain
+        raise ValueError(f"{plain!r} stands for no value")
+    if not plain:
+        raise ValueError("an empty list stands for no value")
+    head = plain[0]
+    if head == 0 and not isinstance(head, str):
+        return tuple(map(from_plain, plain[1:]))
+    found = FIELDS.get(head) if isinstance(head, str) else None
+    if found is None:
+        raise ValueError(f"{head!r} is no tag of a value")
+    kind, names = found
+    if len(plain) != len(names) + 1:
+        raise ValueError(f"{head!r} has {len(plain) - 1} fields instead of {len(names)}")
+    fields = {name: from_plain(part) for name, part in zip(names, plain[1:], strict=True)}
+    for name, convert in _ENUMS.get(kind, {}).items():
+        if fields[name] is not None:
+            fields[name] = convert(fields[name])
+    for (name, fits), value in zip(_checks(head), fields.values(), strict=True):
+        if not fits(value):
+            raise ValueError(f"{kind.__name__}.{name} cannot be {value!r:.200}")
+    return kind(**fields)
+
+
+@cache
+def _checks(tag: str) -> tuple[tuple[str, Callable[[Any], bool]], ...]:
+    """For each stored field of a class, its name and whether a value is of its type."""
+    kind, names = FIELDS[tag]
+    hints = get_type_hints(kind)
+    return tuple((name, _check_of(hints[name])) for name in names)
+
+
+def _check_of(hint: Any) -> Callable[[Any], bool]:
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        checks = [_check_of(part) for part in parts]
+        return lambda value: any(fits(value) for fits in checks)
+    if origin is tuple and parts[1:] == (...,):
+        each = _check_of(parts[0])
+        return lambda value: type(value) is tuple and all(map(each, value))
+    if origin is tuple:
+        checks = [_check_of(part) for part in parts]
+        return lambda value: (type(value) is tuple and len(value) == len(checks)
+                              and all(fits(part) for fits, part in zip(checks, value, strict=True)))
+    if hint is float:
+        return lambda value: type(value) in (float, int)
+    return lambda value: type(value) is hint
+
+
+def misfit(value: object, kind: type[Any]) -> str | None:
+    """Where a value is not of a class with a stored form, or holds something that it cannot; `None` if it is fine."""
+    if type(value) is not kind:
+        return f"a {type(value).__name__} stands where a {kind.__name__} belongs"
+    for name, fits in _checks(_TAGS[kind][0]):
+        part = getattr(value, name)
+        if not fits(part):
+            return f"{kind.__name__}.{name} cannot be {part!r:.200}"
+        for each in part if type(part) is tuple else (part,):
+            found = misfit(each, type(each)) if type(each) in _TAGS else None
+            if found is not None:
+                return found
+    return None

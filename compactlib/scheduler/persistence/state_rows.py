@@ -1,0 +1,117 @@
+"""A scheduler's whole state as rows of plain values, and back.
+
+Two states that give the same rows give the same answers to everything. Rows come in the order in which they must be
+loaded. Source: `docs/formats/scheduler-state.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from compactlib.errors import CorruptData, InvalidInput
+from compactlib.scheduler.config import SchedulerConfig
+from compactlib.scheduler.model.values import BlockMeta, Command, JobPlan, JobState
+from compactlib.scheduler.persistence.plain import Plain, from_plain, to_plain
+from compactlib.scheduler.queue.metadata_index import MetadataIndex
+from compactlib.scheduler.queue.state import QuarantinedJob, SchedulerState
+from compactlib.scheduler.queue.timeline import Timeline
+from compactlib.scheduler.queue.tombstones import TombstoneEntry
+
+
+def dump_rows(state: SchedulerState) -> Iterator[list[Plain]]:
+    """The rows of a state, which must not change meanwhile. O(everything), a row at a time."""
+    time = state.timeline
+    shared = sorted([level, count] for level, count in state.shared.items())
+    yield ["state", to_plain(state.applied), state.index is not None, state.quarantine_dropped, shared,
+           state.tombstones_dropped, time.latest, time.doubt, int(time.has_late_stamps)]
+    if state.index is not None:
+        dropped = sorted([*place, until] for place, until in state.index.dropped_until().items())
+        yield ["index", state.index.partition_seconds, dropped]
+        for block in state.index.blocks():
+            yield ["block", to_plain(block)]
+    for entry in sorted(state.tombstones, key=lambda entry: (entry.index, entry.position)):
+        yield ["tombstone", entry.index, entry.position, entry.appended_at, entry.leased_until,
+               to_plain(entry.tombstone)]
+    yield from state.blocks.dump()
+    for number, level in state.jobs.levels.items():
+        turns = level.ready.dump()
+        if turns:
+            yield ["turns", number, *turns]
+    for job in state.jobs:
+        yield ["job", to_plain(job.state), to_plain(job.plan()), to_plain(job.orphans)]
+    for given_up in state.quarantine.values():
+        yield ["quarantined", to_plain(given_up)]
+
+
+def load_rows(rows: Iterable[Plain], config: SchedulerConfig, place: str = "a checkpoint") -> SchedulerState:
+    """The state that gave these rows; counters of what happened start at zero. O(rows * log n).
+
+    Queued blocks of levels that are configured no more are left out.
+
+    Raises:
+        CorruptData: they are not the rows of a state.
+    """
+    state: SchedulerState | None = None
+    tombstones: list[TombstoneEntry] = []
+    try:
+        for row in rows:
+            if state is None:
+                state = _begin(row, config)
+            elif row[0] == "tombstone":
+                tombstones.append(TombstoneEntry(index=row[1], position=row[2], appended_at=row[3],
+                                                 leased_until=row[4], tombstone=from_plain(row[5])))
+            else:
+                _load_row(state, row)
+        if state is None:
+            raise ValueError("there are no rows")
+        state.tombstones.restore(tombstones)
+        for level in state.jobs.levels.values():
+            level.ready.loaded()
+    except (ValueError, TypeError, IndexError, KeyError, AttributeError, InvalidInput) as error:
+        raise CorruptData(path=place, offset=0, expected="the rows of a scheduler's state",
+                          found=f"{type(error).__name__}: {error}") from error
+    return state
+
+
+def _begin(row: Plain, config: SchedulerConfig) -> SchedulerState:
+    tag, applied, has_index, dropped, shared, tombstones_dropped, latest, doubt, late = row
+    if tag != "state":
+        raise ValueError(f"the first row is {tag!r}")
+    state = SchedulerState(config, MetadataIndex() if has_index else None)
+    state.applied = _of(Command, applied) if applied is not None else None
+    state.quarantine_dropped = dropped
+    state.shared = dict(shared)
+    state.tombstones_dropped = tombstones_dropped
+    state.timeline = Timeline(latest, doubt, bool(late))
+    return state
+
+
+def _load_row(state: SchedulerState, row: Plain) -> None:
+    tag = row[0]
+    if tag in ("queue", "group", "batch"):
+        state.blocks.load(row)
+    elif tag == "index":
+        state.index = MetadataIndex(row[1])
+        state.index.restore_dropped_until({(tenant, shard): until for tenant, shard, until in row[2]})
+    elif tag == "block":
+        if state.index is None:
+            raise ValueError("a block without an index")
+        state.index.add(_of(BlockMeta, row[1]))
+    elif tag == "turns":
+        state.jobs.level(row[1]).ready.load(row[2:])
+    elif tag == "job":
+        job_state, plan = _of(JobState, row[1]), _of(JobPlan, row[2])
+        state.jobs.restore(job_state, plan, from_plain(row[3]))
+    elif tag == "quarantined":
+        given_up = _of(QuarantinedJob, row[1])
+        state.quarantine[given_up.plan.name] = given_up
+    else:
+        raise ValueError(f"{tag!r} is no tag of a row")
+
+
+def _of(kind: type[Any], plain: Plain) -> Any:
+    value = from_plain(plain)
+    if type(value) is not kind:
+        raise ValueError(f"a {type(value).__name__} stands where a {kind.__name__} belongs")
+    return value

@@ -1,0 +1,3 @@
+"""The assignment policies that come with the library, one a file."""
+
+__all__: list[str] = []

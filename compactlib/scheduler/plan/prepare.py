@@ -1,0 +1,230 @@
+"""The first phase of a poll: from the state and a request to a `PlanUpdate`. Reads only.
+
+Updates come first, so that a slot that a worker has lost can be given away in the same poll; then assignments; then
+new jobs, which are assigned from the next poll on; then cleanup for workers that have room left.
+
+Source: notes 1.6; 5.5 for what is different.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from compactlib.errors import InvalidInput
+from compactlib.scheduler.apply.complete import sources_gone
+from compactlib.scheduler.errors import CommandOutOfOrder
+from compactlib.scheduler.model.assignment import AssignmentPolicy, Choice
+from compactlib.scheduler.model.poll import PollRequest, StatusAnswer, StatusUpdate, Verdict
+from compactlib.scheduler.model.update import (
+    CompletedJob,
+    EvictedJob,
+    NewJob,
+    PlanUpdate,
+    RefusedOutputs,
+    ReturnedJob,
+    TombstoneLease,
+    UpdatedJob,
+)
+from compactlib.scheduler.model.values import Command, CompactedBlocks, JobStatus, Tombstone, check_command
+from compactlib.scheduler.persistence.plain import misfit
+from compactlib.scheduler.plan.planner import PlanCursor
+from compactlib.scheduler.plan.policies.by_priority import ByPriority
+from compactlib.scheduler.plan.schedule import Schedule
+from compactlib.scheduler.queue.job import Job
+from compactlib.scheduler.queue.results import result_problem
+from compactlib.scheduler.queue.state import SchedulerState
+
+_USUAL = ByPriority()
+_NO_ROOM = Choice((), "the worker has no room: job_capacity=0, and it has lost no job in this poll")
+MAX_UPDATES = 10_000
+"""Status updates and confirmations that one request may have, each."""
+
+# Whoever had the job once may have written something that has to go.
+_LOST_THE_JOB = (Verdict.NOT_FOUND, Verdict.STALE_TOKEN)
+_IN_PROGRESS = JobStatus.IN_PROGRESS
+_SUCCESS = JobStatus.SUCCESS
+_OVER = frozenset({JobStatus.SUCCESS, JobStatus.FAILED, JobStatus.RELEASED})
+
+
+def prepare(state: SchedulerState, command: Command, request: PollRequest,
+            policy: AssignmentPolicy = _USUAL) -> PlanUpdate:
+    """What the poll is to change. Changes nothing itself.
+
+    O(updates + log n for each assignment and new job), whatever the length of the queues, and what the policy costs.
+
+    Args:
+        state: of the scheduler.
+        command: whose poll it is.
+        request: what the worker says, and how much room it has.
+        policy: which of the jobs that may be assigned go first.
+
+    Raises:
+        InvalidInput: the policy chose what cannot be assigned, the capacity is negative, the request has more than
+            `MAX_UPDATES` updates or confirmations, or a value is of another type than it should be.
+        CommandOutOfOrder: the command's index is not above that of the last one applied.
+    """
+    check_command(command)
+    try:
+        return _prepare(state, command, request, policy)
+    except (TypeError, AttributeError, KeyError) as error:
+        problem = misfit(request, PollRequest)
+        if problem is None:
+            raise
+        raise InvalidInput(f"this is no request: {problem}") from error
+
+
+def _prepare(state: SchedulerState, command: Command, request: PollRequest, policy: AssignmentPolicy) -> PlanUpdate:
+    if request.job_capacity < 0:
+        raise InvalidInput(f"job_capacity is {request.job_capacity}; a worker has room for 0 jobs or more")
+    if max(len(request.status_updates), len(request.deleted_tombstones)) > MAX_UPDATES:
+        raise InvalidInput(f"{len(request.status_updates)} updates, {len(request.deleted_tombstones)} confirmations; a "
+                           f"request has at most {MAX_UPDATES} of each")
+    if command.index <= state.applied_index:
+        raise CommandOutOfOrder(index=command.index, applied=state.applied_index)
+    return _Poll(state, command, request).update(policy)
+
+
+class _Poll:
+    """One poll being prepared."""
+
+    def __init__(self, state: SchedulerState, command: Command, request: PollRequest) -> None:
+        self._state = state
+        self._command = command
+        self._request = request
+        moment = state.timeline.at(command.appended_at)
+        self._notes_time = moment.is_news_after(state.timeline)
+        # Up to when leases, delays and back-offs are over.
+        self._expiry: float = moment.expiry if command.expiry is None else min(command.expiry, moment.expiry)
+        if moment.stamp != command.appended_at:
+            self._command = command = Command(command.index, command.term, moment.stamp)
+        self._schedule = Schedule(state.jobs, state.config, command, state.shared, expiry=self._expiry)
+        self._answers: list[StatusAnswer] = []
+        self._updated: list[UpdatedJob] = []
+        self._returned: list[ReturnedJob] = []
+        self._completed: list[CompletedJob] = []
+        self._refused: list[RefusedOutputs] = []
+        self._revoked = 0
+
+    def update(self, policy: AssignmentPolicy) -> PlanUpdate:
+        """What there is to be changed; `policy` chooses what the worker is given."""
+        for status_update in self._request.status_updates:
+            self._take(status_update)
+        config = self._state.config
+        capacity = min(self._request.job_capacity + self._revoked, config.max_jobs_per_poll)
+        assigned, choice = self._schedule.assign(policy, capacity) if capacity else ((), _NO_ROOM)
+        created, evicted = self._create(capacity) if capacity and self._state.blocks.has_flushed() else ((), ())
+        leased: tuple[TombstoneLease, ...] = ()
+        if config.standalone_cleanup and capacity > len(assigned):
+            leased = self._cleanup(created, capacity - len(assigned))
+        deleted: tuple[str, ...] = ()
+        if self._request.deleted_tombstones:
+            tombstones = self._state.tombstones
+            deleted = tuple(name for name in self._request.deleted_tombstones if name in tombstones)
+        return PlanUpdate(
+            index=self._command.index, term=self._command.term, now=self._command.appended_at,
+            new_jobs=created, assigned_jobs=assigned, updated_jobs=tuple(self._updated),
+            returned_jobs=tuple(self._returned), completed_jobs=tuple(self._completed), evicted_jobs=evicted,
+            refused_outputs=tuple(self._refused), leased_tombstones=leased,
+            deleted_tombstones=deleted, shared=choice.shared, turns=choice.turns, answers=tuple(self._answers),
+            limits=self._state.limits, policy=policy.name if capacity else "", why=choice.why,
+            notes_time=self._notes_time,
+        )
+
+    # ------------------------------------------------------------------------------------------ what workers say
+
+    def _take(self, said: StatusUpdate) -> None:
+        job = self._schedule.check(said.name, said.token, said.status)
+        if isinstance(job, Verdict):
+            self._refuse(said, job)
+        elif said.status == _SUCCESS:
+            self._complete(said, job)
+        else:
+            state = self._schedule.updated(job.state, said.status, said.reason)
+            if said.status == _IN_PROGRESS:
+                if state.status is _IN_PROGRESS:
+                    self._updated.append(UpdatedJob(state))
+                self._answers.append(StatusAnswer(said.name, Verdict.ACCEPTED, state.lease_expires_at))
+            else:
+                self._returned.append(ReturnedJob(state, job.state.token))
+                self._answers.append(StatusAnswer(said.name, Verdict.ACCEPTED))
+
+    def _refuse(self, said: StatusUpdate, verdict: Verdict) -> None:
+        job = self._state.jobs.get(said.name)
+        # A job that is over does not occupy the worker any more: that slot is part of its capacity already.
+        if not self._state.config.strict_states or said.status not in _OVER:
+            self._revoked += verdict is not Verdict.DUPLICATE
+        deadline = None
+        if job is not None and job.state.status is JobStatus.IN_PROGRESS:
+            deadline = job.state.lease_expires_at
+        self._answers.append(StatusAnswer(said.name, verdict, deadline, _detail(said, verdict, job, self._command)))
+        if verdict in _LOST_THE_JOB and said.status == JobStatus.SUCCESS:
+            self._refuse_outputs(said.name, said.compacted_blocks)
+
+    def _refuse_outputs(self, name: str, results: CompactedBlocks | None) -> None:
+        if results is not None and results.new_blocks:
+            self._refused.append(RefusedOutputs(name, results.new_blocks))
+
+    def _complete(self, said: StatusUpdate, job: Job) -> None:
+        state, results = self._state, said.compacted_blocks
+        problem = result_problem(job, results) if state.config.check_results else None
+        if problem is not None:
+            failed = self._schedule.updated(job.state, JobStatus.FAILED, f"bad result: {problem}")
+            self._returned.append(ReturnedJob(failed, job.state.token))
+            self._answers.append(StatusAnswer(said.name, Verdict.BAD_RESULT, None, problem))
+            self._refuse_outputs(said.name, results)
+            return
+        if results is not None and state.config.check_results and not sources_gone(state, job, results):
+            doomed = [block.id for block in results.new_blocks if state.tombstones.covers(block)]
+            if doomed:
+                # The same outputs were thrown away before and wait for deletion: try again once they are gone.
+                detail = f"new block {doomed[0]!r} waits for deletion; the job is tried again later"
+                waiting = self._schedule.released(job.state, state.config.max_backoff_seconds, detail)
+                self._returned.append(ReturnedJob(waiting, job.state.token))
+                self._answers.append(StatusAnswer(said.name, Verdict.BAD_RESULT, None, detail))
+                return
+        self._schedule.completed(job.state)
+        self._completed.append(CompletedJob(job.state, results))
+        self._answers.append(StatusAnswer(said.name, Verdict.ACCEPTED))
+
+    # ---------------------------------------------------------------------------------- what the worker is given
+
+    def _create(self, capacity: int) -> tuple[tuple[NewJob, ...], tuple[EvictedJob, ...]]:
+        state, schedule = self._state, self._schedule
+        cursor = PlanCursor(state.blocks, state.config, self._command.appended_at, self._riding(capacity))
+        created: list[NewJob] = []
+        evicted: list[EvictedJob] = []
+        while len(created) < capacity and (plan := cursor.next_job()) is not None:
+            if state.jobs.get(plan.name) is not None:
+                continue  # its blocks were pushed a second time; they wait until the job is done
+            while (gone := schedule.evict_job()) is not None:
+                evicted.append(gone)
+            job = schedule.add_job(plan)
+            if job is None:
+                break
+            created.append(job)
+        return tuple(created), tuple(evicted)
+
+    def _riding(self, capacity: int) -> Iterator[Tombstone]:
+        """The tombstones that are due; looked up when the first job that may carry some is made."""
+        config = self._state.config
+        yield from self._state.tombstones.due(self._expiry, capacity * config.cleanup_batch_size)
+
+    def _cleanup(self, created: tuple[NewJob, ...], room: int) -> tuple[TombstoneLease, ...]:
+        config, now = self._state.config, self._command.appended_at
+        riding = {tombstone.name for job in created for tombstone in job.plan.tombstones}
+        due = self._state.tombstones.due(self._expiry, room * config.cleanup_batch_size, riding)
+        until = now + config.cleanup_lease_seconds
+        return tuple(TombstoneLease(tombstone, until) for tombstone in due)
+
+
+def _detail(said: StatusUpdate, verdict: Verdict, job: Job | None, command: Command) -> str:
+    """The numbers behind a refusal."""
+    if verdict is Verdict.STALE_TOKEN and job is not None:
+        return f"token {said.token} is below the job's {job.state.token}"
+    if verdict is Verdict.FUTURE_TOKEN:
+        return f"token {said.token} is above the log's index {command.index}"
+    if verdict is Verdict.BAD_STATUS:
+        return f"status {int(said.status)} is none that a worker may send"
+    if verdict is Verdict.WRONG_STATE:
+        return "the job is assigned to nobody"
+    return ""

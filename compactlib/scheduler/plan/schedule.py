@@ -1,0 +1,258 @@
+"""What one poll may do to the queue: a throw-away cursor that reads the queue and records what is to change.
+
+Order of use: updates, then assignments, then new jobs and evictions. A second schedule over the same queue gives the
+same answers, since nothing is changed.
+
+Source: notes 1.5 and 1.7; 5.5 for what is different.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from compactlib.errors import InvalidInput
+from compactlib.scheduler.config import SchedulerConfig
+from compactlib.scheduler.model.assignment import (
+    AssignmentPolicy,
+    AssignmentView,
+    Choice,
+    Lazily,
+    LevelView,
+    TenantLine,
+    WaitingJob,
+)
+from compactlib.scheduler.model.poll import MAX_REASON_CHARS, Verdict
+from compactlib.scheduler.model.update import AssignedJob, EvictedJob, NewJob
+from compactlib.scheduler.model.values import Command, JobPlan, JobState, JobStatus
+from compactlib.scheduler.queue.job import Job
+from compactlib.scheduler.queue.job_queue import JobLevel, JobQueue
+
+SEQUENCE_BITS = 20
+"""A job's sequence is its command's index shifted by this, plus its place among the command's new jobs."""
+
+ValueT = TypeVar("ValueT")
+_UNSPECIFIED = JobStatus.UNSPECIFIED
+_IN_PROGRESS = JobStatus.IN_PROGRESS
+_SUCCESS = JobStatus.SUCCESS
+_RELEASED = JobStatus.RELEASED
+
+
+class Schedule:
+    """The cursor of one poll.
+
+    Args:
+        queue: is read only, and must not change meanwhile.
+        config: limits.
+        command: its index is the token of what is assigned, its time decides about leases.
+        shared: per level, how many assignments it has shared with the levels above; missing ones count 0.
+        expiry: up to when leases and back-offs are over, seconds; the command's time if not given.
+    """
+
+    def __init__(self, queue: JobQueue, config: SchedulerConfig, command: Command,
+                 shared: Mapping[int, int] | None = None, *, expiry: float | None = None) -> None:
+        self._queue = queue
+        self._config = config
+        self._command = command
+        self._expiry = command.appended_at if expiry is None else expiry
+        self._lease = command.appended_at + config.lease_seconds
+        self._touched: set[str] = set()
+        self._added = 0
+        self._removed = 0
+        self._evicted = 0
+        self._shared: Mapping[int, int] = shared or {}
+        self._excluded: Iterator[Job] | None = None
+
+    # ------------------------------------------------------------------------------------------ what workers say
+
+    def check(self, name: str, token: int, status: int) -> Job | Verdict:
+        """The job that an update is about, or why it is refused. O(1)."""
+        config = self._config
+        job = self._queue.get(name)
+        if config.strict_states and name in self._touched:
+            return Verdict.DUPLICATE
+        if job is None:
+            return Verdict.NOT_FOUND
+        if token < job.state.token:
+            return Verdict.STALE_TOKEN
+        if config.refuse_future_tokens and token > self._command.index:
+            return Verdict.FUTURE_TOKEN
+        if not _IN_PROGRESS <= status <= _RELEASED:
+            return Verdict.BAD_STATUS
+        if config.strict_states and job.state.status is not _IN_PROGRESS:
+            return Verdict.WRONG_STATE
+        return job
+
+    def update_job(self, name: str, token: int, status: int, reason: str = "") -> JobState | Verdict:
+        """The job's state after a worker's update, or why it is refused. O(1)."""
+        job = self.check(name, token, status)
+        return job if isinstance(job, Verdict) else self.updated(job.state, status, reason)
+
+    def updated(self, state: JobState, status: int, reason: str = "") -> JobState:
+        """The state after an update that `check` has let through."""
+        self._touched.add(state.name)
+        if status == _IN_PROGRESS:
+            return changed(state, state.status, state.token, self._lease, state.failures)
+        if status == _SUCCESS:
+            self.completed(state)
+            return changed(state, _SUCCESS, state.token, state.lease_expires_at, state.failures)
+        if status == _RELEASED:
+            return self.released(state, 0.0, reason)
+        failures = state.failures + 1
+        delay = self._config.backoff_seconds * 2.0 ** min(failures - 1, 60)
+        returned = self.released(state, min(delay, self._config.max_backoff_seconds), reason)
+        return changed(returned, _UNSPECIFIED, returned.token, 0.0, failures)
+
+    def completed(self, state: JobState) -> None:
+        """The job leaves the queue, and its place is free in this very poll."""
+        self._touched.add(state.name)
+        self._removed += 1
+
+    def released(self, state: JobState, delay_seconds: float, reason: str) -> JobState:
+        """The state of a job that a worker gives back, to be assigned after a delay."""
+        self._touched.add(state.name)
+        not_before = self._command.appended_at + delay_seconds if delay_seconds else 0.0
+        return JobState(name=state.name, compaction_level=state.compaction_level, token=self._command.index,
+                        added_at=state.added_at, failures=state.failures, sequence=state.sequence,
+                        not_before=not_before, last_failure=reason[:MAX_REASON_CHARS] or state.last_failure)
+
+    # ---------------------------------------------------------------------------------------------- assignments
+
+    def view(self, capacity: int) -> AssignmentView:
+        """What may be assigned now, for a policy. O(1); what it looks at comes on top."""
+        queue, config = self._queue, self._config
+        return _made(AssignmentView, {
+            "capacity": capacity, "levels": Lazily(self._levels, queue.levels), "queued": len(queue),
+            "leased": queue.leased_count, "delayed": queue.delayed_count, "excluded": queue.failed_count,
+            "lease_seconds": config.lease_seconds, "max_failures": config.max_failures})
+
+    def _levels(self, levels: Mapping[int, JobLevel]) -> Iterator[LevelView]:
+        for number in levels:
+            level = levels[number]
+            yield _made(LevelView, {
+                "level": number, "shared": self._shared.get(number, 0), "ready": Lazily(self._waiting, level.ready),
+                "again": Lazily(self._again, level), "tenants": Lazily(self._tenants, level)})
+
+    def _waiting(self, jobs: Iterable[Job]) -> Iterator[WaitingJob]:
+        touched = self._touched
+        return (_as_waiting(job) for job in jobs if job.state.name not in touched)
+
+    def _again(self, level: JobLevel) -> Iterator[WaitingJob]:
+        seen = set(self._touched)
+        for job in level.again(self._expiry):
+            if job.state.name not in seen:
+                seen.add(job.state.name)
+                yield _as_waiting(job)
+
+    def _tenants(self, level: JobLevel) -> Iterator[TenantLine]:
+        # A generator, so that jobs are told by tenant only once somebody asks.
+        for tenant, virtual_time, line in level.ready.turns.in_order():
+            yield TenantLine(tenant, virtual_time, Lazily(self._waiting, line))
+
+    def assign(self, policy: AssignmentPolicy, capacity: int) -> tuple[tuple[AssignedJob, ...], Choice]:
+        """The jobs that a policy gives to the worker, and its choice. O(log n) a job, and what the policy costs.
+
+        Raises:
+            InvalidInput: the choice is none, or names what may not be assigned.
+        """
+        choice: object = policy.choose(self.view(capacity), self._command.appended_at)
+        if not isinstance(choice, Choice):
+            raise InvalidInput(f"the policy {policy!r:.200} chose {choice!r:.200}; answer a Choice, an empty one "
+                               f"with its reason if no job is worth it")
+        if len(choice.jobs) > capacity:
+            raise self._refused(policy, f"{len(choice.jobs)} jobs, where the poll has room for {capacity}")
+        if not _are_turns(choice):
+            raise self._refused(policy, f"the turns {choice.shared!r:.200} and {choice.turns!r:.200}")
+        return tuple([self._assigned(policy, name) for name in choice.jobs]), choice
+
+    def _assigned(self, policy: AssignmentPolicy, name: str) -> AssignedJob:
+        job = self._queue.get(name)
+        if job is None or name in self._touched or not self._queue.may_be_assigned(job.state, self._expiry):
+            raise self._refused(policy, f"job {name!r}, which may not be assigned now, or a second time")
+        before = job.state
+        self._touched.add(name)
+        failures = before.failures + (before.status is _IN_PROGRESS)
+        state = changed(before, _IN_PROGRESS, self._command.index, self._lease, failures)
+        return AssignedJob(state, before, job.plan())
+
+    @staticmethod
+    def _refused(policy: AssignmentPolicy, what: str) -> InvalidInput:
+        return InvalidInput(f"the policy {policy!r:.200} chose {what}; choose of the view's jobs, each once, and at "
+                            f"most view.capacity; record turns as Choice says")
+
+    # ------------------------------------------------------------------------------------------ new and evicted
+
+    def has_room(self) -> bool:
+        """Whether another job may be queued."""
+        limit = self._config.max_queue_size
+        if not limit:
+            return True
+        size = len(self._queue) + self._added
+        if self._config.evict_at_limit:
+            size -= self._evicted + self._removed
+        return size < limit
+
+    def add_job(self, plan: JobPlan) -> NewJob | None:
+        """The job to be queued, or `None` if the queue is full. It cannot be assigned in this poll. O(1)."""
+        if not self.has_room():
+            return None
+        command = self._command
+        state = JobState(name=plan.name, compaction_level=plan.compaction_level, token=command.index,
+                         added_at=command.appended_at, sequence=(command.index << SEQUENCE_BITS) + self._added)
+        self._added += 1
+        self._touched.add(plan.name)
+        return NewJob(state, plan)
+
+    def evict_job(self) -> EvictedJob | None:
+        """The worst excluded job, if the queue needs room; never one that this poll is about. O(1) amortized."""
+        limit, config = self._config.max_queue_size, self._config
+        if not limit or (self.has_room() if config.evict_at_limit else len(self._queue) - self._evicted <= limit):
+            return None
+        if self._excluded is None:
+            self._excluded = self._queue.excluded(self._expiry)
+        for job in self._excluded:
+            if job.state.name not in self._touched:
+                self._touched.add(job.state.name)
+                self._evicted += 1
+                return EvictedJob(job.state)
+        return None
+
+
+def _are_turns(choice: Choice) -> bool:
+    """Whether what is to be recorded of a choice can be."""
+    shared: tuple[object, ...] = choice.shared
+    turns: tuple[object, ...] = choice.turns
+    why: object = choice.why
+    return (isinstance(why, str) and all(_has_types(item, int, int) for item in shared)
+            and all(_has_types(item, int, str, int, int) for item in turns))
+
+
+def _has_types(item: object, *kinds: type) -> bool:
+    return isinstance(item, tuple) and len(item) == len(kinds) and all(map(isinstance, item, kinds))
+
+
+def _as_waiting(job: Job) -> WaitingJob:
+    state = job.state
+    return _made(WaitingJob, {
+        "name": state.name, "tenant": job.tenant, "shard": job.shard, "level": state.compaction_level,
+        "blocks": job.source_count, "size_bytes": job.size_bytes, "added_at": state.added_at,
+        "failures": state.failures, "is_reclaimed": state.status is _IN_PROGRESS})
+
+
+def _made(kind: type[ValueT], fields: dict[str, object]) -> ValueT:
+    """A frozen value with these fields. What its own __init__ does, at a third of its price: many are made a poll."""
+    value = kind.__new__(kind)
+    object.__setattr__(value, "__dict__", fields)
+    return value
+
+
+def changed(state: JobState, status: JobStatus, token: int, lease_expires_at: float, failures: int) -> JobState:
+    """The state with these fields replaced. What `attrs.evolve` does, at a sixth of its price."""
+    new = JobState.__new__(JobState)
+    fields = new.__dict__
+    fields.update(state.__dict__)
+    fields["status"] = status
+    fields["token"] = token
+    fields["lease_expires_at"] = lease_expires_at
+    fields["failures"] = failures
+    return new

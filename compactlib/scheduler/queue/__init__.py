@@ -1,0 +1,3 @@
+"""Blocks and jobs that wait, tombstones, the index of metadata, and the state that holds them all."""
+
+__all__: list[str] = []

@@ -1,0 +1,124 @@
+"""Jobs that wait for a time to come: the end of a lease, or of a back-off.
+
+A heap whose entries may be early but never late: a lease that is renewed stays where it is, and is put right when it
+comes to the top. So a renewal costs nothing here, and the next job that is due is found without looking at the rest.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from compactlib.errors import AuditFailed
+from compactlib.scheduler.model.values import JobStatus
+from compactlib.scheduler.queue.job import Job
+
+_Entry: TypeAlias = tuple[float, int | str, Job]
+
+_SMALL = 64
+_IN_PROGRESS = JobStatus.IN_PROGRESS
+
+
+def due_time(job: Job) -> float:
+    """When the job may be assigned: after its lease, or from the end of its back-off on."""
+    state = job.state
+    return state.lease_expires_at if state.status is _IN_PROGRESS else state.not_before
+
+
+class DueJobs:
+    """Jobs of one level, one status and one number of failures, by the time they wait for.
+
+    Args:
+        includes_end: whether a job is due at the very time, or only after.
+    """
+
+    def __init__(self, *, includes_end: bool) -> None:
+        self._includes_end = includes_end
+        self._heap: list[_Entry] = []
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def entries(self) -> int:
+        """Entries kept, those that are out of date included; at most twice the jobs and 64."""
+        return len(self._heap)
+
+    def add(self, job: Job, key: int | str) -> None:
+        """Let the job wait here. O(log n)."""
+        heapq.heappush(self._heap, (due_time(job), key, job))
+        job.waits_in = self
+        self._size += 1
+
+    def remove(self, job: Job) -> None:
+        """The job waits no longer. O(1); its entry goes later."""
+        job.waits_in = None
+        self._size -= 1
+        self._drop_what_is_out_of_date()
+
+    def moved(self, job: Job, key: int | str, before: float) -> None:
+        """The job waits for another time than `before`. O(1) if it is a later one."""
+        if due_time(job) < before:
+            heapq.heappush(self._heap, (due_time(job), key, job))
+            self._drop_what_is_out_of_date()
+
+    def _drop_what_is_out_of_date(self) -> None:
+        """Once it is more than half of the heap. O(1) amortized."""
+        if len(self._heap) > 2 * self._size + _SMALL:
+            unique = {id(entry[2]): entry for entry in self._heap if entry[2].waits_in is self}
+            self._heap = [(due_time(job), key, job) for _, key, job in unique.values()]
+            heapq.heapify(self._heap)
+
+    def settle(self) -> None:
+        """Put the top right, so that looking at it is enough to know that nothing is due. O(log n) amortized."""
+        heap = self._heap
+        while heap:
+            due, key, job = heap[0]
+            if job.waits_in is not self:
+                heapq.heappop(heap)
+                continue
+            actual = due_time(job)
+            if actual == due:
+                return
+            if actual > due:
+                heapq.heapreplace(heap, (actual, key, job))
+            else:
+                heapq.heappop(heap)  # another entry of this job is not late
+
+    def due(self, now: float) -> Iterator[Job]:
+        """The jobs that are due, by time and last key; one may come twice. Changes nothing; the heap must not either.
+
+        O(log n) a job; O(1) if there is none.
+        """
+        heap = self._heap
+        if not heap or not self._is_due(heap[0][0], now):
+            return
+        # The best of the heap, without taking it apart: places whose parent was passed, and entries put right.
+        frontier: list[tuple[float, int | str, Job, int]] = [(*heap[0], 0)]
+        while frontier and self._is_due(frontier[0][0], now):
+            due, key, job, place = heapq.heappop(frontier)
+            if place >= 0:
+                for child in (2 * place + 1, 2 * place + 2):
+                    if child < len(heap):
+                        heapq.heappush(frontier, (*heap[child], child))
+            if job.waits_in is self:
+                actual = due_time(job)
+                if actual == due:
+                    yield job
+                elif actual > due:
+                    heapq.heappush(frontier, (actual, key, job, -1))
+
+    def _is_due(self, time: float, now: float) -> bool:
+        return time < now or (self._includes_end and time == now)
+
+    def audit(self) -> None:
+        """Raise `AuditFailed` unless every job that waits here has an entry that is not late. O(n)."""
+        on_time = {id(job) for due, _, job in self._heap if job.waits_in is self and due <= due_time(job)}
+        members = {id(job) for _, _, job in self._heap if job.waits_in is self}
+        if members != on_time or len(members) != self._size:
+            raise AuditFailed(f"{self._size} jobs wait; {len(members)} have entries, {len(on_time)} in time")
+        for place in range(1, len(self._heap)):
+            if self._heap[place][:2] < self._heap[(place - 1) // 2][:2]:
+                raise AuditFailed(f"entry {place} of {len(self._heap)} is out of order")

@@ -1,0 +1,303 @@
+"""All queued jobs, in the order in which they are to be assigned.
+
+Priority: level, status, failures, then the time a job waits for, then a last key. No poll looks at more jobs than it
+needs: unassigned jobs that may go at once stand in a line for each level (`ready_jobs.py`); those that wait for the end
+of a back-off or of a lease wait with those of the same level, status and failures (`due_jobs.py`). Whether a lease has
+run out depends on the command's time alone, so nothing here has to move when time passes.
+
+Source: notes 1.4; 5.1 and 5.2 for what is different.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+
+import attrs
+from sortedcontainers import SortedDict, SortedList
+
+from compactlib.errors import AuditFailed
+from compactlib.scheduler.config import SchedulerConfig
+from compactlib.scheduler.model.values import BlockMeta, JobPhase, JobPlan, JobState, JobStatus
+from compactlib.scheduler.queue.due_jobs import DueJobs
+from compactlib.scheduler.queue.job import NOT_READY, Job, LastKeyOf
+from compactlib.scheduler.queue.ready_jobs import ReadyJobs
+
+_UNSPECIFIED = JobStatus.UNSPECIFIED
+_IN_PROGRESS = JobStatus.IN_PROGRESS
+
+
+def last_key_of(config: SchedulerConfig) -> LastKeyOf:
+    """What decides between jobs that are otherwise equal."""
+    if config.last_key == "name":
+        return lambda state: state.name
+    return lambda state: state.sequence
+
+
+@attrs.define
+class LevelCounts:
+    """What happened to the jobs of one level since the queue was made or loaded."""
+
+    added: int = 0
+    completed: int = 0
+    assigned: int = 0
+    reassigned: int = 0
+    evicted: int = 0
+
+
+class JobLevel:
+    """The jobs of one level that may be assigned now or later.
+
+    Attributes:
+        ready: unassigned, never failed, and free to go.
+        delayed: unassigned, by failures; free to go at a time.
+        leased: in progress, by failures; free to go once the lease has run out.
+        counts: what happened so far.
+    """
+
+    def __init__(self, last_key: LastKeyOf) -> None:
+        self.ready: ReadyJobs = ReadyJobs(last_key)
+        self.delayed: SortedDict[int, DueJobs] = SortedDict()
+        self.leased: SortedDict[int, DueJobs] = SortedDict()
+        self.counts: LevelCounts = LevelCounts()
+
+    def again(self, now: float) -> Iterator[Job]:
+        """What may be assigned at `now` beside ready jobs, in order. One job may come twice. O(log n) a job."""
+        return chain.from_iterable(waiting.due(now) for waiting in chain(self.delayed.values(), self.leased.values()))
+
+    def settle(self) -> None:
+        """Keep the heaps tidy at their tops."""
+        for by_failures in (self.delayed, self.leased):
+            if by_failures:
+                for waiting in by_failures.values():
+                    waiting.settle()
+
+
+class JobQueue:
+    """Every job that was created and is neither completed nor evicted.
+
+    Args:
+        config: limits and order.
+    """
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._config = config
+        self._max_failures = config.max_failures
+        self._last_key = last_key_of(config)
+        self._jobs: dict[str, Job] = {}
+        self.get: Callable[[str], Job | None] = self._jobs.get
+        """The job of a name, if it is queued. O(1)."""
+        self.levels: SortedDict[int, JobLevel] = SortedDict()
+        self.leased_count: int = 0
+        """Jobs in progress, those with a lease that has run out included."""
+        self.delayed_count: int = 0
+        """Unassigned jobs that came back: they wait for their back-off, or it is over."""
+        # The sources of jobs of levels that are compacted no more: the block queue does not know them.
+        self._retired: set[tuple[str, int, int, str]] = set()
+        # Jobs that failed too often, the worst first; their leases may still run.
+        self._failed: SortedList[tuple[int, float, int, int | str, str]] = SortedList()
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __iter__(self) -> Iterator[Job]:
+        """All jobs, in no order that means anything."""
+        return iter(self._jobs.values())
+
+    def level(self, number: int) -> JobLevel:
+        """The jobs of a level; made if there are none yet."""
+        level = self.levels.get(number)
+        if level is None:
+            level = self.levels[number] = JobLevel(self._last_key)
+        return level
+
+    # ------------------------------------------------------------------------------------------------- changes
+
+    def add(self, state: JobState, plan: JobPlan) -> bool:
+        """Queue a job; `False` if one of this name is queued already, and nothing changed. O(1) for a new one."""
+        if state.name in self._jobs:
+            return False
+        job = self._jobs[state.name] = Job(state, plan)
+        self._retired.update(self._retired_sources(job))
+        level = self.level(state.compaction_level)
+        level.counts.added += 1
+        self._place(level, job)
+        return True
+
+    def restore(self, state: JobState, plan: JobPlan, orphans: tuple[BlockMeta, ...]) -> None:
+        """Put a stored job back; nothing is counted. O(log n)."""
+        job = self._jobs[state.name] = Job(state, plan)
+        job.orphans = orphans
+        self._retired.update(self._retired_sources(job))
+        self._place(self.level(state.compaction_level), job)
+
+    def put(self, job: Job, state: JobState) -> None:
+        """Replace a job's state. O(log n); O(1) for a renewed lease."""
+        before = job.state
+        level = self.levels[before.compaction_level]
+        if state.status is _IN_PROGRESS:
+            if before.status is _UNSPECIFIED:
+                level.counts.assigned += 1
+            elif before.token != state.token:
+                level.counts.reassigned += 1
+            elif job.waits_in is not None and before.failures == state.failures:
+                job.state = state
+                job.waits_in.moved(job, self._last_key(state), before.lease_expires_at)
+                return
+        self._take(level, job)
+        job.state = state
+        self._place(level, job)
+
+    def complete(self, job: Job) -> None:
+        """The job is done."""
+        self._remove(job).completed += 1
+
+    def evict(self, job: Job) -> None:
+        """The job makes room."""
+        self._remove(job).evicted += 1
+
+    def cut(self, lease_end: float, wait_end: float) -> None:
+        """No lease ends after `lease_end`, and no job waits for longer than `wait_end`, seconds. O(n)."""
+        for job in list(self):
+            state = job.state
+            if state.status is _IN_PROGRESS and state.lease_expires_at > lease_end:
+                self.put(job, attrs.evolve(state, lease_expires_at=lease_end))
+            elif state.not_before and state.not_before > wait_end:
+                self.put(job, attrs.evolve(state, not_before=wait_end))
+
+    def settle(self) -> None:
+        """Keep the heaps tidy; after each applied update. O(levels * failures), and O(log n) a lapsed renewal."""
+        for level in self.levels.values():
+            level.settle()
+
+    def _remove(self, job: Job) -> LevelCounts:
+        level = self.levels[job.state.compaction_level]
+        self._take(level, job)
+        del self._jobs[job.state.name]
+        self._retired.difference_update(self._retired_sources(job))
+        return level.counts
+
+    def _retired_sources(self, job: Job) -> list[tuple[str, int, int, str]]:
+        level = job.state.compaction_level
+        if level < len(self._config.levels):
+            return []
+        return [(job.tenant, job.shard, level, block_id) for block_id in job.source_blocks]
+
+    def has_retired_source(self, tenant: str, shard: int, level: int, block_id: str) -> bool:
+        """Whether a job of a level that is compacted no more has this source. O(1)."""
+        return (tenant, shard, level, block_id) in self._retired
+
+    def _place(self, level: JobLevel, job: Job) -> None:
+        state = job.state
+        if self.has_failed(state):
+            self._failed.add(self._failed_key(state))
+            return
+        if state.status is _IN_PROGRESS:
+            by_failures, includes_end = level.leased, False
+        elif state.failures or state.not_before:
+            by_failures, includes_end = level.delayed, True
+        else:
+            level.ready.add(job)
+            return
+        waiting = by_failures.get(state.failures)
+        if waiting is None:
+            waiting = by_failures[state.failures] = DueJobs(includes_end=includes_end)
+        waiting.add(job, self._last_key(state))
+        if by_failures is level.leased:
+            self.leased_count += 1
+        else:
+            self.delayed_count += 1
+
+    def _take(self, level: JobLevel, job: Job) -> None:
+        if job.ready != NOT_READY:
+            level.ready.remove(job)
+        elif job.waits_in is not None:
+            job.waits_in.remove(job)
+            if job.state.status is _IN_PROGRESS:
+                self.leased_count -= 1
+            else:
+                self.delayed_count -= 1
+        else:
+            self._failed.remove(self._failed_key(job.state))
+
+    def _failed_key(self, state: JobState) -> tuple[int, float, int, int | str, str]:
+        return -state.failures, state.lease_expires_at, -state.compaction_level, self._last_key(state), state.name
+
+    # --------------------------------------------------------------------------------------------------- views
+
+    def has_failed(self, state: JobState) -> bool:
+        """Whether the job failed so often that it is assigned no more."""
+        return 0 < self._max_failures <= state.failures
+
+    def phase(self, state: JobState, now: float) -> JobPhase:
+        """The state in the seed's diagram, at a time."""
+        held = state.status is _IN_PROGRESS and not now > state.lease_expires_at
+        if held:
+            return JobPhase.IN_PROGRESS
+        if self.has_failed(state):
+            return JobPhase.EXCLUDED
+        return JobPhase.LEASE_EXPIRED if state.status is _IN_PROGRESS else JobPhase.UNASSIGNED
+
+    def may_be_assigned(self, state: JobState, now: float) -> bool:
+        """Whether nobody has the job, and it waits for nothing. O(1)."""
+        if self.has_failed(state):
+            return False
+        return now > state.lease_expires_at if state.status is _IN_PROGRESS else (
+            not state.not_before or now >= state.not_before)
+
+    @property
+    def failed_count(self) -> int:
+        """How many jobs failed too often, those on their last attempt included."""
+        return len(self._failed)
+
+    def excluded(self, now: float) -> Iterator[Job]:
+        """Jobs that failed too often and that nobody holds, the worst first: most failures, longest excluded.
+
+        O(1) a job, and as much for each that is on its last attempt.
+        """
+        for *_, name in self._failed:
+            job = self._jobs[name]
+            if self.phase(job.state, now) is JobPhase.EXCLUDED:
+                yield job
+
+    def in_order(self, now: float) -> list[JobState]:
+        """All jobs by priority, at a time. O(n log n)."""
+        def priority(state: JobState) -> tuple[int, bool, int, int, float, float, int | str]:
+            return (state.compaction_level, self.has_failed(state), state.status, state.failures,
+                    state.lease_expires_at, state.not_before, self._last_key(state))
+
+        return sorted((job.state for job in self), key=priority)
+
+    def audit(self) -> None:
+        """Check that every job stands exactly where its state says. O(n log n).
+
+        Raises:
+            AuditFailed: one does not; the message has the numbers.
+        """
+        placed = len(self._failed)
+        for number, level in self.levels.items():
+            level.ready.audit()
+            placed += len(level.ready)
+            for waiting in chain(level.delayed.values(), level.leased.values()):
+                waiting.audit()
+                placed += len(waiting)
+            for job in level.ready:
+                if job.state.compaction_level != number or self._jobs.get(job.state.name) is not job:
+                    raise AuditFailed(f"{job!r} waits at level {number}")
+        counted = [sum(len(waiting) for level in self.levels.values() for waiting in getattr(level, kind).values())
+                   for kind in ("leased", "delayed")]
+        if counted != [self.leased_count, self.delayed_count]:
+            raise AuditFailed(f"{counted} jobs are leased and delayed, and {self.leased_count} and "
+                              f"{self.delayed_count} are counted")
+        if placed != len(self._jobs):
+            raise AuditFailed(f"{len(self._jobs)} jobs are queued, and {placed} have a place in the order")
+        for name, job in self._jobs.items():
+            state = job.state
+            if state.name != name or state.status not in (_UNSPECIFIED, _IN_PROGRESS):
+                raise AuditFailed(f"job {name!r} is kept with the state {state!r}")
+            places = (job.ready != NOT_READY) + (job.waits_in is not None) + self.has_failed(state)
+            if places != 1:
+                raise AuditFailed(f"{job!r} has {places} places in the order")
+
+    def __repr__(self) -> str:
+        return f"JobQueue({len(self)} jobs)"

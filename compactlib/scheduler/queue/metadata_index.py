@@ -1,0 +1,353 @@
+"""Which blocks there are: by id, tenant, shard and time.
+
+Blocks of one tenant and shard are kept in partitions of time, by their oldest data, and within a partition in the order
+of that time. A list of a span of time looks at the partitions that can hold something of it, and retention removes
+whole partitions.
+
+Pure state, changed by commands alone. Source: issue 3, part 10; `notes/scheduler.md` 1.9.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+import math
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
+
+import attrs
+from sortedcontainers import SortedDict, SortedKeyList
+
+from compactlib.arguments import refuses_misfits
+from compactlib.errors import AuditFailed, InvalidInput
+from compactlib.scheduler.model.values import ANONYMOUS_TENANT, BlockMeta, ShardTombstone
+from compactlib.scheduler.queue.tombstones import Tombstones
+
+PARTITION_SECONDS = 6 * 3600
+"""The span of one partition, unless another is given."""
+
+
+class AddOutcome(enum.Enum):
+    """What became of a block that was added."""
+
+    ADDED = "added"
+    DUPLICATE = "duplicate"
+    """Its id is known in this tenant and shard; that block stays as it is."""
+    TOMBSTONED = "tombstoned"
+    """It is waiting for deletion, or retention has removed what is as old; it was not added."""
+
+
+@attrs.frozen
+class Replaced:
+    """The sources are gone and the new blocks are there, in one step.
+
+    Attributes:
+        removed: the sources, as they were.
+        added: the new blocks, without those whose ids were known.
+    """
+
+    removed: tuple[BlockMeta, ...]
+    added: tuple[BlockMeta, ...]
+
+
+@attrs.frozen
+class SourcesMissing:
+    """Nothing was changed, because these sources are not there."""
+
+    missing: tuple[str, ...]
+
+
+ReplaceOutcome: TypeAlias = Replaced | SourcesMissing
+"""What a replacement ended in."""
+
+_Times: TypeAlias = "SortedKeyList[BlockMeta, tuple[float, str]]"
+
+
+def _by_time(block: BlockMeta) -> tuple[float, str]:
+    return block.min_time, block.id
+
+
+def _by_time_and_place(block: BlockMeta) -> tuple[float, str, int, str]:
+    return block.min_time, block.tenant, block.shard, block.id
+
+
+class _Group:
+    """The blocks of one tenant and shard."""
+
+    __slots__ = ("by_id", "longest", "partitions")
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, BlockMeta] = {}
+        self.partitions: SortedDict[int, _Times] = SortedDict()
+        # No block reaches further than this beyond its oldest data; removals leave it as it is.
+        self.longest = 0.0
+
+
+class MetadataIndex:
+    """All blocks, up to some millions.
+
+    Args:
+        partition_seconds: the span of one partition of time, whole seconds >= 1: what retention removes at once.
+
+    Raises:
+        InvalidInput: the span is less than 1.
+    """
+
+    @refuses_misfits
+    def __init__(self, partition_seconds: int = PARTITION_SECONDS) -> None:
+        if partition_seconds < 1:
+            raise InvalidInput(f"partition_seconds is {partition_seconds}; give whole seconds >= 1")
+        self._span = partition_seconds
+        self._groups: SortedDict[tuple[str, int], _Group] = SortedDict()
+        self._dropped_until: dict[tuple[str, int], float] = {}
+        # The same over all tenants of a shard.
+        self._shard_dropped_until: dict[int, float] = {}
+        self._size = 0
+
+    @property
+    def partition_seconds(self) -> int:
+        """The span of one partition."""
+        return self._span
+
+    def __len__(self) -> int:
+        return self._size
+
+    @refuses_misfits
+    def get(self, tenant: str, shard: int, block_id: str) -> BlockMeta | None:
+        """The block of this id, if there is one. O(1)."""
+        group = self._groups.get((tenant, shard))
+        return None if group is None else group.by_id.get(block_id)
+
+    @refuses_misfits
+    def missing(self, tenant: str, shard: int, block_ids: Iterable[str]) -> tuple[str, ...]:
+        """Those of the ids that are not there, in the order given. O(ids)."""
+        group = self._groups.get((tenant, shard))
+        known = {} if group is None else group.by_id
+        return tuple(block_id for block_id in block_ids if block_id not in known)
+
+    @refuses_misfits
+    def add(self, block: BlockMeta, tombstones: Tombstones | None = None) -> AddOutcome:
+        """Add a block, unless its id is known, or it waits for deletion, or it is too old. O(log n).
+
+        Too old is what begins before the end of a span that was dropped, also once its tombstone is confirmed: the
+        deletion of the span may have met the object of a block that was on its way. A block of several tenants is too
+        old as soon as any tenant of its shard has lost that time: what a job makes of it would lie in a span that some
+        worker, long after its lease, may still be deleting.
+
+        Args:
+            block: the block.
+            tombstones: what waits for deletion; without it, the block is added whatever its age (a job's output).
+
+        Raises:
+            InvalidInput: its times are not finite.
+        """
+        key = block.tenant, block.shard
+        if tombstones is not None and (block.min_time < self._refused_until(*key) or tombstones.covers(block)):
+            return AddOutcome.TOMBSTONED
+        group = self._groups.get(key)
+        if group is not None and block.id in group.by_id:
+            return AddOutcome.DUPLICATE
+        number = self._partition(block)
+        if group is None:
+            group = self._groups[key] = _Group()
+        times = group.partitions.get(number)
+        if times is None:
+            times = group.partitions[number] = SortedKeyList(key=_by_time)
+        times.add(block)
+        group.by_id[block.id] = block
+        group.longest = max(group.longest, block.max_time - block.min_time)
+        self._size += 1
+        return AddOutcome.ADDED
+
+    def _refused_until(self, tenant: str, shard: int) -> float:
+        """What begins before is too old to be added."""
+        if tenant == ANONYMOUS_TENANT:
+            return self._shard_dropped_until.get(shard, -math.inf)
+        return self._dropped_until.get((tenant, shard), -math.inf)
+
+    @refuses_misfits
+    def remove(self, tenant: str, shard: int, block_ids: Iterable[str]) -> tuple[BlockMeta, ...]:
+        """Remove the blocks that are there; returns them. O(log n) a block."""
+        group = self._groups.get((tenant, shard))
+        if group is None:
+            return ()
+        removed = []
+        for block_id in block_ids:
+            block = group.by_id.pop(block_id, None)
+            if block is not None:
+                number = self._partition(block)
+                times = group.partitions[number]
+                times.remove(block)
+                if not times:
+                    del group.partitions[number]
+                removed.append(block)
+        if not group.by_id:
+            del self._groups[tenant, shard]
+        self._size -= len(removed)
+        return tuple(removed)
+
+    @refuses_misfits
+    def replace(self, tenant: str, shard: int, source_blocks: Iterable[str],
+                new_blocks: Iterable[BlockMeta]) -> ReplaceOutcome:
+        """Put new blocks in place of others, all or nothing. O(log n) a block.
+
+        A new block may have another tenant (the sources held several tenants' data), and may have a source's id.
+
+        Raises:
+            InvalidInput: a new block is in another shard, or its times are not finite; nothing was changed.
+        """
+        sources, fresh = tuple(dict.fromkeys(source_blocks)), tuple(new_blocks)
+        for block in fresh:
+            self._partition(block)
+            if block.shard != shard:
+                raise InvalidInput(f"block {block.id!r} of shard {block.shard} cannot replace blocks of shard {shard}")
+        missing = self.missing(tenant, shard, sources)
+        if missing:
+            return SourcesMissing(missing)
+        removed = self.remove(tenant, shard, sources)
+        added = tuple(block for block in fresh if self.add(block) is AddOutcome.ADDED)
+        return Replaced(removed, added)
+
+    def blocks(self, *, tenant: str | None = None, shard: int | None = None, start: float = -math.inf,
+               end: float = math.inf) -> Iterator[BlockMeta]:
+        """The blocks with data between `start` and `end` (both inclusive, seconds), oldest first.
+
+        Ordered by `min_time`, then tenant, shard and id. The index must not change meanwhile. Cost: O(log n) a tenant
+        and shard that is looked at, O(log of these) a block, and the blocks that begin before `start` by no more than
+        the longest one lasts.
+
+        Args:
+            tenant: of this tenant only.
+            shard: of this shard only.
+            start: leave out blocks that end before.
+            end: leave out blocks that begin after.
+        """
+        keys: Iterable[tuple[str, int]]
+        if tenant is None:
+            keys = self._groups.keys() if shard is None else [key for key in self._groups if key[1] == shard]
+        elif shard is None:
+            keys = self._groups.irange((tenant, -1), (tenant, sys.maxsize))
+        else:
+            keys = [(tenant, shard)] if (tenant, shard) in self._groups else []
+        found = [self._of_group(self._groups[key], start, end) for key in keys]
+        return heapq.merge(*found, key=_by_time_and_place)
+
+    def _of_group(self, group: _Group, start: float, end: float) -> Iterator[BlockMeta]:
+        earliest = start - group.longest
+        first = None if earliest == -math.inf else self._number(earliest)
+        last = None if end == math.inf else self._number(end)
+        for number in group.partitions.irange(first, last):
+            times = group.partitions[number]
+            for block in times.irange_key((earliest, ""), None):
+                if block.min_time > end:
+                    return
+                if block.max_time >= start:
+                    yield block
+
+    def expired(self, before: float, limit: int = 32, *, name_suffix: str = "") -> tuple[ShardTombstone, ...]:
+        """The partitions that retention removes: those that end before `before`, like all their data. Changes nothing.
+
+        Removed whole, by `drop`, and their objects by the tombstone: whatever lies in the tenant and shard and begins
+        in the span. A partition stays as long as the shard has a block of several tenants that begins before its end,
+        from which a job may yet make blocks that lie in it; those blocks expire themselves, or are compacted.
+        Cost: O(tenants and shards + blocks of the partitions that are looked at).
+
+        Args:
+            before: data newer than this stays, seconds.
+            limit: how many partitions at most, oldest first within each tenant and shard.
+            name_suffix: makes the names unique for all time, for example by the command's index.
+        """
+        found: list[ShardTombstone] = []
+        for (tenant, shard), group in self._groups.items():
+            ends_by = before if tenant == ANONYMOUS_TENANT else min(before, self._anonymous_from(shard))
+            for number, times in group.partitions.items():
+                start = number * self._span
+                if len(found) >= limit or not start + self._span <= ends_by:
+                    break
+                if all(block.max_time < before for block in times):
+                    name = f"{start} ({self._span}s)-T{tenant}-S{shard}{name_suffix}"
+                    found.append(ShardTombstone(name=name, tenant=tenant, shard=shard, timestamp=float(start),
+                                                duration=float(self._span)))
+        return tuple(found)
+
+    def _anonymous_from(self, shard: int) -> float:
+        """The beginning of the shard's oldest block of several tenants."""
+        group = self._groups.get((ANONYMOUS_TENANT, shard))
+        return math.inf if group is None else group.partitions.peekitem(0)[1][0].min_time
+
+    @refuses_misfits
+    def drop(self, span: ShardTombstone) -> tuple[BlockMeta, ...]:
+        """Remove every block of the tenant and shard that begins in the span; returns them. O(log n) a block.
+
+        From now on, blocks that begin before the end of the span are refused.
+        """
+        key, end = (span.tenant, span.shard), span.timestamp + span.duration
+        self._note_dropped(key, end)
+        group = self._groups.get(key)
+        if group is None:
+            return ()
+        gone = [block.id for number in group.partitions.irange(self._number(span.timestamp), self._number(end))
+                for block in group.partitions[number] if span.timestamp <= block.min_time < end]
+        return self.remove(span.tenant, span.shard, gone)
+
+    def dropped_until(self) -> dict[tuple[str, int], float]:
+        """For each tenant and shard that has lost something to retention: up to when, seconds. To be stored."""
+        return dict(self._dropped_until)
+
+    @refuses_misfits
+    def restore_dropped_until(self, dropped: Mapping[tuple[str, int], float]) -> None:
+        """What `dropped_until` gave."""
+        self._dropped_until, self._shard_dropped_until = {}, {}
+        for key, end in dropped.items():
+            self._note_dropped(key, end)
+
+    def _note_dropped(self, key: tuple[str, int], end: float) -> None:
+        shard = key[1]
+        self._dropped_until[key] = max(end, self._dropped_until.get(key, -math.inf))
+        self._shard_dropped_until[shard] = max(end, self._shard_dropped_until.get(shard, -math.inf))
+
+    def _partition(self, block: BlockMeta) -> int:
+        if not -math.inf < block.min_time <= block.max_time < math.inf:
+            raise InvalidInput(f"block {block.id!r} holds data from {block.min_time} to {block.max_time}; give finite "
+                               f"times")
+        return self._number(block.min_time)
+
+    def _number(self, time: float) -> int:
+        # Exact, other than a division that is rounded: a block must lie in the span of its partition.
+        return int(time // self._span)
+
+    def audit(self) -> None:
+        """Check that all parts tell the same. Reads everything.
+
+        Raises:
+            AuditFailed: they do not; the message has the numbers.
+        """
+        total = 0
+        for (tenant, shard), group in self._groups.items():
+            listed = 0
+            for number, times in group.partitions.items():
+                listed += len(times)
+                self._audit_partition((tenant, shard, number), group, times)
+            if listed != len(group.by_id) or not listed:
+                raise AuditFailed(f"tenant {tenant!r}, shard {shard}: {len(group.by_id)} blocks by id, {listed} by "
+                                      f"time")
+            total += listed
+        if total != self._size:
+            raise AuditFailed(f"the index counts {self._size} blocks and holds {total}")
+
+    def _audit_partition(self, place: tuple[str, int, int], group: _Group, times: Iterable[BlockMeta]) -> None:
+        tenant, shard, number = place
+        previous: tuple[float, str] | None = None
+        for block in times:
+            belongs = (block.tenant, block.shard, self._number(block.min_time)) == place
+            known = group.by_id.get(block.id) is block and block.max_time - block.min_time <= group.longest
+            if not belongs or not known or (previous is not None and previous >= _by_time(block)):
+                raise AuditFailed(f"{block!r} is kept in tenant {tenant!r}, shard {shard}, partition {number}, "
+                                      f"after {previous}, where it does not belong")
+            previous = _by_time(block)
+        if previous is None:
+            raise AuditFailed(f"tenant {tenant!r}, shard {shard} keeps the empty partition {number}")
+
+    def __repr__(self) -> str:
+        return f"MetadataIndex({self._size} blocks in {len(self._groups)} tenants and shards)"

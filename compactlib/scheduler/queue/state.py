@@ -1,0 +1,140 @@
+"""Everything that a scheduler knows, and that every replica has alike: changed by `apply/apply.py` alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from compactlib.errors import AuditFailed
+from compactlib.scheduler.config import Limits, SchedulerConfig
+from compactlib.scheduler.model.values import BlockMeta, Command, JobPlan
+from compactlib.scheduler.queue.block_queue import BlockQueue
+from compactlib.scheduler.queue.job_queue import JobQueue
+from compactlib.scheduler.queue.metadata_index import MetadataIndex
+from compactlib.scheduler.queue.timeline import Timeline
+from compactlib.scheduler.queue.tombstones import Tombstones
+
+
+@attrs.frozen(kw_only=True)
+class QuarantinedJob:
+    """A job that was given up; its blocks are where they were, and are compacted again once it is re-queued.
+
+    Attributes:
+        plan: what it was to do; of a job whose sources were not found, only those.
+        reason: why it is here.
+        failures: how often it had failed.
+        since: time of the command that put it here, seconds.
+        orphans: blocks that workers wrote for it and that nobody owns.
+    """
+
+    plan: JobPlan
+    reason: str
+    failures: int
+    since: float
+    orphans: tuple[BlockMeta, ...] = ()
+
+
+class SchedulerState:
+    """The replicated state. Reading it is free; change it through `apply`.
+
+    Args:
+        config: the same on every replica.
+        index: the metadata index; `None` if the host keeps track of its blocks itself: then nothing checks that
+            sources still exist, and the outputs of late workers are the host's to find.
+
+    Attributes:
+        config: as given.
+        limits: the config's.
+        index: as given.
+        blocks: what waits to become jobs.
+        jobs: what is queued.
+        tombstones: what is to be deleted.
+        quarantine: jobs that were given up, by name, the oldest first.
+        quarantine_dropped: how many left the quarantine because it was full.
+        shared: per level, how many assignments it has shared with those above.
+        tombstones_dropped: how many were forgotten because there were too many.
+        applied: the last command that was applied, if any was.
+        timeline: what is known of the commands' times.
+    """
+
+    def __init__(self, config: SchedulerConfig, index: MetadataIndex | None) -> None:
+        self.config: SchedulerConfig = config
+        self.limits: Limits = config.limits
+        self.index: MetadataIndex | None = index
+        self.blocks: BlockQueue = BlockQueue(config.levels)
+        self.jobs: JobQueue = JobQueue(config)
+        self.tombstones: Tombstones = Tombstones(config.cleanup_delay_seconds)
+        self.quarantine: dict[str, QuarantinedJob] = {}
+        self.quarantine_dropped: int = 0
+        self.shared: dict[int, int] = {}
+        self.tombstones_dropped: int = 0
+        self.applied: Command | None = None
+        self.timeline: Timeline = Timeline()
+
+    @property
+    def applied_index(self) -> int:
+        """Index of the last command that was applied; 0 if none was."""
+        return 0 if self.applied is None else self.applied.index
+
+    def audit(self) -> None:
+        """Check all parts, and that no block is in two places. O(everything).
+
+        How many jobs and tombstones there are is no part of it: what was queued under a higher limit stays.
+
+        Raises:
+            AuditFailed: something is wrong; the message has the numbers.
+        """
+        for part in (self.blocks, self.jobs, self.tombstones, self.index):
+            if part is not None:
+                part.audit()
+        owner: dict[tuple[str, int, int, str], str] = {}
+        for place, block_id, name in self._owned():
+            if self.blocks.holds(place, block_id):
+                raise AuditFailed(f"block {block_id!r} of {place} is queued, and in job {name!r} too")
+            other = owner.setdefault((*place, block_id), name)
+            if other != name:
+                raise AuditFailed(f"block {block_id!r} of {place} is in two jobs: {other!r} and {name!r}")
+        if self.applied is not None:
+            newest = max((job.state.token for job in self.jobs), default=0)
+            if newest > self.applied.index:
+                raise AuditFailed(f"a job has token {newest}, the last command is {self.applied.index}")
+
+    def _owned(self) -> Iterator[tuple[tuple[str, int, int], str, str]]:
+        for job in self.jobs:
+            for block_id in job.source_blocks:
+                yield (job.tenant, job.shard, job.state.compaction_level), block_id, job.state.name
+
+    def is_waiting(self, place: tuple[str, int, int], block_id: str) -> bool:
+        """Whether a block of a level that is compacted no more is in no job, and there to become one's source.
+
+        What was planned under other levels is carried out as it was planned. O(jobs in quarantine).
+        """
+        tenant, shard, level = place
+        if self.index is not None:
+            block = self.index.get(tenant, shard, block_id)
+            if block is None or block.level != level:
+                return False
+        return not self.jobs.has_retired_source(tenant, shard, level, block_id) and not any(
+            block_id in plan.source_blocks and (plan.tenant, plan.shard, plan.compaction_level) == place
+            for plan in (given_up.plan for given_up in self.quarantine.values()))
+
+    def unaccounted_blocks(self) -> list[BlockMeta]:
+        """Blocks of the index that are to be compacted some day, and are neither queued, nor in a job or in quarantine.
+
+        Empty, unless the quarantine was full once (`quarantine_dropped`) or the levels were configured otherwise
+        before. O(everything).
+        """
+        if self.index is None:
+            return []
+        kept = {(*place, block_id) for place, block_id, _ in self._owned()}
+        plans = [given_up.plan for given_up in self.quarantine.values()]
+        kept |= {(plan.tenant, plan.shard, plan.compaction_level, block_id)
+                 for plan in plans for block_id in plan.source_blocks}
+        return [block for block in self.index.blocks() if block.level < len(self.config.levels)
+                and (block.tenant, block.shard, block.level, block.id) not in kept
+                and not self.blocks.holds((block.tenant, block.shard, block.level), block.id)]
+
+    def __repr__(self) -> str:
+        return (f"SchedulerState({len(self.blocks)} blocks, {len(self.jobs)} jobs, {len(self.tombstones)} tombstones, "
+                f"{len(self.quarantine)} in quarantine, applied {self.applied_index})")

@@ -1,0 +1,91 @@
+"""What a job sees of the worker that runs it, and what a host gives a worker to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from compactlib.clock import Clock
+from compactlib.runtime.budget import Budget
+from compactlib.scheduler.errors import JobLost
+from compactlib.scheduler.model.values import CompactedBlocks, JobPlan, Tombstone
+from compactlib.scheduler.workers.output_id import output_block_id
+from compactlib.scheduler.workers.worker_core import Renewed, Start, Stop
+
+
+class RunningJob:
+    """What an execute gets: the plan, and a look at whether the job is still the worker's. Any thread may use it.
+
+    Attributes:
+        plan: the job.
+        budget: ask it before each chunk that is written; it is cancelled when the work has to stop.
+    """
+
+    def __init__(self, start: Start, budget: Budget, clock: Clock, keep: Callable[[], object] | None = None) -> None:
+        self.plan: JobPlan = start.plan
+        self.budget: Budget = budget
+        self._clock = clock
+        self._token = start.token
+        self._deadline = start.deadline
+        self._stopped: Stop | None = None
+        self._keep = keep
+
+    @property
+    def token(self) -> int:
+        """The fencing token that the job was assigned with; give it to a `Fence`, first and around the commit.
+
+        It stays the same for as long as the job runs. A job that this worker loses and is given again is another run,
+        with a token of its own, so that a commit under this token rests on what was seen under this token.
+        """
+        return self._token
+
+    @property
+    def lease_seconds_left(self) -> float:
+        """How long the lease lasts by this worker's clock; negative if it may be over."""
+        return self._deadline - self._clock.monotonic()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the work has to end: the job was lost, or the worker shuts down."""
+        return self._stopped is not None
+
+    def output_id(self, tenant: str | None = None, number: int = 0) -> str:
+        """The id of a block to be written; see `output_block_id`. Stays the same while the job runs."""
+        return output_block_id(self.plan, self._token, tenant, number)
+
+    def check(self) -> None:
+        """Return if the work may go on; call it now and then.
+
+        In a worker without threads (`run_pending`) this is also what renews the lease.
+
+        Raises:
+            JobLost: the job was lost, or the worker shuts down. Let it through.
+        """
+        if self._keep is not None:
+            self._keep()
+        stopped = self._stopped
+        if stopped is not None:
+            raise JobLost(name=stopped.name, reason=stopped.reason)
+
+    def renew(self, renewed: Renewed) -> None:
+        """Called by the worker when the lease was renewed."""
+        self._deadline = renewed.deadline
+
+    def stop(self, stop: Stop) -> None:
+        """Called by the worker when the work has to end."""
+        self._stopped = stop
+        self.budget.cancel()
+
+    def __repr__(self) -> str:
+        return f"RunningJob({self.plan.name!r}, token {self.token}{', stopped' if self.is_stopped else ''})"
+
+
+Execute: TypeAlias = Callable[[RunningJob], CompactedBlocks]
+"""Does a job: reads the sources of `job.plan`, writes the outputs under ids of `job.output_id`, says what they are.
+
+May run twice for one job, also at the same time. `JobLost` and `FencedOff` end a run that has lost its job, and
+`ReleaseJob` gives it back; any other error counts as a failure of the job.
+"""
+
+Cleanup: TypeAlias = Callable[[Tombstone], object]
+"""Deletes the objects of a tombstone, of which some may be gone already. Any error: they are not all deleted yet."""
