@@ -17,14 +17,20 @@ Importing this package does not import PySpark; what needs it says so with `Miss
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from compactlib.spark.register import register
+from compactlib.spark.sources.register import register
 
 if TYPE_CHECKING:
-    from compactlib.spark.block_folder import BlockFolder
-    from compactlib.spark.blocks import MergeBlocks, MergeOptions
-    from compactlib.spark.executor import DEFAULT_JOBS_AT_ONCE, DEFAULT_MAX_TASKS_PER_JOB, SparkExecutor
-    from compactlib.spark.library import ship_library, ship_wheel
-    from compactlib.spark.many_stores import (
+    from compactlib.spark.executors.executor import DEFAULT_JOBS_AT_ONCE, DEFAULT_MAX_TASKS_PER_JOB, SparkExecutor
+    from compactlib.spark.executors.packing import makespan, packed
+    from compactlib.spark.executors.shared_executor import SharedExecutor
+    from compactlib.spark.executors.simulation import SimulatedRun, SparkCosts, simulate, suggested_partitioning
+    from compactlib.spark.rewrites.block_folder import BlockFolder
+    from compactlib.spark.rewrites.blocks import MergeBlocks, MergeOptions
+    from compactlib.spark.rewrites.object_files import KNOWN_TASKS, ObjectsExecutor, TaskFiles
+    from compactlib.spark.rewrites.staging_merge import StagingMerge
+    from compactlib.spark.session.library import ship_library, ship_wheel
+    from compactlib.spark.session.session import local_session, notebook_session
+    from compactlib.spark.stores.many_stores import (
         DEFAULT_STORES_AT_ONCE,
         MappedItem,
         StoreJob,
@@ -33,15 +39,9 @@ if TYPE_CHECKING:
         map_items,
         outcome_table,
     )
-    from compactlib.spark.object_files import KNOWN_TASKS, ObjectsExecutor, TaskFiles
-    from compactlib.spark.packing import makespan, packed
-    from compactlib.spark.plan_log import PlanLog
-    from compactlib.spark.session import local_session, notebook_session
-    from compactlib.spark.shared_executor import SharedExecutor
-    from compactlib.spark.simulation import SimulatedRun, SparkCosts, simulate, suggested_partitioning
-    from compactlib.spark.staging_merge import StagingMerge
-    from compactlib.spark.store_plans import StorePlan, StoresPlan, StoreWork, plan_stores
-    from compactlib.spark.streaming import raise_failures, start_compaction_stream
+    from compactlib.spark.stores.plan_log import PlanLog
+    from compactlib.spark.stores.store_plans import StorePlan, StoresPlan, StoreWork, plan_stores
+    from compactlib.spark.stores.streaming import raise_failures, start_compaction_stream
 
 __all__ = [
     "DEFAULT_JOBS_AT_ONCE",
@@ -85,21 +85,22 @@ __all__ = [
 # Loaded when they are asked for: each worker process imports this package, often from an archive, where every module
 # has to be compiled anew, and needs next to nothing of it.
 _MODULES = {
-    "block_folder": ("BlockFolder",),
-    "blocks": ("MergeBlocks", "MergeOptions"),
-    "executor": ("DEFAULT_JOBS_AT_ONCE", "DEFAULT_MAX_TASKS_PER_JOB", "SparkExecutor"),
-    "library": ("ship_library", "ship_wheel"),
-    "many_stores": ("DEFAULT_STORES_AT_ONCE", "MappedItem", "StoreJob", "StoreOutcome", "compact_stores", "map_items",
+    "rewrites.block_folder": ("BlockFolder",),
+    "rewrites.blocks": ("MergeBlocks", "MergeOptions"),
+    "executors.executor": ("DEFAULT_JOBS_AT_ONCE", "DEFAULT_MAX_TASKS_PER_JOB", "SparkExecutor"),
+    "session.library": ("ship_library", "ship_wheel"),
+    "stores.many_stores": ("DEFAULT_STORES_AT_ONCE", "MappedItem", "StoreJob", "StoreOutcome", "compact_stores",
+                           "map_items",
                     "outcome_table"),
-    "object_files": ("KNOWN_TASKS", "ObjectsExecutor", "TaskFiles"),
-    "packing": ("makespan", "packed"),
-    "plan_log": ("PlanLog",),
-    "session": ("local_session", "notebook_session"),
-    "shared_executor": ("SharedExecutor",),
-    "simulation": ("SimulatedRun", "SparkCosts", "simulate", "suggested_partitioning"),
-    "staging_merge": ("StagingMerge",),
-    "streaming": ("raise_failures", "start_compaction_stream"),
-    "store_plans": ("StorePlan", "StoreWork", "StoresPlan", "plan_stores"),
+    "rewrites.object_files": ("KNOWN_TASKS", "ObjectsExecutor", "TaskFiles"),
+    "executors.packing": ("makespan", "packed"),
+    "stores.plan_log": ("PlanLog",),
+    "session.session": ("local_session", "notebook_session"),
+    "executors.shared_executor": ("SharedExecutor",),
+    "executors.simulation": ("SimulatedRun", "SparkCosts", "simulate", "suggested_partitioning"),
+    "rewrites.staging_merge": ("StagingMerge",),
+    "stores.streaming": ("raise_failures", "start_compaction_stream"),
+    "stores.store_plans": ("StorePlan", "StoreWork", "StoresPlan", "plan_stores"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

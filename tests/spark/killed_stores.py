@@ -19,7 +19,7 @@ from compactlib.executors import Executor, LocalExecutor
 from compactlib.outcome import Failed
 from compactlib.raftlog import SegmentLog
 from compactlib.runtime.budget import Budget
-from compactlib.spark.many_stores import StoreJob, compact_stores
+from compactlib.spark.stores.many_stores import StoreJob, compact_stores
 from tests.raftlog.wrapped_files import WatchedFiles
 from tests.spark.store_jobs import LIMITS
 

@@ -11,7 +11,7 @@ from compactlib.objects import RemoteObjects
 
 @attrs.frozen
 class OpenBucket:
-    """Opens a bucket: `compactlib.spark.object_files.OpenStore`.
+    """Opens a bucket: `compactlib.spark.rewrites.object_files.OpenStore`.
 
     Attributes:
         address: the server's.

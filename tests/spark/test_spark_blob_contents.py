@@ -13,7 +13,7 @@ from compactlib.blobstore.index.entry_columns import EntryColumns
 from compactlib.blobstore.segment.reader import SegmentFile
 from compactlib.blobstore.segment.records import content_range
 from compactlib.clock import ManualClock
-from compactlib.spark.blob_contents import Contents, read_contents
+from compactlib.spark.sources.blobstore.contents import Contents, read_contents
 from tests.blobstore.compaction_stores import START, flip, open_store
 
 

@@ -12,7 +12,7 @@ from compactlib.blobstore import Blob, BlobStore, NotAStore, log_statistics
 from compactlib.blobstore.store.store_reader import kept_offsets
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput, Stale
-from compactlib.spark.blobstore_rows import BlobOptions, BlobSlice, _packed, _unpacked, plan_slices, read_slice
+from compactlib.spark.sources.blobstore.rows import BlobOptions, BlobSlice, _packed, _unpacked, plan_slices, read_slice
 from tests.blobstore.compaction_stores import (
     EVERYTHING,
     START,

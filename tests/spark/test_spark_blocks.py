@@ -42,7 +42,7 @@ from compactlib.scheduler import (
 )
 from compactlib.scheduler.workers.worker_core import Start
 from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions
-from compactlib.spark.block_writer import BlockWriter
+from compactlib.spark.rewrites.block_writer import BlockWriter
 
 pytestmark = pytest.mark.spark
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from compactlib.errors import InvalidInput
 from compactlib.executors import LocalExecutor
 from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
-from compactlib.spark.covered_rows import (
+from compactlib.spark.sources.raftlog.covered_rows import (
     CoveredLooks,
     CoveredSegment,
     LogLook,

@@ -17,7 +17,7 @@ from compactlib.executors import LocalExecutor, RewriteFailure, RewriteOutcome, 
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Progress, RecordingObserver
 from compactlib.spark import SparkExecutor
-from compactlib.spark.shared_executor import LanedTask
+from compactlib.spark.executors.shared_executor import LanedTask
 from compactlib.testing.executor_conformance import ExecutorConformance
 from tests.spark.rewrite_tasks import (
     PARTITION,

@@ -28,7 +28,7 @@ from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 from compactlib.scheduler import FencedOff, FileFence, TokenFence
 from compactlib.spark import SparkExecutor
-from compactlib.spark.shared_executor import LanedTask
+from compactlib.spark.executors.shared_executor import LanedTask
 from tests.blobstore.compaction_stores import START, answers, garbage_store, plan_of, strays
 from tests.spark.rewrite_tasks import FullDisk
 from tests.spark.store_jobs import LIMITS, build_logs, contents, grow, job

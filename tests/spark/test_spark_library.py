@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import compactlib.spark
 from compactlib.errors import InvalidInput, MissingDependency, StorageError
 from compactlib.spark import SparkExecutor, local_session, map_items, ship_library, ship_wheel
-from compactlib.spark.library import library_archive
+from compactlib.spark.session.library import library_archive
 from tests.spark.wheels import wheel
 
 
@@ -25,7 +25,7 @@ def test_equal_sources_give_equal_bytes() -> None:
 
 def test_it_holds_sources_and_nothing_else() -> None:
     names = zipfile.ZipFile(io.BytesIO(library_archive())).namelist()
-    assert {"compactlib/__init__.py", "compactlib/errors.py", "compactlib/spark/worker.py"} <= set(names)
+    assert {"compactlib/__init__.py", "compactlib/errors.py", "compactlib/spark/executors/worker.py"} <= set(names)
     assert {Path(name).suffix for name in names} == {".py", ".typed"}
     assert names == sorted(names)
 
@@ -33,8 +33,9 @@ def test_it_holds_sources_and_nothing_else() -> None:
 def test_python_imports_from_it_alone(tmp_path: Path) -> None:
     archive = tmp_path / "library.zip"
     archive.write_bytes(library_archive(("compactlib", "attr", "attrs", "sortedcontainers")))
-    script = ("import sys; sys.path.insert(0, sys.argv[1]); import compactlib.spark.worker, attrs, sortedcontainers\n"
-              "for module in (compactlib.spark.worker, attrs, sortedcontainers): print(module.__file__)\n"
+    script = ("import sys; sys.path.insert(0, sys.argv[1]); import compactlib.spark.executors.worker, attrs, "
+              "sortedcontainers\n"
+              "for module in (compactlib.spark.executors.worker, attrs, sortedcontainers): print(module.__file__)\n"
               "print('pyspark' in sys.modules)")
     # -S: no site-packages, as on a worker that has nothing installed.
     answer = subprocess.run([sys.executable, "-I", "-S", "-c", script, str(archive)], capture_output=True, text=True,
@@ -52,11 +53,12 @@ def test_importing_the_package_does_not_import_spark() -> None:
 
 def test_a_worker_imports_little() -> None:
     """From an archive every module is compiled anew, in every worker process."""
-    script = "import sys, compactlib.spark.worker; print(*sorted(m for m in sys.modules if m.startswith('compactlib')))"
+    script = ("import sys, compactlib.spark.executors.worker; print(*sorted(m for m in sys.modules if "
+              "m.startswith('compactlib')))")
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     found = set(answer.stdout.split())
     assert not {name for name in found if name.startswith(("compactlib.raftlog", "compactlib.blobstore"))}
-    assert len(found) < 20
+    assert len(found) < 24
 
 
 def test_every_public_name_is_there() -> None:

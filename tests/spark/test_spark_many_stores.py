@@ -17,9 +17,9 @@ from compactlib.outcome import Done, Failed
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 from compactlib.spark import SparkExecutor
-from compactlib.spark.many_stores import StoreJob, StoreOutcome, compact_stores, map_items, outcome_table
-from compactlib.spark.packing import weight_of
-from compactlib.spark.shared_executor import SharedExecutor
+from compactlib.spark.executors.packing import weight_of
+from compactlib.spark.executors.shared_executor import SharedExecutor
+from compactlib.spark.stores.many_stores import StoreJob, StoreOutcome, compact_stores, map_items, outcome_table
 from tests.spark.rewrite_tasks import FailingTask, ReturningTask
 from tests.spark.store_jobs import build_logs, contents, groups_of, job, planned_bytes
 

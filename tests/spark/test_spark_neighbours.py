@@ -6,7 +6,7 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib.spark.neighbours import neighbours
+from compactlib.spark.sources.neighbours import neighbours
 
 
 @attrs.frozen

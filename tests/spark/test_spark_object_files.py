@@ -16,7 +16,7 @@ from compactlib.objects.errors import BadDigest
 from compactlib.outcome import Done, Failed
 from compactlib.runtime.budget import Budget
 from compactlib.spark import SparkExecutor
-from compactlib.spark.object_files import ObjectsExecutor, TaskFiles
+from compactlib.spark.rewrites.object_files import ObjectsExecutor, TaskFiles
 from tests.blobstore.compaction_stores import START, answers, garbage_store, plan_of
 from tests.spark.rewrite_tasks import ReturningTask
 from tests.spark.store_jobs import build_logs, contents, job

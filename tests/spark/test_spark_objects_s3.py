@@ -282,7 +282,7 @@ def test_an_executor_that_lost_the_store_is_told(tmp_path: Path) -> None:
 
 
 def test_a_carried_file_survives_being_a_path() -> None:
-    from compactlib.spark.carried_files import CarriedFile
+    from compactlib.spark.rewrites.carried_files import CarriedFile
 
     store = MemoryObjects()
     carried = CarriedFile('00 1.segment"x', (store.create("a/0", b"1"), store.create("a/1", b"")))

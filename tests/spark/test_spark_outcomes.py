@@ -12,9 +12,9 @@ import pytest
 from compactlib.errors import CompactlibError, TaskFailed
 from compactlib.executors import RewriteFailure, RewriteOutcome, RewriteResult, RewrittenFile
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.spark.outcomes import Matched, match_outcomes
-from compactlib.spark.rows import ResultRow
-from compactlib.spark.worker import Report
+from compactlib.spark.executors.outcomes import Matched, match_outcomes
+from compactlib.spark.executors.rows import ResultRow
+from compactlib.spark.executors.worker import Report
 
 
 def result(task: str, attempt: str, path: str = "somewhere://", size: int = 0) -> RewriteResult:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactlib.errors import InvalidInput
-from compactlib.spark.packing import makespan, packed, weight_of, worthwhile_parts
+from compactlib.spark.executors.packing import makespan, packed, weight_of, worthwhile_parts
 
 WEIGHTS = st.lists(st.floats(0, 1e6), max_size=60)
 

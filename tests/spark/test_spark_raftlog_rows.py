@@ -22,7 +22,14 @@ from compactlib.raftlog import (
     open_log,
     write_snapshot_state,
 )
-from compactlib.spark.raftlog_rows import MAX_BATCH_ROWS, LogSlice, SegmentSlice, SourceOptions, plan_slices, read_slice
+from compactlib.spark.sources.raftlog.rows import (
+    MAX_BATCH_ROWS,
+    LogSlice,
+    SegmentSlice,
+    SourceOptions,
+    plan_slices,
+    read_slice,
+)
 from tests.spark.raftlogs import RA_SEGMENTS, build_log, expected_rows, flip_byte
 
 LIMIT = 1 << 63

@@ -17,7 +17,7 @@ from compactlib.executors import RewriteFailure
 from compactlib.kv import MemoryStore
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.outcome import Done
-from compactlib.spark.staging_merge import StagingMerge
+from compactlib.spark.rewrites.staging_merge import StagingMerge
 from compactlib.staging import CommittedRanges, Repository, SplitRule
 from compactlib.staging.committed.formats.parquet import ParquetFormat
 from compactlib.staging.errors import DamagedRange

@@ -14,8 +14,8 @@ from compactlib.errors import InvalidInput, NotFound, Stale
 from compactlib.kv import MemoryStore, NotAStore, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.outcome import Done
-from compactlib.spark.staging_options import KeyRange, StagingSourceOptions
-from compactlib.spark.staging_rows import (
+from compactlib.spark.sources.staging.options import KeyRange, StagingSourceOptions
+from compactlib.spark.sources.staging.rows import (
     MAX_BATCH_ROWS,
     BranchPart,
     plan_parts,

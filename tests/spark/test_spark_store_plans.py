@@ -118,7 +118,7 @@ FEW_FILES = """
 import resource, sys
 from compactlib.outcome import Done
 from compactlib.executors import LocalExecutor
-from compactlib.spark.many_stores import compact_stores
+from compactlib.spark.stores.many_stores import compact_stores
 from tests.spark.store_jobs import job
 resource.setrlimit(resource.RLIMIT_NOFILE, (80, 80))
 for each in compact_stores(map(job, sys.argv[1:]), LocalExecutor(2), stores_at_once=40):

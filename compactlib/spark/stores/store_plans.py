@@ -19,7 +19,7 @@ from compactlib.executors.tasks import Executor
 from compactlib.outcome import Failed, Skipped
 from compactlib.report import Printed
 from compactlib.runtime.budget import Budget
-from compactlib.spark.many_stores import StoreJob, StoreOutcome, map_items
+from compactlib.spark.stores.many_stores import StoreJob, StoreOutcome, map_items
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,8 +9,15 @@ from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from compactlib.spark.covered_rows import COLUMNS, CoveredLooks, LogLook, StreamOptions, between, crossed
-from compactlib.spark.planned_reader import sql_schema
+from compactlib.spark.sources.planned_reader import sql_schema
+from compactlib.spark.sources.raftlog.covered_rows import (
+    COLUMNS,
+    CoveredLooks,
+    LogLook,
+    StreamOptions,
+    between,
+    crossed,
+)
 
 NAME = "compactlib.raftlog.covered"
 """What `spark.readStream.format` takes."""

@@ -18,8 +18,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from compactlib.errors import InvalidInput
-from compactlib.spark.neighbours import neighbours
 from compactlib.spark.settled import settled
+from compactlib.spark.sources.neighbours import neighbours
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -34,9 +34,9 @@ from compactlib.scheduler import (
     RunningJob,
     output_block_id,
 )
-from compactlib.spark.block_folder import BlockFolder
-from compactlib.spark.block_writer import WRITTEN_DDL, BlockWriter, WrittenBlock, written_blocks
 from compactlib.spark.dependencies import require_spark
+from compactlib.spark.rewrites.block_folder import BlockFolder
+from compactlib.spark.rewrites.block_writer import WRITTEN_DDL, BlockWriter, WrittenBlock, written_blocks
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,9 +24,9 @@ from compactlib.report import Table
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, Progress, telling
 from compactlib.spark.dependencies import require_spark
-from compactlib.spark.packing import packed
-from compactlib.spark.shared_executor import SharedExecutor, Weigh
-from compactlib.spark.worker import pickled
+from compactlib.spark.executors.packing import packed
+from compactlib.spark.executors.shared_executor import SharedExecutor, Weigh
+from compactlib.spark.executors.worker import pickled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -156,7 +156,7 @@ def map_items(spark: SparkSession, items: Sequence[_ItemT], function: Callable[[
     import pickle
 
     require_spark("map_items")
-    from compactlib.spark.executor import default_parallelism
+    from compactlib.spark.executors.executor import default_parallelism
 
     if weights is not None and len(weights) != len(items):
         raise InvalidInput(f"{len(items)} items have {len(weights)} weights; give one for each")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from compactlib.spark.planned_reader import PlannedSource, SourceSteps
-from compactlib.spark.raftlog_rows import SourceOptions, plan_slices, read_slice
+from compactlib.spark.sources.planned_reader import PlannedSource, SourceSteps
+from compactlib.spark.sources.raftlog.rows import SourceOptions, plan_slices, read_slice
 
 
 class RaftLogSource(PlannedSource):

@@ -142,7 +142,7 @@ class StagingMerge:
             bytes_read=applied.bytes_read + sum(entry.size_bytes for entry in touched))
 
     def _made(self, staged: _Staged) -> tuple[list[ClosedRange], list[int]]:
-        from compactlib.spark import staging_workers as workers
+        from compactlib.spark.rewrites import staging_workers as workers
         from compactlib.staging.committed.formats.parquet import ParquetFormat
 
         files, rule = self._committed.files, self._committed.rule
@@ -186,7 +186,7 @@ class _Staged:
         """Put the changes of one layer where workers can read them, a bounded batch at a time."""
         reader = ChangeReader(changes)
         while batch := reader.take(None):
-            from compactlib.spark.staging_workers import encode_changes
+            from compactlib.spark.rewrites.staging_workers import encode_changes
 
             ref = self._files.objects.create(f"{self._files.prefix}{INCOMING}{self._files.new_name()}",
                                              encode_changes(batch))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from compactlib.spark.planned_reader import PlannedSource, SourceSteps
-from compactlib.spark.staging_options import StagingSourceOptions
-from compactlib.spark.staging_rows import plan_slices, read_slice
+from compactlib.spark.sources.planned_reader import PlannedSource, SourceSteps
+from compactlib.spark.sources.staging.options import StagingSourceOptions
+from compactlib.spark.sources.staging.rows import plan_slices, read_slice
 
 
 class StagingSource(PlannedSource):

@@ -18,9 +18,9 @@ import attrs
 from compactlib.executors.tasks import Executor
 from compactlib.outcome import Failed
 from compactlib.runtime.budget import Budget
-from compactlib.spark.covered_rows import DEFAULT_MIN_SEGMENTS, StreamOptions
 from compactlib.spark.dependencies import require_spark
-from compactlib.spark.many_stores import StoreJob, StoreOutcome, compact_stores
+from compactlib.spark.sources.raftlog.covered_rows import DEFAULT_MIN_SEGMENTS, StreamOptions
+from compactlib.spark.stores.many_stores import StoreJob, StoreOutcome, compact_stores
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,7 +61,7 @@ class CompactBatch:
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         """Compact each log once; a failure of one does not stop the others."""
-        from compactlib.spark.executor import SparkExecutor
+        from compactlib.spark.executors.executor import SparkExecutor
 
         weights: dict[str, int] = {}
         for row in batch.select("folder", "bytes").collect():
@@ -98,7 +98,7 @@ def start_compaction_stream(spark: SparkSession, folders: Sequence[str], compact
         MissingDependency: PySpark or one of its packages is not installed.
     """
     require_spark("a stream of compactions")
-    from compactlib.spark.covered_source import NAME, CoveredSource
+    from compactlib.spark.sources.raftlog.covered_source import NAME, CoveredSource
 
     told = StreamOptions(tuple(folders), min_segments, min_bytes).told()
     options = StreamOptions.parse(told).told()

@@ -25,7 +25,7 @@ from compactlib.executors.tasks import (
 )
 from compactlib.runtime.budget import Budget, BudgetLimits
 from compactlib.runtime.observe import CarriedObserver, RecordingObserver
-from compactlib.spark.rows import PlanRow, ResultRow, plan_rows, result_batch
+from compactlib.spark.executors.rows import PlanRow, ResultRow, plan_rows, result_batch
 from compactlib.spark.settled import settled
 
 if TYPE_CHECKING:

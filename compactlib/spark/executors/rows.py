@@ -57,7 +57,7 @@ class ResultRow:
         bytes_read: bytes read from the sources; `None` for a failure.
         bytes_written: bytes written, also by a failed attempt.
         seconds: how long the attempt took.
-        report: the pickled `compactlib.spark.worker.Report`.
+        report: the pickled `compactlib.spark.executors.worker.Report`.
     """
 
     number: int

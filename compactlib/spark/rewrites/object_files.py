@@ -33,7 +33,7 @@ from compactlib.objects import ObjectStore
 from compactlib.raftlog.compaction.rewrite import CompactSegments
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, telling
-from compactlib.spark.carried_files import CarriedFile, put_file, take_file
+from compactlib.spark.rewrites.carried_files import CarriedFile, put_file, take_file
 
 OpenStore: TypeAlias = Callable[[], ObjectStore]
 """Opens the object store; picklable, since workers call it too: `functools.partial(LocalObjects, folder)`, or a

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 from compactlib.errors import InvalidInput
-from compactlib.spark.neighbours import DEFAULT_PARTITION_BYTES
+from compactlib.spark.sources.neighbours import DEFAULT_PARTITION_BYTES
 
 _T = TypeVar("_T")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from compactlib.spark.blobstore_rows import BlobOptions, plan_slices, read_slice
-from compactlib.spark.planned_reader import PlannedSource, SourceSteps
+from compactlib.spark.sources.blobstore.rows import BlobOptions, plan_slices, read_slice
+from compactlib.spark.sources.planned_reader import PlannedSource, SourceSteps
 
 
 class BlobStoreSource(PlannedSource):

@@ -26,9 +26,9 @@ from compactlib.raftlog.segment.index import SegmentIndex, picked
 from compactlib.raftlog.segment.liveness import live_positions
 from compactlib.raftlog.segment.reader import PickedPayloads, SegmentReader, Span, read_payloads
 from compactlib.raftlog.segment.segment_set import open_segment
-from compactlib.spark.arrow_arrays import binaries, flags, numbers, schema_of
-from compactlib.spark.neighbours import DEFAULT_PARTITION_BYTES
-from compactlib.spark.source_options import folder_of, given_options, one_of, partition_bytes_of
+from compactlib.spark.sources.arrow_arrays import binaries, flags, numbers, schema_of
+from compactlib.spark.sources.neighbours import DEFAULT_PARTITION_BYTES
+from compactlib.spark.sources.source_options import folder_of, given_options, one_of, partition_bytes_of
 
 MAX_BATCH_ROWS = 16_384
 """Rows in one batch. A batch also ends where a read does, which is after 1 MiB of payload or one larger entry."""

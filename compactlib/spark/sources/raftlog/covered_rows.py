@@ -19,7 +19,7 @@ import attrs
 from compactlib.errors import Busy, InvalidInput, NotALog
 from compactlib.raftlog import LogReader
 from compactlib.raftlog.model.snapshot_state import SnapshotVersion, snapshot_version
-from compactlib.spark.source_options import given_options
+from compactlib.spark.sources.source_options import given_options
 
 COLUMNS: tuple[tuple[str, str], ...] = (("folder", "string"), ("segment", "bigint"), ("first", "bigint"),
                                         ("last", "bigint"), ("bytes", "bigint"), ("snapshot", "bigint"))

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compactlib.errors import Stale
-from compactlib.spark.arrow_arrays import schema_of
-from compactlib.spark.neighbours import neighbours
-from compactlib.spark.staging_options import KeyRange, StagingSourceOptions
+from compactlib.spark.sources.arrow_arrays import schema_of
+from compactlib.spark.sources.neighbours import neighbours
+from compactlib.spark.sources.staging.options import KeyRange, StagingSourceOptions
 from compactlib.staging import (
     CommittedRanges,
     MetaRangeId,

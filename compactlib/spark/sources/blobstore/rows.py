@@ -25,10 +25,10 @@ from compactlib.blobstore.store.blob_reader import BlobReader
 from compactlib.blobstore.store.store_reader import kept_offsets, look_at_segment, segment_path
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import InvalidInput, NotFound, Stale
-from compactlib.spark.arrow_arrays import binaries, chosen, flags, numbers, schema_of
-from compactlib.spark.blob_contents import read_contents
-from compactlib.spark.neighbours import DEFAULT_PARTITION_BYTES
-from compactlib.spark.source_options import folder_of, given_options, one_of, partition_bytes_of, seconds_of
+from compactlib.spark.sources.arrow_arrays import binaries, chosen, flags, numbers, schema_of
+from compactlib.spark.sources.blobstore.contents import read_contents
+from compactlib.spark.sources.neighbours import DEFAULT_PARTITION_BYTES
+from compactlib.spark.sources.source_options import folder_of, given_options, one_of, partition_bytes_of, seconds_of
 
 MAX_BATCH_ROWS = 16_384
 MAX_BATCH_BYTES = 2 << 20

@@ -6,7 +6,7 @@ import attrs
 
 from compactlib.outcome import Skipped
 from compactlib.raftlog import CompactionPolicy, LogReader, SeedPolicy, SegmentLimits, leftovers
-from compactlib.spark.store_plans import StoreWork
+from compactlib.spark.stores.store_plans import StoreWork
 
 
 @attrs.frozen(kw_only=True)

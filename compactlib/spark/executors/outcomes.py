@@ -10,8 +10,8 @@ import attrs
 from compactlib.errors import CompactlibError, CorruptData, NotFound, TaskFailed
 from compactlib.executors.tasks import RewriteFailure, RewriteOutcome, RewriteResult
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.spark.rows import ResultRow
-from compactlib.spark.worker import Report, read_report
+from compactlib.spark.executors.rows import ResultRow
+from compactlib.spark.executors.worker import Report, read_report
 
 
 @attrs.frozen

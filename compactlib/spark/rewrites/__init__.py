@@ -1,0 +1,3 @@
+"""Rewrites made for Spark: merges of blocks and of staged changes, files that travel with a task."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""A session, and the library on its workers."""
+
+__all__: list[str] = []

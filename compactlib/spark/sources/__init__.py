@@ -1,0 +1,3 @@
+"""The Spark data sources: logs, blob stores and branches as tables."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""A blob store as a table."""
+
+__all__: list[str] = []

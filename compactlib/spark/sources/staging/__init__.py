@@ -1,0 +1,3 @@
+"""A branch of the staging area as a table."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""Many stores at once: planned and compacted in one run, or as a stream."""
+
+__all__: list[str] = []
