@@ -16,8 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from compactlib.testing.catalog_simulation import CatalogSimulation
-from compactlib.testing.catalog_trace import to_tla, traced
+from compactlib.testing.catalog.simulation import CatalogSimulation
+from compactlib.testing.catalog.trace import to_tla, traced
 
 FOLDER = Path(__file__).parent.parent / "docs" / "tla"
 PLANTED = {"NoFlush": "MCCatalogCompaction.cfg", "NoFence": "MCJoins.cfg", "NoWait": "MCWait.cfg"}

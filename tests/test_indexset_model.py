@@ -13,7 +13,7 @@ from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, 
 
 from compactlib.errors import NotFound, Unsorted
 from compactlib.indexset import MAX_INDEX, IndexSet, IndexSetBuilder
-from compactlib.testing.index_strategies import index_runs, indexes
+from compactlib.testing.histories.index_strategies import index_runs, indexes
 
 RUNS = index_runs()
 MODELS = st.sets(indexes(), max_size=40) | st.lists(RUNS, max_size=12).map(lambda runs: set(expanded(runs)))

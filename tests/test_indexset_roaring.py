@@ -13,7 +13,7 @@ from pyroaring import BitMap64, FrozenBitMap64
 
 from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.indexset import MAX_INDEX, Engine, IndexSet
-from compactlib.testing.index_strategies import index_runs, indexes
+from compactlib.testing.histories.index_strategies import index_runs, indexes
 
 INDEXES = indexes()
 RUNS = index_runs(max_length=100_000)

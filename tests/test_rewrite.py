@@ -29,7 +29,7 @@ from compactlib.executors import (
 )
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, RecordingObserver
-from compactlib.testing.executor_conformance import (
+from compactlib.testing.executors.conformance import (
     ExecutorConformance,
     UnpicklableLibraryError,
     WriteTask,

@@ -24,13 +24,9 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import load_lazily
 
 if TYPE_CHECKING:
-    from compactlib.testing.assignment_views import check_assignment_policy
-    from compactlib.testing.async_service_conformance import AsyncServiceConformance, check_async_service
-    from compactlib.testing.clocks import ClockScript, ScriptedClock
-    from compactlib.testing.compaction_conformance import CompactionConformance, check_compaction
-    from compactlib.testing.compaction_factory import CompactionFactory
-    from compactlib.testing.conformance import PromiseBroken
-    from compactlib.testing.crash import (
+    from compactlib.testing.compactions.conformance import CompactionConformance, check_compaction
+    from compactlib.testing.compactions.factory import CompactionFactory
+    from compactlib.testing.crash.harness import (
         Check,
         CrashFailure,
         CrashReport,
@@ -44,15 +40,12 @@ if TYPE_CHECKING:
         record,
         replay,
     )
-    from compactlib.testing.executor_conformance import ExecutorConformance, check_executor
-    from compactlib.testing.fault_plans import FaultPlan
-    from compactlib.testing.faults import Crash, FailingFiles, Fault
-    from compactlib.testing.fence_conformance import FenceConformance, LockingFenceConformance, check_fence
-    from compactlib.testing.forks import check_fork
-    from compactlib.testing.jumps import Jump, JumpingClock, JumpsReport, explore_clock_jumps
-    from compactlib.testing.kills import KillFailure, KillReport, LifeFiles, explore_kills
-    from compactlib.testing.kv_conformance import KVStoreConformance, check_kv_store
-    from compactlib.testing.kv_faults import (
+    from compactlib.testing.crash.kills import KillFailure, KillReport, LifeFiles, explore_kills
+    from compactlib.testing.executors.conformance import ExecutorConformance, check_executor
+    from compactlib.testing.faults.clocks import ClockScript, ScriptedClock
+    from compactlib.testing.faults.fault_plans import FaultPlan
+    from compactlib.testing.faults.jumps import Jump, JumpingClock, JumpsReport, explore_clock_jumps
+    from compactlib.testing.faults.kv_faults import (
         FaultyStore,
         KVCrash,
         KVFault,
@@ -62,20 +55,31 @@ if TYPE_CHECKING:
         explore_kv_faults,
         fault_at,
     )
-    from compactlib.testing.kv_machine import kv_machine
-    from compactlib.testing.lost_answers import LostAnswer, LostAnswersReport, explore_lost_answers
-    from compactlib.testing.need_checks import check_need_source
-    from compactlib.testing.objects_conformance import ObjectStoreConformance, check_object_store
-    from compactlib.testing.objects_faults import FaultyObjects
-    from compactlib.testing.pauses import SteppedFiles, explore_pauses
-    from compactlib.testing.policy_checks import check_blob_policy, check_raftlog_policy, check_scheduler_config
-    from compactlib.testing.policy_conformance import check_policy
-    from compactlib.testing.range_format_conformance import RangeFormatConformance, check_range_format
-    from compactlib.testing.sense_checks import check_sense_policy
-    from compactlib.testing.service_conformance import ServiceConformance, check_service
-    from compactlib.testing.service_factory import AsyncServiceFactory, AsyncServiceHooks, ServiceFactory, ServiceHooks
+    from compactlib.testing.faults.lost_answers import LostAnswer, LostAnswersReport, explore_lost_answers
+    from compactlib.testing.faults.objects_faults import FaultyObjects
+    from compactlib.testing.faults.plan import Crash, FailingFiles, Fault
+    from compactlib.testing.histories.staging_histories import check_staging_backend
+    from compactlib.testing.interleave.pauses import SteppedFiles, explore_pauses
+    from compactlib.testing.kit.conformance import PromiseBroken
+    from compactlib.testing.kit.forks import check_fork
+    from compactlib.testing.policies.assignment_views import check_assignment_policy
+    from compactlib.testing.policies.fence_conformance import FenceConformance, LockingFenceConformance, check_fence
+    from compactlib.testing.policies.need_checks import check_need_source
+    from compactlib.testing.policies.policy_checks import (
+        check_blob_policy,
+        check_raftlog_policy,
+        check_scheduler_config,
+    )
+    from compactlib.testing.policies.policy_conformance import check_policy
+    from compactlib.testing.policies.sense_checks import check_sense_policy
+    from compactlib.testing.services.async_conformance import AsyncServiceConformance, check_async_service
+    from compactlib.testing.services.conformance import ServiceConformance, check_service
+    from compactlib.testing.services.factory import AsyncServiceFactory, AsyncServiceHooks, ServiceFactory, ServiceHooks
     from compactlib.testing.settings import SettingsFailure, SettingsReport, check_settings
-    from compactlib.testing.staging_histories import check_staging_backend
+    from compactlib.testing.stores.kv_conformance import KVStoreConformance, check_kv_store
+    from compactlib.testing.stores.kv_machine import kv_machine
+    from compactlib.testing.stores.objects_conformance import ObjectStoreConformance, check_object_store
+    from compactlib.testing.stores.range_format_conformance import RangeFormatConformance, check_range_format
 
 __all__ = [
     "AsyncServiceHooks",
@@ -157,38 +161,38 @@ __all__ = [
 ]
 
 load_lazily(__name__, {
-    ".async_service_conformance": ("AsyncServiceConformance", "check_async_service"),
-    ".clocks": ("ClockScript", "ScriptedClock"),
-    ".compaction_conformance": ("CompactionConformance", "check_compaction"),
-    ".compaction_factory": ("CompactionFactory",),
-    ".conformance": ("PromiseBroken",),
-    ".crash": (
+    ".services.async_conformance": ("AsyncServiceConformance", "check_async_service"),
+    ".faults.clocks": ("ClockScript", "ScriptedClock"),
+    ".compactions.conformance": ("CompactionConformance", "check_compaction"),
+    ".compactions.factory": ("CompactionFactory",),
+    ".kit.conformance": ("PromiseBroken",),
+    ".crash.harness": (
         "Check", "CrashFailure", "CrashReport", "CrashState", "Recording", "RecordingFiles", "Recover", "explain",
         "explore", "explore_recovery", "record", "replay"),
-    ".executor_conformance": ("ExecutorConformance", "check_executor"),
-    ".fault_plans": ("FaultPlan",),
-    ".faults": ("Crash", "FailingFiles", "Fault"),
-    ".fence_conformance": ("FenceConformance", "LockingFenceConformance", "check_fence"),
-    ".forks": ("check_fork",),
-    ".jumps": ("Jump", "JumpingClock", "JumpsReport", "explore_clock_jumps"),
-    ".kills": ("KillFailure", "KillReport", "LifeFiles", "explore_kills"),
-    ".kv_conformance": ("KVStoreConformance", "check_kv_store"),
-    ".kv_faults": (
+    ".executors.conformance": ("ExecutorConformance", "check_executor"),
+    ".faults.fault_plans": ("FaultPlan",),
+    ".faults.plan": ("Crash", "FailingFiles", "Fault"),
+    ".policies.fence_conformance": ("FenceConformance", "LockingFenceConformance", "check_fence"),
+    ".kit.forks": ("check_fork",),
+    ".faults.jumps": ("Jump", "JumpingClock", "JumpsReport", "explore_clock_jumps"),
+    ".crash.kills": ("KillFailure", "KillReport", "LifeFiles", "explore_kills"),
+    ".stores.kv_conformance": ("KVStoreConformance", "check_kv_store"),
+    ".faults.kv_faults": (
         "FaultyStore", "KVCrash", "KVFault", "KVFaultReport", "KVOperation", "KVRun", "explore_kv_faults",
         "fault_at"),
-    ".kv_machine": ("kv_machine",),
-    ".lost_answers": ("LostAnswer", "LostAnswersReport", "explore_lost_answers"),
-    ".need_checks": ("check_need_source",),
-    ".objects_conformance": ("ObjectStoreConformance", "check_object_store"),
-    ".objects_faults": ("FaultyObjects",),
-    ".pauses": ("SteppedFiles", "explore_pauses"),
-    ".assignment_views": ("check_assignment_policy",),
-    ".policy_checks": ("check_blob_policy", "check_raftlog_policy", "check_scheduler_config"),
-    ".policy_conformance": ("check_policy",),
-    ".range_format_conformance": ("RangeFormatConformance", "check_range_format"),
-    ".sense_checks": ("check_sense_policy",),
-    ".service_conformance": ("ServiceConformance", "check_service"),
-    ".service_factory": ("AsyncServiceHooks", "AsyncServiceFactory", "ServiceHooks", "ServiceFactory"),
+    ".stores.kv_machine": ("kv_machine",),
+    ".faults.lost_answers": ("LostAnswer", "LostAnswersReport", "explore_lost_answers"),
+    ".policies.need_checks": ("check_need_source",),
+    ".stores.objects_conformance": ("ObjectStoreConformance", "check_object_store"),
+    ".faults.objects_faults": ("FaultyObjects",),
+    ".interleave.pauses": ("SteppedFiles", "explore_pauses"),
+    ".policies.assignment_views": ("check_assignment_policy",),
+    ".policies.policy_checks": ("check_blob_policy", "check_raftlog_policy", "check_scheduler_config"),
+    ".policies.policy_conformance": ("check_policy",),
+    ".stores.range_format_conformance": ("RangeFormatConformance", "check_range_format"),
+    ".policies.sense_checks": ("check_sense_policy",),
+    ".services.conformance": ("ServiceConformance", "check_service"),
+    ".services.factory": ("AsyncServiceHooks", "AsyncServiceFactory", "ServiceHooks", "ServiceFactory"),
     ".settings": ("SettingsFailure", "SettingsReport", "check_settings"),
-    ".staging_histories": ("check_staging_backend",),
+    ".histories.staging_histories": ("check_staging_backend",),
 })

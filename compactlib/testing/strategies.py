@@ -12,17 +12,23 @@ Each shrinks to the least that fails: the empty set, a clock that is right, a pl
 
 from __future__ import annotations
 
-from compactlib.testing.assignment_views import assignment_views
-from compactlib.testing.blob_histories import blob_histories, blob_lifetimes
-from compactlib.testing.blob_strategies import plan_histories, record_logs, store_views
-from compactlib.testing.index_strategies import index_runs, indexes, live_sets, segment_refs, written_refs
-from compactlib.testing.log_histories import log_histories
-from compactlib.testing.need_strategies import catalog_histories, floors, hosted_partitions, node_ids, node_reports
-from compactlib.testing.raftlog_strategies import compaction_views, segment_limits, segment_sequences
-from compactlib.testing.scheduler_histories import scheduler_histories
-from compactlib.testing.sense_checks import branch_pressures
-from compactlib.testing.staging_histories import staging_histories
-from compactlib.testing.world_strategies import clock_scripts, fault_plans
+from compactlib.testing.faults.world_strategies import clock_scripts, fault_plans
+from compactlib.testing.histories.blob_histories import blob_histories, blob_lifetimes
+from compactlib.testing.histories.index_strategies import index_runs, indexes, live_sets, segment_refs, written_refs
+from compactlib.testing.histories.log_histories import log_histories
+from compactlib.testing.histories.scheduler_histories import scheduler_histories
+from compactlib.testing.histories.staging_histories import staging_histories
+from compactlib.testing.policies.assignment_views import assignment_views
+from compactlib.testing.policies.blob_strategies import plan_histories, record_logs, store_views
+from compactlib.testing.policies.need_strategies import (
+    catalog_histories,
+    floors,
+    hosted_partitions,
+    node_ids,
+    node_reports,
+)
+from compactlib.testing.policies.raftlog_strategies import compaction_views, segment_limits, segment_sequences
+from compactlib.testing.policies.sense_checks import branch_pressures
 
 __all__ = [
     "assignment_views",

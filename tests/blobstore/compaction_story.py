@@ -32,8 +32,8 @@ from compactlib.outcome import Done, Failed
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.testing import RecordingFiles, record, replay
-from compactlib.testing.crash_model import CrashModel
-from compactlib.testing.crash_state import CrashState, Fate
+from compactlib.testing.crash.model import CrashModel
+from compactlib.testing.crash.state import CrashState, Fate
 from tests.blobstore.compaction_stores import START, flip, names, open_store, plan_of
 
 KINDS = {"put": RecordKind.PUT, "delete": RecordKind.DELETE, "undelete": RecordKind.UNDELETE,

@@ -12,9 +12,9 @@ import attrs
 
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
-from compactlib.testing.interleave_access import Access
-from compactlib.testing.interleave_stage import Stage
-from compactlib.testing.pauses import SteppedFiles
+from compactlib.testing.interleave.access import Access
+from compactlib.testing.interleave.pauses import SteppedFiles
+from compactlib.testing.interleave.stage import Stage
 from tests.blobstore.compaction_stores import START, answers, delete_some, fill, open_store
 
 COUNT = 24

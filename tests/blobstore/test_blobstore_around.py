@@ -28,10 +28,10 @@ from compactlib.files import Files, LocalFiles
 from compactlib.outcome import Failed
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
-from compactlib.testing.crash_recorder import RecordingFiles
-from compactlib.testing.faults import Crash, FailingFiles
-from compactlib.testing.forks import check_fork
-from compactlib.testing.kills import KillReport, LifeFiles, explore_kills
+from compactlib.testing.crash.kills import KillReport, LifeFiles, explore_kills
+from compactlib.testing.crash.recorder import RecordingFiles
+from compactlib.testing.faults.plan import Crash, FailingFiles
+from compactlib.testing.kit.forks import check_fork
 
 NOW = 1_000_000.0
 SCRIPT = (("put", 600), ("put", 90), ("delete", 0), ("put", 500), ("put", 0), ("delete", 1), ("put", 300))

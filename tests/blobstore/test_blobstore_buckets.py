@@ -19,7 +19,7 @@ from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import IndexEntry
 from compactlib.blobstore.validity.lifetimes import FOREVER, Lifetime, PurgeRules
 from compactlib.errors import InvalidInput, Stale
-from compactlib.testing.blob_strategies import record_logs
+from compactlib.testing.policies.blob_strategies import record_logs
 from tests.blobstore.blob_logs import LogOf, Writing
 
 S0, S1 = SegmentName(0, 0), SegmentName(1, 0)

@@ -22,8 +22,8 @@ from compactlib.errors import CorruptData, StorageError
 from compactlib.files import Files, LocalFiles
 from compactlib.outcome import Failed
 from compactlib.testing import CrashReport, FailingFiles, Recording, explore, explore_recovery, record, replay
-from compactlib.testing.crash_model import CrashModel
-from compactlib.testing.crash_state import CrashState, Fate
+from compactlib.testing.crash.model import CrashModel
+from compactlib.testing.crash.state import CrashState, Fate
 from tests.blobstore.compaction_stores import (
     EVERYTHING,
     START,

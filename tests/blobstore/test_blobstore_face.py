@@ -29,7 +29,7 @@ from compactlib.files.disk import LocalFiles, StrPath
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, RecordingObserver
-from compactlib.testing.compaction_factory import folder_contents
+from compactlib.testing.compactions.factory import folder_contents
 from tests.blobstore.compaction_stores import RETENTION, answers, done, fill, garbage_store, open_store, strays
 
 # ---------------------------------------------------------------------------------------------------------- wrong types

@@ -32,7 +32,7 @@ from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.testing import RecordingFiles, explore, explore_recovery, record
-from compactlib.testing.faults import Crash, FailingFiles, Fault
+from compactlib.testing.faults.plan import Crash, FailingFiles, Fault
 from tests.blobstore.compaction_stores import EVERYTHING, RETENTION, START, answers, done, fill, open_store, plan_of
 
 SECRET = b"a secret of forty bytes, and nobody's....."

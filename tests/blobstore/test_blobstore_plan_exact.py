@@ -20,7 +20,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.files import Files
 from compactlib.outcome import Done
-from compactlib.testing.faults import FailingFiles
+from compactlib.testing.faults.plan import FailingFiles
 
 RETENTION = 100.0
 

@@ -31,7 +31,7 @@ from compactlib.errors import BudgetSpent, Conflict, NotFound
 from compactlib.outcome import Failed
 from compactlib.runtime.budget import Budget
 from compactlib.testing import FailingFiles, Fault, SettingsReport, check_settings
-from compactlib.testing.faults import Crash
+from compactlib.testing.faults.plan import Crash
 
 CREATED = BlobStoreConfig(capacity_bytes=1 << 15, segment_bytes=1 << 10)
 REFUSED = (NotFound, Conflict, StoreFull)

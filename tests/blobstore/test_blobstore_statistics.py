@@ -16,7 +16,7 @@ from compactlib.blobstore.validity.lifetimes import FOREVER, PurgeRules, lifetim
 from compactlib.blobstore.validity.verdicts import Rules, Verdict, judge
 from compactlib.clock import ManualClock
 from compactlib.runtime.throttle import Throttle
-from compactlib.testing.blob_strategies import record_logs
+from compactlib.testing.policies.blob_strategies import record_logs
 from tests.blobstore.blob_logs import LogOf, Writing
 
 LATER = 1_000_000

@@ -27,8 +27,8 @@ from compactlib.errors import CompactlibError
 from compactlib.kv import KVStore, MemoryStore
 from compactlib.outcome import Done, Failed
 from compactlib.testing import explore_pauses
+from compactlib.testing.faults.jumps import Jump, JumpingClock, explore_clock_jumps
 from compactlib.testing.interleave import Stage, SteppedStore
-from compactlib.testing.jumps import Jump, JumpingClock, explore_clock_jumps
 from compactlib.testing.settings import check_settings
 from tests.catalog.services import cut, sound
 

@@ -45,7 +45,7 @@ from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.testing.kv_faults import (
+from compactlib.testing.faults.kv_faults import (
     FaultyStore,
     KVCrash,
     KVFault,

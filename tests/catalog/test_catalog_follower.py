@@ -13,7 +13,7 @@ from compactlib.errors import Busy, Closed, InvalidInput
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.testing.kv_faults import FaultyStore, KVFault
+from compactlib.testing.faults.kv_faults import FaultyStore, KVFault
 from tests.catalog.services import INITIAL, cut, service_in
 
 

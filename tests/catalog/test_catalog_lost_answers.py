@@ -22,7 +22,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import AuditFailed, CompactlibError
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown
 from compactlib.outcome import Done, Failed
-from compactlib.testing.kv_faults import FaultyStore, KVFault, KVOperation
+from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVOperation
 from tests.catalog.services import log_in, service_in, update
 
 LOST = (KVFault.UNKNOWN_DONE, KVFault.UNKNOWN_LOST, KVFault.UNKNOWN_LATE)

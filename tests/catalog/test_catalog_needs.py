@@ -41,7 +41,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput, StorageError
 from compactlib.kv import KVStore, MemoryStore
 from compactlib.outcome import Failed
-from compactlib.testing.kv_faults import FaultyStore, KVFault, KVRun, explore_kv_faults
+from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVRun, explore_kv_faults
 from tests.catalog.cases import TABLE_X, ZONE, drop_table, history, index, schema_and_zone, table, with_table_x
 from tests.catalog.services import cut, grown, log_in, plan_to, service_in, sound
 

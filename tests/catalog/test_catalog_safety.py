@@ -19,7 +19,7 @@ from compactlib.catalog.plan.verdict import Compact
 from compactlib.catalog.plan.view import CatalogView
 from compactlib.catalog.schema.catalog import Change, PutObject
 from compactlib.catalog.schema.descriptors import IndexStatus, Zone
-from compactlib.testing.need_strategies import floors
+from compactlib.testing.policies.need_strategies import floors
 from tests.catalog.cases import (
     ALL_NODES,
     ZONE,

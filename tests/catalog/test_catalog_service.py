@@ -31,7 +31,7 @@ from compactlib.errors import Busy, InvalidInput
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.observe import Observer, RecordingObserver
-from compactlib.testing.kv_faults import FaultyStore, KVFault, KVOperation
+from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVOperation
 from tests.catalog.cases import history
 from tests.catalog.services import INITIAL, create_table, cut, grown, log_in, service_in, sound
 

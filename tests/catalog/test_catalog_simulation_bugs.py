@@ -27,8 +27,8 @@ from compactlib.catalog.round.outbox import NodeOptions, Outbox
 from compactlib.catalog.round.report import Trigger
 from compactlib.catalog.round.state import Collection, Round
 from compactlib.outcome import Outcome
-from compactlib.testing.catalog_simulation import CatalogSimulation
-from compactlib.testing.catalog_world import TIME, Partition, SimulatedNode, SimulationFailure
+from compactlib.testing.catalog.simulation import CatalogSimulation
+from compactlib.testing.catalog.world import TIME, Partition, SimulatedNode, SimulationFailure
 
 MANY = 400
 """Seeds after which a bug counts as not found."""
@@ -246,7 +246,7 @@ def first_failure(kind: type[CatalogSimulation]) -> SimulationFailure:
 def test_the_simulation_finds_a_cut_that_takes_away_what_is_needed(kind: type[CatalogSimulation]) -> None:
     failure = str(first_failure(kind))
     assert any(told in failure for told in ("but history was cut to", "the earliest version went back")), failure
-    assert "python -m compactlib.testing.catalog_simulation" in failure
+    assert "python -m compactlib.testing.catalog.simulation" in failure
 
 
 @pytest.mark.parametrize("kind", STUCK, ids=lambda kind: kind.__name__)

@@ -8,8 +8,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from compactlib.testing.catalog_simulation import CatalogSimulation
-from compactlib.testing.catalog_trace import CatalogSpecification, SpecificationTrace, TraceRefused, to_tla, traced
+from compactlib.testing.catalog.simulation import CatalogSimulation
+from compactlib.testing.catalog.trace import CatalogSpecification, SpecificationTrace, TraceRefused, to_tla, traced
 
 TLA = Path(__file__).parent.parent.parent / "docs" / "tla"
 

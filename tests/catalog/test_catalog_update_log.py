@@ -27,7 +27,7 @@ from compactlib.catalog.schema.descriptors import Schema
 from compactlib.catalog.schema.versions import HistoryView
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput, Unsupported
 from compactlib.kv import Condition, Delete, KVLimits, KVStore, MemoryStore
-from compactlib.testing.kv_faults import FaultyStore, KVFault, KVRun, explore_kv_faults
+from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVRun, explore_kv_faults
 from tests.catalog.services import log_in, update
 
 PARTITION = b"catalog"

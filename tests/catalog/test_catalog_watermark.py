@@ -19,7 +19,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, Predicate, PredicateFailed
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.testing.kv_faults import FaultyStore, KVFault, KVOperation, KVRun, explore_kv_faults
+from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVOperation, KVRun, explore_kv_faults
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

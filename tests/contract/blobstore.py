@@ -24,7 +24,7 @@ from compactlib.blobstore import (
 from compactlib.clock import ManualClock
 from compactlib.files import Files
 from compactlib.testing import CompactionFactory
-from compactlib.testing.blob_strategies import store_views
+from compactlib.testing.policies.blob_strategies import store_views
 
 NOW = 1_000_000.0
 

@@ -25,8 +25,8 @@ from compactlib.raftlog import (
 )
 from compactlib.raftlog.model.names import segment_number
 from compactlib.testing import CompactionFactory
-from compactlib.testing.compaction_factory import AnyPolicy
-from compactlib.testing.raftlog_strategies import compaction_views
+from compactlib.testing.compactions.factory import AnyPolicy
+from compactlib.testing.policies.raftlog_strategies import compaction_views
 
 _EACH = 10
 """Entries that one filling appends."""

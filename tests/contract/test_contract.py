@@ -20,7 +20,7 @@ from compactlib.testing import (
     ServiceFactory,
     check_policy,
 )
-from compactlib.testing.crash import scratch_folder
+from compactlib.testing.crash.harness import scratch_folder
 from tests.contract.offered import offered, promises
 
 EFFORT_PERCENT = 20

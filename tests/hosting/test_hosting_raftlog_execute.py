@@ -38,7 +38,7 @@ from compactlib.scheduler import (
     Worker,
 )
 from compactlib.scheduler.workers.worker_core import Start
-from compactlib.testing.raftlog_strategies import check_policy
+from compactlib.testing.policies.raftlog_strategies import check_policy
 
 LIVE = [index for index in range(1, 17) if index % 3 == 0]
 

@@ -9,7 +9,7 @@ from hypothesis import settings
 
 from compactlib.kv import KVLimits, KVStore, MemoryStore, TooLarge
 from compactlib.testing import KVStoreConformance
-from compactlib.testing.kv_machine import kv_machine
+from compactlib.testing.stores.kv_machine import kv_machine
 
 
 class TestMemoryStore(KVStoreConformance):

@@ -20,7 +20,7 @@ from compactlib.kv import (
 )
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.testing import KVFault, KVStoreConformance
-from compactlib.testing.kv_faults import FaultyStore, fault_at
+from compactlib.testing.faults.kv_faults import FaultyStore, fault_at
 
 
 class TestMeteredStore(KVStoreConformance):

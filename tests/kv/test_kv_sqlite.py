@@ -34,7 +34,7 @@ from compactlib.kv import (
     SqliteStore,
 )
 from compactlib.testing import KVStoreConformance
-from compactlib.testing.kv_machine import kv_machine
+from compactlib.testing.stores.kv_machine import kv_machine
 from tests.readonly import read_only_copy
 
 ROOT = Path(__file__).parent.parent.parent

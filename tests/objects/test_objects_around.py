@@ -26,7 +26,7 @@ from compactlib.objects import (
 from compactlib.runtime.observe import Observer
 from compactlib.testing import RecordingFiles, explore, record
 from compactlib.testing.crash import Check
-from compactlib.testing.kills import Life, LifeFiles, explore_kills
+from compactlib.testing.crash.kills import Life, LifeFiles, explore_kills
 
 KEYS = ("a/b/x", "a/y", "a/b/z", "top")
 MANY_KEYS = (*KEYS, "c/x", "c/d/x", "c/d/e/x", "f/x", "a/b/w", "c/y")

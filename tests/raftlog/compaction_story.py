@@ -54,8 +54,8 @@ from compactlib.raftlog import (
 )
 from compactlib.raftlog.model.names import segment_name, segment_number
 from compactlib.testing import RecordingFiles, record, replay
-from compactlib.testing.crash_model import CrashModel
-from compactlib.testing.crash_state import CrashState, Fate
+from compactlib.testing.crash.model import CrashModel
+from compactlib.testing.crash.state import CrashState, Fate
 from tests.raftlog.compaction_logs import Expected, flip_byte, links, options, payload_of, payload_place, strays
 from tests.raftlog.wrapped_files import WatchedFiles
 

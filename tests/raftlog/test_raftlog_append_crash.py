@@ -20,7 +20,7 @@ from compactlib.errors import StorageError
 from compactlib.files import Files, LocalFiles
 from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog, SegmentReader, SegmentWriter
 from compactlib.testing.crash import RecordingFiles, explore, explore_recovery, record
-from compactlib.testing.faults import FailingFiles
+from compactlib.testing.faults.plan import FailingFiles
 from tests.raftlog.reading import History, PlainLog
 
 TINY = SegmentLimits(max_entries=3, max_bytes=100)

@@ -21,7 +21,7 @@ from compactlib.files import Files
 from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import CompactionPolicy, DropDead, LogReader, SeedPolicy, SegmentLog
 from compactlib.testing import CrashReport, FailingFiles, Recording, RecordingFiles, explore, explore_recovery, record
-from compactlib.testing.crash_operations import Write
+from compactlib.testing.crash.operations import Write
 from tests.raftlog.compaction_logs import (
     Expected,
     chained,

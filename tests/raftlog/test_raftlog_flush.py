@@ -27,7 +27,7 @@ from compactlib.raftlog import (
 )
 from compactlib.raftlog.memtable.flush import FlushPlan, NewestStats
 from compactlib.raftlog.memtable.table import Slab
-from compactlib.testing.faults import FailingFiles
+from compactlib.testing.faults.plan import FailingFiles
 from tests.raftlog.raft_world import check_log
 from tests.raftlog.reading import PlainLog
 

@@ -13,7 +13,7 @@ from compactlib.indexset import IndexSet
 from compactlib.raftlog import SegmentRef, SnapshotState
 from compactlib.raftlog.segment.index import SegmentIndex
 from compactlib.raftlog.segment.liveness import kept_positions, live_positions, segment_stats
-from compactlib.testing.index_strategies import live_sets
+from compactlib.testing.histories.index_strategies import live_sets
 
 
 def index_of(lengths: dict[int, int]) -> SegmentIndex:

@@ -43,7 +43,7 @@ from compactlib.raftlog import (
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.values import MAX_INDEX
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.testing.faults import FailingFiles
+from compactlib.testing.faults.plan import FailingFiles
 from tests.raftlog.compaction_logs import ra_segment
 from tests.raftlog.reading import History, PlainLog, copy_folder, log_answers, write_segment
 

@@ -30,9 +30,9 @@ from compactlib.raftlog import (
     SegmentLog,
 )
 from compactlib.raftlog.model.names import segment_name
-from compactlib.testing.faults import Crash, FailingFiles, Fault
-from compactlib.testing.forks import check_fork
-from compactlib.testing.kills import LifeFiles, explore_kills
+from compactlib.testing.crash.kills import LifeFiles, explore_kills
+from compactlib.testing.faults.plan import Crash, FailingFiles, Fault
+from compactlib.testing.kit.forks import check_fork
 from compactlib.testing.settings import check_settings
 from tests.raftlog.compaction_logs import counted
 from tests.raftlog.wrapped_files import UnsyncedFiles

@@ -25,7 +25,7 @@ from compactlib.raftlog.compaction.plan.policy import Choice, CompactionPolicy, 
 from compactlib.raftlog.compaction.plan.view import CompactionView
 from compactlib.raftlog.model.names import compacting_members, compacting_name
 from compactlib.raftlog.model.values import SegmentLimits, SegmentRef, SegmentStats
-from compactlib.testing.raftlog_strategies import compaction_views, segments_of
+from compactlib.testing.policies.raftlog_strategies import compaction_views, segments_of
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios" / "raftlog"
 POLICIES: dict[str, Callable[..., CompactionPolicy]] = {"drop": DropDead, "seed": SeedPolicy, "ra": RaPolicy,

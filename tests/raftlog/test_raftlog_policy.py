@@ -28,7 +28,7 @@ from compactlib.raftlog.compaction.plan.policy import (
 )
 from compactlib.raftlog.model.values import DEFAULT_MAX_BYTES, INDEX_RECORD_BYTES, SegmentLimits, SegmentStats
 from compactlib.raftlog.segment import format as native
-from compactlib.testing.raftlog_strategies import (
+from compactlib.testing.policies.raftlog_strategies import (
     check_policy,
     rounds_to_rest,
     segment_sequences,

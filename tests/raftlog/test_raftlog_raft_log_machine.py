@@ -16,7 +16,7 @@ from compactlib.errors import Busy, StorageError
 from compactlib.files import Files
 from compactlib.raftlog import LogStopped, RaftLogStore
 from compactlib.testing.crash import RecordingFiles, explore, explore_recovery, record
-from compactlib.testing.faults import FailingFiles
+from compactlib.testing.faults.plan import FailingFiles
 from tests.raftlog.raft_world import (
     KINDS,
     LOGS,

@@ -26,7 +26,7 @@ from compactlib.raftlog import (
 from compactlib.raftlog.log.read_plan import ReadPart, plan_parts
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.refs import find_ref
-from compactlib.testing.index_strategies import segment_refs
+from compactlib.testing.histories.index_strategies import segment_refs
 from tests.raftlog.compaction_logs import damaged, flip_byte, payload_place
 from tests.raftlog.reading import told
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from compactlib.errors import AuditFailed
 from compactlib.raftlog import SegmentRef, find_ref, merge_refs
 from compactlib.raftlog.model.refs import audit_refs, next_ref, overlapping_refs
-from compactlib.testing.index_strategies import written_refs
+from compactlib.testing.histories.index_strategies import written_refs
 
 
 def refs(*triples: tuple[int, int, int]) -> tuple[SegmentRef, ...]:

@@ -15,7 +15,7 @@ from compactlib.raftlog import Entry, SegmentReader, SegmentRef, SegmentSet, mer
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.segment.known import KnownSegment, know_segment
 from compactlib.raftlog.segment.segment_set import list_segments, open_segment
-from compactlib.testing.index_strategies import written_refs
+from compactlib.testing.histories.index_strategies import written_refs
 from tests.raftlog.reading import write_segment
 
 

@@ -21,8 +21,8 @@ from compactlib.raftlog import SnapshotState, read_snapshot_state, write_snapsho
 from compactlib.raftlog.model.snapshot_state import decode_snapshot_state, encode_snapshot_state, snapshot_version
 from compactlib.raftlog.model.values import MAX_INDEX
 from compactlib.testing.crash import RecordingFiles, explore, record
-from compactlib.testing.faults import FailingFiles
-from compactlib.testing.index_strategies import indexes, live_sets
+from compactlib.testing.faults.plan import FailingFiles
+from compactlib.testing.histories.index_strategies import indexes, live_sets
 from tests.raftlog.reading import flipped
 
 STATE = SnapshotState(48, IndexSet.from_sorted([1, 2, 20, 40]))

@@ -33,7 +33,7 @@ from compactlib.raftlog import (
     open_log,
 )
 from compactlib.testing.crash import RecordingFiles, explore, record
-from compactlib.testing.faults import FailingFiles
+from compactlib.testing.faults.plan import FailingFiles
 from tests.raftlog.raft_host import SMALL, indexes, rows
 from tests.raftlog.raft_world import check_log
 from tests.raftlog.reading import PlainLog

@@ -18,7 +18,7 @@ from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.values import MAX_INDEX
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.load import TornTail
-from compactlib.testing.faults import FailingFiles
+from compactlib.testing.faults.plan import FailingFiles
 from tests.raftlog.compaction_logs import ra_segment
 from tests.raftlog.reading import PlainLog, flipped, native_record, write_segment
 

@@ -29,7 +29,12 @@ from compactlib.scheduler.fences.fence import (
 from compactlib.scheduler.fences.fence_file import FileFence
 from compactlib.scheduler.fences.fence_kv import KVFence
 from compactlib.testing import CrashFailure, FailingFiles, RecordingFiles, explore, record
-from compactlib.testing.fence_conformance import FenceConformance, LockingFenceConformance, PlainFence, check_fence
+from compactlib.testing.policies.fence_conformance import (
+    FenceConformance,
+    LockingFenceConformance,
+    PlainFence,
+    check_fence,
+)
 
 
 class TestMemoryFence(LockingFenceConformance):

@@ -16,12 +16,12 @@ from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown
 from compactlib.scheduler import FencedOff, FileFence, KVFence
 from compactlib.scheduler.fences.fence import Admission, Commitment, Fence
 from compactlib.testing import FailingFiles, explore_kills, explore_lost_answers, explore_pauses
-from compactlib.testing.interleave_stage import Stage
-from compactlib.testing.interleave_stores import SteppedStore
-from compactlib.testing.kills import LifeFiles
-from compactlib.testing.kv_faults import FaultyStore, KVFault, KVOperation
-from compactlib.testing.lost_answers import LostAnswer
-from compactlib.testing.pauses import SteppedFiles
+from compactlib.testing.crash.kills import LifeFiles
+from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVOperation
+from compactlib.testing.faults.lost_answers import LostAnswer
+from compactlib.testing.interleave.pauses import SteppedFiles
+from compactlib.testing.interleave.stage import Stage
+from compactlib.testing.interleave.stores import SteppedStore
 
 # --------------------------------------------------------------------------------------------------- lost answers
 

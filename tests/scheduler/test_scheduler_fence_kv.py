@@ -15,7 +15,7 @@ from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, PredicateFailed,
 from compactlib.scheduler.errors import FencedOff
 from compactlib.scheduler.fences.fence import Admission, Commitment, encode_record
 from compactlib.scheduler.fences.fence_kv import KVFence
-from compactlib.testing.kv_faults import FaultyStore, KVFault, KVOperation, KVRun, explore_kv_faults
+from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVOperation, KVRun, explore_kv_faults
 
 Actor = Callable[[KVFence, list[Any]], None]
 _PATIENCE_SECONDS = 60

@@ -26,7 +26,7 @@ from compactlib.scheduler import (
     StatusUpdate,
 )
 from compactlib.scheduler.persistence.state_rows import dump_rows
-from compactlib.testing.scheduler_histories import SchedulerHistory, SchedulerStep, scheduler_histories
+from compactlib.testing.histories.scheduler_histories import SchedulerHistory, SchedulerStep, scheduler_histories
 from tests.scheduler.build import lenient
 
 CONFIG = SchedulerConfig(

@@ -32,7 +32,7 @@ from compactlib.scheduler.persistence.codec import decode_command, encode_comman
 from compactlib.scheduler.persistence.plain import to_plain
 from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
 from compactlib.scheduler.persistence.stored_settings import under
-from compactlib.testing.scheduler_histories import SchedulerHistory, SchedulerStep, scheduler_histories
+from compactlib.testing.histories.scheduler_histories import SchedulerHistory, SchedulerStep, scheduler_histories
 
 LEVELS = st.builds(LevelConfig, max_blocks=st.integers(1, 4), max_age_seconds=st.sampled_from([0.0, 5.0, 40.0]),
                    max_range_seconds=st.sampled_from([0.0, 6.0]))

@@ -28,7 +28,7 @@ from compactlib.scheduler.queue.tombstones import Tombstones
 from compactlib.scheduler.service.service import SchedulerService
 from compactlib.scheduler.workers.running_job import RunningJob
 from compactlib.scheduler.workers.worker_core import Effect, Renewed, Stop, WorkerCore
-from compactlib.testing.scheduler_simulation import (
+from compactlib.testing.scheduler.simulation import (
     Simulation,
     SimulationFailure,
     SimulationSettings,
@@ -71,7 +71,7 @@ def test_the_same_seed_gives_the_same_history_ten_times() -> None:
 
 def test_a_history_does_not_depend_on_the_process_that_it_runs_in() -> None:
     def told(hash_seed: str) -> str:
-        command = [sys.executable, "-m", "compactlib.testing.scheduler_simulation", "--seed", "7", "--trace"]
+        command = [sys.executable, "-m", "compactlib.testing.scheduler.simulation", "--seed", "7", "--trace"]
         return subprocess.run(command, check=True, capture_output=True, text=True,
                               env={"PYTHONHASHSEED": hash_seed}).stdout
 
@@ -89,7 +89,7 @@ def test_the_command_line_tells_of_a_failure(monkeypatch: pytest.MonkeyPatch,
     assert main(["--seeds", "500", "--trace"]) == 1
     told = capsys.readouterr().err
     assert "FAILED" in told
-    assert "replay it with: python -m compactlib.testing.scheduler_simulation --seed" in told
+    assert "replay it with: python -m compactlib.testing.scheduler.simulation --seed" in told
 
 
 def test_a_report_shows_itself() -> None:

@@ -31,7 +31,15 @@ from compactlib.scheduler import (
 from compactlib.scheduler.persistence.codec import RecordKind, decode_record, encode_record
 from compactlib.scheduler.persistence.state_rows import dump_rows
 from compactlib.scheduler.service.store import HEAD_KEY
-from compactlib.testing.kv_faults import FaultyStore, KVCrash, KVFault, KVOperation, KVRun, explore_kv_faults, fault_at
+from compactlib.testing.faults.kv_faults import (
+    FaultyStore,
+    KVCrash,
+    KVFault,
+    KVOperation,
+    KVRun,
+    explore_kv_faults,
+    fault_at,
+)
 
 CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=2, max_age_seconds=30),) * 2, max_queue_size=6, max_failures=2,
                          cleanup_delay_seconds=20)

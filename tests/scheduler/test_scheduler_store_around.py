@@ -33,12 +33,12 @@ from compactlib.scheduler import (
 from compactlib.scheduler.persistence.state_rows import dump_rows
 from compactlib.scheduler.service.store import HEAD_KEY
 from compactlib.testing import check_settings, explore_lost_answers, explore_pauses
-from compactlib.testing.interleave_stage import Stage
-from compactlib.testing.interleave_stores import SteppedStore
-from compactlib.testing.jumps import DAY_SECONDS, JumpingClock, explore_clock_jumps
-from compactlib.testing.jumps import Jump as ClockJump
-from compactlib.testing.kv_faults import FaultyStore, KVCrash, KVFault, KVOperation, fault_at
-from compactlib.testing.lost_answers import LostAnswer
+from compactlib.testing.faults.jumps import DAY_SECONDS, JumpingClock, explore_clock_jumps
+from compactlib.testing.faults.jumps import Jump as ClockJump
+from compactlib.testing.faults.kv_faults import FaultyStore, KVCrash, KVFault, KVOperation, fault_at
+from compactlib.testing.faults.lost_answers import LostAnswer
+from compactlib.testing.interleave.stage import Stage
+from compactlib.testing.interleave.stores import SteppedStore
 
 LEVELS = (LevelConfig(max_blocks=1), LevelConfig(max_blocks=2, max_age_seconds=30))
 CONFIG = SchedulerConfig(levels=LEVELS, cleanup_delay_seconds=20)

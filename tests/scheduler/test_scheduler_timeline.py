@@ -27,7 +27,7 @@ from compactlib.scheduler import (
 from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
 from compactlib.scheduler.queue.timeline import MAX_SILENCE_SECONDS, MAX_SKEW_SECONDS, Timeline
 from compactlib.testing import explore_clock_jumps
-from compactlib.testing.jumps import Jump, JumpingClock
+from compactlib.testing.faults.jumps import Jump, JumpingClock
 from tests.scheduler.build import Host, S, output, say
 
 PAIRS = SchedulerConfig(levels=(LevelConfig(max_blocks=2), LevelConfig(max_blocks=2, max_age_seconds=50)))

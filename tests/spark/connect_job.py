@@ -18,7 +18,7 @@ from compactlib.executors import RewriteFailure
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.spark import SparkExecutor, map_items, register, ship_library, ship_wheel
-from compactlib.testing.executor_conformance import check_executor
+from compactlib.testing.executors.conformance import check_executor
 from tests.spark import rewrite_tasks
 from tests.spark.jvm import QUICK_JAVA
 from tests.spark.raftlogs import build_log, expected_rows

@@ -18,7 +18,7 @@ from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Progress, RecordingObserver
 from compactlib.spark import SparkExecutor
 from compactlib.spark.executors.shared_executor import LanedTask
-from compactlib.testing.executor_conformance import ExecutorConformance
+from compactlib.testing.executors.conformance import ExecutorConformance
 from tests.spark.rewrite_tasks import (
     PARTITION,
     AlwaysKilledTask,

@@ -16,7 +16,7 @@ from compactlib.staging import BeingCollected, NoChanges, RecordNotFound
 from compactlib.staging.operations.commit import CommitRequest, commit
 from compactlib.staging.operations.listing import ListRequest
 from compactlib.staging.operations.read import diff_uncommitted, get, list_branch
-from compactlib.testing.interleave_history import ABSENT, HistoryOperation
+from compactlib.testing.interleave.history import ABSENT, HistoryOperation
 from tests.staging.branch_world import DIRTY, KEYS, MAIN, K, World, cache_of
 
 

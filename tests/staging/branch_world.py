@@ -33,7 +33,7 @@ from compactlib.staging.records.context import StagingContext
 from compactlib.staging.records.events import StagingEvents
 from compactlib.staging.records.record import BranchRecord, decode_branch_record
 from compactlib.testing.interleave import Stage, SteppedObjects, SteppedStore
-from compactlib.testing.interleave_history import ABSENT, History, HistoryOperation
+from compactlib.testing.interleave.history import ABSENT, History, HistoryOperation
 from tests.staging.world import compact_now
 
 MAIN, SOURCE, REPOSITORY = "main", "source", "repo"

@@ -23,8 +23,8 @@ from compactlib.staging.operations.reset import reset, reset_key, reset_prefix
 from compactlib.staging.operations.write import delete_many, put_many
 from compactlib.staging.records.context import StagingContext
 from compactlib.testing import FaultyStore, KVFault, KVOperation
-from compactlib.testing.faults import Crash, Fault
-from compactlib.testing.objects_faults import FaultyObjects, ObjectRequest
+from compactlib.testing.faults.objects_faults import FaultyObjects, ObjectRequest
+from compactlib.testing.faults.plan import Crash, Fault
 from tests.staging.branch_world import MAIN, SOURCE, K, LoggedStore, cache_of, context_over, prepare
 from tests.staging.world import compact_now
 

@@ -10,7 +10,7 @@ from compactlib.staging.committed.formats.parquet import ParquetFormat
 from compactlib.staging.committed.formats.plain_format import PlainFormat
 from compactlib.staging.committed.formats.rows import RangeFormat, Rows
 from compactlib.staging.model.values import RangeId
-from compactlib.testing.range_format_conformance import RangeFormatConformance, check_range_format
+from compactlib.testing.stores.range_format_conformance import RangeFormatConformance, check_range_format
 
 
 class TestPlainFormat(RangeFormatConformance):

@@ -1,7 +1,7 @@
 """D1-D13: the defects of the system behind the seed (`notes/staging.md` 2.3), one regression test each, or more.
 
-D9 and D12 are about key-value stores: `test_d09_...` in `compactlib/testing/kv_vectors.py` and `test_d12_...` in
-`compactlib/testing/kv_conformance.py`, which every backend inherits. D11 is the sensor's: `test_sensor.py`.
+D9 and D12 are about key-value stores: `test_d09_...` in `compactlib/testing/stores/kv_vectors.py` and `test_d12_...` in
+`compactlib/testing/stores/kv_conformance.py`, which every backend inherits. D11 is the sensor's: `test_sensor.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from compactlib.outcome import Done
 from compactlib.staging import Branch, DirtyBranch, NoChanges, PreconditionFailed, Record, RecordNotFound
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.testing import FaultyStore, KVFault, KVOperation
-from compactlib.testing.kv_conformance import KVStoreConformance
+from compactlib.testing.stores.kv_conformance import KVStoreConformance
 from tests.staging.world import World, contents, diff, head_contents, missing, record, sigma
 
 

@@ -24,7 +24,7 @@ from compactlib.staging.records.commits import Commit
 from compactlib.staging.records.record import BranchRecord
 from compactlib.staging.records.staged import Staged
 from compactlib.testing.interleave import InterleavingFailed, explore, sample
-from compactlib.testing.interleave_history import ABSENT, HistoryOperation
+from compactlib.testing.interleave.history import ABSENT, HistoryOperation
 from tests.staging.branch_oracle import check
 from tests.staging.branch_world import (
     MAIN,

@@ -13,9 +13,9 @@ from compactlib.objects import MemoryObjects, ObjectStore
 from compactlib.outcome import Failed
 from compactlib.staging import BranchExists, BranchNotFound, CommittedRanges, Repository
 from compactlib.testing import FaultyStore, KVFault, KVOperation
-from compactlib.testing.faults import Fault
-from compactlib.testing.lost_answers import LostAnswer, explore_lost_answers
-from compactlib.testing.objects_faults import FaultyObjects
+from compactlib.testing.faults.lost_answers import LostAnswer, explore_lost_answers
+from compactlib.testing.faults.objects_faults import FaultyObjects
+from compactlib.testing.faults.plan import Fault
 from tests.staging.branch_world import MAIN, LoggedStore, context_over
 from tests.staging.faulty_world import WORK, contents_of, stores_for
 

@@ -24,7 +24,7 @@ from compactlib.staging.operations.write import put_many
 from compactlib.staging.records.branch_store import BranchStore
 from compactlib.staging.records.context import StagingContext
 from compactlib.testing.interleave import InterleavingFailed, Stage, SteppedObjects, SteppedStore
-from compactlib.testing.pauses import explore_pauses
+from compactlib.testing.interleave.pauses import explore_pauses
 from tests.staging.branch_world import MAIN, REPOSITORY
 from tests.staging.faulty_world import WORK, Contents, stores_for
 from tests.staging.world import compact_now

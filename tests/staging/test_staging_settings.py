@@ -21,7 +21,7 @@ from compactlib.staging.committed.formats.split import SplitRule
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.staging.compaction.reclaim.garbage import collect_garbage
 from compactlib.testing import FaultyStore, KVFault, KVOperation
-from compactlib.testing.faults import Crash
+from compactlib.testing.faults.plan import Crash
 from compactlib.testing.settings import check_settings
 
 KEYS = [b"a", b"a/1", b"a/\xff", b"b", b"\x00", b"\xff\xff", *(b"k%02d" % number for number in range(12))]

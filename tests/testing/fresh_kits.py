@@ -42,7 +42,7 @@ from compactlib.testing import (
     check_sense_policy,
     check_staging_backend,
 )
-from compactlib.testing.fresh import fresh_examples
+from compactlib.testing.kit.fresh import fresh_examples
 from tests.testing.test_testing_checks import Backups
 
 Check: TypeAlias = Callable[[int, Path], object]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compactlib.testing.conformance import PromiseBroken
+from compactlib.testing.kit.conformance import PromiseBroken
 
 
 def check_lesson(failure: PromiseBroken, test: str) -> None:

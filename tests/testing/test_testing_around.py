@@ -24,7 +24,7 @@ from compactlib.testing import (
     explore_clock_jumps,
     explore_lost_answers,
 )
-from compactlib.testing.faults import Fault
+from compactlib.testing.faults.plan import Fault
 
 P = b"p"
 

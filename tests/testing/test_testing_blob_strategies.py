@@ -23,7 +23,7 @@ from compactlib.blobstore.compaction.plan.policies import (
 )
 from compactlib.blobstore.compaction.plan.policy import Choice, Policy, StoreView
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.testing.blob_strategies import check_blob_policy, rounds_to_rest, store_views
+from compactlib.testing.policies.blob_strategies import check_blob_policy, rounds_to_rest, store_views
 
 Chooses = Callable[["Planted", StoreView, float], Choice]
 

@@ -28,7 +28,7 @@ from compactlib.staging.compaction.policy import (
     SealedTokensPolicy,
 )
 from compactlib.testing import check_need_source, check_sense_policy, check_staging_backend
-from compactlib.testing.scheduler_histories import (
+from compactlib.testing.histories.scheduler_histories import (
     Arrive,
     DoTick,
     Pass,

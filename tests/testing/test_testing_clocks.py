@@ -12,7 +12,7 @@ from compactlib.catalog.model.timestamp import HybridClock
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.runtime.throttle import Throttle
-from compactlib.testing.clocks import ClockScript, Freeze, Jump, Rate, ScriptedClock
+from compactlib.testing.faults.clocks import ClockScript, Freeze, Jump, Rate, ScriptedClock
 from compactlib.testing.strategies import clock_scripts
 
 WAITS = st.lists(st.sampled_from([0.0, 0.25, 1.0, 7.0, 100.0]), max_size=12)

@@ -13,7 +13,7 @@ from compactlib.testing import (
     check_compaction,
     check_service,
 )
-from compactlib.testing.service_factory import AsyncServiceFactory, ServiceFactory
+from compactlib.testing.services.factory import AsyncServiceFactory, ServiceFactory
 from tests.testing.toy_factory import LineStores
 from tests.testing.toy_service import ToyAsyncServices, ToyServices
 from tests.testing.toy_shared import SharedLineStores

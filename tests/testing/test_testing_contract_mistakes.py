@@ -22,8 +22,9 @@ from compactlib.report import Finding
 from compactlib.runtime import Ownership, Run
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, telling
-from compactlib.testing import CompactionConformance, PromiseBroken, check_compaction, contract_actors
-from compactlib.testing.crash import scratch_folder
+from compactlib.testing import CompactionConformance, PromiseBroken, check_compaction
+from compactlib.testing.crash.harness import scratch_folder
+from compactlib.testing.kit import contract_actors
 from tests.testing.lessons import check_lesson
 from tests.testing.toy_factory import LineStores
 from tests.testing.toy_lines import Clean, LineChoice, LineFile, LinePlan, LineStatus, LineView

@@ -16,13 +16,13 @@ from compactlib.outcome import Done, Failed, Outcome
 from compactlib.runtime import Job
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
-from compactlib.testing import (
-    AsyncServiceConformance,
-    PromiseBroken,
-    ServiceConformance,
-    async_service_conformance,
-    contract_actors,
-    service_conformance,
+from compactlib.testing import AsyncServiceConformance, PromiseBroken, ServiceConformance
+from compactlib.testing.kit import contract_actors
+from compactlib.testing.services import (
+    async_conformance as async_service_conformance,
+)
+from compactlib.testing.services import (
+    conformance as service_conformance,
 )
 from tests.testing.lessons import check_lesson
 from tests.testing.toy_service import ToyAsyncService, ToyAsyncServices, ToyService, ToyServices

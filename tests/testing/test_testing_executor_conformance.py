@@ -22,8 +22,7 @@ from compactlib.executors import (
 )
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, telling
-from compactlib.testing.conformance import PromiseBroken
-from compactlib.testing.executor_conformance import (
+from compactlib.testing.executors.conformance import (
     DieTask,
     ExecutorConformance,
     RaiseTask,
@@ -33,6 +32,7 @@ from compactlib.testing.executor_conformance import (
     error_of,
     result_of,
 )
+from compactlib.testing.kit.conformance import PromiseBroken
 from tests.testing.lessons import check_lesson
 
 

@@ -16,7 +16,7 @@ from compactlib.kv.errors import OutcomeUnknown, PredicateFailed, SlowDown, Stor
 from compactlib.objects import MemoryObjects
 from compactlib.objects.errors import StoreFailed as ObjectsFailed
 from compactlib.testing import Crash, FailingFiles, Fault, FaultPlan, FaultyObjects, KVCrash
-from compactlib.testing.fault_plans import FILE_FAULTS, OBJECT_FAULTS, STORE_FAULTS
+from compactlib.testing.faults.fault_plans import FILE_FAULTS, OBJECT_FAULTS, STORE_FAULTS
 from compactlib.testing.strategies import fault_plans
 
 

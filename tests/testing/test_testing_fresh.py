@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.testing.blob_histories import BlobHistory, CompactBlobs, Delete, Put, Wait
-from compactlib.testing.fresh import drawing, fresh_examples
+from compactlib.testing.histories.blob_histories import BlobHistory, CompactBlobs, Delete, Put, Wait
+from compactlib.testing.kit.fresh import drawing, fresh_examples
 from tests.testing.fresh_kits import KITS, run_rounds
 
 # So many rounds take about half a minute; `make fresh` runs a thousand of each.

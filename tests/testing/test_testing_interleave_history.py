@@ -9,7 +9,7 @@ import pytest
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import MemoryStore
 from compactlib.testing.interleave import InterleavingFailed, Stage, SteppedStore, explore
-from compactlib.testing.interleave_history import ABSENT, History, HistoryOperation
+from compactlib.testing.interleave.history import ABSENT, History, HistoryOperation
 
 K = b"k"
 

@@ -29,8 +29,8 @@ from compactlib.kv import (
 )
 from compactlib.kv.entries import PagedEntries
 from compactlib.testing import KVStoreConformance, check_kv_store
-from compactlib.testing.conformance import PromiseBroken
-from compactlib.testing.kv_machine import kv_machine
+from compactlib.testing.kit.conformance import PromiseBroken
+from compactlib.testing.stores.kv_machine import kv_machine
 from tests.testing.lessons import check_lesson
 
 

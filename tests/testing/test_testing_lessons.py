@@ -14,10 +14,10 @@ from compactlib.scheduler.fences.fence import Admission, Fence, MemoryFence
 from compactlib.staging.committed.formats.plain_format import PlainFormat, PlainRows
 from compactlib.staging.committed.formats.rows import RangeFormat, Rows
 from compactlib.staging.model.values import RangeId, Record
-from compactlib.testing.conformance import ConformanceKit, Mismatch, PromiseBroken, expect, run_kit, same
-from compactlib.testing.fence_conformance import check_fence
-from compactlib.testing.objects_conformance import check_object_store
-from compactlib.testing.range_format_conformance import check_range_format
+from compactlib.testing.kit.conformance import ConformanceKit, Mismatch, PromiseBroken, expect, run_kit, same
+from compactlib.testing.policies.fence_conformance import check_fence
+from compactlib.testing.stores.objects_conformance import check_object_store
+from compactlib.testing.stores.range_format_conformance import check_range_format
 from tests.testing.lessons import check_lesson
 
 # ---------------------------------------------------------------------------------------------------- object stores

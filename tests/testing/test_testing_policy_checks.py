@@ -7,9 +7,9 @@ import pytest
 
 from compactlib.raftlog import Choice, CompactionPolicy, CompactionView, CostPolicy, LeftOut, RaPolicy, SeedPolicy
 from compactlib.scheduler import LevelConfig, SchedulerConfig
-from compactlib.testing import scheduler_simulation
-from compactlib.testing.policy_checks import check_blob_policy, check_raftlog_policy, check_scheduler_config
-from compactlib.testing.scheduler_simulation import SimulationFailure, SimulationReport
+from compactlib.testing.policies.policy_checks import check_blob_policy, check_raftlog_policy, check_scheduler_config
+from compactlib.testing.scheduler import simulation as scheduler_simulation
+from compactlib.testing.scheduler.simulation import SimulationFailure, SimulationReport
 
 SMALL = SchedulerConfig(levels=(LevelConfig(max_blocks=4, max_age_seconds=30),))
 
@@ -50,7 +50,7 @@ def test_a_planted_policy_fails_with_its_lesson(fault: str, lesson: str) -> None
 
 
 def test_the_blob_stores_check_is_the_same_one() -> None:
-    from compactlib.testing import blob_strategies
+    from compactlib.testing.policies import blob_strategies
 
     assert check_blob_policy is blob_strategies.check_blob_policy
 
@@ -83,7 +83,7 @@ def test_a_world_in_which_it_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     def broken(seed: int, *_: object, **__: object) -> SimulationReport:
         raise SimulationFailure(seed=seed, what="a token went back", trace="")
 
-    monkeypatch.setattr("compactlib.testing.policy_checks.simulate", broken)
+    monkeypatch.setattr("compactlib.testing.policies.policy_checks.simulate", broken)
     assert scheduler_simulation.simulate is not broken
     with pytest.raises(AssertionError, match=r"world 1 .*a token went back"):
         check_scheduler_config(SMALL)

@@ -15,7 +15,7 @@ from compactlib.raftlog.compaction.plan.policies import SeedPolicy
 from compactlib.raftlog.compaction.plan.policy import Choice, CompactionPolicy, LeftOut
 from compactlib.raftlog.compaction.plan.view import CompactionView
 from compactlib.raftlog.model.values import SegmentLimits, SegmentRef, SegmentStats
-from compactlib.testing.raftlog_strategies import (
+from compactlib.testing.policies.raftlog_strategies import (
     check_policy,
     compaction_views,
     rounds_to_rest,

@@ -19,14 +19,14 @@ from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.testing import strategies
-from compactlib.testing.blob_histories import BlobHistory, BlobStep, CompactBlobs, Put
-from compactlib.testing.clocks import ClockScript, Jump
-from compactlib.testing.fault_plans import FILE_FAULTS, FaultPlan
-from compactlib.testing.faults import Fault
-from compactlib.testing.index_strategies import BOUNDARIES
-from compactlib.testing.log_histories import Append, Compact, LogHistory, LogStep, Snapshot
-from compactlib.testing.scheduler_histories import Arrive, Poll
-from compactlib.testing.staging_histories import CompactBranch, StagingHistory, StagingStep, Write
+from compactlib.testing.faults.clocks import ClockScript, Jump
+from compactlib.testing.faults.fault_plans import FILE_FAULTS, FaultPlan
+from compactlib.testing.faults.plan import Fault
+from compactlib.testing.histories.blob_histories import BlobHistory, BlobStep, CompactBlobs, Put
+from compactlib.testing.histories.index_strategies import BOUNDARIES
+from compactlib.testing.histories.log_histories import Append, Compact, LogHistory, LogStep, Snapshot
+from compactlib.testing.histories.scheduler_histories import Arrive, Poll
+from compactlib.testing.histories.staging_histories import CompactBranch, StagingHistory, StagingStep, Write
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from compactlib.outcome import Done, Failed, Outcome
 from compactlib.runtime import AsyncServiceFace, AsyncWork, Job, ServiceFace, WorkService
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
-from compactlib.testing.service_factory import AsyncServiceFactory, AsyncServiceHooks, ServiceFactory, ServiceHooks
+from compactlib.testing.services.factory import AsyncServiceFactory, AsyncServiceHooks, ServiceFactory, ServiceHooks
 
 
 class ToyService(ServiceFace):

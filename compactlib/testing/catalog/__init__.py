@@ -1,0 +1,3 @@
+"""A simulated cluster that compacts its catalog."""
+
+__all__: list[str] = []

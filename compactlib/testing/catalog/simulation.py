@@ -1,0 +1,345 @@
+"""A cluster of 3 to 7 nodes in one thread, with everything that can go wrong; one integer decides all of it.
+
+A run has two parts. First the faults: messages are lost, repeated, delayed and reordered, nodes crash, restart, join
+and leave, clocks are set, coordinators change and act side by side, host calls dawdle, while schemas change and
+transactions, readers, pins, index builds and rebalances come and go. Each cut is held against what is really needed
+(`world.py`). Then the faults stop, and the log must shrink to its latest version.
+
+    python -m compactlib.testing.catalog.simulation 4711        # replay one seed, with its story
+    python -m compactlib.testing.catalog.simulation 1 5000      # a campaign: this many seeds from the first one
+
+The nodes, the decision, the update log and the messages are the real ones. To see whether the simulation finds a bug,
+put it in by overriding a method of `CatalogSimulation`; `tests/catalog/test_catalog_simulation_bugs.py` does.
+"""
+
+from __future__ import annotations
+
+import sys
+from heapq import heappop, heappush
+from random import Random
+from typing import Any, TypeAlias
+
+import attrs
+
+from compactlib.catalog.model.values import NodeId, Topology
+from compactlib.catalog.plan.verdict import Compact
+from compactlib.catalog.round.effects import (
+    Broke,
+    CancelCall,
+    CancelTimer,
+    Collect,
+    ConfirmTopology,
+    Decide,
+    Decided,
+    Effect,
+    Elected,
+    Event,
+    ListZones,
+    Note,
+    PublishZone,
+    Received,
+    Reported,
+    Send,
+    SetTimer,
+    SnapshotWritten,
+    Tell,
+    TimerFired,
+    TopologyConfirmed,
+    TopologyIs,
+    WriteSnapshot,
+    ZonePublished,
+    ZonesListed,
+)
+from compactlib.catalog.round.messages import Message, ReportRequest, RoundId
+from compactlib.catalog.round.node import CatalogNode
+from compactlib.catalog.round.outbox import NodeOptions
+from compactlib.catalog.round.report import RoundReport
+from compactlib.catalog.transport.memory import MemoryNetwork
+from compactlib.errors import CompactlibError
+from compactlib.testing.catalog.faults import Faults
+from compactlib.testing.catalog.hosts import SimulatedHosts
+from compactlib.testing.catalog.world import Partition, SimulatedNode, SimulatedTime, SimulationFailure, World
+
+OPTIONS = NodeOptions(collect_seconds=2.0, retry_seconds=0.2, decide_seconds=1.5, write_seconds=1.5,
+                      publish_seconds=3.0, report_seconds=1.5, zones_seconds=2.5, interval_seconds=4.0)
+SETTLE_SECONDS = 60.0
+"""How long after the last fault the log may take to shrink."""
+
+_Call: TypeAlias = Collect | ListZones | PublishZone | ConfirmTopology | Decide | WriteSnapshot
+
+
+@attrs.frozen(kw_only=True)
+class SimulationResult:
+    """What a run came to; failures are raised instead.
+
+    Attributes:
+        seed: what decided everything.
+        nodes: how many nodes there were at most.
+        rounds: how many rounds ended, on any node.
+        cuts: the versions to which history was cut, in order.
+        versions: how many versions there were.
+        messages: how many messages were sent.
+        story: what happened, one line each; empty unless asked for.
+        trace: the steps in the words of `docs/tla/CatalogCompaction.tla`.
+    """
+
+    seed: int
+    nodes: int
+    rounds: int
+    cuts: tuple[int, ...]
+    versions: int
+    messages: int
+    story: tuple[str, ...] = attrs.field(repr=False)
+    trace: tuple[tuple[Any, ...], ...] = attrs.field(repr=False)
+
+
+class CatalogSimulation(SimulatedHosts):
+    """One run. Override a method to put in a bug.
+
+    Args:
+        seed: decides everything.
+        story: whether to keep what happens as text.
+        fault_seconds: how long the faults last.
+    """
+
+    options = OPTIONS
+
+    def __init__(self, seed: int, *, story: bool = False, fault_seconds: float = 7.0) -> None:
+        self.seed = seed
+        self.random: Random = Random(seed)
+        self.world: World = World(self.random, self.random.randint(3, 7), max_skew_seconds=0.2)
+        self.clock: SimulatedTime = self.world.time
+        self.network: MemoryNetwork = MemoryNetwork(self.random, through_wire=seed % 10 == 0)
+        self.faults: Faults = Faults(self, fault_seconds)
+        self.reports: list[RoundReport] = []
+        self.story: list[str] | None = [] if story else None
+        self.messages: int = 0
+        self._queue: list[tuple[float, int, Any, tuple[Any, ...]]] = []
+        self._count = 0
+        self._network_due = float("inf")
+        self._cancelled: set[tuple[NodeId, int]] = set()
+        self._traced_rounds: set[RoundId] = set()
+        self._event_round: RoundId | None = None
+        self._call_rounds: dict[tuple[NodeId, int], RoundId | None] = {}
+
+    # ---- running
+
+    def run(self) -> SimulationResult:
+        """Run to the end.
+
+        Raises:
+            SimulationFailure: an invariant was broken, or the log did not shrink.
+        """
+        try:
+            self.faults.start()
+            self._run_until(self.faults.end, lambda: False)
+            self.tell("---- the faults stop")
+            self.faults.stop()
+            deadline = self.clock.at + SETTLE_SECONDS
+            self._run_until(deadline, self.faults.has_settled)
+            self._check_end()
+        except Exception as error:
+            raise SimulationFailure(
+                f"seed {self.seed} at {self.clock.at - 1000:.3f} s: {type(error).__name__}: {error}; replay it with: "
+                f"python -m compactlib.testing.catalog.simulation {self.seed}") from error
+        return SimulationResult(
+            seed=self.seed, nodes=len(self.world.nodes), rounds=len(self.reports), cuts=tuple(self.world.cuts),
+            versions=len(self.world.activations), messages=self.messages, story=tuple(self.story or ()),
+            trace=tuple(self.world.trace))
+
+    def later(self, seconds: float, action: Any, *arguments: Any) -> None:
+        """Call `action` after some seconds."""
+        self._count += 1
+        heappush(self._queue, (self.clock.at + seconds, self._count, action, arguments))
+
+    def _run_until(self, end: float, done: Any) -> None:
+        queue, clock = self._queue, self.clock
+        while queue and queue[0][0] <= end and not done():
+            at, _, action, arguments = heappop(queue)
+            clock.at = max(clock.at, at)
+            action(*arguments)
+
+    def tell(self, text: str, *values: object) -> None:
+        """A line of the story."""
+        if self.story is not None:
+            self.story.append(f"{self.clock.at - 1000:7.3f}  {text.format(*values)}")
+
+    def _check_end(self) -> None:
+        world = self.world
+        latest = world.service.history.latest
+        if not self.faults.has_settled():
+            last = next((report for report in reversed(self.reports)), None)
+            raise SimulationFailure(f"{SETTLE_SECONDS} s after the last fault history still begins at "
+                                    f"{world.service.history.earliest}, not at {latest}; the last round: {last!r}")
+        world.service.audit()
+        report = world.service.verify()
+        if not report.is_sound:
+            raise SimulationFailure(f"the log is not what its service holds: {report}")
+        before = world.content()
+        leader = next(node for node in world.nodes.values() if node.alive)
+        world.learn(leader, known=latest, cut=latest)
+        reports = tuple(self.report(node) for node in world.nodes.values() if node.alive)
+        again = self.decide(leader, reports, world.topology())
+        if isinstance(again, Compact):
+            raise SimulationFailure(f"history is as short as it can be, and a second run would cut it: {again!r}")
+        if world.content() != before:
+            raise SimulationFailure("a decision that cuts nothing changed the log")
+
+    # ---- nodes
+
+    def make_node(self, me: NodeId) -> CatalogNode:
+        """The state machine of a node that starts."""
+        return CatalogNode(me, self.options)
+
+    def hand(self, node: SimulatedNode, event: Event) -> None:
+        """An event for a node; nothing if it is down."""
+        if node.machine is None:
+            return
+        self._event_round = event.message.round if isinstance(event, Received) else None
+        effects = node.machine.handle(event, self.clock.at)
+        node.machine.audit()
+        for effect in effects:
+            self._carry_out(node, effect)
+
+    def _carry_out(self, node: SimulatedNode, effect: Effect) -> None:
+        if isinstance(effect, Send):
+            self._send(node, effect)
+        elif isinstance(effect, SetTimer):
+            node.timers[effect.name] = effect.at
+            self.later(max(0.0, effect.at - self.clock.at), self._fire, node, node.incarnation, effect.name, effect.at)
+        elif isinstance(effect, CancelTimer):
+            node.timers.pop(effect.name, None)
+        elif isinstance(effect, CancelCall):
+            self._cancelled.add((node.id, effect.ticket))
+        elif isinstance(effect, Tell):
+            self.reports.append(effect.report)
+            self.tell("{!r}", effect.report)
+        elif isinstance(effect, Note):
+            self.tell("{} notes {} {}", node.id, effect.name, effect.fields)
+        else:
+            self._call(node, effect)
+
+    def _send(self, node: SimulatedNode, effect: Send) -> None:
+        self.messages += 1
+        self.tell("{} -> {}: {}", node.id, effect.to, effect.message)
+        self._trace_round(node, effect.message)
+        if effect.to == node.name:
+            self.later(0.0, self._arrive, node.name, node.name, effect.message)
+            return
+        self.network.send(node.name, effect.to, effect.message, self.clock.at)
+        due = self.network.next_at()
+        if due is not None and due < self._network_due:
+            self._network_due = due
+            self.later(due - self.clock.at, self._deliver, due)
+
+    def _trace_round(self, node: SimulatedNode, message: Message) -> None:
+        """Note the first message of a round that asks the nodes that are members now; others come to nothing."""
+        if isinstance(message, ReportRequest) and message.round not in self._traced_rounds and node.machine is not None:
+            self._traced_rounds.add(message.round)
+            if node.machine.topology == self.world.topology():
+                self.world.trace.append(("StartRound", str(message.round)))
+
+    def _deliver(self, due: float) -> None:
+        if due == self._network_due:
+            self._network_due = float("inf")
+        for delivery in self.network.deliver(self.clock.at):
+            self._arrive(delivery.sender, delivery.to, delivery.message)
+        following = self.network.next_at()
+        if following is not None and following < self._network_due:
+            self._network_due = following
+            self.later(following - self.clock.at, self._deliver, following)
+
+    def _arrive(self, sender: str, to: str, message: Any) -> None:
+        self.hand(self.world.nodes[to], Received(sender, message))
+
+    def _fire(self, node: SimulatedNode, incarnation: int, name: str, at: float) -> None:
+        if node.alive and node.incarnation == incarnation and node.timers.get(name) == at:
+            del node.timers[name]
+            self.hand(node, TimerFired(name))
+
+    # ---- calls of the host
+
+    def _call(self, node: SimulatedNode, call: _Call) -> None:
+        dawdle = self.faults.call_seconds()
+        self._call_rounds[node.id, call.ticket] = None if node.machine is None else node.machine.running
+        if isinstance(call, WriteSnapshot | PublishZone | ConfirmTopology):  # they act on what is true at their end
+            self.later(dawdle, self._finish, node, node.id, call, None)
+            return
+        try:
+            answer: Event = self._answer(node, call)
+        except CompactlibError as error:
+            answer = Broke(call.ticket, error)
+        self.later(dawdle, self._finish, node, node.id, call, answer)
+
+    def _finish(self, node: SimulatedNode, life: NodeId, call: _Call, answer: Event | None) -> None:
+        if not node.alive or node.id != life:
+            return
+        if answer is None:
+            try:
+                answer = self._answer(node, call)
+            except CompactlibError as error:
+                answer = Broke(call.ticket, error)
+        if (life, call.ticket) not in self._cancelled:
+            self.hand(node, answer)
+
+    def _answer(self, node: SimulatedNode, call: _Call) -> Event:
+        match call:
+            case Collect():
+                return Reported(call.ticket, self.report(node))
+            case ListZones():
+                return ZonesListed(call.ticket, self.world.zones)
+            case PublishZone():
+                return ZonePublished(call.ticket, self.publish(node, call.zone, call.partitions, call.time))
+            case ConfirmTopology():
+                unchanged = self.confirm(call.topology)
+                if unchanged:
+                    self.world.trace.append(("Confirm", str(self._call_rounds[node.id, call.ticket])))
+                return TopologyConfirmed(call.ticket, unchanged)
+            case Decide():
+                return Decided(call.ticket, self.plan(node, call))
+            case WriteSnapshot():
+                return SnapshotWritten(call.ticket, self.compact(node, call))
+
+    def flush(self, node: SimulatedNode, partition: Partition, upto: int) -> None:
+        """A replica's entries reach its disk."""
+        self.world.flush(node, partition, upto)
+
+    def elect(self, name: str, term: int, to: SimulatedNode) -> None:
+        """A node hears of an election."""
+        self.hand(to, Elected(term, name))
+
+    def tell_topology(self, node: SimulatedNode, topology: Topology) -> None:
+        """A node hears of the membership."""
+        self.hand(node, TopologyIs(topology))
+
+
+def run_seed(seed: int, *, story: bool = False) -> SimulationResult:
+    """Run one seed.
+
+    Raises:
+        SimulationFailure: an invariant was broken, or the log did not shrink.
+    """
+    return CatalogSimulation(seed, story=story).run()
+
+
+def main(arguments: list[str]) -> int:
+    """Replay one seed with its story, or run a campaign; see the module."""
+    if not 1 <= len(arguments) <= 2 or not all(argument.isdigit() for argument in arguments):
+        sys.stderr.write(__doc__ or "")
+        return 2
+    first = int(arguments[0])
+    if len(arguments) == 2:
+        for seed in range(first, first + int(arguments[1])):
+            run_seed(seed)
+        sys.stdout.write(f"{arguments[1]} seeds from {first}: every invariant holds, and the log shrank\n")
+        return 0
+    simulation = CatalogSimulation(first, story=True)
+    try:
+        sys.stdout.write(f"{simulation.run()!r}\n")
+    finally:
+        sys.stdout.write("\n".join(simulation.story or ()) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,3 @@
+"""The conformance suite of `Compaction`."""
+
+__all__: list[str] = []

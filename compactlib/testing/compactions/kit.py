@@ -1,0 +1,246 @@
+"""What the parts of the conformance kit of `contract.Compaction` have in common: opening, filling, judging answers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence, Set
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from compactlib.errors import BudgetSpent, CompactlibError
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.testing.compactions.factory import CompactionFactory
+from compactlib.testing.kit.conformance import ConformanceKit, Mismatch, shown
+from compactlib.testing.kit.contract_actors import Call, CheckedFiles
+
+_MOST_COMPACTIONS = 8
+_LAST_SECONDS = 3.0
+
+
+@attrs.frozen
+class Opened:
+    """A store that a check has open.
+
+    Attributes:
+        store: what is checked.
+        folder: where it lies.
+        files: its disk.
+        acknowledged: what filling it has acknowledged so far.
+        factory: knows it.
+    """
+
+    store: Any
+    folder: Path
+    files: CheckedFiles
+    acknowledged: list[Any]
+    factory: CompactionFactory
+
+    def view(self, **named: Any) -> Any:
+        """`view()` with the factory's arguments."""
+        return self.store.view(**{**self.factory.extra(self.store, "view"), **named})
+
+    def plan(self, *given: Any, **named: Any) -> Any:
+        """`plan()` with the factory's arguments."""
+        return self.store.plan(*given, **{**self.factory.extra(self.store, "plan"), **named})
+
+    def compact(self, *given: Any, **named: Any) -> Any:
+        """`compact()` with the factory's arguments."""
+        return self.store.compact(*given, **{**self.factory.extra(self.store, "compact"), **named})
+
+    def reclaim(self, **named: Any) -> Any:
+        """`reclaim()` with the factory's arguments."""
+        return self.store.reclaim(**{**self.factory.extra(self.store, "reclaim"), **named})
+
+    def fill(self, number: int) -> None:
+        """Write, and keep what is acknowledged."""
+        self.acknowledged.append(self.factory.fill(self.store, number))
+
+    def state(self) -> object:
+        """See `CompactionFactory.state`."""
+        return self.factory.state(self.store)
+
+    def contents(self) -> object:
+        """See `CompactionFactory.contents`."""
+        return self.factory.contents(self.folder, self.store)
+
+    def check(self, after: str) -> None:
+        """What was acknowledged is there.
+
+        Raises:
+            Mismatch: it is not; says after what.
+        """
+        try:
+            self.factory.check(self.store, tuple(self.acknowledged))
+        except Exception as error:
+            raise Mismatch(f"after {after}: {type(error).__name__}: {error}", "everything acknowledged to be there"
+                           ) from error
+
+    def reads(self, reader: Any, after: str) -> None:
+        """What was acknowledged is what a reader finds.
+
+        Raises:
+            Mismatch: it is not; says after what.
+        """
+        attrs.evolve(self, store=reader).check(after)
+
+    def finish(self, after: str) -> None:
+        """Compact until nothing is left to do, and look whether everything is there, and nothing runs.
+
+        Raises:
+            Mismatch: it does not come to its end.
+        """
+        for _ in range(_MOST_COMPACTIONS):
+            outcome = self.compact()
+            if isinstance(outcome, Skipped):
+                break
+            if not isinstance(outcome, Done):
+                raise Mismatch(f"after {after} the next compact() answered {outcome!r}",
+                               "it to go on with what is left: Done, then Skipped")
+        else:
+            raise Mismatch(f"after {after} each of {_MOST_COMPACTIONS} compactions found something to do",
+                           "them to come to rest")
+        plan = self.plan()
+        if not plan.is_empty:
+            raise Mismatch(f"after {after} compact() is Skipped ({outcome.reason}), but plan() is {plan!r}",
+                           "a plan that is empty, or a compaction that carries it out")
+        self.idle(after)
+        self.store.audit()
+        self.check(after)
+
+    def idle(self, after: str) -> None:
+        """Nothing runs, as far as the store says.
+
+        Raises:
+            Mismatch: something does.
+        """
+        status = self.store.status()
+        if status.is_busy:
+            raise Mismatch(f"after {after}: {status!r}", "is_busy to be false: every end of a run releases it")
+
+
+class CompactionPart(ConformanceKit):
+    """A base for parts of the kit.
+
+    Attributes:
+        effort_percent: how many of the steps are tried where there may be many.
+    """
+
+    effort_percent: int = 100
+
+    def make_factory(self) -> CompactionFactory:
+        """What is to be tested."""
+        raise NotImplementedError("say which stores are to be tested: make_factory returns a CompactionFactory")
+
+    @contextlib.contextmanager
+    def opened(self, folder: Path, *, fills: int = 0, name: str = "store") -> Iterator[Opened]:
+        """A store in a folder of its own below `folder`, filled so often; closed at the end."""
+        factory = self.make_factory()
+        place = folder / name
+        place.mkdir(exist_ok=True)
+        files = CheckedFiles()
+        opened = Opened(factory.open(place, files=files), place, files, [], factory)
+        with closing(opened):
+            for number in range(fills):
+                opened.fill(number)
+            yield opened
+
+    @contextlib.contextmanager
+    def reopened(self, opened: Opened) -> Iterator[Opened]:
+        """The store of a folder that was closed, on a sound disk."""
+        files = CheckedFiles()
+        again = attrs.evolve(opened, store=opened.factory.open(opened.folder, files=files), files=files)
+        with closing(again):
+            yield again
+
+    def some(self, count: int, most: int) -> Sequence[int]:
+        """Numbers from 1 to `count`, evenly spread if they are more than `most` of the effort."""
+        limit = max(2, most * self.effort_percent // 100)
+        if count <= limit:
+            return range(1, count + 1)
+        return sorted({1 + place * (count - 1) // (limit - 1) for place in range(limit)})
+
+
+def open_files(folder: Path) -> list[str]:
+    """What of a folder this process has open; nothing where the system does not say."""
+    found = []
+    with contextlib.suppress(OSError):
+        for descriptor in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return [name for name in found if name.startswith(f"{folder}/")]
+
+
+def lasting_threads(before: Set[threading.Thread]) -> list[threading.Thread]:
+    """The threads that were not there before and do not end, but for those of the checks themselves."""
+    found = [thread for thread in threading.enumerate()
+             if thread not in before and not thread.name.startswith(Call.PREFIX)]
+    for thread in found:
+        thread.join(_LAST_SECONDS)
+    return [thread for thread in found if thread.is_alive()]
+
+
+@contextlib.contextmanager
+def closing(opened: Opened) -> Iterator[None]:
+    """Close the store at the end; what went wrong before is told, not what then goes wrong with closing."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(Exception):
+            Call(opened.store.close, "close()").wait()
+            opened.factory.release(opened.store)
+        raise
+    Call(opened.store.close, "close()").answer()
+    opened.factory.release(opened.store)
+
+
+def done(outcome: object, when: str) -> Done[Any]:
+    """The outcome of a compaction that had something to do and nothing in its way.
+
+    Raises:
+        Mismatch: it is not `Done`.
+    """
+    if not isinstance(outcome, Done):
+        raise Mismatch(f"{when}: {outcome!r}", "Done")
+    return outcome
+
+
+def skipped(outcome: object, when: str) -> Skipped:
+    """The outcome of a compaction that was turned away or had nothing to do.
+
+    Raises:
+        Mismatch: it is not `Skipped`, or has no reason.
+    """
+    if not isinstance(outcome, Skipped) or not outcome.reason.strip():
+        raise Mismatch(f"{when}: {outcome!r}", "Skipped, with a reason")
+    return outcome
+
+
+def failed(outcome: object, kind: type[CompactlibError] | tuple[type[CompactlibError], ...], when: str) -> Failed:
+    """The outcome of a compaction that something of this kind has ended.
+
+    Raises:
+        Mismatch: it is not `Failed` with such an error.
+    """
+    if not isinstance(outcome, Failed) or not isinstance(outcome.error, kind):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        raise Mismatch(f"{when}: {outcome!r}", f"Failed({' or '.join(each.__name__ for each in kinds)})")
+    if outcome.changed not in ("no", "partly", "unknown"):
+        raise Mismatch(f"{when}: changed={shown(outcome.changed)}", "'no', 'partly' or 'unknown'")
+    return outcome
+
+
+def spent(outcome: object, when: str) -> Failed:
+    """The outcome of a compaction whose budget was spent or cancelled."""
+    return failed(outcome, BudgetSpent, when)
+
+
+def attempt(call: Callable[[], object]) -> object:
+    """What a call returns, or the library's error that it raises."""
+    try:
+        return call()
+    except CompactlibError as error:
+        return error

@@ -1,0 +1,3 @@
+"""The conformance suite of `Executor`."""
+
+__all__: list[str] = []

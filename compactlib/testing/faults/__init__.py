@@ -1,0 +1,3 @@
+"""Disks, stores and clocks that fail as told."""
+
+__all__: list[str] = []

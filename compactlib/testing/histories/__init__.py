@@ -1,0 +1,3 @@
+"""Hypothesis strategies for histories of logs, blob stores, branches and schedulers."""
+
+__all__: list[str] = []

@@ -1,0 +1,210 @@
+"""Pause an owner at every step while another takes over; and two writers at every step of each other.
+
+Exactly two actors, on the stage of `compactlib.testing.interleave`: their stores are wrapped with it (`SteppedStore`,
+`SteppedObjects`, `SteppedFiles`), so that each request is a step. Other than `interleave.explore` this looks at few
+orders, all of which happen in the field: a process that stands still (a long garbage collection, a suspended machine, a
+slow disk) while others go on, and wakes with what it knew.
+
+>>> from compactlib.kv import MemoryStore
+>>> from compactlib.testing.interleave import SteppedStore
+>>> def world(stage):
+...     store = SteppedStore(MemoryStore(), stage)
+...     store.set(b"log", b"1", b"old")
+...     return store
+>>> def owner(store):
+...     keys = [entry.key for entry in store.scan(b"log")]
+...     store.set(b"head", b"owner", b"owner")
+...     for key in keys:
+...         store.delete(b"log", key)
+>>> def heir(store):
+...     store.set(b"head", b"owner", b"heir")
+...     store.set(b"log", b"1", b"the heir's")
+>>> def check(store, results):
+...     assert not list(store.scan(b"log")) or store.get(b"log", b"1").value == b"the heir's"
+...     if store.get(b"head", b"owner").value == b"heir":
+...         assert list(store.scan(b"log")), "the heir's entry was deleted by a former owner"
+>>> try:
+...     explore_pauses({"owner": owner, "heir": heir}, world, check)
+... except AssertionError as failed:
+...     print(str(failed).splitlines()[0])
+the schedule "owner*2 heir*2 owner" fails: AssertionError: the heir's entry was deleted by a former owner
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from compactlib.errors import InvalidInput
+from compactlib.files.disk import Files, LocalFiles, OutFile, StrPath
+from compactlib.testing.interleave.access import Access, cell
+from compactlib.testing.interleave.explore import Actors, Check, InterleavingReport, Theatre
+from compactlib.testing.interleave.stage import Choose, Stage
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+WorldT = TypeVar("WorldT")
+
+
+def explore_pauses(actors: Actors[WorldT], make_world: Callable[[Stage], WorldT], check: Check[WorldT], *,
+                   both: bool = False, max_schedules: int | None = None) -> InterleavingReport:
+    """Pause the first actor after each of its steps, let the second one go to its end, let the first one go on.
+
+    Args:
+        actors: two: who is paused, and who takes over. They must end whatever the other does, and share nothing but
+            the stores; a lock that the first one holds in memory would never be given up.
+        make_world: makes the world of one run, always the same, with stores that step on the stage it is given.
+        check: called after each run, off the stage, with what each actor returned (or the library's error it raised):
+            here somebody opens the store once more, and finds all that was acknowledged.
+        both: pause the second one at each of its steps too, until the first one has ended: two writers of one thing.
+            Costs steps times steps.
+        max_schedules: with more than so many, try as many, evenly spread.
+
+    Raises:
+        InterleavingFailed: a run failed; has the schedule, for `interleave.replay`, and the story.
+        InvalidInput: there are not two actors.
+        ActorStuck: an actor waits for something off the stage.
+    """
+    if len(actors) != 2:
+        raise InvalidInput(f"the actors are {', '.join(actors) or 'none'}; give two: who is paused, and who takes over")
+    first, second = actors
+    with Theatre(actors, make_world, check) as stage:
+        # The longest life of each, learnt on the way: what the other has done may make it longer.
+        stage.perform(_switching(first, second, (0,)))
+        steps = {name: sum(step.actor == name for step in stage.stage.steps) for name in actors}
+        switches: list[tuple[int, ...]] = [(count,) for count in range(1, steps[first] + 2)]
+        if both:
+            switches += [(mine, theirs) for mine in range(steps[first] + 1) for theirs in range(1, steps[second] + 1)]
+        for switch in _spread(switches, max_schedules):
+            stage.perform(_switching(first, second, switch))
+        return stage.report(complete=max_schedules is None or len(switches) <= max_schedules)
+
+
+def _spread(switches: Sequence[tuple[int, ...]], limit: int | None) -> Sequence[tuple[int, ...]]:
+    if limit is None or len(switches) <= limit:
+        return switches
+    return [switches[place * len(switches) // limit] for place in range(limit)]
+
+
+def _switching(first: str, second: str, after: tuple[int, ...]) -> Choose:
+    """`first` for `after[0]` steps, then `second` (for `after[1]` steps, then `first` to its end, then `second`)."""
+    plan = [first] * after[0] + ([second] if len(after) == 1 else [second] * after[1] + [first])
+    place = 0
+
+    def choose(waiting: Mapping[str, Access], running: str | None) -> str:
+        nonlocal place
+        while place < len(plan) - 1 and plan[place] not in waiting:
+            place += 1
+        wanted = plan[min(place, len(plan) - 1)]
+        place += 1
+        return wanted if wanted in waiting else next(iter(waiting))
+
+    return choose
+
+
+class SteppedFiles:
+    """A `Files` in front of another one; each change is one step of the actor. Reads are none.
+
+    Args:
+        files: carries the changes out; the local disk if not given. Use a `RecordingFiles` and `crash.explore` in the
+            check for a power failure after each run.
+        stage: whose actors use it.
+    """
+
+    def __init__(self, files: Files | None, stage: Stage) -> None:
+        self._files: Files = LocalFiles() if files is None else files
+        self._stage = stage
+
+    def create(self, path: StrPath) -> OutFile:
+        """See `Files.create`."""
+        self._step("create", path)
+        return _SteppedOutFile(self._files.create(path), self)
+
+    def open(self, path: StrPath) -> OutFile:
+        """See `Files.open`; no step, for nothing is changed."""
+        return _SteppedOutFile(self._files.open(path), self)
+
+    def rename(self, source: StrPath, target: StrPath) -> None:
+        """See `Files.rename`."""
+        self._step("rename", target)
+        self._files.rename(source, target)
+
+    def link(self, source: StrPath, target: StrPath) -> None:
+        """See `Files.link`."""
+        self._step("link", target)
+        self._files.link(source, target)
+
+    def symlink(self, text: str, path: StrPath) -> None:
+        """See `Files.symlink`."""
+        self._step("symlink", path)
+        self._files.symlink(text, path)
+
+    def unlink(self, path: StrPath) -> None:
+        """See `Files.unlink`."""
+        self._step("unlink", path)
+        self._files.unlink(path)
+
+    def make_folder(self, path: StrPath) -> None:
+        """See `Files.make_folder`."""
+        self._step("make_folder", path)
+        self._files.make_folder(path)
+
+    def remove_folder(self, path: StrPath) -> None:
+        """See `Files.remove_folder`."""
+        self._step("remove_folder", path)
+        self._files.remove_folder(path)
+
+    def available_bytes(self, path: StrPath) -> int | None:
+        """See `Files.available_bytes`."""
+        return self._files.available_bytes(path)
+
+    def sync_folder(self, path: StrPath) -> None:
+        """See `Files.sync_folder`."""
+        self._step("sync_folder", path)
+        self._files.sync_folder(path)
+
+    def _step(self, name: str, path: StrPath) -> None:
+        # One cell for the whole disk: readers do not say what they read, so no two changes may be exchanged.
+        self._stage.step(Access(f"{name} {str(path).rpartition('/')[2]}", (cell("disk", "", writes=True),)))
+
+    def __repr__(self) -> str:
+        return f"SteppedFiles({self._files!r})"
+
+
+class _SteppedOutFile:
+    """An `OutFile` whose changes are steps."""
+
+    def __init__(self, out: OutFile, files: SteppedFiles) -> None:
+        self._out = out
+        self._files = files
+
+    @property
+    def path(self) -> str:
+        return self._out.path
+
+    def fileno(self) -> int:
+        return self._out.fileno()
+
+    def write_at(self, offset: int, pieces: Sequence[Buffer]) -> int:
+        self._files._step("write", self.path)
+        return self._out.write_at(offset, pieces)
+
+    def copy_from(self, source: int, source_offset: int, length: int, offset: int) -> None:
+        self._files._step("copy", self.path)
+        self._out.copy_from(source, source_offset, length, offset)
+
+    def truncate(self, size: int) -> None:
+        self._files._step("truncate", self.path)
+        self._out.truncate(size)
+
+    def punch_hole(self, offset: int, length: int) -> None:
+        self._files._step("punch_hole", self.path)
+        self._out.punch_hole(offset, length)
+
+    def sync(self) -> None:
+        self._files._step("sync", self.path)
+        self._out.sync()
+
+    def close(self) -> None:
+        self._out.close()

@@ -1,0 +1,3 @@
+"""What every check is made of: reports of a breach, examples, actors."""
+
+__all__: list[str] = []

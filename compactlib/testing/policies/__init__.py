@@ -1,0 +1,3 @@
+"""The conformance suites of policies, fences and needs, and views to try them on."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""A simulated scheduler with its workers and replicas."""
+
+__all__: list[str] = []

@@ -1,0 +1,257 @@
+"""What must hold at every moment of a scheduler's simulation; see `docs/scheduler-simulation.md`.
+
+The first node to apply an entry shows the state that all others must come to. After each entry, what the entry did is
+held against the state before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from compactlib.scheduler.model.poll import PollRequest, PollResponse, Verdict
+from compactlib.scheduler.model.update import (
+    AddBlocks,
+    Applied,
+    ApplyResult,
+    BlocksAdded,
+    Operation,
+    PlanUpdate,
+    Retain,
+)
+from compactlib.scheduler.model.values import Command, JobPhase, JobState, JobStatus, Tombstone
+from compactlib.scheduler.persistence.state_rows import dump_rows
+from compactlib.scheduler.queue.state import SchedulerState
+from compactlib.scheduler.service.service import SchedulerService
+from compactlib.testing.scheduler.world import BlockKey, key_of
+
+if TYPE_CHECKING:
+    from compactlib.testing.scheduler.log import Node
+    from compactlib.testing.scheduler.simulation import Simulation
+
+
+def fingerprint(state: SchedulerState) -> str:
+    """A hash of everything that a replica has to have alike."""
+    return hashlib.sha256(json.dumps(list(dump_rows(state))).encode()).hexdigest()
+
+
+class Checks:
+    """Sees everything that happens, and fails the simulation when it must not."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
+        self.tip: int = 0
+        self.service: SchedulerService = sim.new_service()
+        self._pictures: dict[int, str] = {}
+        self._states: dict[str, JobState] = {}
+        self._tokens: dict[str, int] = {}
+        self._given: set[tuple[str, int]] = set()
+        self._indexed: set[BlockKey] = set()
+        self._ever_indexed: set[BlockKey] = set()
+        self._dropped: set[BlockKey] = set()
+        self._before: dict[str, JobState] = {}
+        self._admitted: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
+
+    # ----------------------------------------------------------------------------------------- each entry
+
+    def applied(self, node: Node, command: Command, operation: Operation, result: ApplyResult) -> None:
+        """A node has applied an entry."""
+        if command.index <= self.tip:
+            picture = self._pictures.get(command.index)
+            if picture is not None and command.index == node.service.state.applied_index:
+                self._expect_same(command.index, picture, node)
+            return
+        if command.index != self.tip + 1:
+            self._sim.fail(f"entry {command.index} is applied after {self.tip}")
+        self.tip, self.service = command.index, node.service
+        state = node.service.state
+        self._check_jobs(state, operation)
+        if isinstance(operation, AddBlocks) and isinstance(result, BlocksAdded):
+            new = {*result.queued, *result.terminal}
+            self._indexed |= {key_of(block) for block in operation.blocks if block.id in new}
+        elif isinstance(operation, PlanUpdate) and isinstance(result, Applied):
+            self._check_update(state, command, operation, result.response)
+        if isinstance(operation, Retain) or (isinstance(operation, PlanUpdate) and operation.completed_jobs):
+            self._check_rows(state, retained=isinstance(operation, Retain))
+        if command.index % self._sim.settings.check_every == 0:
+            self.everything(node)
+
+    def _expect_same(self, index: int, picture: str, node: Node) -> None:
+        if fingerprint(node.service.state) != picture:
+            self._sim.fail(f"node {node.number} has another state after entry {index} than the first to apply it")
+        self.counts["same states"] += 1
+
+    def _check_jobs(self, state: SchedulerState, operation: Operation) -> None:
+        """Tokens only grow, the queue keeps its limit, and no block is in two jobs."""
+        limit = self._sim.config.max_queue_size
+        if limit and len(state.jobs) > limit:
+            self._sim.fail(f"{len(state.jobs)} jobs are queued, the limit is {limit}")
+        states: dict[str, JobState] = {}
+        owners: dict[BlockKey, str] = {}
+        for job in state.jobs:
+            states[job.state.name] = job.state
+            known = self._tokens.get(job.state.name, 0)
+            if job.state.token < known:
+                self._sim.fail(f"the token of {job.state.name} falls from {known} to {job.state.token}")
+            self._tokens[job.state.name] = job.state.token
+            for block_id in job.source_blocks:
+                other = owners.setdefault((job.tenant, job.shard, block_id), job.state.name)
+                if other != job.state.name:
+                    self._sim.fail(f"block {block_id} is in two live jobs: {other} and {job.state.name}")
+        if not isinstance(operation, PlanUpdate) and self._states.keys() - states.keys():
+            self._sim.fail(f"jobs {self._states.keys() - states.keys()} vanish with {operation}")
+        self._before, self._states = self._states, states
+
+    def _check_update(self, state: SchedulerState, command: Command, update: PlanUpdate,
+                      response: PollResponse) -> None:
+        if update.term != command.term:
+            self._sim.fail(f"an update of term {update.term} was carried out in term {command.term}")
+        tokens = {assignment.name: assignment.token for assignment in response.assignments}
+        for plan in response.compaction_jobs:
+            name, token = plan.name, tokens[plan.name]
+            if (name, token) in self._given:
+                self._sim.fail(f"{name} is given away twice with token {token}")
+            self._given.add((name, token))
+            self._check_lease(name, token, update.now)
+            self.counts["assigned"] += 1
+        for done in update.completed_jobs:
+            if done.state.name not in self._states and done.state.name in self._before:
+                self.counts["completed"] += 1
+                if done.state.token < self._before[done.state.name].token:
+                    self._sim.fail(f"{done.state.name} is completed with token {done.state.token}, but belongs to "
+                                   f"{self._before[done.state.name].token}")
+        gone = self._before.keys() - self._states.keys() - {done.state.name for done in update.completed_jobs}
+        for name in gone:
+            self.counts["evicted"] += 1
+            if name not in state.quarantine:
+                self._sim.fail(f"{name} has left the queue, and is not in quarantine")
+
+    def _check_lease(self, name: str, token: int, now: float) -> None:
+        before, after = self._before.get(name), self._states.get(name)
+        if before is None or after is None:
+            self._sim.fail(f"{name} is given away, and is not queued")
+        if before.token >= token or after.token != token:
+            self._sim.fail(f"{name} is given away with token {token} after {before.token}; it has {after.token}")
+        if before.status is JobStatus.IN_PROGRESS:
+            self.counts["reassigned"] += 1
+            if now <= before.lease_expires_at:
+                self._sim.fail(f"{name} is taken away at {now:.3f}, its lease lasts until "
+                               f"{before.lease_expires_at:.3f}")
+            limit = self._sim.config.max_failures
+            if limit and before.failures >= limit:
+                self._sim.fail(f"{name} is given away once more after {before.failures} failures")
+
+    def _check_rows(self, state: SchedulerState, *, retained: bool = False) -> None:
+        """Every acknowledged row is in exactly one block of the index, unless retention has dropped it."""
+        assert state.index is not None
+        objects = self._sim.objects
+        indexed = {key_of(block) for block in state.index.blocks()}
+        if retained:
+            self._dropped |= self._indexed - indexed
+            for key in self._indexed - indexed:
+                self._sim.retained_rows.update(objects.ever[key])
+        back = indexed & self._dropped
+        if back:
+            self._sim.fail(f"blocks {sorted(back)} were dropped by retention, and are back")
+        self._indexed = indexed
+        self._ever_indexed |= indexed
+        rows = Counter(row for key in indexed for row in objects.ever[key])
+        doubled = sorted(row for row, count in rows.items() if count > 1)
+        if doubled:
+            self._sim.fail(f"rows {doubled} are in several blocks: a job took effect twice")
+        revived = rows.keys() & self._sim.retained_rows
+        if revived:
+            self._sim.fail(f"rows {sorted(revived)} were dropped by retention, and are back")
+        lost = self._sim.writer.acknowledged - rows.keys() - self._sim.retained_rows
+        if lost:
+            self._sim.fail(f"rows {sorted(lost)} were acknowledged, and are in no block")
+
+    # ------------------------------------------------------------------------------------- now and then
+
+    def everything(self, node: Node) -> None:
+        """What costs more to check."""
+        state = node.service.state
+        try:
+            node.service.audit()
+        except AssertionError as error:
+            self._sim.fail(f"the audit fails: {error}")
+        self._pictures[self.tip] = fingerprint(state)
+        self._check_rows(state)
+        for key in self._indexed:
+            if key not in self._sim.objects.present:
+                self._sim.fail(f"block {key} is indexed, but its object is gone")
+        unaccounted = state.unaccounted_blocks()
+        if unaccounted and not state.quarantine_dropped:
+            self._sim.fail(f"blocks {[block.id for block in unaccounted]} wait for nothing")
+        shown = {job.name: phase for phase, job in node.service.jobs(node.now)}
+        if shown.keys() != self._states.keys():
+            self._sim.fail(f"jobs {shown.keys() ^ self._states.keys()} are not shown")
+        limit = self._sim.config.max_failures
+        for name, job in self._states.items():
+            over = job.status is not JobStatus.IN_PROGRESS or node.now > job.lease_expires_at
+            if limit and job.failures >= limit and over and shown[name] is not JobPhase.EXCLUDED:
+                self._sim.fail(f"{name} has {job.failures} failures and no lease, and is shown as {shown[name]}")
+            self.counts["excluded"] += shown[name] is JobPhase.EXCLUDED
+
+    def deleted(self, key: BlockKey, tombstone: Tombstone) -> None:
+        """A worker has deleted an object."""
+        self.counts["deleted"] += 1
+        block = self.service.state.index and self.service.state.index.get(*key)
+        if block:
+            self._sim.fail(f"the object of {key} was deleted for {tombstone.name!r}, but the block is indexed")
+
+    def answered(self, request: PollRequest, response: PollResponse) -> None:
+        """A poll is answered, with the entry that was just applied: what was accepted has happened."""
+        if len(response.answers) != len(request.status_updates):
+            self._sim.fail(f"{len(request.status_updates)} updates got {len(response.answers)} answers")
+        renewed = {assignment.name for assignment in response.assignments}
+        for update, answer in zip(request.status_updates, response.answers, strict=True):
+            self.counts[answer.verdict.value] += 1
+            if answer.name != update.name:
+                self._sim.fail(f"the answer about {answer.name} stands where {update.name} was asked for")
+            if answer.verdict is not Verdict.ACCEPTED:
+                if update.name in renewed and update.name not in {plan.name for plan in response.compaction_jobs}:
+                    self._sim.fail(f"{update.name} was answered {answer.verdict}, and renewed")
+                continue
+            before = self._before.get(update.name)
+            if before is None or update.token < before.token:
+                self._sim.fail(f"{update.name} was accepted with token {update.token}, and belongs to {before}")
+            if update.status == JobStatus.IN_PROGRESS and update.name not in renewed:
+                self._sim.fail(f"the renewal of {update.name} was accepted, without a lease")
+            results = update.compacted_blocks
+            if update.status == JobStatus.SUCCESS and results is not None:
+                missing = {key_of(block) for block in results.new_blocks} - self._ever_indexed
+                if missing:
+                    self._sim.fail(f"{update.name} was accepted, but its blocks {missing} were never indexed")
+
+    def admitted(self, job: str, token: int) -> None:
+        """The fence has admitted a token."""
+        if token < self._admitted.get(job, 0):
+            self._sim.fail(f"the fence admits token {token} of {job} after {self._admitted[job]}")
+        self._admitted[job] = token
+
+    def committed(self, job: str, token: int, seen: int | None) -> None:
+        """The fence has let a commit through, of a run that began when `seen` was the token published last."""
+        if token < self._admitted.get(job, 0):
+            self._sim.fail(f"token {token} of {job} commits after {self._admitted[job]} was admitted")
+        published = self._sim.published.get(job)
+        if published != seen:
+            self._sim.fail(f"what token {published} has published of {job} is overwritten with token {token} by a run "
+                           f"that began before, when {seen} was the last")
+
+    # ----------------------------------------------------------------------------------------- at the end
+
+    def at_the_end(self) -> None:
+        """All is quiet: the replicas agree, and no work is left but what was given up."""
+        nodes = [node for node in self._sim.nodes if node.applied == self.tip]
+        if len(nodes) != len(self._sim.nodes):
+            self._sim.fail(f"the nodes have applied {[node.applied for node in self._sim.nodes]} of {self.tip} entries")
+        self.everything(nodes[0])
+        for node in nodes:
+            self._expect_same(self.tip, self._pictures[self.tip], node)
+        left = self._sim.unfinished()
+        if left:
+            self._sim.fail(f"after {self._sim.now:.0f} s of which the last were calm, work is left: {left}")

@@ -1,0 +1,3 @@
+"""The conformance suites of `Service` and `AsyncService`."""
+
+__all__: list[str] = []
