@@ -8,27 +8,27 @@
 (12000, 0, True)
 """
 
-from compactlib.lab.blob_log import BlobLog, Compacted
-from compactlib.lab.blob_replay import BlobReplay, replay_blobs
-from compactlib.lab.blob_settings import BlobSettings
-from compactlib.lab.closed_forms import (
+from compactlib.lab.blobstore.closed_forms import (
     fifo_write_amplification,
     greedy_write_amplification,
     random_write_amplification,
 )
-from compactlib.lab.experiments import Comparison, Experiment, ReplayTask, compare, grid, run_experiments, sweep
-from compactlib.lab.fifo import OldestFirst
-from compactlib.lab.measures import AMPLIFICATIONS, Measures, together
-from compactlib.lab.operations import DELETE, FOREVER, PUT, READ, Operations, OperationsBuilder
-from compactlib.lab.raftlog_replay import RaftLogReplay, RaftLogSettings, replay_raftlog
-from compactlib.lab.reports import MeasuredReport, ReplayReport, Report
-from compactlib.lab.scheduler_replay import SchedulerLoad, SchedulerSettings, replay_scheduler
-from compactlib.lab.scheduler_report import SchedulerMeasures, SchedulerReport
-from compactlib.lab.sensor_replay import SensorReplay, SensorSettings, replay_sensor
-from compactlib.lab.sensor_report import SensorMeasures, SensorReport
-from compactlib.lab.setup import Setup
-from compactlib.lab.traces import CloudPhysicsTrace, CsvTrace
-from compactlib.lab.workloads import (
+from compactlib.lab.blobstore.fifo import OldestFirst
+from compactlib.lab.blobstore.log import BlobLog, Compacted
+from compactlib.lab.blobstore.replay import BlobReplay, replay_blobs
+from compactlib.lab.blobstore.settings import BlobSettings
+from compactlib.lab.raftlog.replay import RaftLogReplay, RaftLogSettings, replay_raftlog
+from compactlib.lab.results.experiments import Comparison, Experiment, ReplayTask, compare, grid, run_experiments, sweep
+from compactlib.lab.results.measures import AMPLIFICATIONS, Measures, together
+from compactlib.lab.results.reports import MeasuredReport, ReplayReport, Report
+from compactlib.lab.results.setup import Setup
+from compactlib.lab.scheduler.replay import SchedulerLoad, SchedulerSettings, replay_scheduler
+from compactlib.lab.scheduler.report import SchedulerMeasures, SchedulerReport
+from compactlib.lab.sensor.replay import SensorReplay, SensorSettings, replay_sensor
+from compactlib.lab.sensor.report import SensorMeasures, SensorReport
+from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, READ, Operations, OperationsBuilder
+from compactlib.lab.traces.traces import CloudPhysicsTrace, CsvTrace
+from compactlib.lab.traces.workloads import (
     AppendMostly,
     Bursts,
     HotCold,

@@ -64,7 +64,7 @@ def test_an_experiment_that_fails_says_why(tmp_path: Path) -> None:
 
 def test_results_become_a_data_frame(here: Comparison) -> None:
     pytest.importorskip("pandas")
-    from compactlib.lab.frame import frame
+    from compactlib.lab.results.frame import frame
 
     found = frame(here)
     assert len(found) == 8
@@ -74,7 +74,7 @@ def test_results_become_a_data_frame(here: Comparison) -> None:
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_each_question_has_a_plot(here: Comparison, tmp_path: Path, ending: str) -> None:
     pytest.importorskip("matplotlib")
-    from compactlib.lab import plots
+    from compactlib.lab.results import plots
 
     swept = run_experiments(sweep(Greedy, {"min_reclaimed_segments": [1, 3]}, WORKLOADS[0], SETTINGS), tmp_path)
     drawn = [plots.over_time(here.reports[:2]), plots.side_by_side(here, "read_cost"),

@@ -159,7 +159,7 @@ def test_workloads_of_every_kind_meet_policies_of_every_kind(tmp_path: Path) -> 
 
 def test_each_kind_has_its_plots(waits: Comparison, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from compactlib.lab import plots
+    from compactlib.lab.results import plots
 
     for number, figure in enumerate([
             plots.heat_map(waits, "lease_seconds", "hang_rate", "wait_99_seconds"),

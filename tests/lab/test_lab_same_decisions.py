@@ -27,7 +27,7 @@ from compactlib.blobstore import (
 )
 from compactlib.clock import ManualClock
 from compactlib.lab import BlobReplay, BlobSettings, Operations
-from compactlib.lab.operations import DELETE, FOREVER, PUT
+from compactlib.lab.traces.operations import DELETE, FOREVER, PUT
 from compactlib.outcome import Done
 
 _GATE: dict[str, Any] = {"min_used_fraction": 0.3}

@@ -7,7 +7,8 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore
-from compactlib.lab import SchedulerLoad, SchedulerSettings, replay_scheduler, scheduler_world
+from compactlib.lab import SchedulerLoad, SchedulerSettings, replay_scheduler
+from compactlib.lab.scheduler import world as scheduler_world
 from compactlib.scheduler import (
     AssignmentPolicy,
     ByPriority,

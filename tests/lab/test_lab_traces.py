@@ -32,7 +32,7 @@ def test_a_parquet_trace_holds_the_same_operations(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    from compactlib.lab.parquet_trace import ParquetTrace
+    from compactlib.lab.traces.parquet_trace import ParquetTrace
 
     table = pyarrow.table({"time": [0.0, 0.5, 1.0, 2.0], "op": ["put", "put", "read", "delete"],
                            "key": ["a", "b", "a", "b"], "size": [20, 30, 20, None], "ttl": [None, 60.0, None, None],
@@ -56,7 +56,7 @@ def test_a_row_of_a_parquet_trace_that_is_not_in_the_schema_is_named(tmp_path: P
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    from compactlib.lab.parquet_trace import ParquetTrace
+    from compactlib.lab.traces.parquet_trace import ParquetTrace
 
     rows = [{"time": float(number), "op": "put", "key": f"k{number}", "size": 10, "ttl": 1.0} for number in range(5)]
     rows[3] |= changes

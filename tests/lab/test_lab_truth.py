@@ -19,7 +19,7 @@ from compactlib.lab import (
     random_write_amplification,
     replay_blobs,
 )
-from compactlib.lab.closed_forms import harmonic
+from compactlib.lab.blobstore.closed_forms import harmonic
 
 SEGMENTS = 800
 PER_SEGMENT = 32

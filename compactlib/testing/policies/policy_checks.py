@@ -14,8 +14,8 @@ import tempfile
 from collections.abc import Iterable
 
 from compactlib.errors import InvalidInput, MissingDependency
-from compactlib.lab.raftlog_replay import RaftLogReplay, RaftLogSettings
-from compactlib.lab.workloads import AppendMostly, HotCold, Synthetic, Uniform
+from compactlib.lab.raftlog.replay import RaftLogReplay, RaftLogSettings
+from compactlib.lab.traces.workloads import AppendMostly, HotCold, Synthetic, Uniform
 from compactlib.raftlog.compaction.plan.policy import CompactionPolicy
 from compactlib.raftlog.model.values import SegmentLimits
 from compactlib.scheduler.config import SchedulerConfig

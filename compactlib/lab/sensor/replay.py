@@ -10,10 +10,10 @@ from __future__ import annotations
 import attrs
 
 from compactlib.errors import InvalidInput
-from compactlib.lab.operations import DELETE, PUT
-from compactlib.lab.sensor_branch import SensorBranch
-from compactlib.lab.sensor_report import SensorMeasures, SensorReport
-from compactlib.lab.workloads import Workload
+from compactlib.lab.sensor.branch import SensorBranch
+from compactlib.lab.sensor.report import SensorMeasures, SensorReport
+from compactlib.lab.traces.operations import DELETE, PUT
+from compactlib.lab.traces.workloads import Workload
 from compactlib.runtime.observe import Observer, Progress
 from compactlib.staging.compaction.policy import SensePolicy
 

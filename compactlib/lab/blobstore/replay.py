@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 from compactlib.arguments import require_policy
 from compactlib.blobstore.compaction.plan.policy import Choice, Policy
-from compactlib.lab.blob_log import BlobLog
-from compactlib.lab.blob_records import NEVER
-from compactlib.lab.measures import Measures
-from compactlib.lab.operations import DELETE, FOREVER, PUT, Operations
-from compactlib.lab.reports import ReplayReport
-from compactlib.lab.workloads import Workload
+from compactlib.lab.blobstore.log import BlobLog
+from compactlib.lab.blobstore.records import NEVER
+from compactlib.lab.results.measures import Measures
+from compactlib.lab.results.reports import ReplayReport
+from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, Operations
+from compactlib.lab.traces.workloads import Workload
 from compactlib.report import PolicyRecord
 from compactlib.runtime.observe import Observer, Progress
 
 if TYPE_CHECKING:
-    from compactlib.lab.blob_settings import BlobSettings
+    from compactlib.lab.blobstore.settings import BlobSettings
 
 MAX_ROUNDS = 10_000
 """The most choices that one question may lead to."""

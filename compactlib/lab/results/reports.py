@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self
 import attrs
 
 from compactlib.errors import InvalidInput
-from compactlib.lab.measures import Measures, MeasuresT, together
+from compactlib.lab.results.measures import Measures, MeasuresT, together
 from compactlib.report import Printed
 
 

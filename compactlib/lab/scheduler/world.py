@@ -16,7 +16,7 @@ from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, Comman
 from compactlib.scheduler.service.service import SchedulerService
 
 if TYPE_CHECKING:
-    from compactlib.lab.scheduler_replay import SchedulerLoad
+    from compactlib.lab.scheduler.replay import SchedulerLoad
 
 
 @attrs.define(kw_only=True)

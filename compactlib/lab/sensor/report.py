@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import attrs
 
-from compactlib.lab.measures import HIDDEN, MOST, Measures, part
-from compactlib.lab.reports import MeasuredReport
+from compactlib.lab.results.measures import HIDDEN, MOST, Measures, part
+from compactlib.lab.results.reports import MeasuredReport
 
 
 def _texts(values: object) -> tuple[str, ...]:

@@ -11,9 +11,9 @@ from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.segment.records import record_size
 from compactlib.errors import InvalidInput
-from compactlib.lab.blob_replay import replay_blobs
-from compactlib.lab.reports import ReplayReport
-from compactlib.lab.workloads import Workload
+from compactlib.lab.blobstore.replay import replay_blobs
+from compactlib.lab.results.reports import ReplayReport
+from compactlib.lab.traces.workloads import Workload
 from compactlib.runtime.observe import Observer
 
 MAX_SEGMENTS = 1 << 24

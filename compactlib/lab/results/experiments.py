@@ -25,8 +25,8 @@ from compactlib.executors.tasks import (
 )
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import LocalFiles, write_durably
-from compactlib.lab.reports import Report
-from compactlib.lab.setup import PolicyT, Setup, WorkloadT
+from compactlib.lab.results.reports import Report
+from compactlib.lab.results.setup import PolicyT, Setup, WorkloadT
 from compactlib.report import Printed, Setting
 from compactlib.runtime.observe import Observer, Progress
 

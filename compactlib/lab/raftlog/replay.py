@@ -14,10 +14,10 @@ import attrs
 
 from compactlib.clock import ManualClock
 from compactlib.errors import AuditFailed, CompactlibError, InvalidInput
-from compactlib.lab.measures import Measures
-from compactlib.lab.operations import DELETE, READ, Operations
-from compactlib.lab.reports import ReplayReport
-from compactlib.lab.workloads import Workload
+from compactlib.lab.results.measures import Measures
+from compactlib.lab.results.reports import ReplayReport
+from compactlib.lab.traces.operations import DELETE, READ, Operations
+from compactlib.lab.traces.workloads import Workload
 from compactlib.raftlog.compaction.plan.plan import CompactionPlan, PlannedGroup, plan_for
 from compactlib.raftlog.compaction.plan.policies import DropDead
 from compactlib.raftlog.compaction.plan.policy import CompactionPolicy

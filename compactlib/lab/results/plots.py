@@ -14,8 +14,8 @@ from typing import Any
 
 from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.files.disk import Files, LocalFiles, write_durably
-from compactlib.lab.experiments import Comparison
-from compactlib.lab.reports import Report
+from compactlib.lab.results.experiments import Comparison
+from compactlib.lab.results.reports import Report
 
 try:
     from matplotlib.backends.backend_agg import FigureCanvasAgg

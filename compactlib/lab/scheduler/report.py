@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import attrs
 
-from compactlib.lab.measures import HIDDEN, LAST, MOST, SPACE_AMPLIFICATION, Measures, part
-from compactlib.lab.reports import MeasuredReport
+from compactlib.lab.results.measures import HIDDEN, LAST, MOST, SPACE_AMPLIFICATION, Measures, part
+from compactlib.lab.results.reports import MeasuredReport
 
 
 def _numbers(values: object) -> tuple[float, ...]:

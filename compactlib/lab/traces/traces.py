@@ -27,7 +27,7 @@ import attrs
 
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.disk import StrPath
-from compactlib.lab.operations import (
+from compactlib.lab.traces.operations import (
     DELETE,
     FOREVER,
     KIND_NAMES,
@@ -37,7 +37,7 @@ from compactlib.lab.operations import (
     Operations,
     OperationsBuilder,
 )
-from compactlib.lab.workloads import PIECE
+from compactlib.lab.traces.workloads import PIECE
 
 REQUIRED = ("time", "op", "key")
 COLUMNS = (*REQUIRED, "size", "ttl")
@@ -160,7 +160,7 @@ def pieces_of(rows: Iterable[Mapping[str, Any]], path: str, *, first: int = 2) -
             kind, key, size, life_ms, time_ms = _parsed(row)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise _damaged(path, number, row, "time, op (put, delete, read), key, size and ttl, see "
-                                              "compactlib.lab.traces") from error
+                                              "compactlib.lab.traces.traces") from error
         if time_ms < before:
             raise _damaged(path, number, row, f"a time not before {before / 1000}: sort the trace by time")
         before = time_ms

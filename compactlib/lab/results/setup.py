@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
-from compactlib.lab.reports import Report
+from compactlib.lab.results.reports import Report
 from compactlib.runtime.observe import Observer
 
 PolicyT_contra = TypeVar("PolicyT_contra", contravariant=True)

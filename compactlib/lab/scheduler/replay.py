@@ -14,8 +14,8 @@ from typing import Any
 import attrs
 
 from compactlib.errors import InvalidInput
-from compactlib.lab.scheduler_report import SchedulerMeasures, SchedulerReport
-from compactlib.lab.scheduler_world import SchedulerWorld, WorldNumbers
+from compactlib.lab.scheduler.report import SchedulerMeasures, SchedulerReport
+from compactlib.lab.scheduler.world import SchedulerWorld, WorldNumbers
 from compactlib.report import PolicyRecord
 from compactlib.runtime.observe import Observer, Progress
 from compactlib.scheduler.config import SchedulerConfig

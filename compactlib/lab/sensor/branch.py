@@ -9,14 +9,14 @@ from sortedcontainers import SortedSet
 
 from compactlib.clock import ManualClock
 from compactlib.errors import AuditFailed
-from compactlib.lab.sensor_report import SensorMeasures
+from compactlib.lab.sensor.report import SensorMeasures
 from compactlib.staging.compaction.policy import SensePolicy
 from compactlib.staging.compaction.sense import CompactionSensor
 from compactlib.staging.model.names import StagingToken
 from compactlib.staging.records.record import BranchRecord
 
 if TYPE_CHECKING:
-    from compactlib.lab.sensor_replay import SensorSettings
+    from compactlib.lab.sensor.replay import SensorSettings
 
 _REPOSITORY, _BRANCH = "lab", "main"
 

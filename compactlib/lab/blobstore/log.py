@@ -20,10 +20,10 @@ from compactlib.blobstore.compaction.plan.policy import Choice, Dying, SegmentVi
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.model.names import FIRST_SEGMENT, SegmentName
 from compactlib.errors import AuditFailed, InvalidInput
-from compactlib.lab.blob_records import DEAD, NEVER, Records, put_plainly
+from compactlib.lab.blobstore.records import DEAD, NEVER, Records, put_plainly
 
 if TYPE_CHECKING:
-    from compactlib.lab.blob_settings import BlobSettings
+    from compactlib.lab.blobstore.settings import BlobSettings
 
 
 @attrs.frozen(kw_only=True)

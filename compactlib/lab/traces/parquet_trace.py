@@ -1,4 +1,4 @@
-"""Traces in Parquet, in the schema of `compactlib.lab.traces`. Needs the extra `lab` or `staging` (pyarrow)."""
+"""Traces in Parquet, in the schema of `compactlib.lab.traces.traces`. Needs the extra `lab` or `staging` (pyarrow)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import attrs
 
 from compactlib.errors import CorruptData, MissingDependency
-from compactlib.lab.operations import Operations
-from compactlib.lab.traces import COLUMNS, REQUIRED, path_text, pieces_of
-from compactlib.lab.workloads import PIECE
+from compactlib.lab.traces.operations import Operations
+from compactlib.lab.traces.traces import COLUMNS, REQUIRED, path_text, pieces_of
+from compactlib.lab.traces.workloads import PIECE
 
 try:
     import pyarrow

@@ -1,0 +1,3 @@
+"""Experiments, their measures, reports and plots."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""The scheduler with its workers, replayed in simulated time."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""The staging area's sensor, replayed in memory."""
+
+__all__: list[str] = []
