@@ -25,7 +25,7 @@ from compactlib.files.disk import StrPath
 from compactlib.hosting.command_log import StateMachine
 from compactlib.hosting.errors import LogBroken, NotStarted, OutOfStep
 from compactlib.kv.errors import OutcomeUnknown
-from compactlib.kv.group_commit import GroupCommit
+from compactlib.kv.parts.group_commit import GroupCommit
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import DropDead, Entry, LogOptions, SegmentLog
 from compactlib.runtime import LaterObserver, SteadyClock

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import load_lazily
 
 if TYPE_CHECKING:
-    from compactlib.kv.dynamodb import DynamoStore
+    from compactlib.kv.dynamodb.store import DynamoStore
     from compactlib.kv.errors import (
         BatchSizeTooBig,
         ClosedEntries,
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
         StoreFailed,
         TooLarge,
     )
-    from compactlib.kv.etcd import EtcdStore
+    from compactlib.kv.etcd.store import EtcdStore
     from compactlib.kv.memory import MemoryStore
     from compactlib.kv.metered import MeteredStore
     from compactlib.kv.postgres import PostgresStore
-    from compactlib.kv.sqlite import SqliteStore, Synchronous
+    from compactlib.kv.sqlite.store import SqliteStore, Synchronous
     from compactlib.kv.store import (
         EXISTS,
         Condition,
@@ -90,15 +90,15 @@ __all__ = [
 ]
 
 load_lazily(__name__, {
-    ".dynamodb": ("DynamoStore",),
+    ".dynamodb.store": ("DynamoStore",),
     ".errors": ("BatchSizeTooBig", "ClosedEntries", "ConnectFailed", "DamagedStore", "KeyNotFound", "MissingKey",
                 "MissingPartitionKey", "MissingValue", "NotAStore", "OutcomeUnknown", "PredicateFailed", "SlowDown",
                 "StoreFailed", "TooLarge"),
-    ".etcd": ("EtcdStore",),
+    ".etcd.store": ("EtcdStore",),
     ".memory": ("MemoryStore",),
     ".metered": ("MeteredStore",),
     ".postgres": ("PostgresStore",),
-    ".sqlite": ("SqliteStore", "Synchronous"),
+    ".sqlite.store": ("SqliteStore", "Synchronous"),
     ".store": ("EXISTS", "Condition", "Delete", "Entries", "Entry", "Exists", "KVLimits", "KVStore", "Predicate",
                "Put", "Versioned"),
 })

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Literal
 from sortedcontainers import SortedDict
 
 from compactlib.errors import AuditFailed, Closed
-from compactlib.kv.arguments import (
+from compactlib.kv.errors import KeyNotFound, PredicateFailed
+from compactlib.kv.parts.arguments import (
     checked_cell,
     checked_partition,
     checked_present,
     checked_put,
     checked_transaction,
 )
-from compactlib.kv.entries import PagedEntries
-from compactlib.kv.errors import KeyNotFound, PredicateFailed
+from compactlib.kv.parts.entries import PagedEntries
 from compactlib.kv.store import EXISTS, Condition, Delete, Entry, KVLimits, Predicate, Put, Versioned
 
 if TYPE_CHECKING:

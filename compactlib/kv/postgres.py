@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 
 from compactlib.errors import AuditFailed, CompactlibError, InvalidInput, MissingDependency, Unsupported
-from compactlib.kv.arguments import Transaction, checked_cell, checked_page_size, checked_seconds
-from compactlib.kv.connections import Connections
 from compactlib.kv.errors import (
     ConnectFailed,
     KeyNotFound,
@@ -25,8 +23,10 @@ from compactlib.kv.errors import (
     SlowDown,
     StoreFailed,
 )
+from compactlib.kv.parts.arguments import Transaction, checked_cell, checked_page_size, checked_seconds
+from compactlib.kv.parts.connections import Connections
+from compactlib.kv.parts.transactional import TransactionalStore
 from compactlib.kv.store import EXISTS, Entry, KVLimits, Predicate, Versioned
-from compactlib.kv.transactional import TransactionalStore
 
 if TYPE_CHECKING:
     import psycopg

@@ -13,7 +13,7 @@ import pytest
 
 from compactlib.errors import Busy, InvalidInput
 from compactlib.kv import OutcomeUnknown
-from compactlib.kv.group_commit import GroupCommit
+from compactlib.kv.parts.group_commit import GroupCommit
 
 
 class Ledger:

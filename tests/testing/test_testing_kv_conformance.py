@@ -27,7 +27,7 @@ from compactlib.kv import (
     SqliteStore,
     Versioned,
 )
-from compactlib.kv.entries import PagedEntries
+from compactlib.kv.parts.entries import PagedEntries
 from compactlib.testing import KVStoreConformance, check_kv_store
 from compactlib.testing.kit.conformance import PromiseBroken
 from compactlib.testing.stores.kv_machine import kv_machine

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from compactlib.arguments import require_type
 from compactlib.errors import InvalidInput
 from compactlib.kv import OutcomeUnknown, SlowDown
-from compactlib.kv.arguments import checked_bytes
+from compactlib.kv.parts.arguments import checked_bytes
 from compactlib.staging.errors import BranchNotFound, MetaRangeNotFound, RangeNotFound, TooManyKeys, TooManyTries
 from compactlib.staging.model.values import MAX_PART_BYTES, Record, check_key
 from compactlib.staging.operations.read import checked_keys

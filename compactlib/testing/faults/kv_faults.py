@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 
 from compactlib.errors import Closed, CompactlibError
-from compactlib.kv.arguments import checked_partition
-from compactlib.kv.entries import PagedEntries
 from compactlib.kv.errors import OutcomeUnknown, PredicateFailed, SlowDown, StoreFailed
+from compactlib.kv.parts.arguments import checked_partition
+from compactlib.kv.parts.entries import PagedEntries
 from compactlib.kv.store import Condition, Delete, Entry, KVLimits, KVStore, Predicate, Put, Versioned
 from compactlib.testing.faults.plan import Crash, Fault
 

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from compactlib.errors import CompactlibError
-from compactlib.kv.arguments import checked_partition
-from compactlib.kv.entries import PagedEntries
+from compactlib.kv.parts.arguments import checked_partition
+from compactlib.kv.parts.entries import PagedEntries
 from compactlib.kv.store import Condition, Delete, Entry, KVLimits, KVStore, Predicate, Put, Versioned
 from compactlib.objects.store import ObjectInfo, ObjectRef, ObjectStore
 from compactlib.testing.interleave.access import Access, Span, cell

@@ -107,7 +107,7 @@ class KVStoreConformance(KVScanVectors):
     def test_seek_against_a_list(self, tmp_path: Path) -> None:
         """A thousand steps and seeks, some inside a prefix, with pages of every size.
 
-        To do: `PagedEntries` of `compactlib.kv.entries` does this once it is given a way to load a page.
+        To do: `PagedEntries` of `compactlib.kv.parts.entries` does this once it is given a way to load a page.
         """
         store = self.make_store(tmp_path)
         rng = drawing(23)
@@ -166,7 +166,7 @@ class KVStoreConformance(KVScanVectors):
     def test_wrong_types_and_sizes(self, tmp_path: Path) -> None:
         """Text is not bytes, and each limit is what it says.
 
-        To do: check types and `limits` first (`compactlib.kv.arguments`): a backend's own error comes too late
+        To do: check types and `limits` first (`compactlib.kv.parts.arguments`): a backend's own error comes too late
         or not at all.
         """
         store = self.make_store(tmp_path)

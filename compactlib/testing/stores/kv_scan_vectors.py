@@ -68,7 +68,7 @@ class KVScanVectors(KVVectors):
         """The size is a hint about how, not what; fewer are asked for first, then twice as many each time.
 
         To do: take page_size as a first guess; give all entries, and let pages grow
-        (`compactlib.kv.entries.PagedEntries` does).
+        (`compactlib.kv.parts.entries.PagedEntries` does).
         """
         store = self.make_store(tmp_path, page_size=1000)
         keys = [b"%04d" % number for number in range(100)]

@@ -108,7 +108,7 @@ class KVVectors(ConformanceKit):
     def test_k02_missing_arguments(self, tmp_path: Path) -> None:
         """Empty and `None` are missing; the partition is looked at first, then the key, then the value.
 
-        To do: check the arguments before anything else: `compactlib.kv.arguments` has the checks in this order.
+        To do: check the arguments before anything else: `compactlib.kv.parts.arguments` has the checks in this order.
         """
         store = self.make_store(tmp_path)
         none: Any = None

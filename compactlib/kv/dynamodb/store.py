@@ -16,18 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, InvalidInput, MissingDependency
-from compactlib.kv import dynamodb_wire as wire
-from compactlib.kv.arguments import (
-    Transaction,
-    checked_cell,
-    checked_partition,
-    checked_present,
-    checked_put,
-    checked_seconds,
-    checked_transaction,
-)
-from compactlib.kv.dynamodb_errors import CANCELED, CONDITION_FAILED, NO_TABLE, TABLE_IN_USE, code_of, refused
-from compactlib.kv.entries import PagedEntries
+from compactlib.kv.dynamodb import wire
+from compactlib.kv.dynamodb.errors import CANCELED, CONDITION_FAILED, NO_TABLE, TABLE_IN_USE, code_of, refused
 from compactlib.kv.errors import (
     ConnectFailed,
     DamagedStore,
@@ -39,7 +29,17 @@ from compactlib.kv.errors import (
     StoreFailed,
     TooLarge,
 )
-from compactlib.kv.open_state import OpenState
+from compactlib.kv.parts.arguments import (
+    Transaction,
+    checked_cell,
+    checked_partition,
+    checked_present,
+    checked_put,
+    checked_seconds,
+    checked_transaction,
+)
+from compactlib.kv.parts.entries import PagedEntries
+from compactlib.kv.parts.open_state import OpenState
 from compactlib.kv.store import Condition, Delete, Entry, KVLimits, Predicate, Put, Versioned
 
 if TYPE_CHECKING:

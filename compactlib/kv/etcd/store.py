@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compactlib.errors import AuditFailed, InvalidInput, MissingDependency, Unsupported
-from compactlib.kv import etcd_wire as wire
-from compactlib.kv.arguments import (
+from compactlib.kv.errors import ConnectFailed, DamagedStore, KeyNotFound, PredicateFailed, StoreFailed, TooLarge
+from compactlib.kv.etcd import wire
+from compactlib.kv.etcd.errors import lost, refused
+from compactlib.kv.parts.arguments import (
     Transaction,
     checked_cell,
     checked_partition,
@@ -25,10 +27,8 @@ from compactlib.kv.arguments import (
     checked_put,
     checked_transaction,
 )
-from compactlib.kv.connections import Connections
-from compactlib.kv.entries import PagedEntries
-from compactlib.kv.errors import ConnectFailed, DamagedStore, KeyNotFound, PredicateFailed, StoreFailed, TooLarge
-from compactlib.kv.etcd_errors import lost, refused
+from compactlib.kv.parts.connections import Connections
+from compactlib.kv.parts.entries import PagedEntries
 from compactlib.kv.store import Condition, Delete, Entry, KVLimits, Predicate, Put, Versioned
 
 if TYPE_CHECKING:

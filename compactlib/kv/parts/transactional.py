@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from compactlib.kv.arguments import (
+from compactlib.kv.parts.arguments import (
     Transaction,
     checked_cell,
     checked_partition,
@@ -14,8 +14,8 @@ from compactlib.kv.arguments import (
     checked_put,
     checked_transaction,
 )
-from compactlib.kv.entries import PagedEntries
-from compactlib.kv.group_commit import GroupCommit
+from compactlib.kv.parts.entries import PagedEntries
+from compactlib.kv.parts.group_commit import GroupCommit
 from compactlib.kv.store import Condition, Delete, Entry, KVLimits, Predicate, Put
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class TransactionalStore(ABC):
 
     @abstractmethod
     def _load_page(self, partition: bytes, position: bytes, limit: int) -> tuple[list[Entry], bool]:
-        """One page of a scan; see `compactlib.kv.entries.PageLoader`."""
+        """One page of a scan; see `compactlib.kv.parts.entries.PageLoader`."""
 
     @abstractmethod
     def _require_open(self) -> None:

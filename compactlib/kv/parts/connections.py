@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
-from compactlib.kv.open_state import OpenState
+from compactlib.kv.parts.open_state import OpenState
 
 
 class Closable(Protocol):

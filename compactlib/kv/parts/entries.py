@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Self, TypeAlias
 
-from compactlib.kv.arguments import checked_bytes, checked_page_size
 from compactlib.kv.errors import ClosedEntries
+from compactlib.kv.parts.arguments import checked_bytes, checked_page_size
 from compactlib.kv.store import Entry
 
 PageLoader: TypeAlias = Callable[[bytes, int], tuple[Sequence[Entry], bool]]

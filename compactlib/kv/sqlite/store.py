@@ -18,13 +18,13 @@ from compactlib.arguments import refuses_misfits
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, InvalidInput, StorageError, Unsupported
 from compactlib.files.disk import Files, LocalFiles, StrPath, sync_names
-from compactlib.kv.arguments import Transaction, checked_cell, checked_page_size, checked_seconds
-from compactlib.kv.connections import Connections
 from compactlib.kv.errors import DamagedStore, KeyNotFound, NotAStore, OutcomeUnknown, PredicateFailed
-from compactlib.kv.sqlite_errors import named, named_errors, primary_code
-from compactlib.kv.sqlite_schema import CREATE, checksum_of, counter_of, is_ready, require_sound
+from compactlib.kv.parts.arguments import Transaction, checked_cell, checked_page_size, checked_seconds
+from compactlib.kv.parts.connections import Connections
+from compactlib.kv.parts.transactional import TransactionalStore
+from compactlib.kv.sqlite.errors import named, named_errors, primary_code
+from compactlib.kv.sqlite.schema import CREATE, checksum_of, counter_of, is_ready, require_sound
 from compactlib.kv.store import EXISTS, Entry, KVLimits, Predicate, Versioned
-from compactlib.kv.transactional import TransactionalStore
 
 _LIMITS = KVLimits(max_partition_bytes=1 << 16, max_key_bytes=1 << 16, max_value_bytes=1 << 28, max_transact=100_000)
 _PAGE_BYTES = 4 << 20

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from compactlib.files.checksum import crc32
-from compactlib.kv.arguments import Transaction
+from compactlib.kv.parts.arguments import Transaction
 from compactlib.kv.store import EXISTS, Entry, Predicate, Versioned
 
 KEY_SCHEMA = [{"AttributeName": "p", "KeyType": "HASH"}, {"AttributeName": "k", "KeyType": "RANGE"}]

@@ -1,0 +1,3 @@
+"""DynamoDB as a key-value store."""
+
+__all__: list[str] = []

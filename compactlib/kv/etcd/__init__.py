@@ -1,0 +1,3 @@
+"""etcd as a key-value store."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""SQLite as a key-value store."""
+
+__all__: list[str] = []
