@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from compactlib.clock import SystemClock
-from compactlib.hosting.snapshot_transfer import SnapshotServer
+from compactlib.hosting.transfer import SnapshotServer
 from compactlib.raftlog.store.store import StoreOptions
 from compactlib.runtime.observe import Observer
 from compactlib.testing import AsyncServiceFactory, AsyncServiceHooks

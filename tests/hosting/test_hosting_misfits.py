@@ -14,7 +14,7 @@ import pytest
 from compactlib import hosting
 from compactlib.errors import Busy, InvalidInput, NotFound
 from compactlib.hosting import LocalLog, SchedulerHost, SchedulerMachine, SnapshotStore
-from compactlib.hosting.snapshot_transfer import SnapshotServer, send_snapshot
+from compactlib.hosting.transfer import SnapshotServer, send_snapshot
 from compactlib.kv import MemoryStore
 from compactlib.raftlog.snapshots import SnapshotFolder
 from compactlib.scheduler import (

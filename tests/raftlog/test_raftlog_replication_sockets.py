@@ -18,7 +18,7 @@ import pytest
 
 from compactlib.app.kv_machine import Put
 from compactlib.errors import Closed, NotFound, StorageError
-from compactlib.hosting.snapshot_transfer import SnapshotServer, send_snapshot
+from compactlib.hosting.transfer import SnapshotServer, send_snapshot
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import LogOptions, SegmentLimits
 from compactlib.raftlog.replication import AbortReason, TransferAborted, TransferLimits
@@ -428,7 +428,7 @@ def test_a_sender_whose_line_ends_with_a_bug_says_so(tmp_path: Path, monkeypatch
     async def broken(reader: object) -> None:
         raise KeyError("a bug")
 
-    monkeypatch.setattr("compactlib.hosting.snapshot_sending.read_message", broken)
+    monkeypatch.setattr("compactlib.hosting.transfer.sending.read_message", broken)
 
     async def run() -> None:
         with KvStore(str(tmp_path / "leader"), SMALL) as leader, KvStore(str(tmp_path / "f"), SMALL) as follower:

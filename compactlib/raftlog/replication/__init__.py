@@ -1,7 +1,7 @@
 """Transfers of snapshots with their live entries: two state machines without I/O, and their messages as bytes.
 
 `SnapshotSender` and `SnapshotReceiver` take messages, answers and time, and return effects; a host carries those out
-(`compactlib.hosting.snapshot_transfer` does, over sockets). See `docs/raftlog-snapshots.md`.
+(`compactlib.hosting.transfer` does, over sockets). See `docs/raftlog-snapshots.md`.
 """
 
 from compactlib.raftlog.replication.course import needed_entries

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from compactlib.arguments import require_method, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Closed, CompactlibError, CorruptData, StorageError, TaskFailed, Unsupported
-from compactlib.hosting.snapshot_lines import Address, read_message, require_address
+from compactlib.hosting.transfer.lines import Address, read_message, require_address
 from compactlib.outcome import Skipped
 from compactlib.raftlog.replication.effects import (
     AwaitEntries,

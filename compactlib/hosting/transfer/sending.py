@@ -18,7 +18,7 @@ from compactlib.errors import (
     LiveIndexMissing,
     NotFound,
 )
-from compactlib.hosting.snapshot_lines import Address, read_message, require_address
+from compactlib.hosting.transfer.lines import Address, read_message, require_address
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.model.values import Entry
 from compactlib.raftlog.replication.effects import (
