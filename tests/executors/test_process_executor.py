@@ -36,7 +36,7 @@ from compactlib.testing.executors.conformance import (
     error_of,
     result_of,
 )
-from tests.process_tasks import (
+from tests.executors.process_tasks import (
     EndlessTask,
     EndTask,
     HeldTask,
@@ -49,7 +49,7 @@ from tests.process_tasks import (
     wait_for,
 )
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -164,7 +164,7 @@ def test_workers_stop_when_their_parent_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(
         "from compactlib.executors.process_executor import ProcessExecutor\n"
-        "from tests.process_tasks import EndlessTask\n"
+        "from tests.executors.process_tasks import EndlessTask\n"
         "if __name__ == '__main__':\n"
         f"    list(ProcessExecutor(1).run([EndlessTask('endless', {str(tmp_path)!r})]))\n")
     with subprocess.Popen([sys.executable, script], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}) as parent:

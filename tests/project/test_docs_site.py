@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 _DOCS = _ROOT / "docs"
 
 

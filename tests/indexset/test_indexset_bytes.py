@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from compactlib.errors import CorruptData, Unsupported
 from compactlib.indexset import MAX_INDEX, IndexSet
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent.parent
 PAGE = HERE.parent / "docs" / "formats" / "indexset.md"
 GOLDEN = HERE / "golden" / "indexset-v1.bin"
 

@@ -14,7 +14,7 @@ import pytest
 
 import compactlib
 from compactlib._lazy import LazyPackage
-from tests.test_import_cost import loaded_by
+from tests.project.test_import_cost import loaded_by
 
 
 def lazy_packages() -> list[str]:

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_of_benchmarks_names_every_script() -> None:
