@@ -15,7 +15,7 @@ from compactlib.indexset import IndexSet
 from compactlib.raftlog.snapshots import SnapshotFolder, SnapshotManifest
 from compactlib.raftlog.store.protocols import SnapshotMeta
 from compactlib.testing import RecordingFiles, explore, explore_recovery, record
-from tests.raftlog.test_raftlog_snapshots import PlacesMachine
+from tests.raftlog.snapshots.test_raftlog_snapshots import PlacesMachine
 
 STATES = {index: b"k%d=%d;" % (index, index - 1) for index in (10, 20, 30)}
 

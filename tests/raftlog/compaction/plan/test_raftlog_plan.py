@@ -27,7 +27,7 @@ from compactlib.raftlog.model.names import compacting_members, compacting_name
 from compactlib.raftlog.model.values import SegmentLimits, SegmentRef, SegmentStats
 from compactlib.testing.policies.raftlog_strategies import compaction_views, segments_of
 
-SCENARIOS = Path(__file__).parent.parent / "scenarios" / "raftlog"
+SCENARIOS = Path(__file__).parents[3] / "scenarios" / "raftlog"
 POLICIES: dict[str, Callable[..., CompactionPolicy]] = {"drop": DropDead, "seed": SeedPolicy, "ra": RaPolicy,
                                                    "cost": CostPolicy}
 SEGMENTS = re.compile(r"segments (\d+)(?:-(\d+))? \{(\d+),(\d+)\} +live (\d+) of (\d+), bytes (\d+) of (\d+)")

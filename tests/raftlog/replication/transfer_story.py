@@ -32,7 +32,7 @@ from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.replication.errors import TransferAborted
 from compactlib.raftlog.replication.messages import EntryChunk, StateChunk, TransferMessage
 from compactlib.raftlog.replication.wire import LENGTH_BYTES, decode, encode
-from tests.raftlog.transfer_world import Letter, World, places_of
+from tests.raftlog.replication.transfer_world import Letter, World, places_of
 
 
 class TransferStory:

@@ -52,7 +52,7 @@ from compactlib.raftlog.replication.messages import (
 from compactlib.raftlog.replication.receiver import SnapshotReceiver
 from compactlib.raftlog.replication.sender import SnapshotSender
 from compactlib.raftlog.snapshots.model import StagedState, live_set_crc
-from tests.raftlog.transfer_world import LIMITS, World, manifest_of
+from tests.raftlog.replication.transfer_world import LIMITS, World, manifest_of
 
 LIVE = IndexSet.from_sorted([100, 600, 1200, 1777])
 STATE = b"the state, in a few chunks " * 8

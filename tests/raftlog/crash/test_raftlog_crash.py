@@ -38,7 +38,7 @@ from tests.raftlog.compaction_logs import (
     strays,
     vector_45,
 )
-from tests.raftlog.journal import Journal, Life
+from tests.raftlog.crash.journal import Journal, Life
 
 PAIRS = SeedPolicy(max_sources=2)
 

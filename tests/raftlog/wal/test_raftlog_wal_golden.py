@@ -1,6 +1,7 @@
 """The WAL format is a promise: files of an earlier release are read as they were meant, and still written alike.
 
-`python -m tests.raftlog.test_raftlog_wal_golden` writes the golden files anew; a change in one of them is a new format
+`python -m tests.raftlog.wal.test_raftlog_wal_golden` writes the golden files anew; a change in one of them is a new
+format
 version, or a mistake.
 """
 
@@ -27,8 +28,8 @@ from compactlib.raftlog.wal.frames import FileHeader, decode_file_header, encode
 from tests.raftlog.raft_world import store_options
 from tests.raftlog.reading import flipped
 
-GOLDEN = Path(__file__).parent / "golden"
-PAGE = Path(__file__).parents[2] / "docs" / "formats" / "raftlog-wal.md"
+GOLDEN = Path(__file__).parent.parent / "golden"
+PAGE = Path(__file__).parents[3] / "docs" / "formats" / "raftlog-wal.md"
 
 
 def new_wal(folder: Path) -> Wal:

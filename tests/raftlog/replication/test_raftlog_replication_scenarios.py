@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.raftlog.transfer_story import TransferStory
+from tests.raftlog.replication.transfer_story import TransferStory
 
-SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios" / "raftlog").glob("transfer_*.txt"))
+SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios" / "raftlog").glob("transfer_*.txt"))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=[path.stem.removeprefix("transfer_") for path in SCENARIOS])

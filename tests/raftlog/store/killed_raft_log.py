@@ -1,4 +1,5 @@
-"""A process that lives a random life on a store until it is killed: `python -m tests.raftlog.killed_raft_log DIR SEED`.
+"""A process that lives a random life on a store until it is killed: `python -m tests.raftlog.store.killed_raft_log DIR
+SEED`.
 
 It tells each operation before it is done, and each promise after; so does one line before each change to the disk, so
 that whoever counts lines hits those moments evenly. Flushes run in the background, and majors in a thread beside it.

@@ -13,14 +13,14 @@ import pytest
 from compactlib.outcome import Failed
 from compactlib.raftlog import LogReader, SegmentLog
 from tests.raftlog.compaction_logs import options, strays
-from tests.raftlog.journal import Journal, Line
+from tests.raftlog.crash.journal import Journal, Line
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 
 
 def killed_life(folder: Path, seed: int, lines: int) -> list[Line]:
     """Let a process live on the log, kill it once it has told so many lines, and return all that it told."""
-    command = [sys.executable, "-m", "tests.raftlog.killed_writer", str(folder), str(seed)]
+    command = [sys.executable, "-m", "tests.raftlog.crash.killed_writer", str(folder), str(seed)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         told = [process.stdout.readline() for _ in range(lines)]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from compactlib.errors import InvalidInput
-from tests.raftlog.compaction_story import Story
+from tests.raftlog.compaction.compaction_story import Story
 
-SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios" / "raftlog").glob("compaction_*.txt"))
+SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios" / "raftlog").glob("compaction_*.txt"))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=[path.stem.removeprefix("compaction_") for path in SCENARIOS])

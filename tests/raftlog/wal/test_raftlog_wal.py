@@ -19,7 +19,7 @@ from compactlib.raftlog.wal import (
     judge,
     recover_wal,
 )
-from tests.raftlog.opened_wal import LOCAL, Opened, entries_of
+from tests.raftlog.wal.opened_wal import LOCAL, Opened, entries_of
 from tests.raftlog.wrapped_files import WatchedFiles
 
 

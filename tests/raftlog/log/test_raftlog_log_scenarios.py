@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from compactlib.errors import InvalidInput
-from tests.raftlog.log_story import LogStory
+from tests.raftlog.log.log_story import LogStory
 
-SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios" / "raftlog").glob("log_*.txt"))
+SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios" / "raftlog").glob("log_*.txt"))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=[path.stem.removeprefix("log_") for path in SCENARIOS])

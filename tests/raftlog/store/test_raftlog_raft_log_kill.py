@@ -15,12 +15,12 @@ import pytest
 from compactlib.raftlog import RaftLogStore
 from tests.raftlog.raft_world import LOGS, World, check_log, found_state, models_of, store_options
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 
 
 def killed_life(folder: Path, seed: int, lines: int) -> list[str]:
     """Let a process live on the store, kill it once it has told so many lines, and return all that it told."""
-    command = [sys.executable, "-m", "tests.raftlog.killed_raft_log", str(folder), str(seed)]
+    command = [sys.executable, "-m", "tests.raftlog.store.killed_raft_log", str(folder), str(seed)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         told = [process.stdout.readline() for _ in range(lines)]

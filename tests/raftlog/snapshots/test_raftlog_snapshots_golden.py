@@ -6,10 +6,10 @@ from pathlib import Path
 
 from compactlib.files import LocalFiles
 from compactlib.raftlog.snapshots import SnapshotFolder
-from tests.raftlog.test_raftlog_snapshots import PlacesMachine, machine, meta
+from tests.raftlog.snapshots.test_raftlog_snapshots import PlacesMachine, machine, meta
 
-GOLDEN = Path(__file__).parent / "golden" / "snapshots_v1"
-PAGE = Path(__file__).parent.parent.parent / "docs" / "formats" / "raftlog-snapshot.md"
+GOLDEN = Path(__file__).parent.parent / "golden" / "snapshots_v1"
+PAGE = Path(__file__).parents[3] / "docs" / "formats" / "raftlog-snapshot.md"
 
 
 def test_snapshots_of_version_1_stay_readable(tmp_path: Path) -> None:

@@ -250,8 +250,9 @@ class BadLine:
 
 
 def start_follower(folder: Path) -> tuple[subprocess.Popen[str], int]:
-    process = subprocess.Popen([sys.executable, "-m", "tests.raftlog.snapshot_follower", str(folder)], text=True,
-                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parent.parent.parent)
+    process = subprocess.Popen([sys.executable, "-m", "tests.raftlog.replication.snapshot_follower", str(folder)],
+                               text=True,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3])
     assert process.stdout is not None
     return process, int(process.stdout.readline())
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from compactlib.outcome import Done, Failed
 from compactlib.raftlog.replication.errors import AbortReason, TransferAborted
-from tests.raftlog.transfer_world import LIMITS, World
+from tests.raftlog.replication.transfer_world import LIMITS, World
 
 
 class BadNetwork(RuleBasedStateMachine):

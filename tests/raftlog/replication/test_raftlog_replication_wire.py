@@ -42,8 +42,8 @@ from compactlib.raftlog.replication.wire import (
 )
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 
-GOLDEN = Path(__file__).parent / "golden" / "transfer_frames_v1.bin"
-PAGE = Path(__file__).parent.parent.parent / "docs" / "formats" / "raftlog-transfer.md"
+GOLDEN = Path(__file__).parent.parent / "golden" / "transfer_frames_v1.bin"
+PAGE = Path(__file__).parents[3] / "docs" / "formats" / "raftlog-transfer.md"
 ENVELOPE = Envelope(transfer=0x0102030405060708, attempt=2, term=9)
 MANIFEST = SnapshotManifest(index=2000, term=3, machine_version=1, cluster=b"abc", live_count=4, live_bytes=31,
                             live_crc=7, state_bytes=12, state_crc=8)

@@ -1,6 +1,7 @@
 """The formats are promises: files are read as they were meant, and written alike; earlier versions are refused by name.
 
-`python -m tests.raftlog.test_raftlog_golden` writes the golden files anew; a change in one of them is a new format
+`python -m tests.raftlog.segment.test_raftlog_golden` writes the golden files anew; a change in one of them is a new
+format
 version, or a mistake.
 """
 
@@ -32,8 +33,8 @@ from compactlib.raftlog import (
     write_snapshot_state,
 )
 
-GOLDEN = Path(__file__).parent / "golden"
-PAGE = Path(__file__).parents[2] / "docs" / "formats" / "raftlog-segment.md"
+GOLDEN = Path(__file__).parent.parent / "golden"
+PAGE = Path(__file__).parents[3] / "docs" / "formats" / "raftlog-segment.md"
 
 LIMITS = SegmentLimits(max_entries=8, max_bytes=1000)
 WRITTEN = [(1, 1, b"one"), (2, 1, b""), (9, 1, b"nine, after a gap"), (10, 1, b"taken back"), (10, 2, b"ten"),

@@ -1,6 +1,6 @@
 """A follower in a process of its own: it listens for snapshots and compacts all the while. Started by the tests.
 
-    python -m tests.raftlog.snapshot_follower FOLDER
+    python -m tests.raftlog.replication.snapshot_follower FOLDER
 
 Prints its port, then one line for each transfer that ends; stops when its input ends.
 """

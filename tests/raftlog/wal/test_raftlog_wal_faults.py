@@ -26,7 +26,7 @@ from compactlib.raftlog.wal import (
 from compactlib.raftlog.wal.wal import ClosedFile
 from compactlib.testing.crash import RecordingFiles, explore, explore_recovery, record
 from compactlib.testing.faults.plan import FailingFiles, Fault
-from tests.raftlog.opened_wal import LOCAL, Opened, entries_of
+from tests.raftlog.wal.opened_wal import LOCAL, Opened, entries_of
 from tests.raftlog.wrapped_files import WatchedFiles
 
 # -- damage

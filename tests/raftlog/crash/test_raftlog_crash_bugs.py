@@ -20,7 +20,7 @@ from compactlib.raftlog.segment import segment_set
 from compactlib.raftlog.segment.known import KnownSegment
 from compactlib.testing import CrashFailure, RecordingFiles, explore, record
 from tests.raftlog.compaction_logs import done, options
-from tests.raftlog.test_raftlog_crash import STORIES, Story, checker, crash_everywhere
+from tests.raftlog.crash.test_raftlog_crash import STORIES, Story, checker, crash_everywhere
 from tests.raftlog.wrapped_files import SwallowSync
 
 THREE = STORIES["three segments"]

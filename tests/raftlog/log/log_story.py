@@ -40,7 +40,7 @@ from compactlib.raftlog import (
     open_log,
 )
 from compactlib.raftlog.wal import Dropped, Resend, Verdict
-from tests.raftlog.compaction_story import numbers
+from tests.raftlog.compaction.compaction_story import numbers
 
 OPTIONS = StoreOptions(background=False, log=LogOptions(limits=SegmentLimits(max_entries=8), keep_links_seconds=0.0))
 

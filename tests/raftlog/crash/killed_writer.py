@@ -1,4 +1,5 @@
-"""A process that lives a random life on a log until it is killed: `python -m tests.raftlog.killed_writer FOLDER SEED`.
+"""A process that lives a random life on a log until it is killed: `python -m tests.raftlog.crash.killed_writer FOLDER
+SEED`.
 
 Each line of its journal goes to its standard output in one write, before or after the call that it is about. So does
 one line, `disk ...`, before each change to the disk, so that whoever counts lines hits those moments evenly.
@@ -12,7 +13,7 @@ import sys
 
 from compactlib.raftlog import SegmentLog
 from tests.raftlog.compaction_logs import options
-from tests.raftlog.journal import Life, Line
+from tests.raftlog.crash.journal import Life, Line
 from tests.raftlog.wrapped_files import WatchedFiles
 
 
