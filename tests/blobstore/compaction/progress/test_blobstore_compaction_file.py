@@ -40,10 +40,10 @@ from compactlib.errors import CorruptData, StorageError, Unsupported
 from compactlib.files import LocalFiles
 from compactlib.files.checksum import crc32
 from compactlib.testing import FailingFiles, RecordingFiles, explore, record
-from tests.blobstore.compaction_logs import at_all_phases, begun, with_step
+from tests.blobstore.compaction.progress.compaction_logs import at_all_phases, begun, with_step
 from tests.blobstore.compaction_stores import names
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 FILES = LocalFiles()
 
 

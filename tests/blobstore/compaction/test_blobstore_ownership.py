@@ -24,8 +24,8 @@ from compactlib.executors import LocalExecutor, RewriteFailure, RewriteOutcome, 
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
+from tests.blobstore.compaction.held_compactions import PATIENCE, SETTINGS, Held, Working, build, check, open_held
 from tests.blobstore.compaction_stores import START, done, open_store, plan_of, strays
-from tests.blobstore.held_compactions import PATIENCE, SETTINGS, Held, Working, build, check, open_held
 
 Beside = Callable[[BlobStore], Any]
 

@@ -14,10 +14,10 @@ import pytest
 from compactlib.blobstore.model.values import Blob, Deleted, Missing
 from compactlib.outcome import Failed
 from compactlib.runtime.budget import Budget
+from tests.blobstore.compaction.run.killed_compactor import content_of, open_killed, questions
 from tests.blobstore.compaction_stores import plan_of, strays
-from tests.blobstore.killed_compactor import content_of, open_killed, questions
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[4]
 
 
 @attrs.define
@@ -91,7 +91,7 @@ def campaign(folder: Path, kills: int, seed: int) -> Promised:
     promised = Promised()
     open_killed(str(folder), purge=purge).close()
     for _ in range(kills):
-        command = [sys.executable, "-m", "tests.blobstore.killed_compactor", str(folder),
+        command = [sys.executable, "-m", "tests.blobstore.compaction.run.killed_compactor", str(folder),
                    str(2 * rng.randrange(1 << 30) + purge), str(promised.newest)]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None

@@ -27,6 +27,8 @@ from compactlib.errors import BudgetSpent, Closed, CompactlibError, CorruptData,
 from compactlib.files.disk import LocalFiles, OutFile, StrPath
 from compactlib.outcome import Done
 from compactlib.runtime.budget import Budget
+from tests.blobstore.compaction.run.killed_compactor import content_of
+from tests.blobstore.compaction.run.test_blobstore_compactor_kill import Promised
 from tests.blobstore.compaction_stores import (
     EVERYTHING,
     compact_all,
@@ -38,11 +40,9 @@ from tests.blobstore.compaction_stores import (
     open_store,
     plan_of,
 )
-from tests.blobstore.killed_compactor import content_of
-from tests.blobstore.test_blobstore_compactor_kill import Promised
-from tests.blobstore.test_blobstore_reader_crash import entries, picture
+from tests.blobstore.reader.test_blobstore_reader_crash import entries, picture
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 
 
 def reading(folder: Path, clock: ManualClock, **changes: Any) -> BlobReader:
@@ -430,7 +430,8 @@ class Writer:
         self.promised = Promised()
         self._rest = b""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.blobstore.killed_compactor", str(folder), str(seed), "0"], cwd=ROOT,
+            [sys.executable, "-m", "tests.blobstore.compaction.run.killed_compactor", str(folder), str(seed), "0"],
+            cwd=ROOT,
             stdout=subprocess.PIPE)
 
     def hear(self, *, wait: bool = False) -> int:

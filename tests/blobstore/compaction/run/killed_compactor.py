@@ -1,4 +1,5 @@
-"""A process that writes and compacts until it is killed: `-m tests.blobstore.killed_compactor FOLDER SEED FIRST`.
+"""A process that writes and compacts until it is killed: `-m tests.blobstore.compaction.run.killed_compactor FOLDER
+SEED FIRST`.
 
 It tells, in one write each, what it is about to do and what was done, so that whoever kills it knows what was promised.
 Compactions run in a second thread; segments are small, so that their steps come often. The writer keeps a window of

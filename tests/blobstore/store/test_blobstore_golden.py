@@ -1,6 +1,7 @@
 """The formats are promises: a store written by an earlier release is read as it was meant, and still written alike.
 
-`python -m tests.blobstore.test_blobstore_golden` writes the golden files anew; a change in one of them is a new format
+`python -m tests.blobstore.store.test_blobstore_golden` writes the golden files anew; a change in one of them is a new
+format
 version, or a mistake.
 """
 
@@ -25,7 +26,7 @@ from compactlib.blobstore import (
 )
 from compactlib.clock import ManualClock
 
-GOLDEN = Path(__file__).parent / "golden" / "store-v1"
+GOLDEN = Path(__file__).parent.parent / "golden" / "store-v1"
 INCARNATION = bytes(range(16))
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 14, segment_bytes=1 << 11, ttl_update_buffer_seconds=1)
 

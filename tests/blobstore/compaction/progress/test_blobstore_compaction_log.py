@@ -15,7 +15,7 @@ from compactlib.blobstore.compaction.progress.compaction_log import CompactionLo
 from compactlib.blobstore.errors import CompactionOutOfOrder
 from compactlib.blobstore.model.names import LogPosition, SegmentName
 from compactlib.errors import CompactlibError, InvalidInput
-from tests.blobstore.compaction_logs import at_all_phases, begun, with_step
+from tests.blobstore.compaction.progress.compaction_logs import at_all_phases, begun, with_step
 from tests.blobstore.compaction_stores import names
 
 

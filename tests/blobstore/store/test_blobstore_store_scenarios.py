@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from compactlib.errors import InvalidInput
-from tests.blobstore.store_story import StoreStory
+from tests.blobstore.store.store_story import StoreStory
 
-SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios" / "blobstore").glob("store_*.txt"))
+SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios" / "blobstore").glob("store_*.txt"))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=[path.stem for path in SCENARIOS])
