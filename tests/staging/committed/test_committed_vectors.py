@@ -21,8 +21,8 @@ from compactlib.staging.committed.ranges.range_files import RangeFiles
 from compactlib.staging.committed.ranges.range_writer import ClosedRange, RangeWriter
 from compactlib.staging.errors import NilValue, UnsortedKeys
 from compactlib.staging.model.values import Applied, Change, MetaRangeId, Record
+from tests.staging.committed.plain_sets import changed, committed, written
 from tests.staging.hooked_objects import HookedObjects
-from tests.staging.plain_sets import changed, committed, written
 
 RULE = SplitRule(max_bytes=UNLIMITED, raggedness=7)
 

@@ -19,8 +19,8 @@ from compactlib.staging.committed.ranges.range_collect import RangeCollector
 from compactlib.staging.committed.ranges.range_files import RangeFiles
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.model.values import Collected, LiveMetaRanges, MetaRangeId, RangeId, Record, StoredFile
+from tests.staging.committed.plain_sets import RecordSet
 from tests.staging.hooked_objects import HookedObjects
-from tests.staging.plain_sets import RecordSet
 
 GRACE = 100.0
 OLD: RecordSet = {b"key%02d" % number: Record.of(b"%d" % number) for number in range(20)}

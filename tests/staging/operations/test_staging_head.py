@@ -17,7 +17,7 @@ from compactlib.staging import (
 )
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.testing import FaultyStore, KVFault, KVOperation
-from tests.staging.test_defects import interrupted
+from tests.staging.repository.test_defects import interrupted
 from tests.staging.world import World, committed, contents, diff, head_contents
 
 

@@ -20,7 +20,7 @@ from compactlib.staging import (
     StagingEvents,
 )
 from compactlib.staging.records.record import BranchRecord
-from tests.staging.test_defects import interrupted
+from tests.staging.repository.test_defects import interrupted
 from tests.staging.world import World, committed, contents, diff, record
 
 # ------------------------------------------------------------------------------------------------------ branches

@@ -11,7 +11,7 @@ from types import ModuleType
 from compactlib.clock import ManualClock
 from compactlib.outcome import Done
 
-_EXAMPLE = Path(__file__).parents[2] / "examples" / "staging_catalogue.py"
+_EXAMPLE = Path(__file__).parents[3] / "examples" / "staging_catalogue.py"
 
 
 def _module() -> ModuleType:

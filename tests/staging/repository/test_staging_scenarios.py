@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.staging.backends import BACKENDS
-from tests.staging.story import Story
+from tests.staging.repository.story import Story
 from tests.staging.world import World
 
-SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios" / "staging").glob("*.txt"))
+SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios" / "staging").glob("*.txt"))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=[path.stem for path in SCENARIOS])

@@ -18,8 +18,8 @@ from compactlib.staging.committed.ranges.range_files import RangeFiles
 from compactlib.staging.committed.ranges.range_stitch import stitch
 from compactlib.staging.committed.ranges.range_writer import RangeWriter
 from compactlib.staging.model.values import Change, LiveMetaRanges, MetaRangeId, Record
-from tests.staging.plain_sets import RecordSet, changed, committed, differences, written
-from tests.staging.range_formats import FORMATS
+from tests.staging.committed.plain_sets import RecordSet, changed, committed, differences, written
+from tests.staging.committed.range_formats import FORMATS
 
 rules = st.builds(SplitRule, min_bytes=st.sampled_from([0, 0, 40, 90]), max_bytes=st.sampled_from([90, 200, 1 << 20]),
                   raggedness=st.integers(1, 12))

@@ -17,9 +17,9 @@ from compactlib.staging.committed.formats.split import SplitRule
 from compactlib.staging.committed.ranges.range_cache import SizedCache
 from compactlib.staging.errors import DamagedRange, MergeConflict, MetaRangeNotFound, NewerFormat, RangeNotFound
 from compactlib.staging.model.values import MAX_KEY_BYTES, LiveMetaRanges, MetaRangeId, RangeEntry, Record
+from tests.staging.committed.plain_sets import RecordSet, committed, simple, written
+from tests.staging.committed.range_formats import FORMATS
 from tests.staging.hooked_objects import HookedObjects
-from tests.staging.plain_sets import RecordSet, committed, simple, written
-from tests.staging.range_formats import FORMATS
 
 both_formats = pytest.mark.parametrize("range_format", FORMATS, ids=lambda each: each.name)
 CONTENT: RecordSet = {b"key%02d" % number: Record(b"%d" % number, b"data" * number) for number in range(12)}

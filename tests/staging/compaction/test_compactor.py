@@ -19,8 +19,8 @@ from compactlib.staging import BranchNotFound, CommittedRanges, CostPolicy, Repo
 from compactlib.staging.compaction.outcome import LostRace
 from compactlib.staging.records.record import MAX_SEALED_TOKENS
 from compactlib.testing import FaultyStore, KVFault, KVOperation
-from tests.staging.stores_in_files import FileStores
-from tests.staging.test_vectors_compaction import compacted, seen, sigma, values
+from tests.staging.compaction.stores_in_files import FileStores
+from tests.staging.compaction.test_vectors_compaction import compacted, seen, sigma, values
 from tests.staging.world import NOW, World
 
 

@@ -1,6 +1,6 @@
 """Branch records, commits, staged entries and marks as bytes: they come back, damage is found, golden files stay.
 
-`python -m tests.staging.test_staging_record` writes the golden files anew; a change in them is a new format.
+`python -m tests.staging.records.test_staging_record` writes the golden files anew; a change in them is a new format.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from compactlib.staging.records.commits import Commit, decode_commit, encode_com
 from compactlib.staging.records.record import BranchRecord, decode_branch_record, encode_branch_record
 from compactlib.staging.records.staged import Staged, decode_staged, encode_staged
 
-GOLDEN = Path(__file__).parent / "golden"
-PAGE = Path(__file__).parents[2] / "docs" / "formats" / "staging-records.md"
+GOLDEN = Path(__file__).parent.parent / "golden"
+PAGE = Path(__file__).parents[3] / "docs" / "formats" / "staging-records.md"
 
 
 def token(number: int) -> StagingToken:

@@ -21,7 +21,7 @@ from compactlib.staging import (
     TooManyTries,
 )
 from compactlib.testing import FaultyStore, KVFault, KVOperation
-from tests.staging.test_defects import interrupted
+from tests.staging.repository.test_defects import interrupted
 from tests.staging.world import World, contents, diff, head_contents, missing, record
 
 

@@ -1,4 +1,5 @@
-"""One of eight processes on one branch: `python -m tests.staging.branch_processes FOLDER STORE ROLE NUMBER ROUNDS`.
+"""One of eight processes on one branch: `python -m tests.staging.repository.branch_processes FOLDER STORE ROLE NUMBER
+ROUNDS`.
 
 They share a page of memory: for each key the version that its writer began last, and the one that was acknowledged
 last. A reader that finds less than what was acknowledged before it began, or more than what was begun when it had

@@ -12,7 +12,7 @@ from compactlib.outcome import Failed
 from compactlib.staging import Repository
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from tests.kv.postgres_server import postgres
-from tests.staging.branch_processes import KEYS, ROLES, Page, check_found, name_of, open_repository
+from tests.staging.repository.branch_processes import KEYS, ROLES, Page, check_found, name_of, open_repository
 
 
 def run_eight(folder: Path, store: str, rounds: int) -> None:
@@ -20,7 +20,7 @@ def run_eight(folder: Path, store: str, rounds: int) -> None:
     kv, repo = open_repository(folder, store)
     repo.create_branch("main").put(b"first", b"1")
     repo.branch("main").commit("first")
-    command = [sys.executable, "-m", "tests.staging.branch_processes", str(folder), store]
+    command = [sys.executable, "-m", "tests.staging.repository.branch_processes", str(folder), store]
     running = [subprocess.Popen([*command, role, str(number), str(rounds)], stderr=subprocess.PIPE)
                for role, number in ROLES]
     told = [process.communicate()[1].decode() for process in running]

@@ -1,6 +1,7 @@
 """The range formats are promises: files of an earlier release are read as they were meant, and named as they were.
 
-`python -m tests.staging.test_committed_golden` writes the golden files anew; a change in one of them is a new format
+`python -m tests.staging.committed.test_committed_golden` writes the golden files anew; a change in one of them is a new
+format
 version, or a mistake. What Parquet's own writer makes of a range may differ from release to release; its id may not.
 """
 
@@ -21,10 +22,10 @@ from compactlib.staging.committed.formats.plain_format import PlainFormat
 from compactlib.staging.committed.formats.rows import RangeFormat
 from compactlib.staging.committed.formats.split import SplitRule
 from compactlib.staging.model.values import MetaRangeId, RangeEntry, RangeId, Record
-from tests.staging.range_formats import FORMATS
+from tests.staging.committed.range_formats import FORMATS
 
-GOLDEN = Path(__file__).parent / "golden"
-FORMATS_PAGES = Path(__file__).parents[2] / "docs" / "formats"
+GOLDEN = Path(__file__).parent.parent / "golden"
+FORMATS_PAGES = Path(__file__).parents[3] / "docs" / "formats"
 
 RULE = SplitRule(min_bytes=40, max_bytes=4000, raggedness=3)
 CONTENT = {

@@ -18,9 +18,9 @@ from compactlib.staging.committed.formats.rows import RangeFormat
 from compactlib.staging.committed.formats.split import SplitRule
 from compactlib.staging.model.values import Change, LiveMetaRanges, MetaRangeId, Record
 from compactlib.testing import RecordingFiles, explore, record
+from tests.staging.committed.plain_sets import RecordSet, changed, committed, written
+from tests.staging.committed.range_formats import FORMATS
 from tests.staging.hooked_objects import HookedObjects
-from tests.staging.plain_sets import RecordSet, changed, committed, written
-from tests.staging.range_formats import FORMATS
 
 RULE = SplitRule(raggedness=4)
 BASE: RecordSet = {b"key%02d" % number: Record.of(b"%d" % number) for number in range(30)}
