@@ -48,7 +48,7 @@ from compactlib.testing import (
     ServiceHooks,
 )
 from tests.catalog.cases import given, history, report
-from tests.catalog.protocol import HOLD
+from tests.catalog.round.protocol import HOLD
 from tests.catalog.services import service_in
 
 VERSIONS = 6

@@ -9,7 +9,7 @@ transactions, readers, pins, index builds and rebalances come and go. Each cut i
     python -m compactlib.testing.catalog.simulation 1 5000      # a campaign: this many seeds from the first one
 
 The nodes, the decision, the update log and the messages are the real ones. To see whether the simulation finds a bug,
-put it in by overriding a method of `CatalogSimulation`; `tests/catalog/test_catalog_simulation_bugs.py` does.
+put it in by overriding a method of `CatalogSimulation`; `tests/catalog/round/test_catalog_simulation_bugs.py` does.
 """
 
 from __future__ import annotations

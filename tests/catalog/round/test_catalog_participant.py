@@ -34,7 +34,7 @@ from compactlib.catalog.round.messages import (
     ZoneResult,
 )
 from compactlib.errors import InvalidInput
-from tests.catalog.protocol import Driven, report_of
+from tests.catalog.round.protocol import Driven, report_of
 
 ROUND = RoundId(term=3, coordinator=NodeId("c"), number=5)
 NEXT = RoundId(term=3, coordinator=NodeId("c"), number=6)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.catalog.compaction_story import Story
+from tests.catalog.service.compaction_story import Story
 
-SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios" / "catalog").glob("compaction_*.txt"))
+SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios" / "catalog").glob("compaction_*.txt"))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=[path.stem.removeprefix("compaction_") for path in SCENARIOS])

@@ -49,7 +49,7 @@ from compactlib.catalog.round.outbox import NodeOptions
 from compactlib.catalog.round.report import PublicationStats, Trigger
 from compactlib.errors import Closed, InvalidInput
 from compactlib.outcome import Done, Failed, Skipped
-from tests.catalog.protocol import CUT, HOLD, PLAN, Driven, report_of
+from tests.catalog.round.protocol import CUT, HOLD, PLAN, Driven, report_of
 
 
 def finished(*others: str, options: NodeOptions | None = None) -> Driven:

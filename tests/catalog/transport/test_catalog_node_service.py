@@ -24,7 +24,7 @@ from compactlib.catalog.transport.node_service import CompactionService
 from compactlib.errors import Busy, Closed, Conflict, InvalidInput, StorageError
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.observe import RecordingObserver
-from tests.catalog.protocol import CUT, PLAN, report_of
+from tests.catalog.round.protocol import CUT, PLAN, report_of
 
 OPTIONS = NodeOptions(interval_seconds=None, retry_seconds=0.05)
 

@@ -11,7 +11,7 @@ import pytest
 from compactlib.testing.catalog.simulation import CatalogSimulation
 from compactlib.testing.catalog.trace import CatalogSpecification, SpecificationTrace, TraceRefused, to_tla, traced
 
-TLA = Path(__file__).parent.parent.parent / "docs" / "tla"
+TLA = Path(__file__).parents[3] / "docs" / "tla"
 
 
 def trace_of(seed: int) -> SpecificationTrace:

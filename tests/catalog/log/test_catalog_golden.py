@@ -28,8 +28,8 @@ from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore
 from tests.catalog.services import INITIAL, create_table, cut, log_in, service_in
 
-GOLDEN = Path(__file__).parent / "golden" / "catalog-log-v1.json"
-PAGE = Path(__file__).parents[2] / "docs" / "formats" / "catalog-log.md"
+GOLDEN = Path(__file__).parent.parent / "golden" / "catalog-log-v1.json"
+PAGE = Path(__file__).parents[3] / "docs" / "formats" / "catalog-log.md"
 
 
 def filled() -> MemoryStore:

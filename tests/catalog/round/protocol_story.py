@@ -55,7 +55,7 @@ from compactlib.catalog.round.node import CatalogNode
 from compactlib.catalog.round.outbox import NodeOptions
 from compactlib.catalog.round.report import RoundReport, Trigger
 from compactlib.outcome import Done, Failed
-from tests.catalog.protocol import CUT, HOLD, PLAN, report_of
+from tests.catalog.round.protocol import CUT, HOLD, PLAN, report_of
 
 CALLS: dict[type[HostCall], str] = {Collect: "report", ListZones: "zones", PublishZone: "publish",
                                     ConfirmTopology: "confirm", Decide: "decide", WriteSnapshot: "write"}

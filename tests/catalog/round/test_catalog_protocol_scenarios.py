@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.catalog.protocol_story import Story
+from tests.catalog.round.protocol_story import Story
 
-SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios" / "catalog").glob("protocol_*.txt"))
+SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios" / "catalog").glob("protocol_*.txt"))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=[path.stem.removeprefix("protocol_") for path in SCENARIOS])
