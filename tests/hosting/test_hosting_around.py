@@ -34,7 +34,7 @@ from compactlib.testing.interleave.stores import SteppedStore
 from tests.hosting.machines import Journal
 from tests.hosting.workload import CONFIG, blocks
 from tests.raftlog.wrapped_files import WatchedFiles
-from tests.scheduler.test_scheduler_store_around import SETTINGS, Ledger, check_ledger, work
+from tests.scheduler.persistence.test_scheduler_store_around import SETTINGS, Ledger, check_ledger, work
 
 TINY = SegmentLimits(max_entries=3, max_bytes=1000)
 PARTITION = b"scheduler/snapshot"

@@ -16,7 +16,7 @@ from compactlib.scheduler.model.poll import PollRequest, PollResponse
 from compactlib.scheduler.model.values import CompactedBlocks, JobStatus, Tombstone
 from compactlib.scheduler.workers.running_job import RunningJob
 from compactlib.scheduler.workers.worker import Worker, WorkerOptions
-from tests.scheduler.test_scheduler_worker import FAST, PATIENCE, Desk, nothing, tombstone, working
+from tests.scheduler.workers.test_scheduler_worker import FAST, PATIENCE, Desk, nothing, tombstone, working
 
 
 class Waiting(RecordingObserver):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.scheduler.story import Story
+from tests.scheduler.service.story import Story
 
-SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios" / "scheduler").glob("*.txt"))
+SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios" / "scheduler").glob("*.txt"))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=[path.stem for path in SCENARIOS])

@@ -1,6 +1,7 @@
 """Records as bytes: every value comes back, damage is found, and golden files stay readable.
 
-`python -m tests.scheduler.test_scheduler_codec` writes the golden file anew; a change in it is a new format.
+`python -m tests.scheduler.persistence.test_scheduler_codec` writes the golden file anew; a change in it is a new
+format.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ from compactlib.scheduler.persistence.stored_settings import (
     load_state,
 )
 
-GOLDEN = Path(__file__).parent / "golden" / "update.command"
-EARLIER = {number: Path(__file__).parent / "golden" / f"update-{number}.command" for number in (1, 2)}
+GOLDEN = Path(__file__).parent.parent / "golden" / "update.command"
+EARLIER = {number: Path(__file__).parent.parent / "golden" / f"update-{number}.command" for number in (1, 2)}
 
 META = BlockMeta(id="01J8F0000000000000000000X1", tenant="acme", shard=3, level=1, min_time=1.5, max_time=2.5,
                  size_bytes=9)
@@ -162,14 +163,14 @@ def test_settings_that_make_no_sense_are_corrupt(plain: Any) -> None:
 
 
 def test_the_example_of_the_format_s_page() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "formats" / "scheduler-state.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "formats" / "scheduler-state.md").read_text()
     data = bytes.fromhex(page.split("```hex")[1].split("```")[0])
     assert encode_command(Command(1, 1, 1000.0), Tick()) == data
     assert crc32(data[:-4]) == int.from_bytes(data[-4:], "little")
 
 
 def test_the_format_s_page_names_every_value_and_its_fields() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "formats" / "scheduler-state.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "formats" / "scheduler-state.md").read_text()
     for tag, (kind, names) in FIELDS.items():
         assert f"| `{tag}` | `{kind.__name__}` | {', '.join(names)} |" in page, tag
 

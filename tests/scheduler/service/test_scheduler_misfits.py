@@ -31,7 +31,7 @@ from compactlib.scheduler import (
     Worker,
 )
 from tests.misfits import Calls, misfits, public_calls
-from tests.scheduler.test_scheduler_worker import Desk, nothing
+from tests.scheduler.workers.test_scheduler_worker import Desk, nothing
 
 BLOCK = BlockMeta(id="a", tenant="A", shard=1, level=0)
 COMMAND = Command(1, 1, 0.0)

@@ -14,7 +14,7 @@ from compactlib.scheduler.plan.planner import PlanCursor, job_name
 from compactlib.scheduler.plan.xxh64 import xxh64
 from compactlib.scheduler.queue.block_queue import BlockQueue
 from tests.scheduler.build import CFG3, batches, cursor, drained, lenient, levels, planned, push, queue_of
-from tests.scheduler.model_planner import Block, model_jobs
+from tests.scheduler.plan.model_planner import Block, model_jobs
 
 KEYS = {"A0": ("A", 0, 0), "A1": ("A", 1, 0), "B2": ("B", 2, 0)}
 ARRIVAL = ["A0", "B2", "A1", "A1", "B2", "A1", "B2", "A0", "A1", "A0", "B2", "A1"]
