@@ -4,7 +4,7 @@ Its workers have PySpark and its packages and nothing of this library but what i
 first session, its wheel for a second one, in which slow tasks are run twice. At the end it kills itself, while stores
 are being compacted.
 
-    python -m tests.spark.cluster_job MASTER_ADDRESS FOLDER
+    python -m tests.spark.session.cluster_job MASTER_ADDRESS FOLDER
 """
 
 from __future__ import annotations

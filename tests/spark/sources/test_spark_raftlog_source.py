@@ -166,7 +166,7 @@ class _TenReader(DataSourceReader):
 def test_spark_keeps_pushed_filters_apart(spark: SparkSession) -> None:
     from pyspark import cloudpickle
 
-    from tests.spark import test_spark_raftlog_source
+    from tests.spark.sources import test_spark_raftlog_source
 
     spark.conf.set(PUSHDOWN, "true")
     cloudpickle.register_pickle_by_value(test_spark_raftlog_source)  # type: ignore[no-untyped-call]

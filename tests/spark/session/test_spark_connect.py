@@ -19,13 +19,13 @@ from tests.spark.store_jobs import build_logs, contents, job
 
 pytestmark = pytest.mark.spark
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("connect")
-    script = subprocess.run([sys.executable, "-m", "tests.spark.connect_job", str(folder)], cwd=ROOT,
+    script = subprocess.run([sys.executable, "-m", "tests.spark.session.connect_job", str(folder)], cwd=ROOT,
                             capture_output=True, text=True, timeout=290, check=False)
     assert script.returncode == 0, script.stderr[-4000:]
     found: dict[str, Any] = json.loads(script.stdout.splitlines()[-1])

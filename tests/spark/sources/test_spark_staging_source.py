@@ -15,7 +15,7 @@ from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.spark import register
 from compactlib.staging import CommittedRanges, Repository, SplitRule
-from tests.spark.branches import expected_rows, seal
+from tests.spark.sources.branches import expected_rows, seal
 
 pytestmark = pytest.mark.spark
 

@@ -1,6 +1,6 @@
 """Run by test_spark_connect.py in a process of its own: the executor over Spark Connect. Prints what it found as JSON.
 
-    python -m tests.spark.connect_job EMPTY_FOLDER
+    python -m tests.spark.session.connect_job EMPTY_FOLDER
 """
 
 from __future__ import annotations

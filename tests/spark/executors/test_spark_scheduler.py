@@ -39,12 +39,12 @@ from compactlib.scheduler import (
 )
 from compactlib.spark import SparkExecutor
 from tests.blobstore.compaction_stores import START, answers, garbage_store, open_store, plan_of, strays
-from tests.spark.second_driver import KEY
+from tests.spark.executors.second_driver import KEY
 from tests.spark.store_jobs import LIMITS, build_logs, contents
 
 pytestmark = pytest.mark.spark
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=2),), lease_seconds=15.0)
 BLOB_CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=1),), lease_seconds=15.0)
 
@@ -98,7 +98,8 @@ class Desk:
         kind, store, fence = self._arguments
         port = str(self._listener.address[1])
         self._server.start()
-        self._second = subprocess.Popen([sys.executable, "-m", "tests.spark.second_driver", kind, port, store, fence],
+        self._second = subprocess.Popen([sys.executable, "-m", "tests.spark.executors.second_driver", kind, port, store,
+                                         fence],
                                         cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert self._second.stdout is not None
         said, token = self._second.stdout.readline().split()

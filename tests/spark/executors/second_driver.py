@@ -1,6 +1,6 @@
 """Run by test_spark_scheduler.py in a process of its own: a worker that is given a job which another one still does.
 
-    python -m tests.spark.second_driver KIND PORT FOLDER FENCE
+    python -m tests.spark.executors.second_driver KIND PORT FOLDER FENCE
 
 It polls the test's scheduler over a socket. Its job's first act is to show its token to the fence; it says so, and
 waits for the lock of the store, which the first driver has. Prints how its job ended.

@@ -26,10 +26,10 @@ from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.spark import ObjectsExecutor, SparkExecutor
 from tests.kv import servers
 from tests.objects import s3_servers
-from tests.spark import s3_stores
 from tests.spark.rewrite_tasks import DiesFirstTask
-from tests.spark.s3_faults import Fault, S3Proxy
-from tests.spark.s3_stores import OpenBucket
+from tests.spark.rewrites import s3_stores
+from tests.spark.rewrites.s3_faults import Fault, S3Proxy
+from tests.spark.rewrites.s3_stores import OpenBucket
 from tests.spark.store_jobs import LIMITS, build_logs, contents, job
 
 _numbers = itertools.count()

@@ -32,7 +32,7 @@ from compactlib.spark import (
 )
 from tests.spark.store_jobs import LIMITS, PLAN_LOG, build_logs, compact_log, contents, copied_logs
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 PLAN = StoresPlan((
     StorePlan("broken", Failed(NotFound("no such store; check the path"))),
@@ -247,7 +247,7 @@ def killed_runs(spark: SparkSession, base: Path, rng: random.Random, count: int,
             break
         # A log takes some 30 changes.
         changes = rng.randrange(30 * max(count // kills, 1) * 2)
-        ran = subprocess.run([sys.executable, "-m", "tests.spark.killed_stores", str(changes), *left], cwd=ROOT,
+        ran = subprocess.run([sys.executable, "-m", "tests.spark.stores.killed_stores", str(changes), *left], cwd=ROOT,
                              capture_output=True, text=True, timeout=240, check=False)
         assert ran.returncode in (-signal.SIGKILL, 0), ran.stderr[-4000:]
         finished = ran.stdout.split()

@@ -17,20 +17,21 @@ from compactlib.outcome import Done
 from compactlib.raftlog import LogReader
 from compactlib.runtime.budget import Budget
 from compactlib.spark import StoreWork, compact_stores
-from tests.spark.cluster import standalone_cluster
 from tests.spark.row_jobs import merged_block, merged_here
+from tests.spark.session.cluster import standalone_cluster
 from tests.spark.store_jobs import PLAN_LOG, build_logs, contents, grow, job
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("cluster")
     with standalone_cluster(folder, workers=2) as master:
-        script = subprocess.run([sys.executable, "-m", "tests.spark.cluster_job", master, str(folder)], cwd=ROOT,
+        script = subprocess.run([sys.executable, "-m", "tests.spark.session.cluster_job", master, str(folder)],
+                                cwd=ROOT,
                                 capture_output=True, text=True, timeout=290, check=False)
     # It ends by being killed, once it has said everything.
     assert script.returncode == -signal.SIGKILL, script.stderr[-4000:]

@@ -1,6 +1,6 @@
 """Run by test_spark_store_plans.py in a process of its own: compacts logs, and is killed at a given change of the disk.
 
-    python -m tests.spark.killed_stores CHANGES FOLDER...
+    python -m tests.spark.stores.killed_stores CHANGES FOLDER...
 
 Prints the name of each store whose outcome was handed out before.
 """

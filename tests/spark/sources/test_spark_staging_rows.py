@@ -35,7 +35,7 @@ from compactlib.staging import (
 )
 from compactlib.staging.committed.formats.parquet import ParquetFormat
 from compactlib.staging.committed.formats.rows import RangeFormat
-from tests.spark.branches import expected_rows, row_of, seal
+from tests.spark.sources.branches import expected_rows, row_of, seal
 from tests.staging.world import NOW
 
 SMALL_RANGES = SplitRule(raggedness=4)
