@@ -24,8 +24,8 @@ from compactlib.testing.services import (
 from compactlib.testing.services import (
     conformance as service_conformance,
 )
+from tests.testing.contract.toy_service import ToyAsyncService, ToyAsyncServices, ToyService, ToyServices
 from tests.testing.lessons import check_lesson
-from tests.testing.toy_service import ToyAsyncService, ToyAsyncServices, ToyService, ToyServices
 
 
 class LeaksItsLease(ToyService):

@@ -25,10 +25,9 @@ from compactlib.runtime.observe import Observer, telling
 from compactlib.testing import CompactionConformance, PromiseBroken, check_compaction
 from compactlib.testing.crash.harness import scratch_folder
 from compactlib.testing.kit import contract_actors
-from tests.testing.lessons import check_lesson
-from tests.testing.toy_factory import LineStores
-from tests.testing.toy_lines import Clean, LineChoice, LineFile, LinePlan, LineStatus, LineView
-from tests.testing.toy_shared import (
+from tests.testing.contract.toy_factory import LineStores
+from tests.testing.contract.toy_lines import Clean, LineChoice, LineFile, LinePlan, LineStatus, LineView
+from tests.testing.contract.toy_shared import (
     CommitsBlindly,
     CountsWhatIsLost,
     DeletesWhatItDoesNotKnow,
@@ -36,7 +35,8 @@ from tests.testing.toy_shared import (
     SharedLineStore,
     SharedLineStores,
 )
-from tests.testing.toy_store import LineStore
+from tests.testing.contract.toy_store import LineStore
+from tests.testing.lessons import check_lesson
 
 
 class PlanIsNone(LineStore):

@@ -12,9 +12,9 @@ from compactlib.contract import CommitFence
 from compactlib.executors import RewriteResult
 from compactlib.files import Files
 from compactlib.outcome import Done, Skipped
-from tests.testing.toy_factory import LineStores
-from tests.testing.toy_lines import LineFile, LinePlan
-from tests.testing.toy_store import LineStore
+from tests.testing.contract.toy_factory import LineStores
+from tests.testing.contract.toy_lines import LineFile, LinePlan
+from tests.testing.contract.toy_store import LineStore
 
 
 class SharedLineStore(LineStore):

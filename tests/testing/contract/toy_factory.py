@@ -7,8 +7,8 @@ from pathlib import Path
 
 from compactlib.files import Files
 from compactlib.testing import CompactionFactory
-from tests.testing.toy_lines import MinGarbage
-from tests.testing.toy_store import LineStore
+from tests.testing.contract.toy_lines import MinGarbage
+from tests.testing.contract.toy_store import LineStore
 
 
 class LineStores(CompactionFactory):

@@ -23,7 +23,7 @@ from compactlib.report import Finding, VerifyReport
 from compactlib.runtime import Ownership, Run
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
-from tests.testing.toy_lines import Clean, LineChoice, LineFile, LinePlan, LineStatus, LineView, MinGarbage
+from tests.testing.contract.toy_lines import Clean, LineChoice, LineFile, LinePlan, LineStatus, LineView, MinGarbage
 
 
 class LineStore:

@@ -14,9 +14,9 @@ from compactlib.testing import (
     check_service,
 )
 from compactlib.testing.services.factory import AsyncServiceFactory, ServiceFactory
-from tests.testing.toy_factory import LineStores
-from tests.testing.toy_service import ToyAsyncServices, ToyServices
-from tests.testing.toy_shared import SharedLineStores
+from tests.testing.contract.toy_factory import LineStores
+from tests.testing.contract.toy_service import ToyAsyncServices, ToyServices
+from tests.testing.contract.toy_shared import SharedLineStores
 
 
 class TestLineStore(CompactionConformance):
