@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -13,7 +13,8 @@ from compactlib.executors.process_worker import Order, Steering, serve
 from compactlib.executors.tasks import RewriteTask
 
 if TYPE_CHECKING:
-    from multiprocessing.context import SpawnContext
+    from multiprocessing.connection import Connection
+    from multiprocessing.context import SpawnContext, SpawnProcess
 
 _EXIT_SECONDS = 5.0
 """How long a worker that has hung up may take to exit."""
@@ -31,8 +32,9 @@ class Worker:
     """The parent's side of one worker process."""
 
     def __init__(self, context: SpawnContext) -> None:
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs,), name="compactlib-rewrite", daemon=True)
+        pipe, theirs = context.Pipe()
+        self.pipe: Connection[Any, Any] = pipe
+        self.process: SpawnProcess = context.Process(target=serve, args=(theirs,), name="compactlib-rewrite", daemon=True)
         try:
             self.process.start()
         except BaseException:
