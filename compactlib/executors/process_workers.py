@@ -34,7 +34,8 @@ class Worker:
     def __init__(self, context: SpawnContext) -> None:
         pipe, theirs = context.Pipe()
         self.pipe: Connection[Any, Any] = pipe
-        self.process: SpawnProcess = context.Process(target=serve, args=(theirs,), name="compactlib-rewrite", daemon=True)
+        self.process: SpawnProcess = context.Process(target=serve, args=(theirs,), name="compactlib-rewrite",
+                                                     daemon=True)
         try:
             self.process.start()
         except BaseException:
