@@ -20,7 +20,7 @@ from compactlib._lazy import load_lazily
 
 if TYPE_CHECKING:
     from compactlib.objects.audit import audit_listing
-    from compactlib.objects.digest import Digest, read_checked
+    from compactlib.objects.digest import Digest
     from compactlib.objects.errors import (
         AccessDenied,
         BadDigest,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from compactlib.objects.memory import MemoryObjects
     from compactlib.objects.metered import MeteredObjects
     from compactlib.objects.remote import Conditions, RemoteObjects
-    from compactlib.objects.store import ObjectInfo, ObjectRef, ObjectStore
+    from compactlib.objects.store import ObjectInfo, ObjectRef, ObjectStore, read_checked
 
 __all__ = [
     "AccessDenied",
@@ -61,12 +61,12 @@ __all__ = [
 
 load_lazily(__name__, {
     ".audit": ("audit_listing",),
-    ".digest": ("Digest", "read_checked"),
+    ".digest": ("Digest",),
     ".errors": ("AccessDenied", "BadDigest", "BadKey", "ConditionsIgnored", "ForeignFile", "ObjectExists",
                 "ObjectNotFound", "StoreFailed"),
     ".local": ("LocalObjects",),
     ".memory": ("MemoryObjects",),
     ".metered": ("MeteredObjects",),
     ".remote": ("Conditions", "RemoteObjects"),
-    ".store": ("ObjectInfo", "ObjectRef", "ObjectStore"),
+    ".store": ("ObjectInfo", "ObjectRef", "ObjectStore", "read_checked"),
 })

@@ -1,17 +1,13 @@
-"""Digests of whole objects, and reading that checks them."""
+"""Digests of whole objects."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import attrs
 
 from compactlib.errors import InvalidInput
-from compactlib.objects.errors import BadDigest
-
-if TYPE_CHECKING:
-    from compactlib.objects.store import ObjectRef, ObjectStore
 
 DIGEST_BYTES = 20
 
@@ -68,18 +64,3 @@ def size_and_digest(data: bytes | memoryview) -> tuple[int, Digest]:
     except (TypeError, BufferError) as error:
         raise InvalidInput(f"an object is made of bytes that lie side by side, found {type(data).__name__}: "
                            f"{error}") from None
-
-
-def read_checked(store: ObjectStore, ref: ObjectRef) -> bytes:
-    """All bytes of an object, if they are the ones that were created.
-
-    Raises:
-        BadDigest: they are not; nothing is returned.
-        ObjectNotFound: there is no such object.
-    """
-    data = store.get(ref.key)
-    found = Digest.of(data)
-    if found != ref.digest or len(data) != ref.size_bytes:
-        raise BadDigest(path=ref.key, offset=0, expected=f"{ref.size_bytes} bytes of {ref.digest}",
-                        found=f"{len(data)} bytes of {found}")
-    return data

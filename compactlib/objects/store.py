@@ -13,6 +13,7 @@ from typing import Protocol, Self
 import attrs
 
 from compactlib.objects.digest import Digest
+from compactlib.objects.errors import BadDigest
 
 
 @attrs.frozen
@@ -112,3 +113,18 @@ class ObjectStore(Protocol):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None: ...
+
+
+def read_checked(store: ObjectStore, ref: ObjectRef) -> bytes:
+    """All bytes of an object, if they are the ones that were created.
+
+    Raises:
+        BadDigest: they are not; nothing is returned.
+        ObjectNotFound: there is no such object.
+    """
+    data = store.get(ref.key)
+    found = Digest.of(data)
+    if found != ref.digest or len(data) != ref.size_bytes:
+        raise BadDigest(path=ref.key, offset=0, expected=f"{ref.size_bytes} bytes of {ref.digest}",
+                        found=f"{len(data)} bytes of {found}")
+    return data
