@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, Self, TypeVar
 
-from compactlib.executors.tasks import Executor
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.report import Status, VerifyReport
+from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 

@@ -30,10 +30,10 @@ from compactlib.app.terminal import progress_bar, show_table, waiting
 from compactlib.app.workload import make_history, select_files
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CorruptData, InvalidInput
-from compactlib.executors.tasks import Executor
 from compactlib.files.disk import LocalFiles, list_folder
 from compactlib.outcome import Failed
 from compactlib.raftlog import CompactionReport, LogOptions, SegmentLimits, SegmentLog, report_of
+from compactlib.rewrite import Executor
 
 DEFAULT_MAX_BYTES = 24_000_000
 """How many bytes of files the demo reads unless told otherwise; it writes about three times as many."""

@@ -13,7 +13,8 @@ import attrs
 
 from compactlib.errors import InvalidInput
 from compactlib.executors.process_executor import ProcessExecutor
-from compactlib.executors.tasks import Attempt, Executor, LocalExecutor, RewriteFailure, RewriteResult
+from compactlib.executors.tasks import LocalExecutor
+from compactlib.rewrite import Attempt, Executor, RewriteFailure, RewriteResult
 from compactlib.spark import SparkExecutor, local_session
 
 # Short-lived Java processes come up in half the time with the quick compiler and the small collector.

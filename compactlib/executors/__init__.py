@@ -12,19 +12,21 @@ if TYPE_CHECKING:
         MAX_DETAIL_CHARS,
         MAX_MESSAGE_CHARS,
         MAX_NAME_CHARS,
-        Attempt,
-        Executor,
         LocalExecutor,
-        RewriteFailure,
-        RewriteOutcome,
-        RewriteResult,
-        RewriteTask,
-        RewrittenFile,
         attempt_task,
         checked_names,
         foreign_error,
         new_attempt_id,
         portable,
+    )
+    from compactlib.rewrite import (
+        Attempt,
+        Executor,
+        RewriteFailure,
+        RewriteOutcome,
+        RewriteResult,
+        RewriteTask,
+        RewrittenFile,
     )
 
 __all__ = [
@@ -49,7 +51,8 @@ __all__ = [
 
 load_lazily(__name__, {
     ".process_executor": ("ProcessExecutor",),
-    ".tasks": ("Attempt", "Executor", "LocalExecutor", "MAX_DETAIL_CHARS", "MAX_MESSAGE_CHARS", "MAX_NAME_CHARS",
-               "RewriteFailure", "RewriteOutcome", "RewriteResult", "RewriteTask", "RewrittenFile", "attempt_task",
+    ".tasks": ("LocalExecutor", "MAX_DETAIL_CHARS", "MAX_MESSAGE_CHARS", "MAX_NAME_CHARS", "attempt_task",
                "checked_names", "foreign_error", "new_attempt_id", "portable"),
+    "compactlib.rewrite": ("Attempt", "Executor", "RewriteFailure", "RewriteOutcome", "RewriteResult", "RewriteTask",
+                           "RewrittenFile"),
 })

@@ -26,15 +26,8 @@ import attrs
 from compactlib.errors import BudgetSpent, InvalidInput, TaskFailed
 from compactlib.executors.process_worker import READY, Order, Report, Steering
 from compactlib.executors.process_workers import Job, KeptWorkers, Worker, exit_text
-from compactlib.executors.tasks import (
-    RewriteFailure,
-    RewriteOutcome,
-    RewriteResult,
-    RewriteTask,
-    checked_names,
-    foreign_error,
-    new_attempt_id,
-)
+from compactlib.executors.tasks import checked_names, foreign_error, new_attempt_id
+from compactlib.rewrite import RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
 from compactlib.runtime.budget import Budget, BudgetLimits
 from compactlib.runtime.observe import Observer, Progress, telling
 

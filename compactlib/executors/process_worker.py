@@ -16,15 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import attrs
 
-from compactlib.executors.tasks import (
-    Attempt,
-    RewriteFailure,
-    RewriteOutcome,
-    RewriteTask,
-    attempt_task,
-    foreign_error,
-    portable,
-)
+from compactlib.executors.tasks import attempt_task, foreign_error, portable
+from compactlib.rewrite import Attempt, RewriteFailure, RewriteOutcome, RewriteTask
 from compactlib.runtime.budget import Budget, BudgetLimits
 from compactlib.runtime.observe import CarriedObserver, Observer, RecordingObserver
 

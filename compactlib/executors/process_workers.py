@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compactlib.executors.process_worker import Order, Steering, serve
-from compactlib.executors.tasks import RewriteTask
+from compactlib.rewrite import RewriteTask
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -17,10 +17,10 @@ import attrs
 
 from compactlib.arguments import refuses_misfits, require_type
 from compactlib.errors import InvalidInput, NotFound
-from compactlib.executors.tasks import Executor
 from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import Choice, CompactionView, LeftOut, SegmentLog, report_of
 from compactlib.raftlog.compaction.plan.policy import filled_groups, is_worthwhile
+from compactlib.rewrite import Executor
 from compactlib.scheduler import BlockMeta, CompactedBlocks, LockingFence, NoOutput, ReleaseJob, RunningJob, TokenFence
 
 _DIGITS = 16

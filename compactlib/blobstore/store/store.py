@@ -48,9 +48,9 @@ from compactlib.blobstore.store.store_log import StoreLog
 from compactlib.blobstore.store.stream import read_stream
 from compactlib.blobstore.store.verify import verify
 from compactlib.errors import BudgetSpent, Closed, CompactlibError, CorruptData, InvalidInput, StorageError
-from compactlib.executors.tasks import Executor
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.report import VerifyReport
+from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 

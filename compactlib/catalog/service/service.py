@@ -57,7 +57,7 @@ from compactlib.runtime.observe import Observer
 if TYPE_CHECKING:
     from compactlib.catalog.service.source import ClusterSource
     from compactlib.contract import CommitFence
-    from compactlib.executors.tasks import Executor
+    from compactlib.rewrite import Executor
 
 ValueT = TypeVar("ValueT")
 

@@ -15,19 +15,13 @@ from typing import Any
 import attrs
 
 from compactlib.errors import CorruptData, InvalidInput
-from compactlib.executors.tasks import (
-    Attempt,
-    Executor,
-    LocalExecutor,
-    RewriteFailure,
-    RewriteResult,
-    RewrittenFile,
-)
+from compactlib.executors.tasks import LocalExecutor
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import LocalFiles, write_durably
 from compactlib.lab.results.reports import Report
 from compactlib.lab.results.setup import PolicyT, Setup, WorkloadT
 from compactlib.report import Printed, Setting
+from compactlib.rewrite import Attempt, Executor, RewriteFailure, RewriteResult, RewrittenFile
 from compactlib.runtime.observe import Observer, Progress
 
 MAX_EXPERIMENTS = 10_000

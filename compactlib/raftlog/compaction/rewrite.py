@@ -15,7 +15,6 @@ from itertools import accumulate, chain
 import attrs
 
 from compactlib.errors import InvalidInput, StorageError
-from compactlib.executors.tasks import Attempt, RewriteResult, RewrittenFile
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, LocalFiles, OutFile
 from compactlib.indexset.index_set import IndexSet
@@ -25,6 +24,7 @@ from compactlib.raftlog.segment.index import picked
 from compactlib.raftlog.segment.liveness import live_positions
 from compactlib.raftlog.segment.reader import PickedPayloads, SegmentReader, Span, read_payloads
 from compactlib.raftlog.segment.spans import MAX_SPAN_BYTES
+from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
 from compactlib.runtime.observe import Progress
 
 

@@ -26,7 +26,7 @@ from compactlib.runtime.services.work_service import Job, WorkService
 
 if TYPE_CHECKING:
     from compactlib.contract import CommitFence, Compaction, Policy
-    from compactlib.executors.tasks import Executor
+    from compactlib.rewrite import Executor
 
 COMPACTION_FAILING = "compaction_failing"
 """A compaction has failed: `work`, `lane`, `error`, `message`, `failures` in a row, `retry_in_seconds`."""

@@ -18,14 +18,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from compactlib.errors import BudgetSpent, InvalidInput
-from compactlib.executors.tasks import (
-    RewriteFailure,
-    RewriteOutcome,
-    RewriteResult,
-    RewriteTask,
-    checked_names,
-    foreign_error,
-)
+from compactlib.executors.tasks import checked_names, foreign_error
+from compactlib.rewrite import RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
 from compactlib.runtime.budget import Budget, BudgetLimits
 from compactlib.runtime.observe import Observer, Progress, telling
 from compactlib.spark.dependencies import require_spark

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 
 from compactlib.errors import CompactlibError, CorruptData, NotFound, TaskFailed
-from compactlib.executors.tasks import RewriteFailure, RewriteOutcome, RewriteResult
+from compactlib.rewrite import RewriteFailure, RewriteOutcome, RewriteResult
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.spark.executors.rows import ResultRow
 from compactlib.spark.executors.worker import Report, read_report

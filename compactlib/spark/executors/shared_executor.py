@@ -17,16 +17,8 @@ from typing import TypeAlias
 import attrs
 
 from compactlib.errors import AuditFailed, BudgetSpent, Closed, CompactlibError, InvalidInput
-from compactlib.executors.tasks import (
-    Attempt,
-    Executor,
-    RewriteFailure,
-    RewriteOutcome,
-    RewriteResult,
-    RewriteTask,
-    checked_names,
-    foreign_error,
-)
+from compactlib.executors.tasks import checked_names, foreign_error
+from compactlib.rewrite import Attempt, Executor, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, Progress, telling
 

@@ -13,16 +13,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from compactlib.errors import CompactlibError, TaskFailed
-from compactlib.executors.tasks import (
-    Attempt,
-    RewriteFailure,
-    RewriteOutcome,
-    RewriteResult,
-    RewriteTask,
-    attempt_task,
-    foreign_error,
-    new_attempt_id,
-)
+from compactlib.executors.tasks import attempt_task, foreign_error, new_attempt_id
+from compactlib.rewrite import Attempt, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
 from compactlib.runtime.budget import Budget, BudgetLimits
 from compactlib.runtime.observe import CarriedObserver, RecordingObserver
 from compactlib.spark.executors.rows import PlanRow, ResultRow, plan_rows, result_batch

@@ -17,7 +17,11 @@ import attrs
 
 from compactlib.blobstore.compaction.rewrite.task import CopyRecords
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.executors.tasks import (
+from compactlib.executors.tasks import checked_names, new_attempt_id
+from compactlib.files.disk import Files, LocalFiles
+from compactlib.objects import ObjectStore
+from compactlib.raftlog.compaction.rewrite import CompactSegments
+from compactlib.rewrite import (
     Attempt,
     Executor,
     RewriteFailure,
@@ -25,12 +29,7 @@ from compactlib.executors.tasks import (
     RewriteResult,
     RewriteTask,
     RewrittenFile,
-    checked_names,
-    new_attempt_id,
 )
-from compactlib.files.disk import Files, LocalFiles
-from compactlib.objects import ObjectStore
-from compactlib.raftlog.compaction.rewrite import CompactSegments
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, telling
 from compactlib.spark.rewrites.carried_files import CarriedFile, put_file, take_file

@@ -21,16 +21,9 @@ import attrs
 
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.executors.tasks import (
-    Attempt,
-    RewriteFailure,
-    RewriteOutcome,
-    RewriteTask,
-    checked_names,
-    foreign_error,
-    new_attempt_id,
-)
+from compactlib.executors.tasks import checked_names, foreign_error, new_attempt_id
 from compactlib.objects import ObjectRef, ObjectStore
+from compactlib.rewrite import Attempt, RewriteFailure, RewriteOutcome, RewriteTask
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, telling
 from compactlib.spark.dependencies import require_spark

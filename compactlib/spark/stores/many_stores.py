@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 import attrs
 
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.executors.tasks import Executor, foreign_error
+from compactlib.executors.tasks import foreign_error
 from compactlib.outcome import Failed
 from compactlib.report import Table
+from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, Progress, telling
 from compactlib.spark.dependencies import require_spark

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.executors.tasks import Executor
 from compactlib.outcome import Failed, Skipped
 from compactlib.report import Printed
+from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
 from compactlib.spark.stores.many_stores import StoreJob, StoreOutcome, map_items
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
-from compactlib.executors.tasks import Executor
 from compactlib.outcome import Failed
+from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
 from compactlib.spark.dependencies import require_spark
 from compactlib.spark.sources.raftlog.covered_rows import DEFAULT_MIN_SEGMENTS, StreamOptions

@@ -24,9 +24,10 @@ import attrs
 
 from compactlib.contract import CommitFence
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.executors.tasks import Executor, LocalExecutor, RewriteResult, foreign_error
+from compactlib.executors.tasks import LocalExecutor, foreign_error
 from compactlib.kv import OutcomeUnknown, PredicateFailed
 from compactlib.outcome import Done, Failed
+from compactlib.rewrite import Executor, RewriteResult
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 from compactlib.staging.compaction.outcome import CompactionOutcome, CompactionStats, LostRace

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import attrs
 
-from compactlib.executors.tasks import Attempt, RewriteResult
+from compactlib.rewrite import Attempt, RewriteResult
 from compactlib.staging.committed.interface import Committed
 from compactlib.staging.model.names import StagingToken
 from compactlib.staging.model.values import Applied, MetaRangeId

@@ -9,9 +9,9 @@ import attrs
 from compactlib.arguments import require_method, require_policy, require_type
 from compactlib.contract import CommitFence
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.executors.tasks import Executor
 from compactlib.outcome import Failed, Skipped
 from compactlib.report import PolicyRecord
+from compactlib.rewrite import Executor
 from compactlib.runtime import Run
 from compactlib.runtime.budget import Budget, spent_at_once
 from compactlib.runtime.observe import Observer, Observers, TellingObserver

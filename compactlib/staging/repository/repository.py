@@ -10,10 +10,10 @@ from compactlib.arguments import require_method, require_policy, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.contract import CommitFence
 from compactlib.errors import InvalidInput
-from compactlib.executors.tasks import Executor
 from compactlib.kv import KVStore
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.report import VerifyReport
+from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 from compactlib.staging.committed.interface import Committed

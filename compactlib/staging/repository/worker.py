@@ -14,8 +14,8 @@ from typing import Any
 from compactlib.arguments import require_method, require_policy, require_type
 from compactlib.clock import Clock
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput
-from compactlib.executors.tasks import Executor
 from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.rewrite import Executor
 from compactlib.runtime import Job, Removed, ServiceFace, WorkReport, WorkService
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, telling

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from compactlib.errors import BudgetSpent, Busy, Closed, Conflict
-from compactlib.executors.tasks import RewriteTask
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.rewrite import RewriteTask
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 from compactlib.testing.compactions.kit import (

@@ -24,14 +24,7 @@ from typing import Any
 import attrs
 
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, TaskFailed
-from compactlib.executors.tasks import (
-    Executor,
-    RewriteFailure,
-    RewriteOutcome,
-    RewriteResult,
-    RewriteTask,
-    RewrittenFile,
-)
+from compactlib.rewrite import Executor, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask, RewrittenFile
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, Progress
 from compactlib.testing.executors.tasks import (

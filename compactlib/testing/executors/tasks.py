@@ -10,9 +10,9 @@ from typing import Any
 import attrs
 
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput
-from compactlib.executors.tasks import Attempt, RewriteResult, RewrittenFile
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import LocalFiles
+from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
 
 
 class UnpicklableError(Exception):

@@ -14,17 +14,9 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 
-from compactlib.executors.tasks import (
-    Attempt,
-    LocalExecutor,
-    RewriteFailure,
-    RewriteOutcome,
-    RewriteResult,
-    RewriteTask,
-    attempt_task,
-    new_attempt_id,
-)
+from compactlib.executors.tasks import LocalExecutor, attempt_task, new_attempt_id
 from compactlib.files.disk import Files, LocalFiles, StrPath
+from compactlib.rewrite import Attempt, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, Progress
 from compactlib.testing.faults.plan import FailingFiles, FileFaultChoice

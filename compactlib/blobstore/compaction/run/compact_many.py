@@ -24,12 +24,13 @@ from compactlib.blobstore.compaction.progress.compaction_log import Phase
 from compactlib.blobstore.compaction.rewrite.task import CopyRecords
 from compactlib.blobstore.compaction.run.events import StoreEvents
 from compactlib.blobstore.compaction.run.report import BlobCompactionOutcome, BlobCompactionReport
+from compactlib.blobstore.compaction.run.store_compactions import OwnedStore
 from compactlib.blobstore.compaction.run.work import CompactionWork
-from compactlib.blobstore.compaction.swap import CompactableStore
 from compactlib.blobstore.errors import StoreFull
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, TaskFailed
-from compactlib.executors.tasks import Executor, LocalExecutor, RewriteFailure, RewriteOutcome, foreign_error
+from compactlib.executors.tasks import LocalExecutor, foreign_error
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.rewrite import Executor, RewriteFailure, RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, Observers
 from compactlib.runtime.ownership import Run
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-StoreWork: TypeAlias = "tuple[CompactableStore, CompactionPlan | None]"
+StoreWork: TypeAlias = "tuple[OwnedStore, CompactionPlan | None]"
 """A store and its plan, or `None` for the plan that its own policy makes now."""
 
 
@@ -76,7 +77,7 @@ def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None,
 def _checked(item: object) -> StoreTask:
     match item:
         case (store, plan) if hasattr(store, "compactions") and isinstance(plan, CompactionPlan | None):
-            return StoreTask(cast("CompactableStore", store), plan)
+            return StoreTask(cast("OwnedStore", store), plan)
     raise InvalidInput(f"{item!r:.200} is no pair of a store and its plan; give (store, plan), or (store, None) for "
                        f"what the store's own policy chooses")
 
@@ -92,7 +93,7 @@ class StoreTask:
         only_resume: finish what is in progress, and no more.
     """
 
-    store: CompactableStore
+    store: OwnedStore
     plan: CompactionPlan | None = None
     policy: Policy | None = None
     only_resume: bool = False
@@ -150,7 +151,7 @@ class _Active:
     interrupted: bool = False
 
     @property
-    def store(self) -> CompactableStore:
+    def store(self) -> OwnedStore:
         return self.task.store
 
     @property
@@ -195,7 +196,7 @@ class _Rounds:
         self.rate_is_given = rate_is_given
         self.active: list[_Active] = []
         self.outcomes: dict[str, BlobCompactionOutcome] = {}
-        self._running: dict[str, tuple[CompactableStore, Run]] = {}
+        self._running: dict[str, tuple[OwnedStore, Run]] = {}
 
     # -- one store's part: beginning, and its end
 
@@ -222,7 +223,7 @@ class _Rounds:
         elif compactions.log is None:
             self._next(active)
 
-    def _told(self, store: CompactableStore) -> Observer:
+    def _told(self, store: OwnedStore) -> Observer:
         return store.observer if self.observer is None else Observers(store.observer, self.observer)
 
     def _next(self, active: _Active) -> None:
@@ -398,13 +399,13 @@ def _has_free_segment(view: StoreView) -> bool:
     return len(view.segments) < view.capacity_bytes // view.segment_bytes
 
 
-def _close_active_segment(store: CompactableStore) -> None:
+def _close_active_segment(store: OwnedStore) -> None:
     # A writer may have taken the last free segment meanwhile: then this round goes without the active one.
     with contextlib.suppress(StoreFull):
         store.close_active_segment()
 
 
-def _no_room(store: CompactableStore, plan: CompactionPlan) -> str | None:
+def _no_room(store: OwnedStore, plan: CompactionPlan) -> str | None:
     """Why a plan is not begun, if the disk has no room for what it writes before it gives any back."""
     if not plan.bytes_needed:
         return None
