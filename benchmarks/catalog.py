@@ -58,7 +58,7 @@ from compactlib.catalog import (
 from compactlib.catalog.log.reclaim import reclaim
 from compactlib.catalog.schema.catalog import EMPTY, Catalog, Change
 from compactlib.clock import SystemClock
-from compactlib.kv.sqlite.store import SqliteStore
+from compactlib.kv.stores.sqlite.store import SqliteStore
 
 PARTITIONS = 25
 TABLES_OF_LOG = 50

@@ -47,7 +47,7 @@ from compactlib.catalog.transport.tcp import TcpTransport
 from compactlib.clock import SystemClock
 from compactlib.errors import CompactlibError
 from compactlib.kv import Condition, KeyNotFound, KVStore
-from compactlib.kv.sqlite.store import SqliteStore
+from compactlib.kv.stores.sqlite.store import SqliteStore
 
 SKEW_SECONDS = 0.05
 PARTITIONS = 2

@@ -29,7 +29,7 @@ from compactlib.errors import (
     ReadOnly,
     StorageError,
 )
-from compactlib.kv.etcd.errors import refused
+from compactlib.kv.stores.etcd.errors import refused
 
 CLASSES = [value for value in vars(errors).values()
            if isinstance(value, type) and issubclass(value, BaseException) and value.__module__ == errors.__name__]

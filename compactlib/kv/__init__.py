@@ -1,4 +1,4 @@
-"""Key-value stores with ordered scans and compare-and-set: one protocol, and backends for it (`notes/staging.md` 1.2).
+"""Key-value stores with ordered scans and compare-and-set: one protocol, and the stores that fulfil it.
 
 >>> from compactlib.kv import MemoryStore
 >>> store = MemoryStore()
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import load_lazily
 
 if TYPE_CHECKING:
-    from compactlib.kv.dynamodb.store import DynamoStore
     from compactlib.kv.errors import (
         BatchSizeTooBig,
         ClosedEntries,
@@ -35,11 +34,6 @@ if TYPE_CHECKING:
         StoreFailed,
         TooLarge,
     )
-    from compactlib.kv.etcd.store import EtcdStore
-    from compactlib.kv.memory import MemoryStore
-    from compactlib.kv.metered import MeteredStore
-    from compactlib.kv.postgres import PostgresStore
-    from compactlib.kv.sqlite.store import SqliteStore, Synchronous
     from compactlib.kv.store import (
         EXISTS,
         Condition,
@@ -53,6 +47,12 @@ if TYPE_CHECKING:
         Put,
         Versioned,
     )
+    from compactlib.kv.stores.dynamodb.store import DynamoStore
+    from compactlib.kv.stores.etcd.store import EtcdStore
+    from compactlib.kv.stores.memory import MemoryStore
+    from compactlib.kv.stores.metered import MeteredStore
+    from compactlib.kv.stores.postgres import PostgresStore
+    from compactlib.kv.stores.sqlite.store import SqliteStore, Synchronous
 
 __all__ = [
     "EXISTS",
@@ -90,15 +90,15 @@ __all__ = [
 ]
 
 load_lazily(__name__, {
-    ".dynamodb.store": ("DynamoStore",),
     ".errors": ("BatchSizeTooBig", "ClosedEntries", "ConnectFailed", "DamagedStore", "KeyNotFound", "MissingKey",
                 "MissingPartitionKey", "MissingValue", "NotAStore", "OutcomeUnknown", "PredicateFailed", "SlowDown",
                 "StoreFailed", "TooLarge"),
-    ".etcd.store": ("EtcdStore",),
-    ".memory": ("MemoryStore",),
-    ".metered": ("MeteredStore",),
-    ".postgres": ("PostgresStore",),
-    ".sqlite.store": ("SqliteStore", "Synchronous"),
     ".store": ("EXISTS", "Condition", "Delete", "Entries", "Entry", "Exists", "KVLimits", "KVStore", "Predicate",
                "Put", "Versioned"),
+    ".stores.dynamodb.store": ("DynamoStore",),
+    ".stores.etcd.store": ("EtcdStore",),
+    ".stores.memory": ("MemoryStore",),
+    ".stores.metered": ("MeteredStore",),
+    ".stores.postgres": ("PostgresStore",),
+    ".stores.sqlite.store": ("SqliteStore", "Synchronous"),
 })

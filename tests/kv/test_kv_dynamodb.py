@@ -38,8 +38,8 @@ from compactlib.kv import (
     StoreFailed,
     TooLarge,
 )
-from compactlib.kv.dynamodb.errors import refused
-from compactlib.kv.dynamodb.wire import is_whole
+from compactlib.kv.stores.dynamodb.errors import refused
+from compactlib.kv.stores.dynamodb.wire import is_whole
 from compactlib.testing.stores.kv_machine import kv_machine
 from compactlib.testing.stores.kv_vectors import P, keys_of
 from tests.kv import servers

@@ -31,8 +31,8 @@ from compactlib.kv import (
     StoreFailed,
     TooLarge,
 )
-from compactlib.kv.etcd.errors import refused
-from compactlib.kv.etcd.wire import KeySpace, Revision, end_of
+from compactlib.kv.stores.etcd.errors import refused
+from compactlib.kv.stores.etcd.wire import KeySpace, Revision, end_of
 from compactlib.testing.stores.kv_machine import kv_machine
 from compactlib.testing.stores.kv_vectors import P
 from tests.kv import servers

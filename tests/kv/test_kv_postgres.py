@@ -29,7 +29,7 @@ from compactlib.kv import (
     SlowDown,
     StoreFailed,
 )
-from compactlib.kv.postgres import PostgresStore
+from compactlib.kv.stores.postgres import PostgresStore
 from compactlib.testing import KVStoreConformance
 from compactlib.testing.stores.kv_machine import kv_machine
 from compactlib.testing.stores.kv_vectors import P, in_threads
@@ -120,7 +120,7 @@ def test_of_two_transactions_that_read_what_the_other_writes_one_fails(store: Po
 COUNTER = """
 import sys
 from compactlib.kv import KeyNotFound, PredicateFailed
-from compactlib.kv.postgres import PostgresStore
+from compactlib.kv.stores.postgres import PostgresStore
 store = PostgresStore(sys.argv[1], table=sys.argv[2])
 for _ in range(25):
     while True:

@@ -81,7 +81,7 @@ UNUSED = {
     "from compactlib.raftlog import SegmentLog": {"compactlib.raftlog.wal", "compactlib.raftlog.memtable.table",
                                                   "fractions"},
     "from compactlib.raftlog import RaftLogStore": {"compactlib.raftlog.replication"},
-    "from compactlib.kv import MemoryStore": {"sqlite3", "compactlib.kv.postgres", "compactlib.kv.dynamodb.store"},
+    "from compactlib.kv import MemoryStore": {"sqlite3", "compactlib.kv.stores.postgres", "compactlib.kv.stores.dynamodb.store"},
     "from compactlib.blobstore import BlobStore": {"compactlib.blobstore.manager",
                                                    "compactlib.blobstore.compaction.plan.policies"},
     "from compactlib.scheduler import SchedulerService": {"compactlib.scheduler.workers.worker", "compactlib.kv.store"},

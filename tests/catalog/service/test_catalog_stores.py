@@ -17,8 +17,8 @@ from compactlib.catalog.sense.watermark import LowWatermark
 from compactlib.catalog.service.service import CatalogService
 from compactlib.clock import ManualClock
 from compactlib.kv import DamagedStore, SlowDown
-from compactlib.kv.postgres import PostgresStore
-from compactlib.kv.sqlite.store import SqliteStore
+from compactlib.kv.stores.postgres import PostgresStore
+from compactlib.kv.stores.sqlite.store import SqliteStore
 from compactlib.outcome import Done, Failed, Skipped
 from tests.catalog.services import INITIAL, create_table, cut, service_in, sound
 from tests.kv.postgres_server import postgres

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, ReadOnly, Unsupported
 from compactlib.kv import MemoryStore
-from compactlib.kv.sqlite.store import SqliteStore
+from compactlib.kv.stores.sqlite.store import SqliteStore
 from compactlib.scheduler.errors import FencedOff
 from compactlib.scheduler.fences.fence import (
     Admission,

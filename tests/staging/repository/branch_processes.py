@@ -16,7 +16,7 @@ from pathlib import Path
 
 from compactlib.errors import Busy, Conflict
 from compactlib.kv import KVStore, SqliteStore
-from compactlib.kv.postgres import PostgresStore
+from compactlib.kv.stores.postgres import PostgresStore
 from compactlib.objects import LocalObjects
 from compactlib.outcome import Failed
 from compactlib.staging import (

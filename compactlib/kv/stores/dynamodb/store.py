@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, InvalidInput, MissingDependency
-from compactlib.kv.dynamodb import wire
-from compactlib.kv.dynamodb.errors import CANCELED, CONDITION_FAILED, NO_TABLE, TABLE_IN_USE, code_of, refused
 from compactlib.kv.errors import (
     ConnectFailed,
     DamagedStore,
@@ -41,6 +39,8 @@ from compactlib.kv.parts.arguments import (
 from compactlib.kv.parts.entries import PagedEntries
 from compactlib.kv.parts.open_state import OpenState
 from compactlib.kv.store import Condition, Delete, Entry, KVLimits, Predicate, Put, Versioned
+from compactlib.kv.stores.dynamodb import wire
+from compactlib.kv.stores.dynamodb.errors import CANCELED, CONDITION_FAILED, NO_TABLE, TABLE_IN_USE, code_of, refused
 
 if TYPE_CHECKING:
     import boto3

@@ -17,8 +17,6 @@ import attrs
 
 from compactlib.errors import AuditFailed, InvalidInput, MissingDependency, Unsupported
 from compactlib.kv.errors import ConnectFailed, DamagedStore, KeyNotFound, PredicateFailed, StoreFailed, TooLarge
-from compactlib.kv.etcd import wire
-from compactlib.kv.etcd.errors import lost, refused
 from compactlib.kv.parts.arguments import (
     Transaction,
     checked_cell,
@@ -30,6 +28,8 @@ from compactlib.kv.parts.arguments import (
 from compactlib.kv.parts.connections import Connections
 from compactlib.kv.parts.entries import PagedEntries
 from compactlib.kv.store import Condition, Delete, Entry, KVLimits, Predicate, Put, Versioned
+from compactlib.kv.stores.etcd import wire
+from compactlib.kv.stores.etcd.errors import lost, refused
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

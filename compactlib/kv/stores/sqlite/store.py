@@ -22,9 +22,9 @@ from compactlib.kv.errors import DamagedStore, KeyNotFound, NotAStore, OutcomeUn
 from compactlib.kv.parts.arguments import Transaction, checked_cell, checked_page_size, checked_seconds
 from compactlib.kv.parts.connections import Connections
 from compactlib.kv.parts.transactional import TransactionalStore
-from compactlib.kv.sqlite.errors import named, named_errors, primary_code
-from compactlib.kv.sqlite.schema import CREATE, checksum_of, counter_of, is_ready, require_sound
 from compactlib.kv.store import EXISTS, Entry, KVLimits, Predicate, Versioned
+from compactlib.kv.stores.sqlite.errors import named, named_errors, primary_code
+from compactlib.kv.stores.sqlite.schema import CREATE, checksum_of, counter_of, is_ready, require_sound
 
 _LIMITS = KVLimits(max_partition_bytes=1 << 16, max_key_bytes=1 << 16, max_value_bytes=1 << 28, max_transact=100_000)
 _PAGE_BYTES = 4 << 20

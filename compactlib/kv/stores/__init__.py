@@ -1,0 +1,3 @@
+"""The stores behind the protocol; none of them knows another one."""
+
+__all__: list[str] = []
