@@ -39,14 +39,6 @@ if TYPE_CHECKING:
     from compactlib.scheduler.fences.fence_file import FileFence
     from compactlib.scheduler.fences.fence_kv import KVFence
     from compactlib.scheduler.fences.token import TokenSealer, owns
-    from compactlib.scheduler.model.assignment import (
-        AssignmentPolicy,
-        AssignmentView,
-        Choice,
-        LevelView,
-        TenantLine,
-        WaitingJob,
-    )
     from compactlib.scheduler.model.poll import (
         Assignment,
         PollRequest,
@@ -98,13 +90,20 @@ if TYPE_CHECKING:
     from compactlib.scheduler.plan.policies.by_priority import ByPriority
     from compactlib.scheduler.plan.policies.fair_tenants import FairTenants
     from compactlib.scheduler.plan.policies.smallest_first import SmallestFirst
+    from compactlib.scheduler.plan.policy import (
+        AssignmentPolicy,
+        AssignmentView,
+        Choice,
+        LevelView,
+        TenantLine,
+        WaitingJob,
+    )
     from compactlib.scheduler.queue.metadata_index import MetadataIndex
     from compactlib.scheduler.queue.state import QuarantinedJob, SchedulerState
     from compactlib.scheduler.queue.tombstones import Tombstones
     from compactlib.scheduler.service.service import SchedulerService
     from compactlib.scheduler.service.store import StoredScheduler
-    from compactlib.scheduler.workers.output_id import output_block_id
-    from compactlib.scheduler.workers.running_job import Cleanup, Execute, RunningJob
+    from compactlib.scheduler.workers.running_job import Cleanup, Execute, RunningJob, output_block_id
     from compactlib.scheduler.workers.transport import SealedPolls, Transport
     from compactlib.scheduler.workers.worker import Polled, Worker, WorkerOptions
 
@@ -201,7 +200,7 @@ __all__ = [
 ]
 
 load_lazily(__name__, {
-    ".model.assignment": ("AssignmentPolicy", "AssignmentView", "Choice", "LevelView", "TenantLine", "WaitingJob"),
+    ".plan.policy": ("AssignmentPolicy", "AssignmentView", "Choice", "LevelView", "TenantLine", "WaitingJob"),
     ".plan.policies.by_priority": ("ByPriority",),
     ".persistence.codec": ("decode_command", "decode_message", "encode_command", "encode_message"),
     ".config": ("LevelConfig", "SchedulerConfig"),
@@ -214,9 +213,8 @@ load_lazily(__name__, {
     ".queue.metadata_index": ("MetadataIndex",),
     ".model.values": ("ANONYMOUS_TENANT", "BlockEntry", "BlockMeta", "BlockTombstones", "Command", "CompactedBlocks",
                "JobPhase", "JobPlan", "JobState", "JobStatus", "NoOutput", "ShardTombstone", "Tombstone"),
-    ".workers.output_id": ("output_block_id",),
     ".model.poll": ("Assignment", "PollRequest", "PollResponse", "StatusAnswer", "StatusUpdate", "Verdict"),
-    ".workers.running_job": ("Cleanup", "Execute", "RunningJob"),
+    ".workers.running_job": ("Cleanup", "Execute", "RunningJob", "output_block_id"),
     ".service.service": ("SchedulerService",),
     ".plan.policies.smallest_first": ("SmallestFirst",),
     ".queue.state": ("QuarantinedJob", "SchedulerState"),

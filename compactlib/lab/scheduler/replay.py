@@ -19,8 +19,8 @@ from compactlib.lab.scheduler.world import SchedulerWorld, WorldNumbers
 from compactlib.report import PolicyRecord
 from compactlib.runtime.observe import Observer, Progress
 from compactlib.scheduler.config import SchedulerConfig
-from compactlib.scheduler.model.assignment import AssignmentPolicy
 from compactlib.scheduler.plan.policies.by_priority import ByPriority
+from compactlib.scheduler.plan.policy import AssignmentPolicy
 
 _DEFAULT = SchedulerConfig()
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import attrs
 
 from compactlib.scheduler.config import SchedulerConfig
-from compactlib.scheduler.model.assignment import AssignmentPolicy
 from compactlib.scheduler.model.poll import PollRequest, StatusUpdate, Verdict
 from compactlib.scheduler.model.update import AddBlocks, Tick
 from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, Command, CompactedBlocks, JobPlan, JobStatus
+from compactlib.scheduler.plan.policy import AssignmentPolicy
 from compactlib.scheduler.service.service import SchedulerService
 
 if TYPE_CHECKING:

@@ -10,9 +10,15 @@ import attrs
 
 from compactlib.report import Table
 from compactlib.scheduler.config import Limits
-from compactlib.scheduler.model.assignment import Turn
 from compactlib.scheduler.model.poll import PollResponse, StatusAnswer, Verdict
 from compactlib.scheduler.model.values import BlockMeta, CompactedBlocks, JobPlan, JobState, Tombstone
+
+Turn: TypeAlias = tuple[int, str, int, int]
+"""A turn that a tenant has taken: level, tenant, its virtual time before (of its last one in this choice) and after.
+
+The state keeps the virtual times; a tenant that had no jobs for a while starts at the last turn's time before, so that
+nobody can save up turns.
+"""
 
 
 @attrs.frozen(slots=False)

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from compactlib.errors import InvalidInput
 from compactlib.scheduler.apply.complete import sources_gone
 from compactlib.scheduler.errors import CommandOutOfOrder
-from compactlib.scheduler.model.assignment import AssignmentPolicy, Choice
 from compactlib.scheduler.model.poll import PollRequest, StatusAnswer, StatusUpdate, Verdict
 from compactlib.scheduler.model.update import (
     CompletedJob,
@@ -29,6 +28,7 @@ from compactlib.scheduler.model.values import Command, CompactedBlocks, JobStatu
 from compactlib.scheduler.persistence.plain import misfit
 from compactlib.scheduler.plan.planner import PlanCursor
 from compactlib.scheduler.plan.policies.by_priority import ByPriority
+from compactlib.scheduler.plan.policy import AssignmentPolicy, Choice
 from compactlib.scheduler.plan.schedule import Schedule
 from compactlib.scheduler.queue.job import Job
 from compactlib.scheduler.queue.results import result_problem

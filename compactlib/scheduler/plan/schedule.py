@@ -13,7 +13,10 @@ from typing import TypeVar
 
 from compactlib.errors import InvalidInput
 from compactlib.scheduler.config import SchedulerConfig
-from compactlib.scheduler.model.assignment import (
+from compactlib.scheduler.model.poll import MAX_REASON_CHARS, Verdict
+from compactlib.scheduler.model.update import AssignedJob, EvictedJob, NewJob
+from compactlib.scheduler.model.values import Command, JobPlan, JobState, JobStatus
+from compactlib.scheduler.plan.policy import (
     AssignmentPolicy,
     AssignmentView,
     Choice,
@@ -22,9 +25,6 @@ from compactlib.scheduler.model.assignment import (
     TenantLine,
     WaitingJob,
 )
-from compactlib.scheduler.model.poll import MAX_REASON_CHARS, Verdict
-from compactlib.scheduler.model.update import AssignedJob, EvictedJob, NewJob
-from compactlib.scheduler.model.values import Command, JobPlan, JobState, JobStatus
 from compactlib.scheduler.queue.job import Job
 from compactlib.scheduler.queue.job_queue import JobLevel, JobQueue
 

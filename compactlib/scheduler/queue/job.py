@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from compactlib.scheduler.model.values import BlockMeta, JobPlan, JobState, Tombstone
-
-if TYPE_CHECKING:
-    from compactlib.scheduler.queue.due_jobs import DueJobs
 
 Places: TypeAlias = tuple[int, int]
 """Two bits of `Job.ready`: that the job stands in a line, and that it stands beside it, in front of where it ends."""
@@ -23,6 +20,16 @@ LastKeyOf: TypeAlias = Callable[[JobState], Any]
 """What decides between jobs that are otherwise equal: a number or a name, the same for all."""
 
 _SEPARATOR = "\n"
+
+
+class DelayQueue(Protocol):
+    """What a job asks of those that it waits with for a time to come; `due_jobs.py` keeps them."""
+
+    def remove(self, job: Job) -> None:
+        """The job waits no longer."""
+
+    def moved(self, job: Job, key: int | str, before: float) -> None:
+        """The job waits for another time than `before`."""
 
 
 class Job:
@@ -52,7 +59,7 @@ class Job:
         self.source_count: int = len(plan.source_blocks)
         self.orphans: tuple[BlockMeta, ...] = ()
         self.ready: int = NOT_READY
-        self.waits_in: DueJobs | None = None
+        self.waits_in: DelayQueue | None = None
         packed = _SEPARATOR.join(plan.source_blocks)
         # Ids are printable, so the separator occurs in none; a plan that was made by hand may differ.
         is_plain = plan.source_blocks and packed.count(_SEPARATOR) + 1 == len(plan.source_blocks)

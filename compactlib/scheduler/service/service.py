@@ -23,11 +23,11 @@ from compactlib.scheduler.apply.apply import carry_out, check_operation
 from compactlib.scheduler.apply.effects import Effects
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.errors import JobNotFound
-from compactlib.scheduler.model.assignment import AssignmentPolicy
 from compactlib.scheduler.model.poll import PollRequest, PollResponse
 from compactlib.scheduler.model.update import AlreadyApplied, Applied, ApplyResult, Operation, PlanUpdate, TermChanged
 from compactlib.scheduler.model.values import Command, JobPhase, JobPlan, JobState, check_command
 from compactlib.scheduler.plan.policies.by_priority import ByPriority
+from compactlib.scheduler.plan.policy import AssignmentPolicy
 from compactlib.scheduler.plan.prepare import prepare
 from compactlib.scheduler.queue.metadata_index import MetadataIndex
 from compactlib.scheduler.queue.state import QuarantinedJob, SchedulerState

@@ -34,7 +34,6 @@ from compactlib.runtime import LaterObserver, SteadyClock, look_until_seen
 from compactlib.runtime.observe import Observer
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.errors import JournalConflict
-from compactlib.scheduler.model.assignment import AssignmentPolicy
 from compactlib.scheduler.model.poll import PollRequest, PollResponse
 from compactlib.scheduler.model.update import Applied, ApplyResult, Operation
 from compactlib.scheduler.model.values import Command
@@ -48,6 +47,7 @@ from compactlib.scheduler.persistence.codec import (
 from compactlib.scheduler.persistence.plain import Plain
 from compactlib.scheduler.persistence.state_rows import dump_rows
 from compactlib.scheduler.persistence.stored_settings import dump_state, load_state, under
+from compactlib.scheduler.plan.policy import AssignmentPolicy
 from compactlib.scheduler.queue.metadata_index import MetadataIndex
 from compactlib.scheduler.queue.state import SchedulerState
 from compactlib.scheduler.service.service import SchedulerService

@@ -17,7 +17,6 @@ import attrs
 
 from compactlib.errors import AuditFailed, MissingDependency
 from compactlib.scheduler.config import SchedulerConfig
-from compactlib.scheduler.model.assignment import AssignmentPolicy
 from compactlib.scheduler.model.poll import PollRequest, PollResponse, StatusUpdate, Verdict
 from compactlib.scheduler.model.update import AddBlocks, Applied, Operation, PlanUpdate, Requeue, Retain, Tick
 from compactlib.scheduler.model.values import (
@@ -30,6 +29,7 @@ from compactlib.scheduler.model.values import (
 )
 from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
 from compactlib.scheduler.plan.policies.smallest_first import SmallestFirst
+from compactlib.scheduler.plan.policy import AssignmentPolicy
 from compactlib.scheduler.service.service import SchedulerService
 from compactlib.testing.kit.examples import histories_of
 

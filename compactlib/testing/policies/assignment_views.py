@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compactlib.errors import MissingDependency
-from compactlib.scheduler.model.assignment import (
+from compactlib.scheduler.plan.policy import (
     AssignmentPolicy,
     AssignmentView,
     Choice,

@@ -7,10 +7,10 @@ import random
 import attrs
 
 from compactlib.scheduler.config import LevelConfig, SchedulerConfig
-from compactlib.scheduler.model.assignment import AssignmentPolicy
 from compactlib.scheduler.plan.policies.by_priority import ByPriority
 from compactlib.scheduler.plan.policies.fair_tenants import FairTenants
 from compactlib.scheduler.plan.policies.smallest_first import SmallestFirst
+from compactlib.scheduler.plan.policy import AssignmentPolicy
 
 
 @attrs.frozen(kw_only=True)

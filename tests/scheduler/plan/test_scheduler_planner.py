@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactlib.scheduler import BlockEntry, LevelConfig, SchedulerConfig
-from compactlib.scheduler.model.ulid import NO_TIME, ulid_seconds
 from compactlib.scheduler.plan.planner import PlanCursor, job_name
 from compactlib.scheduler.plan.xxh64 import xxh64
-from compactlib.scheduler.queue.block_queue import BlockQueue
+from compactlib.scheduler.queue.block_queue import NO_TIME, BlockQueue, ulid_seconds
 from tests.scheduler.build import CFG3, batches, cursor, drained, lenient, levels, planned, push, queue_of
 from tests.scheduler.plan.model_planner import Block, model_jobs
 

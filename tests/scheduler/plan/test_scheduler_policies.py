@@ -41,8 +41,8 @@ from compactlib.scheduler import (
     decode_command,
     encode_command,
 )
-from compactlib.scheduler.model.assignment import Choice, Lazily
 from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
+from compactlib.scheduler.plan.policy import Choice, Lazily
 from compactlib.testing import PromiseBroken, check_assignment_policy
 from tests.scheduler.build import Host, P, say
 

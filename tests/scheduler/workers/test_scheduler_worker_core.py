@@ -10,9 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.scheduler.model.poll import Assignment, PollRequest, PollResponse, StatusAnswer, StatusUpdate, Verdict
-from compactlib.scheduler.model.ulid import ulid_seconds
 from compactlib.scheduler.model.values import BlockTombstones, CompactedBlocks, JobPlan, JobStatus, NoOutput, Tombstone
-from compactlib.scheduler.workers.output_id import output_block_id
+from compactlib.scheduler.queue.block_queue import ulid_seconds
+from compactlib.scheduler.workers.running_job import output_block_id
 from compactlib.scheduler.workers.worker_core import (
     MAX_CONFIRMED,
     Clean,

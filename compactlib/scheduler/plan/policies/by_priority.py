@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import attrs
 
-from compactlib.scheduler.model.assignment import (
+from compactlib.scheduler.model.update import Turn
+from compactlib.scheduler.plan.policy import (
     AssignmentView,
     Choice,
     LevelView,
-    Turn,
     WaitingJob,
     check_share,
     choose_by_level,

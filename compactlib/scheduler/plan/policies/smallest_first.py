@@ -8,11 +8,11 @@ from itertools import islice
 import attrs
 
 from compactlib.errors import InvalidInput
-from compactlib.scheduler.model.assignment import (
+from compactlib.scheduler.model.update import Turn
+from compactlib.scheduler.plan.policy import (
     AssignmentView,
     Choice,
     LevelView,
-    Turn,
     WaitingJob,
     check_share,
     choose_by_level,

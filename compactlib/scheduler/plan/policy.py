@@ -17,6 +17,7 @@ import attrs
 
 from compactlib.errors import InvalidInput
 from compactlib.report import Printed
+from compactlib.scheduler.model.update import Turn
 
 ItemT = TypeVar("ItemT")
 
@@ -161,14 +162,6 @@ class AssignmentView(Printed):
 
     def _summary(self) -> str:
         return f"{self.capacity} of {self.queued} jobs may be given out"
-
-
-Turn: TypeAlias = tuple[int, str, int, int]
-"""A turn that a tenant has taken: level, tenant, its virtual time before (of its last one in this choice) and after.
-
-The state keeps the virtual times; a tenant that had no jobs for a while starts at the last turn's time before, so that
-nobody can save up turns.
-"""
 
 
 @attrs.frozen(slots=False, repr=False)
