@@ -19,7 +19,7 @@ import attrs
 from compactlib.executors.tasks import attempt_task, foreign_error, portable
 from compactlib.rewrite import Attempt, RewriteFailure, RewriteOutcome, RewriteTask
 from compactlib.runtime.budget import Budget, BudgetLimits
-from compactlib.runtime.observe import CarriedObserver, Observer, RecordingObserver
+from compactlib.runtime.observe import Observer, RecordingObserver
 
 if TYPE_CHECKING:
     Pipe: TypeAlias = connection.Connection[Any, Any]
@@ -78,7 +78,7 @@ def serve(pipe: Pipe) -> None:
         pipe.send(READY)
         while (given := orders.get()) is not None:
             order, budget = given
-            told = CarriedObserver()
+            told = RecordingObserver(dumps=pickle.dumps)
             outcome = _attempt(order, budget, told)
             pipe.send(Report(pickle.dumps((outcome, told)), budget.spent_bytes))
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from compactlib.runtime.budget import Budget, BudgetLimits
     from compactlib.runtime.later import LaterCalls, LaterObserver
     from compactlib.runtime.look import look_until_seen
+    from compactlib.runtime.observe import TellingObserver, tell, telling
     from compactlib.runtime.ownership import Ownership, Run
     from compactlib.runtime.services.agenda import Accepted, Agenda, Refused, Removed, Turn
     from compactlib.runtime.services.async_service import AsyncServiceFace, AsyncWork, KeptTask
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from compactlib.runtime.services.work_report import WorkReport, WorkRow
     from compactlib.runtime.services.work_service import Job, Stopped, Work, WorkService
     from compactlib.runtime.steady_clock import SteadyClock
-    from compactlib.runtime.tell import TellingObserver, tell, telling
     from compactlib.runtime.throttle import Throttle
 
 __all__ = [
@@ -76,7 +76,7 @@ load_lazily(__name__, {
     ".ownership": ("Ownership", "Run"),
     ".services.service_face": ("ServiceFace",),
     ".steady_clock": ("SteadyClock",),
-    ".tell": ("TellingObserver", "tell", "telling"),
+    ".observe": ("TellingObserver", "tell", "telling"),
     ".services.turns": ("Turns",),
     ".services.work_report": ("WorkReport", "WorkRow"),
     ".services.work_service": ("Job", "Stopped", "Work", "WorkService"),

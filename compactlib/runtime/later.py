@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from compactlib.runtime.observe import Observer, Progress
-from compactlib.runtime.tell import tell, telling
+from compactlib.runtime.observe import Observer, Progress, tell, telling
 
 
 class LaterCalls:

@@ -1,14 +1,15 @@
 """Hooks through which a host watches work: progress, counters, measurements and events; every method is optional.
 
-The library tells an `Observer` what it does and never asks it anything. Adapters for tqdm, Prometheus and
-`logging` are here; each imports its package only when it is made.
+The library tells an `Observer` what it does and never asks it anything. What an observer or a listener raises is kept
+and logged, and breaks nothing. Callables whose answer is used (a policy, a fence, the change of an update) are not told
+but asked: what they raise is the caller's to see. Nobody is told inside a lock or in a replay; that is for the caller
+to see to. Adapters for tqdm, Prometheus and `logging` are here; each imports its package only when it is made.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import pickle
 import re
 import threading
 import warnings
@@ -67,13 +68,19 @@ class TellingObserver(Observer):
 
     Logged are the first failure, the second, the fourth, and so on, so that one that always fails fills no log.
 
+    Args:
+        observer: what is told.
+        inside: entered around all that the observer is told; marks it as done by a run (`Run.observer`).
+
     Attributes:
         failures: how often the observer raised.
         last_error: what it raised last.
     """
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: Observer,
+                 inside: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext) -> None:
         self._observer = observer
+        self._inside = inside
         self.failures: int = 0
         self.last_error: Exception | None = None
 
@@ -95,11 +102,12 @@ class TellingObserver(Observer):
 
     def inside(self) -> contextlib.AbstractContextManager[None]:
         """Inside the `with` this thread works for whoever made the observer: `Run.observer` says for which run."""
-        return contextlib.nullcontext()
+        return self._inside()
 
     def _tell(self, method: str, *arguments: object) -> None:
         try:
-            getattr(self._observer, method)(*arguments)
+            with self._inside():
+                getattr(self._observer, method)(*arguments)
         except Exception as error:
             self.failures += 1
             self.last_error = error
@@ -118,6 +126,16 @@ def telling(observer: Observer | None) -> Observer:
     if type(observer) is Observer or isinstance(observer, TellingObserver):
         return observer
     return TellingObserver(observer)
+
+
+def tell(listener: Callable[..., object], *arguments: object) -> Exception | None:
+    """Call a listener whose answer nobody uses; returns what it raised, which is logged, or `None`."""
+    try:
+        listener(*arguments)
+    except Exception as error:
+        _LOGGER.warning("the listener %r raised %r; the work goes on", listener, error, exc_info=error)
+        return error
+    return None
 
 
 class Observers(Observer):
@@ -153,6 +171,9 @@ class RecordingObserver(Observer):
     Args:
         limit: how many progresses, counters, measurements and events it keeps of each; what comes later is only
             counted.
+        dumps: for those who write executors: how what it keeps will be pickled on its way home from another process;
+            itself picklable. Progress is then left out, as it would come after the fact, and an event that cannot
+            travel is an error of the task that tells it, there and then.
 
     Attributes:
         progresses: every progress, in order.
@@ -162,20 +183,21 @@ class RecordingObserver(Observer):
         dropped: how many calls found their list full.
     """
 
-    def __init__(self, *, limit: int = 100_000) -> None:
+    def __init__(self, *, limit: int = 100_000, dumps: Callable[[object], bytes] | None = None) -> None:
         self.progresses: list[Progress] = []
         self.counters: dict[tuple[str, tuple[tuple[str, str], ...]], int] = {}
         self.measured: dict[tuple[str, tuple[tuple[str, str], ...]], list[float]] = {}
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.dropped: int = 0
         self._limit = limit
+        self._dumps = dumps
         self._measurements = 0
         self._lock = threading.Lock()
 
     def progress(self, progress: Progress) -> None:
-        """Keep it."""
+        """Keep it, unless it is to be carried."""
         with self._lock:
-            if self._has_room(len(self.progresses)):
+            if self._dumps is None and self._has_room(len(self.progresses)):
                 self.progresses.append(progress)
 
     def count(self, name: str, value: int = 1, labels: Mapping[str, str] | None = None) -> None:
@@ -194,10 +216,13 @@ class RecordingObserver(Observer):
                 self.measured.setdefault(key, []).append(value)
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
-        """Keep it, with a copy of its fields."""
+        """Keep it, with a copy of its fields. Raises whatever pickling them raises, if it is to be carried."""
+        copied = dict(fields)
+        if self._dumps is not None:
+            self._dumps(copied)
         with self._lock:
             if self._has_room(len(self.events)):
-                self.events.append((name, dict(fields)))
+                self.events.append((name, copied))
 
     def replay(self, observer: Observer) -> None:
         """Tell `observer` the progresses, then the events, then the counters' sums, then the measurements."""
@@ -224,30 +249,6 @@ class RecordingObserver(Observer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
-
-
-class CarriedObserver(RecordingObserver):
-    """Carries counters, measurements and events home from another process; for those who write executors.
-
-    Progress is left out: it would come after the fact. An event that cannot travel is an error of the task that tells
-    it, there and then.
-
-    Args:
-        dumps: how what is carried will be pickled; itself picklable.
-        limit: see `RecordingObserver`.
-    """
-
-    def __init__(self, dumps: Callable[[object], bytes] = pickle.dumps, *, limit: int = 100_000) -> None:
-        super().__init__(limit=limit)
-        self._dumps = dumps
-
-    def progress(self, progress: Progress) -> None:
-        """Not kept."""
-
-    def event(self, name: str, fields: Mapping[str, Any]) -> None:
-        """Keep it. Raises whatever pickling the fields raises."""
-        self._dumps(dict(fields))
-        super().event(name, fields)
 
 
 class LoggingObserver(Observer):

@@ -46,23 +46,10 @@ class Run:
 
     def observer(self, observer: Observer | None) -> Observer:
         """`observer` as this run tells it: from any thread as the run's own doing, and what it raises is kept."""
-        return _RunObserver(self, telling(observer))
+        return TellingObserver(telling(observer), self.inside)
 
 
 _RUNS: ContextVar[frozenset[Run]] = ContextVar("compactlib_runs", default=frozenset())
-
-
-class _RunObserver(TellingObserver):
-    def __init__(self, run: Run, told: Observer) -> None:
-        super().__init__(told)
-        self._run = run
-
-    def inside(self) -> contextlib.AbstractContextManager[None]:
-        return self._run.inside()
-
-    def _tell(self, method: str, *arguments: object) -> None:
-        with self._run.inside():
-            super()._tell(method, *arguments)
 
 
 class Ownership:

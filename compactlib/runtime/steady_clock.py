@@ -17,8 +17,7 @@ import threading
 from compactlib.arguments import refuses_misfits
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import ClockJumped, InvalidInput
-from compactlib.runtime.observe import Observer
-from compactlib.runtime.tell import telling
+from compactlib.runtime.observe import Observer, telling
 
 CLOCK_JUMPED = "clock_jumped"
 """The clock is off by more than the bound: `seconds` (positive: ahead), `max_jump_seconds`; not believed yet."""

@@ -15,7 +15,6 @@ import pytest
 
 from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.runtime.observe import (
-    CarriedObserver,
     LoggingObserver,
     Observer,
     Observers,
@@ -301,9 +300,9 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
         make()
 
 
-class TestCarriedObserver:
+class TestRecordingObserverThatTravels:
     def test_it_keeps_what_is_worth_carrying(self) -> None:
-        carried = CarriedObserver(limit=2)
+        carried = RecordingObserver(limit=2, dumps=pickle.dumps)
         carried.progress(Progress("work", 1, 2))
         carried.count("bytes", 3)
         carried.event("seen", {"number": 7})
@@ -311,7 +310,7 @@ class TestCarriedObserver:
         assert (home.progresses, home.events, home.counters) == ([], [("seen", {"number": 7})], {("bytes", ()): 3})
 
     def test_an_event_that_cannot_travel_is_an_error_there_and_then(self) -> None:
-        carried = CarriedObserver()
+        carried = RecordingObserver(dumps=pickle.dumps)
         with pytest.raises(TypeError, match="pickle"):
             carried.event("seen", {"lock": threading.Lock()})
         assert carried.events == []
@@ -322,7 +321,7 @@ class TestCarriedObserver:
 
 class TestMeasurements:
     def test_they_are_kept_passed_on_and_carried(self) -> None:
-        carried = CarriedObserver(limit=3)
+        carried = RecordingObserver(limit=3, dumps=pickle.dumps)
         for value in (0.5, 0.25, 2.0, 9.0):
             carried.measure("kv_request_seconds", value, {"store": "a"})
         assert carried.dropped == 1

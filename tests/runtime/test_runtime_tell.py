@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from compactlib.runtime.observe import Observer, Progress, RecordingObserver
-from compactlib.runtime.tell import TellingObserver, tell, telling
+from compactlib.runtime.observe import Observer, Progress, RecordingObserver, TellingObserver, tell, telling
 
 
 class Raising(Observer):

@@ -14,8 +14,7 @@ from typing import Self
 
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, Busy, Closed
-from compactlib.runtime.observe import Observer
-from compactlib.runtime.tell import telling
+from compactlib.runtime.observe import Observer, telling
 
 _LOGGER = logging.getLogger("compactlib.turns")
 _LOOK_AGAIN_SECONDS = 0.1

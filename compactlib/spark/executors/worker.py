@@ -16,7 +16,7 @@ from compactlib.errors import CompactlibError, TaskFailed
 from compactlib.executors.tasks import attempt_task, foreign_error, new_attempt_id
 from compactlib.rewrite import Attempt, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
 from compactlib.runtime.budget import Budget, BudgetLimits
-from compactlib.runtime.observe import CarriedObserver, RecordingObserver
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.spark.executors.rows import PlanRow, ResultRow, plan_rows, result_batch
 from compactlib.spark.settled import settled
 
@@ -59,7 +59,7 @@ class PlanRunner:
 
     def run_row(self, row: PlanRow) -> ResultRow:
         """One attempt at one task, under an id of its own."""
-        told = CarriedObserver(pickled, limit=MAX_OBSERVATIONS)
+        told = RecordingObserver(limit=MAX_OBSERVATIONS, dumps=pickled)
         attempt = Attempt(new_attempt_id(), Budget.from_limits(self.limits), told)
         started = attempt.clock.monotonic()
         name, outcome = _run_packed(row.task, attempt)
