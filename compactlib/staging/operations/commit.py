@@ -23,8 +23,8 @@ from compactlib.runtime.budget import Budget
 from compactlib.staging.compaction.metrics import report_commit
 from compactlib.staging.model.names import CommitId
 from compactlib.staging.model.values import Applied, MetaRangeId
+from compactlib.staging.operations.branch_view import changes_of
 from compactlib.staging.operations.results import AlreadyCommitted, CommitStats, Counts, NoChanges
-from compactlib.staging.operations.view import changes_of
 from compactlib.staging.records.branch_store import BranchUpdate
 from compactlib.staging.records.context import StagingContext
 from compactlib.staging.records.record import BranchRecord

@@ -26,7 +26,7 @@ from compactlib.runtime import look_until_seen
 from compactlib.staging.errors import MetaRangeNotFound, PreconditionFailed, RangeNotFound
 from compactlib.staging.model.names import token_partition
 from compactlib.staging.model.values import Change, Record, check_key
-from compactlib.staging.operations.view import BranchView, Found
+from compactlib.staging.operations.branch_view import BranchView, Found
 from compactlib.staging.operations.write import Attempts, record_of
 from compactlib.staging.records.branch_store import FoundBranch
 from compactlib.staging.records.context import StagingContext

@@ -21,10 +21,10 @@ from compactlib.staging.committed.interface import MergeStrategy
 from compactlib.staging.errors import DirtyBranch
 from compactlib.staging.model.names import CommitId
 from compactlib.staging.model.values import MetaRangeId
+from compactlib.staging.operations.branch_view import BranchView
 from compactlib.staging.operations.diff_cache import DiffCache
 from compactlib.staging.operations.results import CommitStats, Counts, NoChanges
 from compactlib.staging.operations.uncommitted import first_uncommitted
-from compactlib.staging.operations.view import BranchView
 from compactlib.staging.records.branch_store import BranchUpdate
 from compactlib.staging.records.commits import Commit
 from compactlib.staging.records.context import StagingContext

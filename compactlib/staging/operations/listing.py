@@ -14,8 +14,8 @@ from compactlib.arguments import require_type
 from compactlib.errors import InvalidInput
 from compactlib.staging.committed.interface import RecordScan
 from compactlib.staging.model.values import Record
+from compactlib.staging.operations.branch_view import BranchView
 from compactlib.staging.operations.pages import Listed, ListPage
-from compactlib.staging.operations.view import BranchView
 from compactlib.staging.records.layers import MergedTokens
 from compactlib.staging.records.staged import Staged
 

@@ -1,7 +1,7 @@
 """The reads of a branch: one key, many, a page of a listing, a page of what is uncommitted; and those of a commit.
 
-Each call gives what the branch held at one moment while it ran (see `view.py`). Several calls are several moments:
-a listing of many pages is consistent page by page.
+Each call gives what the branch held at one moment while it ran (see `branch_view.py`). Several calls are several
+moments: a listing of many pages is consistent page by page.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from compactlib.arguments import require_type
 from compactlib.staging.errors import RecordNotFound, TooManyKeys
 from compactlib.staging.model.names import CommitId
 from compactlib.staging.model.values import Difference, MetaRangeId, Record, check_key
+from compactlib.staging.operations.branch_view import BranchView, consistently
 from compactlib.staging.operations.diff_cache import DiffCache
 from compactlib.staging.operations.listing import ListRequest, list_committed, list_page, upper_bound
 from compactlib.staging.operations.pages import DiffPage, ListPage
 from compactlib.staging.operations.uncommitted import first_uncommitted, uncommitted_keys
-from compactlib.staging.operations.view import BranchView, consistently
 from compactlib.staging.options import MAX_BATCH_KEYS
 from compactlib.staging.records.context import StagingContext
 

@@ -14,10 +14,10 @@ from compactlib.outcome import Done, Skipped
 from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound
 from compactlib.staging.model.names import StagingToken
 from compactlib.staging.model.values import check_key
+from compactlib.staging.operations.branch_view import BranchView
 from compactlib.staging.operations.diff_cache import DiffCache
 from compactlib.staging.operations.results import ResetStats
 from compactlib.staging.operations.uncommitted import uncommitted_keys
-from compactlib.staging.operations.view import BranchView
 from compactlib.staging.operations.write import Attempts
 from compactlib.staging.records.context import StagingContext
 from compactlib.staging.records.record import BranchRecord

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from compactlib.staging.model.values import Difference
+from compactlib.staging.operations.branch_view import BranchView
 from compactlib.staging.operations.diff_cache import DiffCache
-from compactlib.staging.operations.view import BranchView
 from compactlib.staging.records.layers import MergedTokens
 from compactlib.staging.records.staged import Staged
 

@@ -20,8 +20,8 @@ from compactlib.kv import OutcomeUnknown, SlowDown
 from compactlib.kv.parts.arguments import checked_bytes
 from compactlib.staging.errors import BranchNotFound, MetaRangeNotFound, RangeNotFound, TooManyKeys, TooManyTries
 from compactlib.staging.model.values import MAX_PART_BYTES, Record, check_key
+from compactlib.staging.operations.branch_view import BranchView
 from compactlib.staging.operations.read import checked_keys
-from compactlib.staging.operations.view import BranchView
 from compactlib.staging.options import MAX_BATCH_KEYS
 from compactlib.staging.records.branch_store import FoundBranch
 from compactlib.staging.records.context import StagingContext

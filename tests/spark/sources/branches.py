@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from compactlib.staging import Record, Repository
-from compactlib.staging.operations.view import BranchView
+from compactlib.staging.operations.branch_view import BranchView
 
 
 def seal(repo: Repository, branch: str) -> None:

@@ -17,8 +17,8 @@ from compactlib.runtime.observe import Observer
 from compactlib.staging.compaction.commit import Compactor
 from compactlib.staging.errors import TooManyTries
 from compactlib.staging.model.values import MetaRangeId, Record
+from compactlib.staging.operations.branch_view import BranchView, changes_of
 from compactlib.staging.operations.uncommitted import first_uncommitted
-from compactlib.staging.operations.view import BranchView, changes_of
 from compactlib.staging.records.branch_store import BranchUpdate
 from compactlib.staging.records.commits import Commit
 from compactlib.staging.records.record import BranchRecord

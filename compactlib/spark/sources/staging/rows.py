@@ -32,7 +32,7 @@ from compactlib.staging import (
 )
 from compactlib.staging.committed.formats.parquet import ArrowRows, ParquetFormat
 from compactlib.staging.committed.interface import Committed
-from compactlib.staging.operations.view import BranchView
+from compactlib.staging.operations.branch_view import BranchView
 from compactlib.staging.records.layers import MergedTokens
 from compactlib.staging.records.record import BranchRecord
 
