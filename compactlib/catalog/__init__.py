@@ -59,12 +59,11 @@ if TYPE_CHECKING:
         Watermark,
         ZoneAssignments,
     )
-    from compactlib.catalog.plan.decision import decide
+    from compactlib.catalog.plan.decision import CatalogView, decide
     from compactlib.catalog.plan.plan import CatalogPlan, CutReport
     from compactlib.catalog.plan.policy import Cut, CutToBound, KeepSeconds, KeepVersions
     from compactlib.catalog.plan.safety import check_target
     from compactlib.catalog.plan.verdict import Compact, Decision, Explanation, Hold, Limit
-    from compactlib.catalog.plan.view import CatalogView
     from compactlib.catalog.round.messages import ZoneResult
     from compactlib.catalog.schema.catalog import Catalog, Change, DropObject, PutObject, SetDefaultZone
     from compactlib.catalog.schema.commands import (
@@ -229,7 +228,7 @@ load_lazily(__name__, {
     ".schema.catalog": ("Catalog", "Change", "DropObject", "PutObject", "SetDefaultZone"),
     ".schema.commands": ("AlterZone", "ChooseDefaultZone", "Command", "CreateSchema", "CreateZone", "DropSchema",
                   "DropZone", "PlannedUpdate", "plan_update"),
-    ".plan.decision": ("decide",),
+    ".plan.decision": ("CatalogView", "decide"),
     ".schema.descriptors": ("Column", "ColumnType", "Descriptor", "Index", "IndexStatus", "Schema", "Table", "Zone"),
     ".service.follower": ("LogFollower",),
     ".schema.versions": ("CatalogHistory", "HistoryView"),
@@ -261,6 +260,5 @@ load_lazily(__name__, {
     ".sense.transactions": ("ActiveTransactions", "Transaction"),
     ".log.update_log": ("UpdateLog",),
     ".plan.verdict": ("Compact", "Decision", "Explanation", "Hold", "Limit"),
-    ".plan.view": ("CatalogView",),
     ".sense.watermark": ("LowWatermark",),
 })

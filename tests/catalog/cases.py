@@ -18,10 +18,9 @@ from compactlib.catalog.model.values import (
     Unavailable,
     ZoneAssignments,
 )
-from compactlib.catalog.plan.decision import decide
+from compactlib.catalog.plan.decision import CatalogView, decide
 from compactlib.catalog.plan.policy import KeepVersions
 from compactlib.catalog.plan.verdict import Compact, Decision, Hold
-from compactlib.catalog.plan.view import CatalogView
 from compactlib.catalog.schema.catalog import EMPTY, Change, DropObject, PutObject
 from compactlib.catalog.schema.descriptors import Column, ColumnType, Index, IndexStatus, Schema, Table, Zone
 from compactlib.catalog.schema.versions import HistoryView

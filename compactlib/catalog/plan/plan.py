@@ -11,10 +11,9 @@ from compactlib.catalog.log import keys
 from compactlib.catalog.log.update_log import UpdateLog, earliest_mark, term_mark
 from compactlib.catalog.model.timestamp import Timestamp, to_seconds
 from compactlib.catalog.model.values import Assignments, NodeReport, Topology
-from compactlib.catalog.plan.decision import decide
+from compactlib.catalog.plan.decision import CatalogView, decide
 from compactlib.catalog.plan.policy import CatalogPolicy, Cut
 from compactlib.catalog.plan.verdict import Compact, Explanation
-from compactlib.catalog.plan.view import CatalogView
 from compactlib.errors import InvalidInput
 from compactlib.kv import Condition
 from compactlib.report import PolicyRecord, Printed

@@ -15,9 +15,8 @@ import attrs
 
 from compactlib.catalog.arguments import whole
 from compactlib.catalog.model.timestamp import from_seconds, milliseconds
-from compactlib.catalog.plan.decision import version_at
+from compactlib.catalog.plan.decision import CatalogView, version_at
 from compactlib.catalog.plan.verdict import Hold
-from compactlib.catalog.plan.view import CatalogView
 from compactlib.contract import Policy
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from compactlib.arguments import refuses_misfits
 from compactlib.catalog.errors import TimeBeforeHistory, UnsafeCompaction
 from compactlib.catalog.model.values import Factor, Unavailable
-from compactlib.catalog.plan.view import CatalogView
+from compactlib.catalog.plan.decision import CatalogView
 from compactlib.catalog.schema.catalog import Catalog
 from compactlib.catalog.schema.versions import HistoryView
 

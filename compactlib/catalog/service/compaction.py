@@ -16,10 +16,10 @@ from compactlib.catalog.log.reclaim import CatalogReclaim, reclaim
 from compactlib.catalog.log.update_log import UpdateLog
 from compactlib.catalog.model.timestamp import HybridClock, Timestamp
 from compactlib.catalog.model.values import Assignments, NodeReport, Topology
+from compactlib.catalog.plan.decision import CatalogView
 from compactlib.catalog.plan.plan import CatalogPlan, CutReport, chosen, may_cut, plan_of
 from compactlib.catalog.plan.policy import CatalogPolicy, CutToBound
 from compactlib.catalog.plan.safety import check_target
-from compactlib.catalog.plan.view import CatalogView
 from compactlib.catalog.schema.versions import HistoryView
 from compactlib.catalog.sense.pins import Pins
 from compactlib.errors import BudgetSpent, Closed, CompactlibError, InvalidInput

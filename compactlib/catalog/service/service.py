@@ -38,9 +38,9 @@ from compactlib.catalog.model.timestamp import (
     physical_ms,
 )
 from compactlib.catalog.model.values import Assignments, NodeReport, Topology
+from compactlib.catalog.plan.decision import CatalogView
 from compactlib.catalog.plan.plan import CatalogPlan, CutReport, chosen, may_cut, plan_of
 from compactlib.catalog.plan.policy import CatalogPolicy
-from compactlib.catalog.plan.view import CatalogView
 from compactlib.catalog.schema.catalog import Catalog
 from compactlib.catalog.schema.commands import Command, PlannedUpdate, plan_update
 from compactlib.catalog.schema.versions import CatalogHistory, HistoryView

@@ -19,9 +19,8 @@ from typing import TypeVar
 from compactlib.catalog.errors import TimeBeforeHistory
 from compactlib.catalog.model.timestamp import Timestamp, show
 from compactlib.catalog.model.values import Assignments, Floor, Need, NodeId, NodeReport, Topology, Unavailable
-from compactlib.catalog.plan.decision import decide
+from compactlib.catalog.plan.decision import CatalogView, decide
 from compactlib.catalog.plan.verdict import Compact
-from compactlib.catalog.plan.view import CatalogView
 from compactlib.catalog.schema.versions import HistoryView
 from compactlib.catalog.sense.needs import NeedSource
 from compactlib.errors import CompactlibError, MissingDependency

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from compactlib.catalog.errors import AssignmentsMissing, UnsafeCompaction
 from compactlib.catalog.model.partitions import HostedPartitions
 from compactlib.catalog.model.values import Assignments, Factor, Floor, NodeId, Topology, Unavailable, ZoneAssignments
-from compactlib.catalog.plan.decision import decide
+from compactlib.catalog.plan.decision import CatalogView, decide
 from compactlib.catalog.plan.safety import check_target
 from compactlib.catalog.plan.verdict import Compact
-from compactlib.catalog.plan.view import CatalogView
 from compactlib.catalog.schema.catalog import Change, PutObject
 from compactlib.catalog.schema.descriptors import IndexStatus, Zone
 from compactlib.testing.policies.need_strategies import floors
