@@ -16,8 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from compactlib.testing.catalog.simulation import CatalogSimulation
-from compactlib.testing.catalog.trace import to_tla, traced
+from tests.catalog.simulation.run import CatalogSimulation
+from tests.catalog.simulation.trace import to_tla, traced
 
 FOLDER = Path(__file__).parent.parent / "docs" / "tla"
 PLANTED = {"NoFlush": "MCCatalogCompaction.cfg", "NoFence": "MCJoins.cfg", "NoWait": "MCWait.cfg"}

@@ -8,8 +8,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from compactlib.testing.catalog.simulation import CatalogSimulation, SimulationResult, main, run_seed
-from compactlib.testing.catalog.world import SimulationFailure
+from tests.catalog.simulation.run import CatalogSimulation, SimulationResult, main, run_seed
+from tests.catalog.simulation.world import SimulationFailure
 
 ORDINARY = 240
 SOAK = 5000
@@ -44,7 +44,7 @@ def test_the_same_seed_gives_the_same_story_ten_times() -> None:
 
 
 def test_the_same_seed_gives_the_same_story_in_another_process() -> None:
-    told = {subprocess.run([sys.executable, "-m", "compactlib.testing.catalog.simulation", "10"], check=True,
+    told = {subprocess.run([sys.executable, "-m", "tests.catalog.simulation.run", "10"], check=True,
                            stdout=subprocess.PIPE, env={"PYTHONHASHSEED": seed}).stdout for seed in ("1", "2")}
     assert len(told) == 1
 
@@ -73,5 +73,5 @@ class Broken(CatalogSimulation):
 
 def test_a_failure_names_the_seed_the_time_and_the_command() -> None:
     with pytest.raises(SimulationFailure, match=r"seed 3 at \d+\.\d+ s: KeyError: 'what was wrong'; replay it with: "
-                                                r"python -m compactlib\.testing\.catalog_simulation 3"):
+                                                r"python -m tests\.catalog\.simulation\.run 3"):
         Broken(3).run()

@@ -15,10 +15,9 @@ from compactlib.catalog.log.update_log import UpdateLog
 from compactlib.catalog.model.partitions import HostedPartitions
 from compactlib.catalog.model.timestamp import Timestamp
 from compactlib.catalog.model.values import Assignments, Factor, Floor, NodeId, NodeReport, Topology
-from compactlib.catalog.plan.decision import decide
+from compactlib.catalog.plan.decision import CatalogView, decide
 from compactlib.catalog.plan.plan import CutReport
 from compactlib.catalog.plan.verdict import Compact, Decision
-from compactlib.catalog.plan.view import CatalogView
 from compactlib.catalog.round.coordinator import Coordinator
 from compactlib.catalog.round.effects import WriteSnapshot
 from compactlib.catalog.round.election import Election, Heard
@@ -27,8 +26,8 @@ from compactlib.catalog.round.outbox import NodeOptions, Outbox
 from compactlib.catalog.round.report import Trigger
 from compactlib.catalog.round.state import Collection, Round
 from compactlib.outcome import Outcome
-from compactlib.testing.catalog.simulation import CatalogSimulation
-from compactlib.testing.catalog.world import TIME, Partition, SimulatedNode, SimulationFailure
+from tests.catalog.simulation.run import CatalogSimulation
+from tests.catalog.simulation.world import TIME, Partition, SimulatedNode, SimulationFailure
 
 MANY = 400
 """Seeds after which a bug counts as not found."""
@@ -246,7 +245,7 @@ def first_failure(kind: type[CatalogSimulation]) -> SimulationFailure:
 def test_the_simulation_finds_a_cut_that_takes_away_what_is_needed(kind: type[CatalogSimulation]) -> None:
     failure = str(first_failure(kind))
     assert any(told in failure for told in ("but history was cut to", "the earliest version went back")), failure
-    assert "python -m compactlib.testing.catalog.simulation" in failure
+    assert "python -m tests.catalog.simulation.run" in failure
 
 
 @pytest.mark.parametrize("kind", STUCK, ids=lambda kind: kind.__name__)

@@ -8,8 +8,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from compactlib.testing.catalog.simulation import CatalogSimulation
-from compactlib.testing.catalog.trace import CatalogSpecification, SpecificationTrace, TraceRefused, to_tla, traced
+from tests.catalog.simulation.run import CatalogSimulation
+from tests.catalog.simulation.trace import CatalogSpecification, SpecificationTrace, TraceRefused, to_tla, traced
 
 TLA = Path(__file__).parents[3] / "docs" / "tla"
 

@@ -1,4 +1,4 @@
-"""The world of `catalog_simulation`: what is true, whatever the nodes of the cluster know of it.
+"""The world of `run.py`: what is true, whatever the nodes of the cluster know of it.
 
 A real update log in a store in memory; partitions as logs that replicas apply, flush, and replay after a crash;
 transactions, readers, pins, index builds and rebalances, each of which needs a version. `check_cut` says whether

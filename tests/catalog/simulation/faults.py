@@ -1,23 +1,49 @@
-"""What happens to the cluster of `catalog_simulation`: its workload, and everything that goes wrong."""
+"""What happens to the cluster of `run.py`: its workload, and everything that goes wrong."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from compactlib.catalog.model.timestamp import add_ms
-from compactlib.catalog.model.values import NodeId
-from compactlib.catalog.round.effects import Triggered
+from compactlib.catalog.model.values import NodeId, Topology
+from compactlib.catalog.round.effects import Event, Triggered
+from compactlib.catalog.round.node import CatalogNode
 from compactlib.catalog.round.report import Trigger
-from compactlib.catalog.transport.memory import LinkFaults
-from compactlib.testing.catalog.world import DELAY_SECONDS, SimulatedNode
-
-if TYPE_CHECKING:
-    from compactlib.testing.catalog.simulation import CatalogSimulation
+from compactlib.catalog.transport.memory import LinkFaults, MemoryNetwork
+from tests.catalog.simulation.world import DELAY_SECONDS, Partition, SimulatedNode, World
 
 AVAILABILITY_SECONDS = 0.2
 """How far behind the time the low watermark stays, the clocks' skew not counted."""
 WATERMARK_SECONDS = 0.5
 """Between two looks at the low watermark."""
+
+
+class Cluster(Protocol):
+    """What the faults make happen; `CatalogSimulation` carries it out."""
+
+    world: World
+    network: MemoryNetwork
+
+    def later(self, seconds: float, action: Any, *arguments: Any) -> None:
+        """Call `action` after some seconds."""
+
+    def tell(self, text: str, *values: object) -> None:
+        """A line of the story."""
+
+    def make_node(self, me: NodeId) -> CatalogNode:
+        """The state machine of a node that starts."""
+
+    def hand(self, node: SimulatedNode, event: Event) -> None:
+        """An event for a node."""
+
+    def flush(self, node: SimulatedNode, partition: Partition, upto: int) -> None:
+        """A replica's entries reach its disk."""
+
+    def elect(self, name: str, term: int, to: SimulatedNode) -> None:
+        """A node hears of an election."""
+
+    def tell_topology(self, node: SimulatedNode, topology: Topology) -> None:
+        """A node hears of the membership."""
 
 
 class Faults:
@@ -28,13 +54,13 @@ class Faults:
         seconds: how long.
     """
 
-    def __init__(self, simulation: CatalogSimulation, seconds: float) -> None:
+    def __init__(self, simulation: Cluster, seconds: float) -> None:
         self._simulation = simulation
         self._world = simulation.world
-        self._random = simulation.random
-        self.end: float = simulation.clock.at + seconds
+        self._random = simulation.world.random
+        self.end: float = simulation.world.time.at + seconds
         self.on: bool = True
-        self._calm = simulation.random.choice((1.0, 3.0, 8.0))
+        self._calm = self._random.choice((1.0, 3.0, 8.0))
         self._term = 0
         self._leader: str | None = None
         self._serial = 0
@@ -105,7 +131,7 @@ class Faults:
 
     def _begin(self, node: SimulatedNode) -> None:
         now = node.now()
-        if self._simulation.clock.at < node.begins_after or not self._world.knows_all_until(node, now):
+        if self._world.time.at < node.begins_after or not self._world.knows_all_until(node, now):
             return
         self._serial += 1
         version = self._world.version_at(now)
@@ -279,7 +305,7 @@ class Faults:
 
     def wait_for_clocks(self, node: SimulatedNode) -> None:
         """A new life begins no transaction below a time that the old one gave out as now."""
-        node.begins_after = self._simulation.clock.at + self._world.max_skew_seconds
+        node.begins_after = self._world.time.at + self._world.max_skew_seconds
 
     def _topology_changed(self) -> None:
         self._world.bump_epoch()

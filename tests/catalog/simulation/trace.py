@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from compactlib.testing.catalog.simulation import CatalogSimulation
+from tests.catalog.simulation.run import CatalogSimulation
 
 Step: TypeAlias = tuple[Any, ...]
 Copy: TypeAlias = int

@@ -1,3 +1,0 @@
-"""A simulated cluster that compacts its catalog."""
-
-__all__: list[str] = []
