@@ -28,8 +28,8 @@ from typing import Any
 import attrs
 from measure import Figure, alternate, report
 
+from compactlib.blobstore.compaction.plan.last_plans import LastPlans
 from compactlib.blobstore.compaction.plan.plan import plan_for
-from compactlib.blobstore.compaction.plan.plan_history import PlanHistory
 from compactlib.blobstore.compaction.plan.policies import CompactAll, StatsBased
 from compactlib.blobstore.compaction.plan.policy import SegmentView, StoreView
 from compactlib.blobstore.config import BlobStoreConfig
@@ -361,7 +361,7 @@ def decision_seconds(segments: int) -> float:
     view = StoreView(
         store="bench", capacity_bytes=segments * size, segment_bytes=size, header_bytes=SEGMENT_HEADER_BYTES,
         max_blob_bytes=4 * MIB, used_bytes=segments * size, reference_time=now, retention_seconds=0.0,
-        history=PlanHistory(since=now),
+        history=LastPlans(since=now),
         segments=tuple(SegmentView(name=SegmentName(number, 0), used_bytes=size - SEGMENT_HEADER_BYTES,
                                    valid_bytes=rng.randrange(size), eligible=number < segments - 1,
                                    last_modified=now - rng.random() * 1e6) for number in range(segments)))

@@ -27,6 +27,7 @@ from compactlib._lazy import load_lazily
 if TYPE_CHECKING:
     from compactlib.blobstore.compaction.commit.recover import CompactionRecovery
     from compactlib.blobstore.compaction.plan.best_range import SegmentRange, best_range
+    from compactlib.blobstore.compaction.plan.last_plans import LastPlans
     from compactlib.blobstore.compaction.plan.plan import (
         CompactionPlan,
         LeftSegment,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
         plan_for,
         plan_for_choice,
     )
-    from compactlib.blobstore.compaction.plan.plan_history import PlanHistory
     from compactlib.blobstore.compaction.plan.policies import (
         CompactAll,
         CopyBudget,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     )
     from compactlib.blobstore.compaction.plan.policy import Choice, Dying, Policy, SegmentView, StoreView, ValidRecords
     from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Phase
-    from compactlib.blobstore.compaction.progress.finished import CompactionHistory
+    from compactlib.blobstore.compaction.progress.finished import FinishedCompactions
     from compactlib.blobstore.compaction.rewrite.task import CopyRecords
     from compactlib.blobstore.compaction.run.compact_many import compact_many
     from compactlib.blobstore.compaction.run.report import (
@@ -131,7 +131,6 @@ __all__ = [
     "BucketStatistics",
     "Choice",
     "CompactAll",
-    "CompactionHistory",
     "CompactionLog",
     "CompactionOutOfOrder",
     "CompactionPlan",
@@ -148,6 +147,7 @@ __all__ = [
     "Expired",
     "ExpiryForecast",
     "Finding",
+    "FinishedCompactions",
     "FoundEntries",
     "GetOptions",
     "Greedy",
@@ -156,6 +156,7 @@ __all__ = [
     "Hybrid",
     "IndexEntry",
     "KeptStatistics",
+    "LastPlans",
     "LeftSegment",
     "LogPosition",
     "LogSnapshot",
@@ -167,14 +168,13 @@ __all__ = [
     "PeerTokens",
     "Phase",
     "PlanDoesNotFit",
-    "PlanHistory",
     "PlannedSegment",
     "Policy",
     "PolicyRecord",
     "PurgeRules",
     "Questions",
-    "ReclaimReport",
     "ReaderStatus",
+    "ReclaimReport",
     "RecordFlag",
     "RecordKind",
     "RecoveryReport",
@@ -222,7 +222,7 @@ load_lazily(__name__, {
                 "BlobTooLarge", "CompactionOutOfOrder", "DeletedForGood", "HistoryLost",
                 "NotAStore", "NotDeleted", "PlanDoesNotFit", "StoreFull", "TtlAlreadyUpdated", "TtlUpdateTooLate",
                 "WritesStopped"),
-    ".compaction.progress.finished": ("CompactionHistory",),
+    ".compaction.progress.finished": ("FinishedCompactions",),
     ".compaction.sense.kept_statistics": ("BucketSettings", "KeptStatistics"),
     ".validity.lifetimes": ("PurgeRules",),
     ".log.load_log": ("RecoveryReport",),
@@ -235,7 +235,7 @@ load_lazily(__name__, {
     ".store.peers": ("ContainerStates", "PeerTokens"),
     ".compaction.plan.plan": ("CompactionPlan", "LeftSegment", "PlannedSegment", "check_plan", "forecast", "plan_for",
               "plan_for_choice"),
-    ".compaction.plan.plan_history": ("PlanHistory",),
+    ".compaction.plan.last_plans": ("LastPlans",),
     ".compaction.plan.policies": ("CompactAll", "CopyBudget", "CostBenefit", "DChoices", "ExpiryForecast", "Greedy",
                                   "Hybrid",
                   "StatsBased"),

@@ -12,9 +12,8 @@ from typing import Literal, TypeAlias
 
 import attrs
 
-from compactlib.blobstore.model.names import MAX_NUMBER
+from compactlib.blobstore.model.names import MAX_NUMBER, MIN_SEGMENT_BYTES
 from compactlib.blobstore.model.pace import Pace
-from compactlib.blobstore.segment.reader import MIN_SEGMENT_BYTES
 from compactlib.errors import InvalidInput
 
 Durability: TypeAlias = Literal["each", "group", "interval"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from compactlib.blobstore.compaction.plan.last_plans import LastPlans
 from compactlib.blobstore.compaction.plan.plan import CompactionPlan, plan_for
-from compactlib.blobstore.compaction.plan.plan_history import PlanHistory
 from compactlib.blobstore.compaction.plan.policy import Policy, SegmentView, StoreView
 from compactlib.blobstore.model.names import SegmentName
 
@@ -28,7 +28,7 @@ def a_view(valid: Sequence[int], *, used: Sequence[int] | None = None, last_modi
     fields: dict[str, Any] = {
         "store": "disk1/7", "capacity_bytes": 10 * SEGMENT, "segment_bytes": SEGMENT, "header_bytes": 209_715,
         "max_blob_bytes": 104_857, "used_bytes": 6 * SEGMENT, "reference_time": NOW - 7 * DAY,
-        "retention_seconds": 7 * DAY, "history": PlanHistory(since=NOW - 1.0), **changed}
+        "retention_seconds": 7 * DAY, "history": LastPlans(since=NOW - 1.0), **changed}
     segments = [
         SegmentView(name=SegmentName(place, 0), valid_bytes=each,
                     used_bytes=max(each, fields["segment_bytes"]) if used is None else used[place],

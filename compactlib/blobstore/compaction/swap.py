@@ -16,7 +16,7 @@ and none gets a wrong answer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import attrs
 
@@ -28,9 +28,6 @@ from compactlib.blobstore.segment.reader import SegmentHeader
 from compactlib.clock import Clock
 from compactlib.files.disk import Files
 from compactlib.runtime.observe import Observer
-
-if TYPE_CHECKING:
-    from compactlib.blobstore.compaction.run.store_compactions import StoreCompactions
 
 
 @attrs.frozen(kw_only=True)
@@ -91,7 +88,8 @@ class Snapshot(Protocol):
 
 
 class CompactableStore(Protocol):
-    """The store as its compactor, its statistics and its hard delete see it (`BlobStore` is one)."""
+    """The store as the steps of a compaction see it (`BlobStore` is one): those lie below the store, and do not import
+    it."""
 
     @property
     def name(self) -> str:
@@ -132,10 +130,6 @@ class CompactableStore(Protocol):
     @property
     def observer(self) -> Observer:
         """Told of progress, counters and events."""
-
-    @property
-    def compactions(self) -> StoreCompactions:
-        """Who may compact it, and what is in progress: one for the store, whichever objects work on it."""
 
     def require_mine(self) -> None:
         """Return if the folder is this store's to change; asked before each change of a compaction.

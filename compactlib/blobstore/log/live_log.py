@@ -18,12 +18,12 @@ from compactlib.blobstore.errors import BlobTooLarge, PlanDoesNotFit, StoreFull
 from compactlib.blobstore.index.index_file import write_index
 from compactlib.blobstore.log.contents import LogSegment, LogSnapshot, LogState
 from compactlib.blobstore.log.journal import Journal
-from compactlib.blobstore.log.load_log import SegmentLoader, is_ordinary
-from compactlib.blobstore.model.names import LogPosition, SegmentName, place_of_index_file
+from compactlib.blobstore.log.load_log import SegmentLoader
+from compactlib.blobstore.model.names import HALF_WRITTEN_SUFFIX, LogPosition, SegmentName, place_of_index_file
 from compactlib.blobstore.model.values import IndexEntry, RecordFlag
 from compactlib.blobstore.segment.descriptor import DESCRIPTOR_FILE, Descriptor
 from compactlib.blobstore.segment.open_segments import OpenSegments
-from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, salt_of
+from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, is_ordinary, salt_of
 from compactlib.blobstore.segment.records import HEADER_BYTES, TRAILER_BYTES, encode_head, encode_trailer
 from compactlib.blobstore.segment.tail import LogWriter
 from compactlib.clock import Clock
@@ -331,7 +331,7 @@ def remove_leftovers(files: Files, folder: str) -> None:
     """Unlink what an interrupted durable write of the store itself has left."""
     for file_name in os.listdir(folder):
         written, suffix = os.path.splitext(file_name)
-        if suffix == ".tmp" and (written == DESCRIPTOR_FILE or place_of_index_file(written) is not None):
+        if suffix == HALF_WRITTEN_SUFFIX and (written == DESCRIPTOR_FILE or place_of_index_file(written) is not None):
             remove_file(files, folder, file_name)
 
 

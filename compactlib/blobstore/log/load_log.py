@@ -9,7 +9,6 @@ disk, so a failure there is the end of the log (notes 1.1, 1.2, 1.9).
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
@@ -25,7 +24,7 @@ from compactlib.blobstore.segment.descriptor import Descriptor
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader
 from compactlib.blobstore.segment.scan import DamagedRange, Scanned, ScannedRecord, scan_records
 from compactlib.errors import CorruptData, StorageError, Unsupported
-from compactlib.files.disk import Files, StrPath
+from compactlib.files.disk import Files
 
 
 @attrs.frozen
@@ -271,14 +270,6 @@ def list_log(folder: str, *, check: bool = True) -> tuple[list[SegmentName], dic
             raise CorruptData(path=os.path.join(folder, second.log_file), offset=0,
                               expected="one generation of each position", found=f"{first} beside {second}")
     return names, {name: sorted(starts) for name, starts in index_files.items()}
-
-
-def is_ordinary(path: StrPath) -> bool:
-    """Whether this is an ordinary file, and no link to one."""
-    try:
-        return stat.S_ISREG(os.lstat(path).st_mode)
-    except OSError:
-        return False
 
 
 def _ordinary_names(folder: str) -> list[str]:

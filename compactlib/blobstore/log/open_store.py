@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 import attrs
 
 from compactlib.blobstore.compaction.commit.recover import CompactionRecovery, recover_compaction
-from compactlib.blobstore.compaction.plan.plan_history import FILE_NAME as PLAN_HISTORY_FILE
+from compactlib.blobstore.compaction.plan.last_plans import FILE_NAME as LAST_PLANS_FILE
 from compactlib.blobstore.compaction.progress.compaction_file import LOG_NAME
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import NotAStore
@@ -20,15 +20,20 @@ from compactlib.blobstore.log.load_log import (
     RecoveryReport,
     SegmentLoader,
     find_descriptor,
-    is_ordinary,
     list_log,
     merged,
 )
-from compactlib.blobstore.model.names import FIRST_SEGMENT, SegmentName, place_of_index_file, segment_of_log_file
+from compactlib.blobstore.model.names import (
+    FIRST_SEGMENT,
+    HALF_WRITTEN_SUFFIX,
+    SegmentName,
+    place_of_index_file,
+    segment_of_log_file,
+)
 from compactlib.blobstore.model.values import milliseconds
 from compactlib.blobstore.segment.descriptor import DESCRIPTOR_FILE, Descriptor, read_descriptor, write_descriptor
 from compactlib.blobstore.segment.erasure import STATE_NAME
-from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, create_segment, decode_header
+from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, create_segment, decode_header, is_ordinary
 from compactlib.blobstore.segment.tail import LogWriter
 from compactlib.clock import Clock
 from compactlib.errors import CorruptData, DiskFull, InvalidInput, StorageError
@@ -37,8 +42,8 @@ from compactlib.files.folder_lock import LOCK_NAME, FolderLock
 from compactlib.runtime import LaterObserver
 from compactlib.runtime.observe import Observer
 
-_OWN_FILES = (DESCRIPTOR_FILE, LOG_NAME, STATE_NAME, PLAN_HISTORY_FILE)
-_NO_STRANGERS = (LOCK_NAME, DESCRIPTOR_FILE + ".tmp", "lost+found")
+_OWN_FILES = (DESCRIPTOR_FILE, LOG_NAME, STATE_NAME, LAST_PLANS_FILE)
+_NO_STRANGERS = (LOCK_NAME, DESCRIPTOR_FILE + HALF_WRITTEN_SUFFIX, "lost+found")
 """What a folder may hold in which a store is created, beside hidden files."""
 
 

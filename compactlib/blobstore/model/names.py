@@ -13,8 +13,14 @@ from compactlib.errors import InvalidInput
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
+UNPUBLISHED_SUFFIX = ".temp"
+"""Behind the name of a segment that a compaction builds, until its commit."""
+HALF_WRITTEN_SUFFIX = ".tmp"
+"""Behind the name of a file that `write_durably` replaces, until it is whole."""
 MAX_NUMBER = (1 << 63) - 1
 """The largest position, generation or offset."""
+MIN_SEGMENT_BYTES = 1024
+"""The smallest capacity of a segment."""
 
 _NUMBER = r"(0|[1-9][0-9]{0,18})"
 _NAME = re.compile(rf"{_NUMBER}_{_NUMBER}")

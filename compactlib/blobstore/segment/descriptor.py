@@ -16,8 +16,8 @@ import struct
 
 import attrs
 
-from compactlib.blobstore.model.names import MAX_NUMBER, SegmentName
-from compactlib.blobstore.segment.reader import MIN_SEGMENT_BYTES, SegmentHeader
+from compactlib.blobstore.model.names import MAX_NUMBER, MIN_SEGMENT_BYTES, SegmentName
+from compactlib.blobstore.segment.reader import SegmentHeader
 from compactlib.errors import CorruptData, StorageError, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, StrPath, write_durably

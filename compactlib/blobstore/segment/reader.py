@@ -11,11 +11,12 @@
 from __future__ import annotations
 
 import os
+import stat
 import struct
 
 import attrs
 
-from compactlib.blobstore.model.names import MAX_NUMBER, SegmentName
+from compactlib.blobstore.model.names import MAX_NUMBER, MIN_SEGMENT_BYTES, SegmentName
 from compactlib.errors import CorruptData, InvalidInput, StorageError, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, OutFile, StrPath, read_exactly
@@ -24,8 +25,6 @@ MAGIC = b"CLBLOBSG"
 VERSION = 1
 SEGMENT_HEADER_BYTES = 80
 """Size of a segment's header; the first record begins here."""
-MIN_SEGMENT_BYTES = 1024
-"""The smallest capacity of a segment."""
 
 _HEADER = struct.Struct("<8sHHIQQQQ16s12x")
 _CRC = struct.Struct("<I")
@@ -116,6 +115,14 @@ def create_segment(files: Files, path: StrPath, header: SegmentHeader) -> OutFil
         out.close()
         raise
     return out
+
+
+def is_ordinary(path: StrPath) -> bool:
+    """Whether this is an ordinary file: no link, which may lead anywhere, and no pipe."""
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False
 
 
 class SegmentFile:

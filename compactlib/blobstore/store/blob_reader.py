@@ -12,8 +12,8 @@ import attrs
 
 from compactlib.arguments import require_method, require_policy, require_type
 from compactlib.blobstore.compaction.commit.recover import leftovers
+from compactlib.blobstore.compaction.plan.last_plans import LastPlans, read_last_plans
 from compactlib.blobstore.compaction.plan.plan import CompactionPlan, plan_for
-from compactlib.blobstore.compaction.plan.plan_history import PlanHistory, read_history
 from compactlib.blobstore.compaction.plan.policies.stats_based import StatsBased
 from compactlib.blobstore.compaction.plan.policy import Policy, StoreView, check_view
 from compactlib.blobstore.compaction.sense.kept_statistics import BucketSettings, KeptStatistics
@@ -289,7 +289,7 @@ class BlobReader:
 
         Raises:
             BudgetSpent: the budget refused.
-            Unsupported: a later release wrote the history of plans.
+            Unsupported: a later release wrote the file of the last plans.
             Closed: the reader is closed.
         """
         if budget is not None:
@@ -303,19 +303,19 @@ class BlobReader:
         breather = Breather(self._clock, budget)
         rules = PurgeRules(purge_tombstones=config.purge_tombstones)
         retention = config.deleted_retention_seconds
-        history = self._history() or PlanHistory(since=look.descriptor.created_ms / 1000)
+        last = self._last_plans() or LastPlans(since=look.descriptor.created_ms / 1000)
         if getattr(policy, "needs_forecast", False) is not True:
             statistics = log_statistics(look.snapshot, now - retention, now, rules, breather=breather, budget=budget)
-            return view_of(self, look.snapshot, statistics, history)
+            return view_of(self, look.snapshot, statistics, last)
         count = config.stats_bucket_count or -(-int(_WEEK_SECONDS) // max(int(config.stats_bucket_seconds), 1))
         kept = KeptStatistics(BucketSettings(retention_seconds=retention, bucket_seconds=config.stats_bucket_seconds,
                                              bucket_count=count, rules=rules))
         buckets = kept.refresh(look.snapshot, now, breather=breather, budget=budget)
-        return view_of(self, look.snapshot, buckets.statistics(now), history, buckets.dying(buckets.ends_at))
+        return view_of(self, look.snapshot, buckets.statistics(now), last, buckets.dying(buckets.ends_at))
 
-    def _history(self) -> PlanHistory | None:
+    def _last_plans(self) -> LastPlans | None:
         try:
-            return read_history(self._folder)
+            return read_last_plans(self._folder)
         except CorruptData:
             # Only schedules depend on it.
             return None

@@ -18,7 +18,8 @@ import attrs
 
 from compactlib.blobstore.compaction.run.events import StoreEvents
 from compactlib.blobstore.compaction.run.report import HardDeleteReport
-from compactlib.blobstore.compaction.swap import CompactableStore, Snapshot
+from compactlib.blobstore.compaction.run.store_compactions import OwnedStore
+from compactlib.blobstore.compaction.swap import Snapshot
 from compactlib.blobstore.index.index_file import write_index
 from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.model.breather import Breather
@@ -50,7 +51,7 @@ class HardDeleter:
         store: the store.
     """
 
-    def __init__(self, store: CompactableStore) -> None:
+    def __init__(self, store: OwnedStore) -> None:
         self._store = store
         self._events = StoreEvents(store.name, store.observer)
         self._state = self._read()

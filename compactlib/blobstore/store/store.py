@@ -290,7 +290,7 @@ class BlobStore(StoreLog):
 
         Raises:
             BudgetSpent: the budget ended before everything was counted.
-            StorageError: the history of plans cannot be read.
+            StorageError: the file of the last plans cannot be read.
             Closed: the store is closed, or was meanwhile.
         """
         require_method("budget", budget, "lend", or_none=True)

@@ -264,7 +264,7 @@ class StoreLog:
                 self._lock_file.release()
             return
         self._compactions.ownership.close()
-        with self._compactions.side_files, self._log.lock:
+        with self._compactions.sensor.side_files, self._log.lock:
             if self._closed:
                 return
             self._closed = True

@@ -15,9 +15,9 @@ from typing import Any
 import attrs
 
 from compactlib.blobstore.compaction.progress.compaction_file import LOG_NAME
-from compactlib.blobstore.compaction.rewrite.task import TEMPORARY_SUFFIX
-from compactlib.blobstore.compaction.swap import CompactableStore, Snapshot
-from compactlib.blobstore.model.names import SegmentName, place_of_index_file, segment_of_log_file
+from compactlib.blobstore.compaction.run.store_compactions import OwnedStore
+from compactlib.blobstore.compaction.swap import Snapshot
+from compactlib.blobstore.model.names import UNPUBLISHED_SUFFIX, SegmentName, place_of_index_file, segment_of_log_file
 from compactlib.blobstore.model.values import IndexEntry, milliseconds
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, SegmentFile
 from compactlib.blobstore.segment.scan import DamagedRange, ScannedRecord, scan_records
@@ -31,7 +31,7 @@ _TRAILER_BYTES = 4
 _MAX_TRIES = 20
 
 
-def verify(store: CompactableStore, *, budget: Budget | None = None) -> VerifyReport:
+def verify(store: OwnedStore, *, budget: Budget | None = None) -> VerifyReport:
     """Read every record of a store and compare log, index and folder. Writers and compactions may go on meanwhile.
 
     Reads the whole log once; memory: one index entry a record of the largest segment.
@@ -56,7 +56,7 @@ def verify(store: CompactableStore, *, budget: Budget | None = None) -> VerifyRe
                f"verify again when none is running")
 
 
-def _verified(store: CompactableStore, budget: Budget) -> VerifyReport | None:
+def _verified(store: OwnedStore, budget: Budget) -> VerifyReport | None:
     """One try; `None` if a compaction took a segment away before it was looked at."""
     findings: list[Finding] = []
     records = read = 0
@@ -125,14 +125,14 @@ def _describes(entry: IndexEntry, found: ScannedRecord) -> bool:
         header.size, header.account, header.container)
 
 
-def _verify_folder(store: CompactableStore) -> Iterator[Finding]:
+def _verify_folder(store: OwnedStore) -> Iterator[Finding]:
     names = list_folder(store.folder)
     known = {info.name for info in store.snapshot().segments}
     in_progress = LOG_NAME in names
     for name in names:
         segment, place = segment_of_log_file(name), place_of_index_file(name)
         owner = segment if segment is not None else None if place is None else place.segment
-        if not in_progress and ((owner is not None and owner not in known) or name.endswith(TEMPORARY_SUFFIX)):
+        if not in_progress and ((owner is not None and owner not in known) or name.endswith(UNPUBLISHED_SUFFIX)):
             yield Finding("leftover", name, "no segment of the log, and no compaction is in progress")
 
 
@@ -147,7 +147,7 @@ class StorePicture:
     segments: dict[SegmentName, tuple[tuple[IndexEntry, int], ...]]
 
     @classmethod
-    def of(cls, store: CompactableStore) -> StorePicture:
+    def of(cls, store: OwnedStore) -> StorePicture:
         """Take the picture: four bytes are read a record. Whether they are right is for `verify` to say.
 
         Raises:
@@ -162,7 +162,7 @@ class StorePicture:
         return max((entry.sequence for records in self.segments.values() for entry, _ in records), default=0)
 
 
-def _with_crc(store: CompactableStore, snapshot: Snapshot, name: SegmentName) -> Iterator[tuple[IndexEntry, int]]:
+def _with_crc(store: OwnedStore, snapshot: Snapshot, name: SegmentName) -> Iterator[tuple[IndexEntry, int]]:
     file = SegmentFile(os.path.join(store.folder, name.log_file))
     for entry in snapshot.entries_of(name):
         yield entry, int.from_bytes(read_exactly(file.fileno(), _TRAILER_BYTES, entry.end - _TRAILER_BYTES), "little")

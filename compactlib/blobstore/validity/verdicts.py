@@ -25,12 +25,15 @@ from collections.abc import Callable, Collection, Sequence
 
 import attrs
 
+from compactlib.blobstore.index.entry_columns import hash_id
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import IndexEntry, RecordFlag, RecordKind
 from compactlib.errors import CorruptData
 
 _PUT, _DELETE, _TTL_UPDATE, _UNDELETE = map(int, RecordKind)
 _TTL_UPDATED = int(RecordFlag.TTL_UPDATED)
+MAX_REMEMBERED = 1_000_000
+"""Beyond so many, no tombstone is purged in the rest of the compaction; the next one does it."""
 
 
 class Verdict(enum.Enum):
@@ -76,6 +79,34 @@ class Rules:
     def in_effect(self, delete: IndexEntry) -> bool:
         """Whether a delete counts already."""
         return delete.op_time_ms < self.reference_ms
+
+
+class DroppedPuts:
+    """Remembers which PUTs the cycles of one compaction have dropped: their tombstones stay until the next compaction.
+
+    A tombstone outlives its PUT by one compaction at least, however many cycles that takes. 8 bytes of each id are
+    remembered; a chance hit keeps a tombstone one compaction longer.
+
+    Args:
+        key: the store's incarnation.
+        complete: whether it will have seen every cycle; not so in a compaction that an earlier process began.
+    """
+
+    def __init__(self, key: bytes, *, complete: bool) -> None:
+        self._key = key
+        self._complete = complete
+        self._hashes: set[int] = set()
+
+    def note(self, put: IndexEntry) -> None:
+        """A PUT is dropped whose delete stays."""
+        if len(self._hashes) >= MAX_REMEMBERED:
+            self._complete = False
+        if self._complete:
+            self._hashes.add(hash_id(put.id, self._key))
+
+    def had_put(self, tombstone: IndexEntry) -> bool:
+        """Whether the PUT of this tombstone may have been there when the compaction began."""
+        return not self._complete or hash_id(tombstone.id, self._key) in self._hashes
 
 
 def judge(history: Sequence[IndexEntry], rules: Rules, compacting: Collection[SegmentName]) -> list[Verdict]:

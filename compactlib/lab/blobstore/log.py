@@ -11,19 +11,16 @@ from array import array
 from collections.abc import Iterable
 from itertools import compress
 from operator import not_
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import attrs
 
-from compactlib.blobstore.compaction.plan.plan_history import PlanHistory
+from compactlib.blobstore.compaction.plan.last_plans import LastPlans
 from compactlib.blobstore.compaction.plan.policy import Choice, Dying, SegmentView, StoreView
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.model.names import FIRST_SEGMENT, SegmentName
 from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.lab.blobstore.records import DEAD, NEVER, Records, put_plainly
-
-if TYPE_CHECKING:
-    from compactlib.lab.blobstore.settings import BlobSettings
 
 
 @attrs.frozen(kw_only=True)
@@ -47,6 +44,37 @@ class Compacted:
     waited: float
 
 
+class Layout(Protocol):
+    """How a log is laid out: what it needs to know of `BlobSettings`, which says what each of these is."""
+
+    @property
+    def segments(self) -> int: ...
+
+    @property
+    def segment_bytes(self) -> int: ...
+
+    @property
+    def header_bytes(self) -> int: ...
+
+    @property
+    def room_bytes(self) -> int: ...
+
+    @property
+    def max_blob_bytes(self) -> int: ...
+
+    @property
+    def swap_segments(self) -> int: ...
+
+    @property
+    def deleted_retention_seconds(self) -> float: ...
+
+    @property
+    def forecast_seconds(self) -> float: ...
+
+    @property
+    def bucket_seconds(self) -> float: ...
+
+
 class BlobLog:
     """A log of record numbers. One thread at a time. Memory follows the records that the log holds.
 
@@ -55,10 +83,10 @@ class BlobLog:
         name: the store's name in views and plans.
     """
 
-    def __init__(self, settings: BlobSettings, *, name: str = "lab") -> None:
-        self.settings: BlobSettings = settings
+    def __init__(self, settings: Layout, *, name: str = "lab") -> None:
+        self.settings: Layout = settings
         self.records: Records = Records()
-        self.history: PlanHistory | None = None
+        self.history: LastPlans | None = None
         self.name: str = name
         self.tombstone_bytes: int = 0
         self._retention_ms = round(settings.deleted_retention_seconds * 1000)
@@ -206,7 +234,7 @@ class BlobLog:
         self.advance(now_ms)
         if self.history is None:
             # As in a real store, schedules count from its first day.
-            self.history = PlanHistory(since=self.records.since / 1000)
+            self.history = LastPlans(since=self.records.since / 1000)
         settings = self.settings
         horizon = self._horizon(now_ms)
         dying = self._dying(horizon) if settings.forecast_seconds else {}

@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
+from compactlib.blobstore.compaction.plan.last_plans import LastPlans
 from compactlib.blobstore.compaction.plan.plan import CompactionPlan, forecast, plan_for_choice
-from compactlib.blobstore.compaction.plan.plan_history import PlanHistory
 from compactlib.blobstore.compaction.plan.policy import Choice, Dying, Policy, SegmentView, StoreView
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import NO_EXPIRY, IndexEntry, RecordFlag, RecordKind
@@ -84,10 +84,10 @@ def store_views(draw: st.DrawFn, *, max_segments: int = 12) -> StoreView:
                      retention_seconds=7 * _DAY, segments=tuple(segments), history=draw(plan_histories()))
 
 
-def plan_histories() -> st.SearchStrategy[PlanHistory]:
+def plan_histories() -> st.SearchStrategy[LastPlans]:
     """Stores that are new, and stores whose schedules are due or not."""
     times = st.sampled_from([NOW, NOW - _DAY, NOW - 7 * _DAY, 0.0])
-    return st.builds(PlanHistory, since=times, last_full_at=st.none() | times, last_middle_range_at=st.none() | times)
+    return st.builds(LastPlans, since=times, last_full_at=st.none() | times, last_middle_range_at=st.none() | times)
 
 
 # ------------------------------------------------------------------------------------------------- blob lifetimes

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore.compaction.plan.plan_history import read_history
+from compactlib.blobstore.compaction.plan.last_plans import read_last_plans
 from compactlib.blobstore.compaction.plan.policies import CompactAll, Hybrid, StatsBased
 from compactlib.blobstore.compaction.plan.policy import Choice, Policy, StoreView
 from compactlib.blobstore.compaction.run.events import CONTENTS_ERASED
@@ -194,7 +194,7 @@ def test_a_full_round_is_remembered_over_a_restart(tmp_path: Path) -> None:
             manager = managing(clock)
             manager.add(store.name, store, policy=policy)
             manager.run_pending()
-            history = read_history(tmp_path / "one")
+            history = read_last_plans(tmp_path / "one")
             assert (None if history is None else history.last_full_at) == expected
             assert store.view().history.since == 1_000_000.0
 
@@ -216,7 +216,7 @@ def test_a_full_round_that_a_restart_has_interrupted_is_remembered_when_it_is_re
         store.accept_clock()
         assert isinstance(store.resume(), Done)
         check_content(store)
-    history = read_history(tmp_path / "one")
+    history = read_last_plans(tmp_path / "one")
     assert history is not None
     assert history.last_full_at == clock.now()
 
@@ -291,7 +291,8 @@ def test_the_reserve_is_the_largest_record_where_the_configured_one_leaves_no_ro
 def test_kept_statistics_of_a_real_store_are_those_of_a_full_count(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000.0)
     with filled(tmp_path / "one", clock, stats_bucket_count=500, stats_bucket_seconds=1.0) as store:
-        kept, exact = Sensor(store, PurgeRules()), Sensor(without_buckets(store), PurgeRules())
+        kept, exact = (Sensor(each, PurgeRules(), store.compactions.ownership)
+                       for each in (store, without_buckets(store)))
         for step in range(12):
             if step % 3 == 0:
                 store.delete(f"blob {step}")

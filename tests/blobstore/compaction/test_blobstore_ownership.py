@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore.compaction.plan.plan_history import read_history
+from compactlib.blobstore.compaction.plan.last_plans import read_last_plans
 from compactlib.blobstore.compaction.plan.policies import CompactAll
 from compactlib.blobstore.compaction.run.compact_many import compact_many
 from compactlib.blobstore.compaction.run.work import Questions
@@ -593,7 +593,7 @@ def test_an_error_of_the_library_that_one_stores_fence_raises_ends_its_part_alon
 
 @pytest.mark.parametrize("at", range(1, 6))
 def test_two_who_remember_a_plan_do_not_disturb_each_other(at: int, folder: Path) -> None:
-    """Both keep the history of plans, through one temporary name."""
+    """Both keep the last plans, through one temporary name."""
     before, held = build(folder), Held(at)
     with open_held(folder, held) as store:
         def remember(done_at: float) -> None:
@@ -610,7 +610,7 @@ def test_two_who_remember_a_plan_do_not_disturb_each_other(at: int, folder: Path
         held.release()
         assert (working.join(), other.join()) == (None, None)
         check(store, before)
-    history = read_history(folder)
+    history = read_last_plans(folder)
     assert history is not None
     assert history.last_full_at == START + 40
     assert strays(folder) == []

@@ -16,7 +16,7 @@ from compactlib.blobstore import (
     BlobStore,
     BlobStoreConfig,
     CompactAll,
-    CompactionHistory,
+    FinishedCompactions,
     NotAStore,
 )
 from compactlib.blobstore.config import Durability
@@ -150,7 +150,7 @@ def what_is_left(folder: Path, answers: dict[bytes, type]) -> None:
         store.audit()
     with opened(folder, clock=clock) as store:
         assert not store.recovery.damage
-        assert not CompactionHistory.read(store.folder).damaged
+        assert not FinishedCompactions.read(store.folder).damaged
         for key, kind in answers.items():
             assert isinstance(store.get(key), kind), key
             if kind is Blob:
@@ -158,7 +158,7 @@ def what_is_left(folder: Path, answers: dict[bytes, type]) -> None:
         store.put(b"one more", b"")
         compact(store, clock)
         assert store.compaction is None
-        assert not CompactionHistory.read(store.folder).damaged
+        assert not FinishedCompactions.read(store.folder).damaged
         assert store.verify().is_sound
 
 

@@ -18,15 +18,14 @@ import os
 from collections.abc import Iterable, Sequence
 
 from compactlib.blobstore.compaction.progress.compaction_log import Cycle, Target
-from compactlib.blobstore.compaction.rewrite.task import TEMPORARY_SUFFIX
-from compactlib.blobstore.model.names import SegmentName, place_of_index_file, segment_of_log_file
+from compactlib.blobstore.model.names import UNPUBLISHED_SUFFIX, SegmentName, place_of_index_file, segment_of_log_file
 from compactlib.errors import Conflict, CorruptData, StorageError
 from compactlib.files.disk import Files, StrPath, list_folder
 
 
 def private_name(target: SegmentName) -> str:
     """The name of a new segment that is whole, until the commit."""
-    return target.log_file + TEMPORARY_SUFFIX
+    return target.log_file + UNPUBLISHED_SUFFIX
 
 
 def check_names_are_free(folder: StrPath, targets: Iterable[SegmentName]) -> None:

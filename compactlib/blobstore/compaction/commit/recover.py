@@ -29,16 +29,22 @@ import attrs
 from compactlib.blobstore.compaction.commit.publish import place_targets, private_name, remove_names, remove_sources
 from compactlib.blobstore.compaction.progress.compaction_file import LOG_NAME, close_log, read_log, write_log
 from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Cycle, Phase
-from compactlib.blobstore.compaction.rewrite.task import TEMPORARY_SUFFIX
-from compactlib.blobstore.log.load_log import is_ordinary
-from compactlib.blobstore.model.names import SegmentName, place_of_index_file, segment_of_log_file
+from compactlib.blobstore.model.names import (
+    HALF_WRITTEN_SUFFIX,
+    INDEX_SUFFIX,
+    UNPUBLISHED_SUFFIX,
+    SegmentName,
+    place_of_index_file,
+    segment_of_log_file,
+)
 from compactlib.blobstore.segment.erasure import STATE_NAME, drop_index_files, redo_erasures
+from compactlib.blobstore.segment.reader import is_ordinary
 from compactlib.errors import CorruptData, DiskFull
 from compactlib.files.disk import Files, StrPath, list_folder
 
 DAMAGED_SUFFIX = ".damaged"
-_HALF_WRITTEN = (LOG_NAME + ".tmp", STATE_NAME + ".tmp")
-_ATTEMPT = re.compile(r"(0|[1-9][0-9]{0,18})_(0|[1-9][0-9]{0,18})\.log(\..+)?" + re.escape(TEMPORARY_SUFFIX))
+_HALF_WRITTEN = (LOG_NAME + HALF_WRITTEN_SUFFIX, STATE_NAME + HALF_WRITTEN_SUFFIX)
+_ATTEMPT = re.compile(r"(0|[1-9][0-9]{0,18})_(0|[1-9][0-9]{0,18})\.log(\..+)?" + re.escape(UNPUBLISHED_SUFFIX))
 
 
 @attrs.frozen
@@ -92,9 +98,10 @@ def recover_compaction(folder: StrPath, files: Files) -> CompactionRecovery:
     if log is not None and log.phase is Phase.DONE:
         close_log(files, folder, log)
         log = None
-    # Nobody else writes now: what is half written is nobody's.
+    # Nobody else writes now: a half-written file has no owner, and is removed.
     half_written = [name for name in list_folder(folder) if name in _HALF_WRITTEN
-                    or (name.endswith(".index.tmp") and place_of_index_file(name.removesuffix(".tmp")) is not None)]
+                    or (name.endswith(INDEX_SUFFIX + HALF_WRITTEN_SUFFIX)
+                        and place_of_index_file(name.removesuffix(HALF_WRITTEN_SUFFIX)) is not None)]
     removed = tuple(sorted({*leftovers(folder, log), *half_written}))
     remove_names(files, folder, removed)
     if removed:
@@ -169,5 +176,5 @@ def leftovers(folder: StrPath, log: CompactionLog | None) -> Iterator[str]:
         elif _ATTEMPT.fullmatch(name) and name not in {private_name(each) for each in whole}:
             # Attempts elsewhere may still be writing to theirs; ours have died with their process.
             owner = segment_of_log_file(name.split(".log", 1)[0] + ".log")
-            if not (owner in wanted and name.endswith(".kept" + TEMPORARY_SUFFIX)):
+            if not (owner in wanted and name.endswith(".kept" + UNPUBLISHED_SUFFIX)):
                 yield name

@@ -19,19 +19,16 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import isfinite
 from operator import index
-from typing import Any, Literal, Protocol, TypeAlias, get_args
+from typing import Any, Protocol, get_args
 from zlib import crc32 as _hash
 
 import attrs
 
 from compactlib.arguments import refuses_misfits
-from compactlib.blobstore.compaction.plan.plan_history import PlanHistory
+from compactlib.blobstore.compaction.plan.last_plans import LastPlans, PlanKind
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.errors import InvalidInput
 from compactlib.report import Printed
-
-PlanKind: TypeAlias = Literal["normal", "middle range", "full"]
-"""Which schedule a plan answers to: `PlanHistory` remembers when the last of each kind was carried out."""
 
 
 @attrs.frozen
@@ -153,7 +150,7 @@ class StoreView(Printed):
     reference_time: float
     retention_seconds: float
     segments: tuple[SegmentView, ...]
-    history: PlanHistory
+    history: LastPlans
     swap_segments: int = 1
     index_max_entries: int = 0
 

@@ -22,7 +22,6 @@ from compactlib.files.disk import Files, StrPath, list_folder, write_durably
 
 LOG_NAME = "COMPACTION"
 """The file of the compaction in progress."""
-TEMPORARY_SUFFIX = ".tmp"
 
 _DONE_NAME = re.compile(r"compaction-([0-9]{16})\.done")
 
@@ -81,7 +80,7 @@ def write_log(files: Files, folder: StrPath, log: CompactionLog) -> None:
 
 def _write_whole(files: Files, path: str, log: CompactionLog) -> StoredLog:
     data = encode_log(log)
-    write_durably(files, path, [data], temporary_suffix=TEMPORARY_SUFFIX)
+    write_durably(files, path, [data])
     return StoredLog.whole(log, data)
 
 

@@ -25,7 +25,7 @@ from compactlib.files.disk import StrPath
 
 
 @attrs.frozen
-class CompactionHistory:
+class FinishedCompactions:
     """The committed cycles of a store that are still known, by number.
 
     Attributes:
@@ -39,7 +39,7 @@ class CompactionHistory:
     damaged: tuple[CorruptData, ...] = ()
 
     @classmethod
-    def read(cls, folder: StrPath) -> CompactionHistory:
+    def read(cls, folder: StrPath) -> FinishedCompactions:
         """The history in a store's folder, the compaction in progress included.
 
         Raises:

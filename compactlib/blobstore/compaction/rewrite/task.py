@@ -14,30 +14,37 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import attrs
 
 from compactlib.blobstore.compaction.rewrite.cycle_plan import Picked
-from compactlib.blobstore.compaction.rewrite.page_cache import READ_AHEAD_BYTES, PageCache, forget_written
 from compactlib.blobstore.model.breather import Breather
-from compactlib.blobstore.model.names import SegmentName
+from compactlib.blobstore.model.names import UNPUBLISHED_SUFFIX, SegmentName
 from compactlib.blobstore.model.pace import Pace, PaceKeeper
-from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader, encode_header
+from compactlib.blobstore.segment.reader import (
+    SEGMENT_HEADER_BYTES,
+    SegmentFile,
+    SegmentHeader,
+    encode_header,
+    is_ordinary,
+)
 from compactlib.blobstore.segment.records import TRAILER_BYTES, check_head, check_whole
 from compactlib.errors import CorruptData, InvalidInput, StorageError
-from compactlib.executors.tasks import Attempt, RewriteResult, RewrittenFile
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, LocalFiles, OutFile
+from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
 from compactlib.runtime.observe import Progress
 
-TEMPORARY_SUFFIX = ".temp"
 _CRC = struct.Struct("<I")
 _LEAST_BUFFER_BYTES = 4096
 _NAP_SECONDS = 0.1
+_NO_WAIT: int = getattr(os, "RWF_NOWAIT", 0)
+_CAN_ADVISE = hasattr(os, "posix_fadvise")
+_READ_AHEAD_BYTES = 4 << 20
+"""How far behind what was asked for the system may have read; a guess on the high side."""
 
 
 @attrs.frozen
@@ -128,8 +135,8 @@ class CopyRecords:
     def _open(self, attempt: Attempt) -> _Opened:
         path = os.path.join(self.folder, f"{self.header.name.log_file}.{attempt.id}.")
         if not self.kept:
-            return _Opened(self.files.create(path + "lent" + TEMPORARY_SUFFIX))
-        kept = path + "kept" + TEMPORARY_SUFFIX
+            return _Opened(self.files.create(path + "lent" + UNPUBLISHED_SUFFIX))
+        kept = path + "kept" + UNPUBLISHED_SUFFIX
         taken = None if self.resume_from is None else _taken_over(self.files, self.resume_from, kept)
         if taken is not None:
             return taken
@@ -140,7 +147,7 @@ class CopyRecords:
         opened.close()
         with contextlib.suppress(StorageError):
             self.files.unlink(kept)
-        return _Opened(self.files.create(path + "lent" + TEMPORARY_SUFFIX))
+        return _Opened(self.files.create(path + "lent" + UNPUBLISHED_SUFFIX))
 
 
 @attrs.frozen
@@ -171,7 +178,7 @@ def _taken_over(files: Files, found: str, path: str) -> _Opened | None:
     Raises:
         StorageError: the disk refused the new name.
     """
-    if not _is_file(found):
+    if not is_ordinary(found):
         return None
     try:
         holder = files.open(found)
@@ -200,14 +207,6 @@ def _is_locked(descriptor: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _is_file(path: str) -> bool:
-    """Whether there is an ordinary file: no link, which may lead anywhere, and no pipe."""
-    try:
-        return stat.S_ISREG(os.lstat(path).st_mode)
-    except OSError:
-        return False
 
 
 def _is_at(descriptor: int, path: str) -> bool:
@@ -312,11 +311,11 @@ class _Writing:
             raise InvalidInput(f"task {self.task.name!r} has no record to copy; drop its segments instead")
         self.out.sync()
         for offset, length in self.cold:
-            forget_written(self.out.fileno(), offset, length)
+            _forget_written(self.out.fileno(), offset, length)
 
     def _copy_source(self, source: SourceRecords, file: SegmentFile, seen: int, done: int, work: str) -> int:
         """Copy the spans of one source behind the first `done` of all; how many were seen."""
-        cache, before = PageCache(file.fileno()), SEGMENT_HEADER_BYTES
+        cache, before = _PageCache(file.fileno()), SEGMENT_HEADER_BYTES
         # All at once and first: reading one record brings others into the cache.
         for span in _spans(source, len(self.buffer), cache.cached(source.columns()[0])):
             seen += 1
@@ -326,10 +325,10 @@ class _Writing:
                 self.attempt.observer.progress(Progress(work, self.end - SEGMENT_HEADER_BYTES, self.total))
             before = span.end
         if self.was_cold:
-            cache.forget(before, before + READ_AHEAD_BYTES)
+            cache.forget(before, before + _READ_AHEAD_BYTES)
         return seen
 
-    def _forget_read(self, cache: PageCache, span: _Span, before: int) -> None:
+    def _forget_read(self, cache: _PageCache, span: _Span, before: int) -> None:
         """Give up what only this attempt has read: the gap before the span, and what was cold in it."""
         if not span.cold:
             # Nothing came from the disk, and nothing beside it either.
@@ -439,3 +438,49 @@ class _Input:
     descriptor: int
     path: str
     offset: int
+
+
+class _PageCache:
+    """What the page cache holds of one open file, and what it need not hold any longer, where the platform has the
+    means to say so (Linux).
+
+    A compaction reads and writes far more than the cache holds. What was not cached before it came is given up again
+    at once, in the source and in the new file; what was cached is in use by somebody, and stays, in the new file too.
+    Advice only: nothing depends on it.
+
+    Args:
+        descriptor: the file, opened by the caller for this alone.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._can_ask = bool(_NO_WAIT) and _CAN_ADVISE and hasattr(os, "preadv")
+        if self._can_ask:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def cached(self, offsets: Iterable[int]) -> bytes:
+        """One byte for each place: 1 if its page is cached, or if nobody can tell; one system call each."""
+        one = bytearray(1)
+        return bytes(self._is_cached(offset, one) for offset in offsets)
+
+    def _is_cached(self, offset: int, one: bytearray) -> bool:
+        if self._can_ask:
+            try:
+                os.preadv(self._descriptor, [one], offset, _NO_WAIT)
+            except BlockingIOError:
+                return False
+            except OSError:
+                # A file system that cannot answer: everything is taken to be in use.
+                self._can_ask = False
+        return True
+
+    def forget(self, start: int, end: int) -> None:
+        """Give up the pages from `start` to `end`, unless nobody could tell what is in use."""
+        if self._can_ask and end > start:
+            os.posix_fadvise(self._descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
+
+
+def _forget_written(descriptor: int, offset: int, length: int) -> None:
+    """Give up the cached pages of a stretch that is durable."""
+    if _CAN_ADVISE and length > 0:
+        os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_DONTNEED)

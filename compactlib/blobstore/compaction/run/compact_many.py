@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 import attrs
 
 from compactlib.arguments import require_method
+from compactlib.blobstore.compaction.plan.last_plans import PlanKind
 from compactlib.blobstore.compaction.plan.plan import CompactionPlan
-from compactlib.blobstore.compaction.plan.policy import PlanKind, Policy, StoreView
+from compactlib.blobstore.compaction.plan.policy import Policy, StoreView
 from compactlib.blobstore.compaction.progress.compaction_log import Phase
 from compactlib.blobstore.compaction.rewrite.task import CopyRecords
 from compactlib.blobstore.compaction.run.events import StoreEvents

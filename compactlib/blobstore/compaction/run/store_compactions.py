@@ -1,6 +1,6 @@
 """What a store has one of, whoever compacts it: who may run, the compaction in progress, how one begins and ends.
 
-What it does between two durable steps is in `compaction_work`; what a crash leaves is settled by `recover` before the
+What it does between two durable steps is in `work`; what a crash leaves is settled by `recover` before the
 store is opened. One that stopped with an error stays in progress: it is resumed, or dropped, and nothing is lost.
 """
 
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from compactlib.blobstore.compaction.commit.publish import bytes_of, remove_names
 from compactlib.blobstore.compaction.commit.recover import leftovers
@@ -29,6 +28,7 @@ from compactlib.blobstore.compaction.run.events import StoreEvents
 from compactlib.blobstore.compaction.run.report import BlobCompactionOutcome, BlobCompactionReport
 from compactlib.blobstore.compaction.run.work import CompactionWork, Questions
 from compactlib.blobstore.compaction.sense.look import Sensor
+from compactlib.blobstore.compaction.swap import CompactableStore
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.model.values import milliseconds
 from compactlib.blobstore.validity.lifetimes import PurgeRules
@@ -39,7 +39,6 @@ from compactlib.runtime.budget import Budget
 from compactlib.runtime.ownership import Ownership, Run
 
 if TYPE_CHECKING:
-    from compactlib.blobstore.compaction.swap import CompactableStore
     from compactlib.blobstore.config import BlobStoreConfig
 
 
@@ -56,7 +55,6 @@ class StoreCompactions:
         ownership: every compaction, resumption, drop and batch of a hard delete is a run of it.
         policy: see above.
         sensor: makes the views.
-        side_files: held while a file beside the log is replaced that no run is needed for (the history of plans).
         last_error: what was raised last that nobody expects: by an executor, a task or a question of the host's.
         failures: how often that was.
     """
@@ -67,10 +65,9 @@ class StoreCompactions:
         self._found = found
         self._questions = questions
         self.policy: Policy = policy
-        self.sensor: Sensor = Sensor(store, self._purge_rules())
-        self._work: CompactionWork | None = None
         self.ownership: Ownership = Ownership(f"the blob store {store.name}")
-        self.side_files: threading.Lock = threading.Lock()
+        self.sensor: Sensor = Sensor(store, self._purge_rules(), self.ownership)
+        self._work: CompactionWork | None = None
         self.last_error: CompactlibError | None = None
         self.failures: int = 0
 
@@ -320,6 +317,14 @@ class StoreCompactions:
         if (log is None) != (stored is None) and (log is None or log.phase is not Phase.DONE):
             return AuditFailed(f"the compaction in memory is {log}, on the disk {stored}")
         return None
+
+
+class OwnedStore(CompactableStore, Protocol):
+    """A store and its compactions: what runs, or waits for what runs, is given both."""
+
+    @property
+    def compactions(self) -> StoreCompactions:
+        """Who may compact it, and what is in progress: one for the store, whichever objects work on it."""
 
 
 def require_forecast(config: BlobStoreConfig, policy: Policy) -> None:

@@ -26,22 +26,21 @@ from compactlib.blobstore.compaction.commit.recover import leftovers
 from compactlib.blobstore.compaction.progress.compaction_file import CompactionFile
 from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Phase, Target
 from compactlib.blobstore.compaction.rewrite.cycle_plan import CyclePlan, TargetPlan, plan_cycle
-from compactlib.blobstore.compaction.rewrite.task import TEMPORARY_SUFFIX, CopyRecords, SourceRecords
+from compactlib.blobstore.compaction.rewrite.task import CopyRecords, SourceRecords
 from compactlib.blobstore.compaction.run.events import StoreEvents
 from compactlib.blobstore.compaction.swap import CompactableStore, Snapshot
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.index.index_file import encode_index
 from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.model.breather import Breather
-from compactlib.blobstore.model.names import LOG_SUFFIX, SegmentName, segment_of_log_file
+from compactlib.blobstore.model.names import LOG_SUFFIX, UNPUBLISHED_SUFFIX, SegmentName, segment_of_log_file
 from compactlib.blobstore.model.pace import Pace
 from compactlib.blobstore.model.values import IndexEntry, RecordKind, milliseconds
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
-from compactlib.blobstore.validity.tombstones import DroppedPuts
-from compactlib.blobstore.validity.verdicts import Rules, Verdict, nobody
+from compactlib.blobstore.validity.verdicts import DroppedPuts, Rules, Verdict, nobody
 from compactlib.errors import CompactlibError, Conflict, CorruptData, InvalidInput
-from compactlib.executors.tasks import RewriteFailure, RewriteOutcome, RewriteResult
 from compactlib.files.disk import list_folder
+from compactlib.rewrite import RewriteFailure, RewriteOutcome, RewriteResult
 from compactlib.runtime.budget import Budget
 
 Question: TypeAlias = Callable[[IndexEntry], bool]
@@ -49,7 +48,7 @@ Question: TypeAlias = Callable[[IndexEntry], bool]
 _MAX_RESTARTS = 3
 _LARGEST_READ = 4 << 20
 _LEAST_READ = 64 << 10
-_KEPT_SUFFIX = ".kept" + TEMPORARY_SUFFIX
+_KEPT_SUFFIX = ".kept" + UNPUBLISHED_SUFFIX
 
 
 @attrs.frozen(kw_only=True)

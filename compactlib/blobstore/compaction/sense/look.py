@@ -9,8 +9,8 @@ from typing import Protocol
 
 import attrs
 
-from compactlib.blobstore.compaction.plan.plan_history import PlanHistory, read_history, write_history
-from compactlib.blobstore.compaction.plan.policy import Dying, PlanKind, SegmentView, StoreView
+from compactlib.blobstore.compaction.plan.last_plans import LastPlans, PlanKind, read_last_plans, write_last_plans
+from compactlib.blobstore.compaction.plan.policy import Dying, SegmentView, StoreView
 from compactlib.blobstore.compaction.sense.kept_statistics import BucketSettings, KeptStatistics
 from compactlib.blobstore.compaction.sense.statistics import LogStatistics, log_statistics
 from compactlib.blobstore.compaction.swap import CompactableStore, Snapshot
@@ -22,6 +22,7 @@ from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.validity.lifetimes import PurgeRules
 from compactlib.errors import CorruptData
 from compactlib.runtime.budget import Budget
+from compactlib.runtime.ownership import Ownership
 from compactlib.runtime.throttle import Throttle
 
 _WEEK_SECONDS = 7 * 86_400.0
@@ -30,7 +31,7 @@ _LOOK_AGAIN_SECONDS = 0.1
 
 
 class Sensor:
-    """Makes the views of one store, and keeps its history of plans. Threads may share it.
+    """Makes the views of one store, and remembers its last plans. Threads may share it.
 
     With time buckets (`stats_bucket_count`, or a policy that needs them), statistics are kept up to date between views,
     and know what will die when; without, each view counts everything, exactly, and forecasts nothing.
@@ -38,12 +39,18 @@ class Sensor:
     Args:
         store: whose views to make.
         rules: what a compaction may remove besides what is deleted and expired.
+        ownership: of the store: closing it ends the counting.
+
+    Attributes:
+        side_files: held while the file of the last plans is replaced, which needs no run.
     """
 
-    def __init__(self, store: CompactableStore, rules: PurgeRules) -> None:
+    def __init__(self, store: CompactableStore, rules: PurgeRules, ownership: Ownership) -> None:
         rate = store.config.stats_entries_per_second
+        self.side_files: threading.Lock = threading.Lock()
         self._store = store
         self._rules = rules
+        self._ownership = ownership
         self._throttle = None if rate is None else Throttle(rate, clock=store.clock)
         self._kept: KeptStatistics | None = None
         self._kept_rules = rules
@@ -65,10 +72,10 @@ class Sensor:
 
         Raises:
             BudgetSpent: the budget ended, or the store was closed, before everything was counted.
-            StorageError: the history of plans cannot be read.
+            StorageError: the file of the last plans cannot be read.
         """
         lent = (Budget() if budget is None else budget).lend()
-        with self._store.compactions.ownership.cancels(lent):
+        with self._ownership.cancels(lent):
             while not self._counting.acquire(timeout=_LOOK_AGAIN_SECONDS):
                 lent.check()
             try:
@@ -76,7 +83,7 @@ class Sensor:
                 statistics, dying = self._count(snapshot, now, self._bucket_count(forecast), lent)
             finally:
                 self._counting.release()
-        return view_of(self._store, snapshot, statistics, self._history(), dying)
+        return view_of(self._store, snapshot, statistics, self._last_plans(), dying)
 
     def _bucket_count(self, forecast: bool) -> int:
         """How many time buckets to keep: as configured, or as many as the policy needs.
@@ -115,30 +122,30 @@ class Sensor:
         """
         store = self._store
         # The file is replaced through one temporary name.
-        with store.compactions.side_files:
+        with self.side_files:
             store.require_mine()
             before, _ = self._read()
             after = before.after(kind, done_at)
             if after != before:
-                write_history(store.files, store.folder, after)
+                write_last_plans(store.files, store.folder, after)
 
-    def _history(self) -> PlanHistory:
-        history, damage = self._read()
+    def _last_plans(self) -> LastPlans:
+        last, damage = self._read()
         if damage is not None and not self._told_damage:
             # Only schedules depend on it: they start anew, and whoever watches is told, once.
             self._told_damage = True
             self._store.observer.event("blobstore_plan_history_damaged",
                                        {"store": self._store.name, "message": str(damage)})
-        return history
+        return last
 
-    def _read(self) -> tuple[PlanHistory, CorruptData | None]:
-        """The history as it is kept; schedules count from when the store was created, until they have run once."""
+    def _read(self) -> tuple[LastPlans, CorruptData | None]:
+        """The last plans as kept; schedules count from when the store was created, until they have run once."""
         kept, damage = None, None
         try:
-            kept = read_history(self._store.folder)
+            kept = read_last_plans(self._store.folder)
         except CorruptData as error:
             damage = error
-        return PlanHistory(since=self._store.created_at) if kept is None else kept, damage
+        return LastPlans(since=self._store.created_at) if kept is None else kept, damage
 
     def audit(self) -> None:
         """Check the kept statistics, unless somebody counts just now.
@@ -178,7 +185,7 @@ class Shown(Protocol):
         """Capacity of the log."""
 
 
-def view_of(store: Shown, snapshot: Snapshot, statistics: LogStatistics, history: PlanHistory,
+def view_of(store: Shown, snapshot: Snapshot, statistics: LogStatistics, history: LastPlans,
             dying: Mapping[SegmentName, tuple[Dying, ...]] | None = None) -> StoreView:
     """The view that these statistics of `snapshot` give."""
     eligible = set(snapshot.eligible())

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactlib import contract
+from compactlib.blobstore.compaction.plan.last_plans import FILE_NAME, LastPlans, read_last_plans, write_last_plans
 from compactlib.blobstore.compaction.plan.plan import (
     CompactionPlan,
     PlannedSegment,
@@ -22,7 +23,6 @@ from compactlib.blobstore.compaction.plan.plan import (
     plan_for,
     plan_for_choice,
 )
-from compactlib.blobstore.compaction.plan.plan_history import FILE_NAME, PlanHistory, read_history, write_history
 from compactlib.blobstore.compaction.plan.policies import CompactAll, Greedy, StatsBased
 from compactlib.blobstore.compaction.plan.policy import Choice, Dying, SegmentView, StoreView, ValidRecords
 from compactlib.blobstore.model.names import SegmentName
@@ -233,32 +233,32 @@ def test_a_view_prints_itself() -> None:
 # ---------------------------------------------------------------------------------------------------- the history
 
 def test_a_history_comes_back_from_its_folder(tmp_path: Path) -> None:
-    assert read_history(tmp_path) is None
-    history = PlanHistory(since=1.5, last_full_at=None, last_middle_range_at=7.25)
-    write_history(LocalFiles(), tmp_path, history)
-    assert read_history(tmp_path) == history
-    write_history(LocalFiles(), tmp_path, attrs.evolve(history, last_full_at=9.0))
-    assert read_history(tmp_path) == PlanHistory(since=1.5, last_full_at=9.0, last_middle_range_at=7.25)
+    assert read_last_plans(tmp_path) is None
+    history = LastPlans(since=1.5, last_full_at=None, last_middle_range_at=7.25)
+    write_last_plans(LocalFiles(), tmp_path, history)
+    assert read_last_plans(tmp_path) == history
+    write_last_plans(LocalFiles(), tmp_path, attrs.evolve(history, last_full_at=9.0))
+    assert read_last_plans(tmp_path) == LastPlans(since=1.5, last_full_at=9.0, last_middle_range_at=7.25)
 
 
 def test_the_file_is_as_its_page_says(tmp_path: Path) -> None:
     """`docs/formats/blobstore-plan-history.md`: bytes that earlier releases wrote stay readable."""
     golden = b'{"format": 1, "last_full_at": 1700000000.25, "last_middle_range_at": null, "since": 1690000000.0}'
-    history = PlanHistory(since=1_690_000_000.0, last_full_at=1_700_000_000.25)
-    write_history(LocalFiles(), tmp_path, history)
+    history = LastPlans(since=1_690_000_000.0, last_full_at=1_700_000_000.25)
+    write_last_plans(LocalFiles(), tmp_path, history)
     assert (tmp_path / "plan_history.json").read_bytes() == golden
     (tmp_path / "plan_history.json").write_bytes(golden)
-    assert read_history(tmp_path) == history
+    assert read_last_plans(tmp_path) == history
 
 
 def test_a_history_outlives_a_crash_at_any_step(tmp_path: Path) -> None:
     def work(folder: Path, files: Files) -> None:
         for number in range(3):
-            write_history(files, folder, PlanHistory(since=float(number)))
+            write_last_plans(files, folder, LastPlans(since=float(number)))
             files.acknowledge(b"%d" % number)  # type: ignore[attr-defined]
 
     def check(folder: Path, acknowledged: Sequence[bytes]) -> None:
-        found = read_history(folder)
+        found = read_last_plans(folder)
         if acknowledged:
             assert found is not None
             assert found.since >= float(acknowledged[-1])
@@ -268,24 +268,24 @@ def test_a_history_outlives_a_crash_at_any_step(tmp_path: Path) -> None:
 
 def test_w14_the_middle_range_is_remembered_over_a_restart(tmp_path: Path) -> None:
     policy = StatsBased(middle_range_interval_seconds=3600.0)
-    view = shares((.3, .2, .1, .1, .3), history=PlanHistory(since=0.0))
+    view = shares((.3, .2, .1, .1, .3), history=LastPlans(since=0.0))
     plan = plan_for(view, policy, NOW)
     assert plan.kind == "middle range"
-    write_history(LocalFiles(), tmp_path, view.history.after(plan.kind, NOW))
-    read = read_history(tmp_path)
+    write_last_plans(LocalFiles(), tmp_path, view.history.after(plan.kind, NOW))
+    read = read_last_plans(tmp_path)
     assert read is not None
     assert places(plan_for(shares((.3, .2, .1, .1, .3), history=read), policy, NOW + 60)) == [2, 3]
 
 
 @pytest.mark.parametrize(("text", "expected"), [
-    ("{}", PlanHistory(since=0.0)),
-    ('{"since": 3, "colour": "blue"}', PlanHistory(since=3.0)),
-    ('{"last_full_at": 5.0}', PlanHistory(since=5.0, last_full_at=5.0)),
-    ('{"since": 1, "last_full_at": null}', PlanHistory(since=1.0)),
+    ("{}", LastPlans(since=0.0)),
+    ('{"since": 3, "colour": "blue"}', LastPlans(since=3.0)),
+    ('{"last_full_at": 5.0}', LastPlans(since=5.0, last_full_at=5.0)),
+    ('{"since": 1, "last_full_at": null}', LastPlans(since=1.0)),
 ])
-def test_h5_fields_may_be_missing_or_unknown(text: str, expected: PlanHistory, tmp_path: Path) -> None:
+def test_h5_fields_may_be_missing_or_unknown(text: str, expected: LastPlans, tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text(text)
-    assert read_history(tmp_path) == expected
+    assert read_last_plans(tmp_path) == expected
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"since": "now"}', '{"since": true}', '{"since": NaN}',
@@ -293,13 +293,13 @@ def test_h5_fields_may_be_missing_or_unknown(text: str, expected: PlanHistory, t
 def test_a_damaged_history_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text(text)
     with pytest.raises(CorruptData, match=FILE_NAME):
-        read_history(tmp_path)
+        read_last_plans(tmp_path)
 
 
 def test_a_later_format_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text(json.dumps({"format": 2}))
     with pytest.raises(Unsupported, match="format 2"):
-        read_history(tmp_path)
+        read_last_plans(tmp_path)
 
 
 @given(st.binary(max_size=60))
@@ -307,7 +307,7 @@ def test_any_bytes_are_a_history_or_named_damage(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / FILE_NAME).write_bytes(content)
         try:
-            read_history(folder)
+            read_last_plans(folder)
         except (CorruptData, Unsupported) as error:
             assert FILE_NAME in str(error)
 

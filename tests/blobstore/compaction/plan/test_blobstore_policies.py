@@ -10,8 +10,8 @@ from typing import Any
 import attrs
 import pytest
 
+from compactlib.blobstore.compaction.plan.last_plans import LastPlans
 from compactlib.blobstore.compaction.plan.plan import check_plan, forecast, plan_for, plan_for_choice
-from compactlib.blobstore.compaction.plan.plan_history import PlanHistory
 from compactlib.blobstore.compaction.plan.policies import (
     CompactAll,
     CopyBudget,
@@ -117,7 +117,7 @@ def test_an_unknown_way_to_skip_is_refused() -> None:
 # ----------------------------------------------------------------------------------------------------------- Hybrid
 
 def hybrid_view(last_full_at: float | None, **changed: Any) -> StoreView:
-    return shares(SHARES_A, history=PlanHistory(since=NOW - DAY, last_full_at=last_full_at), **changed)
+    return shares(SHARES_A, history=LastPlans(since=NOW - DAY, last_full_at=last_full_at), **changed)
 
 
 def test_h1_a_new_store_begins_with_the_usual_policy() -> None:
@@ -260,7 +260,7 @@ def test_a_store_is_told_of_a_full_round_also_where_nothing_is_eligible_yet() ->
     nothing = toy([0], eligible=[False])
     assert CompactAll().choose(nothing, NOW) == Choice(why=CompactAll().choose(nothing, NOW).why, kind="full")
     assert CompactAll().choose(toy([0], used_bytes=0), NOW).kind == "normal"
-    due = toy([0], eligible=[False], history=PlanHistory(since=0.0))
+    due = toy([0], eligible=[False], history=LastPlans(since=0.0))
     assert (Hybrid().choose(due, NOW).kind, Hybrid().choose(nothing, NOW).kind) == ("full", "normal")
     assert not getattr(StatsBased(), "needs_forecast", False)
     assert ExpiryForecast().needs_forecast

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactlib.blobstore.compaction.plan.best_range import SegmentRange, best_range
+from compactlib.blobstore.compaction.plan.last_plans import LastPlans
 from compactlib.blobstore.compaction.plan.plan import plan_for
-from compactlib.blobstore.compaction.plan.plan_history import PlanHistory
 from compactlib.blobstore.compaction.plan.policies import StatsBased
 from compactlib.blobstore.compaction.plan.policy import StoreView
 from compactlib.errors import InvalidInput
@@ -31,7 +31,7 @@ from tests.blobstore.policy_views import (
 )
 
 MIDDLE: dict[str, Any] = {"middle_range_interval_seconds": DAY}
-DUE: dict[str, Any] = {"history": PlanHistory(since=NOW - 30 * DAY, last_middle_range_at=NOW - DAY)}
+DUE: dict[str, Any] = {"history": LastPlans(since=NOW - 30 * DAY, last_middle_range_at=NOW - DAY)}
 QUARTER = FILL // 4
 
 
@@ -208,7 +208,7 @@ def test_a_segment_that_may_not_be_taken_is_no_part_of_a_range() -> None:
 
 def test_the_middle_range_waits_for_its_time_after_the_last_one_carried_out() -> None:
     policy = StatsBased(middle_range_interval_seconds=DAY)
-    view = shares(SHARES_A, history=PlanHistory(since=0.0, last_middle_range_at=NOW - DAY + 1))
+    view = shares(SHARES_A, history=LastPlans(since=0.0, last_middle_range_at=NOW - DAY + 1))
     assert places(plan_for(view, policy, NOW)) == span(5, 6)
     plan = plan_for(view, policy, NOW + 1)
     assert (places(plan), plan.kind) == (span(3, 7), "middle range")
@@ -219,7 +219,7 @@ def test_w14_the_first_middle_range_comes_at_a_time_of_the_stores_own_within_a_d
     policy = StatsBased(middle_range_interval_seconds=7 * DAY)
     firsts = set()
     for number in range(20):
-        view = shares(SHARES_A, store=f"disk/{number}", history=PlanHistory(since=NOW))
+        view = shares(SHARES_A, store=f"disk/{number}", history=LastPlans(since=NOW))
         at = NOW + view.spread(DAY)
         assert NOW <= at <= NOW + DAY
         assert places(plan_for(view, policy, at - 1)) == span(5, 6)

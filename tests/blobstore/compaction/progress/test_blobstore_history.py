@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compactlib.blobstore.compaction.progress.compaction_file import done_name
-from compactlib.blobstore.compaction.progress.finished import CompactionHistory
+from compactlib.blobstore.compaction.progress.finished import FinishedCompactions
 from compactlib.blobstore.errors import HistoryLost
 from compactlib.blobstore.model.names import LogPosition
 from compactlib.blobstore.store.replication import ReplicationToken
@@ -57,7 +57,7 @@ def test_whoever_goes_on_from_the_rebuilt_place_misses_nothing(tmp_path_factory:
                 done(store.compact(plan_of(store, chosen)))
             delete_some(store, [number for number in range(0, 40, 3) if number % 9 == 3 * turn], clock)
             fill(store, 5, rng, first=1000 * (turn + 1))
-        history = CompactionHistory.read(folder)
+        history = FinishedCompactions.read(folder)
         left = {sequence for _, sequence in placed(store)}
         for position, _ in before:
             owed = {sequence for place, sequence in before if place >= position} & left
@@ -70,7 +70,7 @@ def test_a_rebuilt_place_is_close(tmp_path: Path) -> None:
     with garbage_store(tmp_path / "store", ManualClock(START), count=60) as store:
         compact_all(store)
         kept = [(place, sequence) for place, sequence in placed(store) if place.segment.generation]
-        history = CompactionHistory.read(tmp_path / "store")
+        history = FinishedCompactions.read(tmp_path / "store")
         with garbage_store(tmp_path / "other", ManualClock(START), count=60) as same:
             old = {sequence: place for place, sequence in placed(same)}
         for place, sequence in kept:
@@ -81,7 +81,7 @@ def test_a_rebuilt_place_is_close(tmp_path: Path) -> None:
 def test_a_place_from_after_the_compaction_stays(tmp_path: Path) -> None:
     with garbage_store(tmp_path / "store", ManualClock(START)) as store:
         compact_all(store)
-        history = CompactionHistory.read(tmp_path / "store")
+        history = FinishedCompactions.read(tmp_path / "store")
         assert history.number > 1
         position = LogPosition(names("1_1")[0], 99)
         assert history.rebuild(position, history.number) == position
@@ -93,7 +93,7 @@ def test_what_is_not_known_any_more_says_so(tmp_path: Path) -> None:
     with garbage_store(tmp_path / "store", ManualClock(START)) as store:
         compact_all(store)
         (tmp_path / "store" / done_name(1)).write_bytes(b"broken")
-        history = CompactionHistory.read(tmp_path / "store")
+        history = FinishedCompactions.read(tmp_path / "store")
         assert len(history.damaged) == 1
         with pytest.raises(HistoryLost) as caught:
             history.rebuild(LogPosition(names("1_0")[0], 80), 0)
@@ -104,7 +104,7 @@ def test_the_compaction_in_progress_counts_with_its_ended_cycles(tmp_path: Path)
     with garbage_store(tmp_path / "store", ManualClock(START)) as store:
         before = placed(store)
         store.compact(plan_of(store), budget=Budget(total_bytes=3000))
-        history = CompactionHistory.read(tmp_path / "store")
+        history = FinishedCompactions.read(tmp_path / "store")
         assert history.number >= 1
         left = {sequence for _, sequence in placed(store)}
         for position, _ in before:

@@ -13,22 +13,22 @@ import json
 import os
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, TypeAlias
 
 import attrs
 
 from compactlib.errors import CorruptData, Unsupported
 from compactlib.files.disk import Files, StrPath, write_durably
 
-if TYPE_CHECKING:
-    from compactlib.blobstore.compaction.plan.policy import PlanKind
-
 FILE_NAME = "plan_history.json"
 _FORMAT = 1
 
+PlanKind: TypeAlias = Literal["normal", "middle range", "full"]
+"""Which schedule a plan answers to: `LastPlans` remembers when the last of each kind was carried out."""
+
 
 @attrs.frozen(kw_only=True)
-class PlanHistory:
+class LastPlans:
     """From when a store's schedules count, and when plans of which kind were last carried out; seconds since the epoch.
 
     Attributes:
@@ -41,8 +41,8 @@ class PlanHistory:
     last_full_at: float | None = None
     last_middle_range_at: float | None = None
 
-    def after(self, kind: PlanKind, done_at: float) -> PlanHistory:
-        """The history once a plan of this kind has been carried out."""
+    def after(self, kind: PlanKind, done_at: float) -> LastPlans:
+        """The same once a plan of this kind has been carried out."""
         if kind == "full":
             return attrs.evolve(self, last_full_at=done_at)
         if kind == "middle range":
@@ -50,11 +50,11 @@ class PlanHistory:
         return self
 
 
-def read_history(folder: StrPath) -> PlanHistory | None:
-    """The history kept in `folder`, or `None` if there is none yet.
+def read_last_plans(folder: StrPath) -> LastPlans | None:
+    """The last plans as kept in `folder`, or `None` if nothing is kept yet.
 
     Raises:
-        CorruptData: the file is no history. Without it schedules only start anew: removing it is safe.
+        CorruptData: the file holds something else. Without it schedules only start anew: removing it is safe.
         Unsupported: a later release wrote it.
     """
     path = Path(folder) / FILE_NAME
@@ -64,7 +64,7 @@ def read_history(folder: StrPath) -> PlanHistory | None:
         return None
     try:
         found = json.loads(text)
-        known = {field.name: _time(found.get(field.name)) for field in attrs.fields(PlanHistory)}
+        known = {field.name: _time(found.get(field.name)) for field in attrs.fields(LastPlans)}
         told_format = found.get("format", _FORMAT)
     except (ValueError, AttributeError, RecursionError) as error:
         raise _damaged(path, text) from error
@@ -74,16 +74,16 @@ def read_history(folder: StrPath) -> PlanHistory | None:
     since, last_full_at = known["since"], known["last_full_at"]
     if since is None:
         since = 0.0 if last_full_at is None else last_full_at
-    return PlanHistory(since=since, last_full_at=last_full_at, last_middle_range_at=known["last_middle_range_at"])
+    return LastPlans(since=since, last_full_at=last_full_at, last_middle_range_at=known["last_middle_range_at"])
 
 
-def write_history(files: Files, folder: StrPath, history: PlanHistory) -> None:
-    """Keep `history` in `folder`, durably and in one step.
+def write_last_plans(files: Files, folder: StrPath, last: LastPlans) -> None:
+    """Keep `last` in `folder`, durably and in one step.
 
     Raises:
-        StorageError: the disk refuses; the history before stays.
+        StorageError: the disk refuses; what was kept before stays.
     """
-    told = json.dumps({"format": _FORMAT, **attrs.asdict(history)}, sort_keys=True)
+    told = json.dumps({"format": _FORMAT, **attrs.asdict(last)}, sort_keys=True)
     write_durably(files, os.fspath(Path(folder) / FILE_NAME), [told.encode()])
 
 
