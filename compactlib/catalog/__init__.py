@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         LostRace,
         SnapshotSaved,
     )
-    from compactlib.catalog.log.log_reader import LogReader
     from compactlib.catalog.log.reclaim import CatalogReclaim
     from compactlib.catalog.log.records import Update
     from compactlib.catalog.log.recover import recover_history
@@ -179,7 +178,6 @@ __all__ = [
     "LocalHost",
     "LocalNeeds",
     "LogFollower",
-    "LogReader",
     "LogState",
     "LostRace",
     "LowWatermark",
@@ -236,7 +234,6 @@ load_lazily(__name__, {
     ".sense.index_builds": ("IndexBuilds",),
     ".transport.local_host": ("LocalHost",),
     ".log.log_model": ("AlreadyCompacted", "Appended", "LogState", "LostRace", "SnapshotSaved"),
-    ".log.log_reader": ("LogReader",),
     ".round.messages": ("ZoneResult",),
     ".model.values": ("RESTRICTIONS", "Assignments", "Culprit", "Factor", "Floor", "Need", "NodeId", "NodeReport",
                "Topology", "Unavailable", "Watermark", "ZoneAssignments"),

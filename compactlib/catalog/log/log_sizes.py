@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import attrs
 
 from compactlib.catalog.log import keys
-from compactlib.catalog.log.log_reader import LogReader
+from compactlib.catalog.log.update_log import UpdateLog
 from compactlib.runtime.budget import Budget
 
 
@@ -43,7 +43,7 @@ class LogMeter:
         log: what to measure.
     """
 
-    def __init__(self, log: LogReader) -> None:
+    def __init__(self, log: UpdateLog) -> None:
         self._log = log
         self._known: Mapping[int, int] = {}
 
@@ -58,14 +58,15 @@ class LogMeter:
         if state is None:
             return LogSizes(term_mark=self._mark(keys.TERM), term=self._log.term()[0])
         records: dict[int, int] = {}
-        for version, key, record in self._log._updates_from(0, few=True):
+        for version, key, record in self._log.records.from_version(0, few=True):
             if version > state.earliest:
                 break
             budget.check()
             records[version] = len(key) + len(record)
         # No record above the earliest version is ever written again, so these stay as they were.
         above = {version: size for version, size in self._known.items() if version > state.earliest}
-        for version, key, record in self._log._updates_from(max(above, default=state.earliest) + 1, few=bool(above)):
+        first = max(above, default=state.earliest) + 1
+        for version, key, record in self._log.records.from_version(first, few=bool(above)):
             budget.check()
             above[version] = len(key) + len(record)
         self._known = above
@@ -83,5 +84,5 @@ class LogMeter:
         return pieces
 
     def _mark(self, key: bytes) -> int:
-        found = self._log._get(key)
+        found = self._log.records.get(key)
         return 0 if found is None else len(key) + len(found[0])

@@ -8,7 +8,6 @@ import attrs
 
 from compactlib.catalog.errors import RecordMissing
 from compactlib.catalog.log import keys
-from compactlib.catalog.log.log_reader import LogReader
 from compactlib.catalog.log.records import RecordType, fields_of, unseal
 from compactlib.catalog.log.update_log import MAX_ATTEMPTS, UpdateLog
 from compactlib.kv import Delete
@@ -50,7 +49,7 @@ def reclaim(log: UpdateLog, budget: Budget | None = None) -> CatalogReclaim:
     return CatalogReclaim(len(doomed), sum(size for _, size in doomed))
 
 
-def garbage(log: LogReader, budget: Budget) -> Mapping[bytes, int]:
+def garbage(log: UpdateLog, budget: Budget) -> Mapping[bytes, int]:
     """The keys that `reclaim` would delete now, each with the bytes that it and its record take.
 
     Raises:
@@ -69,8 +68,8 @@ def garbage(log: LogReader, budget: Budget) -> Mapping[bytes, int]:
     return {}  # others cut the log again and again, and each of them reclaims
 
 
-def _garbage(log: LogReader, earliest: int, budget: Budget) -> Iterator[tuple[bytes, int]]:
-    for version, key, record in log._updates_from(0, few=True):
+def _garbage(log: UpdateLog, earliest: int, budget: Budget) -> Iterator[tuple[bytes, int]]:
+    for version, key, record in log.records.from_version(0, few=True):
         budget.check()
         if version >= earliest:
             break
@@ -85,9 +84,9 @@ def _garbage(log: LogReader, earliest: int, budget: Budget) -> Iterator[tuple[by
                 yield entry.key, len(entry.key) + len(entry.value)
 
 
-def _pieces_of(log: LogReader, version: int) -> frozenset[bytes]:
+def _pieces_of(log: UpdateLog, version: int) -> frozenset[bytes]:
     key = keys.update_key(version)
-    found = log._get(key)
+    found = log.records.get(key)
     if found is None:
         raise RecordMissing(key=key.decode(), version=version, expected="the snapshot with which the log begins")
     kind, payload = unseal(key, found[0], RecordType.UPDATE, RecordType.SNAPSHOT, RecordType.CHUNKED_SNAPSHOT)

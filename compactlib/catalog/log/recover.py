@@ -10,8 +10,8 @@ from compactlib.arguments import refuses_misfits
 from compactlib.catalog.errors import ObjectNotFound, RecordDamaged, RecordMissing
 from compactlib.catalog.log.keys import update_key
 from compactlib.catalog.log.log_model import LogState
-from compactlib.catalog.log.log_reader import LogReader
 from compactlib.catalog.log.records import Update
+from compactlib.catalog.log.update_log import UpdateLog
 from compactlib.catalog.schema.catalog import EMPTY, Catalog
 from compactlib.catalog.schema.versions import HistoryView
 from compactlib.errors import Busy
@@ -20,7 +20,7 @@ _MAX_LOOKS = 100
 
 
 @refuses_misfits
-def recover_history(log: LogReader) -> HistoryView:
+def recover_history(log: UpdateLog) -> HistoryView:
     """The history that the log holds; version 0 alone if the log is empty. O(retained versions), in pages.
 
     Others may append and compact at the same time: recovery then looks again.
@@ -51,12 +51,12 @@ def recover_history(log: LogReader) -> HistoryView:
     raise Busy(f"the catalog's log was cut or grew {_MAX_LOOKS} times while it was read; try when there is less load")
 
 
-def _was_cut(log: LogReader, before: LogState) -> bool:
+def _was_cut(log: UpdateLog, before: LogState) -> bool:
     again = log.state()
     return again is not None and again.earliest != before.earliest
 
 
-def _replayed(log: LogReader, state: LogState) -> HistoryView:
+def _replayed(log: UpdateLog, state: LogState) -> HistoryView:
     first: list[Catalog] = [] if state.compacted else [EMPTY]
     catalogs = first
     for record in log.read(state.earliest, state.latest):

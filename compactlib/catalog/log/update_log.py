@@ -8,8 +8,9 @@ it changes nothing, a crash after it leaves at most garbage that `reclaim` remov
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from itertools import islice
 from typing import TypeVar
 
 import attrs
@@ -18,6 +19,7 @@ from compactlib.arguments import refuses_misfits
 from compactlib.catalog.arguments import whole
 from compactlib.catalog.errors import (
     CatalogMoved,
+    RecordDamaged,
     RecordMissing,
     RecordTooLarge,
     RetriesExhausted,
@@ -25,8 +27,7 @@ from compactlib.catalog.errors import (
     StaleTerm,
 )
 from compactlib.catalog.log import keys
-from compactlib.catalog.log.log_model import AlreadyCompacted, Appended, LostRace, SnapshotSaved
-from compactlib.catalog.log.log_reader import LogReader
+from compactlib.catalog.log.log_model import AlreadyCompacted, Appended, LogState, LostRace, SnapshotSaved
 from compactlib.catalog.log.records import (
     RecordType,
     Update,
@@ -38,6 +39,7 @@ from compactlib.catalog.log.records import (
     unseal,
     unseal_fields,
 )
+from compactlib.catalog.log.stored_records import StoredRecords
 from compactlib.catalog.schema.catalog import Catalog
 from compactlib.clock import Clock, SystemClock
 from compactlib.contract import CommitFence
@@ -84,7 +86,7 @@ class _Snapshot:
     pace: Callable[[int], object]
 
 
-class UpdateLog(LogReader):
+class UpdateLog:
     """The log in one partition of a store. Holds no state of its own; any thread may call it.
 
     Args:
@@ -107,7 +109,9 @@ class UpdateLog(LogReader):
         whole("max_record_bytes", max_record_bytes, lowest=1024)
         if store.limits.max_transact < 8:
             raise InvalidInput(f"the store changes {store.limits.max_transact} keys in one step; the log needs 8")
-        super().__init__(store, partition)
+        self.store: KVStore = store
+        self.partition: bytes = partition
+        self.records: StoredRecords = StoredRecords(store, partition)
         self._chunk_bytes = min(chunk_bytes, store.limits.max_value_bytes - 64)
         self._max_record_bytes = max_record_bytes
         self._rng = random.Random() if rng is None else rng
@@ -123,7 +127,7 @@ class UpdateLog(LogReader):
         mark = seal_fields(keys.FORMAT, RecordType.FORMAT, {"product": "compactlib.catalog"})
         unknown: OutcomeUnknown | None = None
         for _ in range(MAX_ATTEMPTS):
-            found = self._seen(lambda: self._get(keys.FORMAT), unknown)
+            found = self._seen(lambda: self.records.get(keys.FORMAT), unknown)
             if found is not None:
                 unseal_fields(keys.FORMAT, found[0], RecordType.FORMAT, "product")
                 return
@@ -142,6 +146,98 @@ class UpdateLog(LogReader):
         if unknown is None:
             return look()
         return look_until_seen(look, unknown, clock=self._clock, rng=self._rng)
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def state(self) -> LogState | None:
+        """Which versions the log holds; `None` for an empty log. Two reads.
+
+        Raises:
+            RecordMissing: one of its two marks is gone, or both are and there are updates.
+            RecordDamaged, RecordTooNew: a mark cannot be read.
+        """
+        # The earliest version first: a snapshot in between then shows as a latest version that is too new, never as
+        # one that is too old.
+        earliest, _ = self._earliest()
+        latest, _ = self._latest()
+        if earliest is None and latest is None:
+            stray = next(iter(self.records.from_version(0, few=True)), None)
+            if stray is not None and self._latest()[0] is None:
+                raise RecordMissing(key="latest", version=stray[0], expected=f"a mark, since there is {stray[1]!r}")
+            return None if stray is None else self.state()
+        if earliest is None:
+            return self._restate(RecordMissing(key="earliest", version=0, expected="a mark, since there is 'latest'"))
+        if latest is None:
+            raise RecordMissing(key="latest", version=earliest[0], expected="a mark, since there is 'earliest'")
+        if earliest[0] > latest:
+            raise RecordDamaged(key="latest", offset=0, expected=f"at least {earliest[0]}, the earliest version",
+                                found=str(latest))
+        return LogState(earliest[0], latest, earliest[1])
+
+    def _restate(self, error: RecordMissing) -> LogState | None:
+        # The first append may have come between the two reads.
+        if self._earliest()[0] is None:
+            raise error
+        return self.state()
+
+    def read(self, first: int, last: int) -> Iterator[Update | Catalog]:
+        """The records of these versions in order: updates, and the snapshot if the log was cut to one of them.
+
+        Raises:
+            RecordMissing: a version is not there. After a compaction in the meantime, that is no damage: see `state`.
+            RecordDamaged, RecordTooNew: a record cannot be read.
+        """
+        expected = first
+        for version, key, record in islice(self.records.from_version(first), last - first + 1):
+            if version != expected:
+                break
+            yield self.records.decode(version, key, record)
+            expected += 1
+        if expected <= last:
+            raise RecordMissing(key=keys.update_key(expected).decode(), version=expected,
+                                expected=f"versions {first} to {last} without a gap")
+
+    @refuses_misfits
+    def snapshot(self, version: int) -> Catalog:
+        """The snapshot with which the log begins.
+
+        Raises:
+            RecordMissing: there is no record of this version.
+            RecordDamaged: it is no snapshot, or cannot be read.
+        """
+        found = next(iter(self.read(version, version)))
+        if isinstance(found, Update):
+            raise RecordDamaged(key=keys.update_key(version).decode(), offset=6, expected="a snapshot",
+                                found="an update")
+        return found
+
+    @refuses_misfits
+    def updates_above(self, version: int) -> int | None:
+        """The lowest version above this one that has a record; `None` if there is none. For recovery and audits."""
+        found = next(iter(self.records.from_version(version + 1, few=True)), None)
+        return None if found is None else found[0]
+
+    def term(self) -> tuple[int, Predicate | None]:
+        """The term of the last coordinator that cut the log, 0 for none; and the state of its mark."""
+        found = self.records.get(keys.TERM)
+        if found is None:
+            return 0, None
+        (current,) = unseal_fields(keys.TERM, found[0], RecordType.TERM, "term")
+        return current, found[1]
+
+    def _latest(self) -> tuple[int | None, Predicate | None]:
+        found = self.records.get(keys.LATEST)
+        if found is None:
+            return None, None
+        (version,) = unseal_fields(keys.LATEST, found[0], RecordType.LATEST, "version")
+        return version, found[1]
+
+    def _earliest(self) -> tuple[tuple[int, bool] | None, Predicate | None]:
+        found = self.records.get(keys.EARLIEST)
+        if found is None:
+            return None, None
+        version, compacted = unseal_fields(keys.EARLIEST, found[0], RecordType.EARLIEST, "version", "compacted")
+        return (version, compacted), found[1]
 
     # --- appending ----------------------------------------------------------------------------------------------
 
@@ -197,7 +293,7 @@ class UpdateLog(LogReader):
             return _Place(predicate, latest is None)
         if latest < version:
             return LostRace(latest)
-        there = self._get(key)
+        there = self.records.get(key)
         if there is None or unseal(key, there[0], *_ENTRIES)[0] is not RecordType.UPDATE:
             earliest, _ = self._earliest()
             is_cut = earliest is not None and earliest[1] and earliest[0] >= version
@@ -205,7 +301,7 @@ class UpdateLog(LogReader):
         return Appended(version) if there[0] == record else LostRace(latest)
 
     def _is_ours(self, key: bytes, record: bytes) -> bool:
-        found = self._get(key)
+        found = self.records.get(key)
         return found is not None and found[0] == record
 
     def _put(self, key: bytes, record: bytes) -> Put:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from compactlib.catalog.errors import RecordDamaged, RecordMissing, RecordTooNew
 from compactlib.catalog.log import keys
 from compactlib.catalog.log.log_model import LogState
-from compactlib.catalog.log.log_reader import LogReader
 from compactlib.catalog.log.reclaim import garbage
 from compactlib.catalog.log.records import RecordType, Update, unseal
 from compactlib.catalog.log.recover import applied
+from compactlib.catalog.log.update_log import UpdateLog
 from compactlib.catalog.schema.catalog import EMPTY, Catalog
 from compactlib.catalog.schema.versions import HistoryView
 from compactlib.errors import Busy, CompactlibError
@@ -25,7 +25,7 @@ _OTHERS = ((keys.FORMAT, RecordType.FORMAT), (keys.TERM, RecordType.TERM), (keys
 """What else lies in the partition: a key, or what a key begins with, and its record."""
 
 
-def verify_log(log: LogReader, history: HistoryView, budget: Budget) -> VerifyReport:
+def verify_log(log: UpdateLog, history: HistoryView, budget: Budget) -> VerifyReport:
     """Read every record; `history` is what its owner has in memory, and is held against the log.
 
     Others may append and cut at the same time: it then looks again.
@@ -52,7 +52,7 @@ def verify_log(log: LogReader, history: HistoryView, budget: Budget) -> VerifyRe
 class _Reading:
     """One pass over the log."""
 
-    def __init__(self, log: LogReader, budget: Budget) -> None:
+    def __init__(self, log: UpdateLog, budget: Budget) -> None:
         self.findings: list[Finding] = []
         self.records = 0
         self.bytes_read = 0
@@ -92,7 +92,7 @@ class _Reading:
 
     def _entries(self, state: LogState) -> Iterator[tuple[int, bytes, bytes]]:
         try:
-            for version, key, record in self._log._updates_from(state.earliest):
+            for version, key, record in self._log.records.from_version(state.earliest):
                 self._read(key, record)
                 if version > state.latest:
                     self.findings.append(Finding("order", key.decode(), f"lies above the latest version, "
@@ -105,7 +105,7 @@ class _Reading:
     def _replayed(self, key: bytes, version: int, record: bytes, before: Catalog | None,
                   is_first: bool) -> Catalog | None:
         try:
-            found = self._log._decode(version, key, record)
+            found = self._log.records.decode(version, key, record)
             if isinstance(found, Update) == is_first:
                 self.findings.append(Finding("order", key.decode(), f"{'an update' if is_first else 'a snapshot'} "
                                              f"where {'the snapshot' if is_first else 'an update'} must be"))

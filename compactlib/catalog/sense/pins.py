@@ -16,8 +16,8 @@ import attrs
 from compactlib.catalog.arguments import printed
 from compactlib.catalog.errors import CatalogVersionNotFound, PinExpired
 from compactlib.catalog.log import keys
-from compactlib.catalog.log.log_reader import LogReader
 from compactlib.catalog.log.records import RecordType, seal_fields, unseal_fields
+from compactlib.catalog.log.update_log import UpdateLog
 from compactlib.catalog.model.timestamp import HybridClock, Timestamp, add_ms, milliseconds
 from compactlib.catalog.model.values import Culprit, Factor, Floor, Need
 from compactlib.catalog.schema.versions import HistoryView
@@ -59,7 +59,7 @@ class Pins:
         clock: decides when a pin expires; another node's clock may differ by the allowed skew, which is waited for.
     """
 
-    def __init__(self, log: LogReader, clock: HybridClock) -> None:
+    def __init__(self, log: UpdateLog, clock: HybridClock) -> None:
         self._log = log
         self._clock = clock
 
