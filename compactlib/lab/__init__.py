@@ -15,15 +15,23 @@ from compactlib.lab.blobstore.closed_forms import (
 )
 from compactlib.lab.blobstore.fifo import OldestFirst
 from compactlib.lab.blobstore.log import BlobLog, Compacted
-from compactlib.lab.blobstore.replay import BlobReplay, replay_blobs
-from compactlib.lab.blobstore.settings import BlobSettings
+from compactlib.lab.blobstore.replay import BlobReplay, BlobSettings, replay_blobs
 from compactlib.lab.raftlog.replay import RaftLogReplay, RaftLogSettings, replay_raftlog
-from compactlib.lab.results.experiments import Comparison, Experiment, ReplayTask, compare, grid, run_experiments, sweep
+from compactlib.lab.results.experiments import (
+    Comparison,
+    Experiment,
+    ReplayTask,
+    Setup,
+    compare,
+    grid,
+    run_experiments,
+    sweep,
+)
 from compactlib.lab.results.measures import AMPLIFICATIONS, Measures, together
 from compactlib.lab.results.reports import MeasuredReport, ReplayReport, Report
-from compactlib.lab.results.setup import Setup
-from compactlib.lab.scheduler.replay import SchedulerLoad, SchedulerSettings, replay_scheduler
+from compactlib.lab.scheduler.replay import SchedulerSettings, replay_scheduler
 from compactlib.lab.scheduler.report import SchedulerMeasures, SchedulerReport
+from compactlib.lab.scheduler.world import SchedulerLoad
 from compactlib.lab.sensor.replay import SensorReplay, SensorSettings, replay_sensor
 from compactlib.lab.sensor.report import SensorMeasures, SensorReport
 from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, READ, Operations, OperationsBuilder

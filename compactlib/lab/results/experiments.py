@@ -10,7 +10,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import attrs
 
@@ -19,13 +19,35 @@ from compactlib.executors.tasks import LocalExecutor
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import LocalFiles, write_durably
 from compactlib.lab.results.reports import Report
-from compactlib.lab.results.setup import PolicyT, Setup, WorkloadT
 from compactlib.report import Printed, Setting
 from compactlib.rewrite import Attempt, Executor, RewriteFailure, RewriteResult, RewrittenFile
 from compactlib.runtime.observe import Observer, Progress
 
 MAX_EXPERIMENTS = 10_000
 """The most experiments of one comparison."""
+
+PolicyT_contra = TypeVar("PolicyT_contra", contravariant=True)
+WorkloadT_contra = TypeVar("WorkloadT_contra", contravariant=True)
+PolicyT = TypeVar("PolicyT")
+WorkloadT = TypeVar("WorkloadT")
+
+
+class Setup(Protocol[PolicyT_contra, WorkloadT_contra]):
+    """A replay with its settings. Picklable, so that it can run elsewhere.
+
+    `BlobSettings`, `RaftLogSettings`, `SchedulerSettings` and `SensorSettings` are setups. A class of your own that has
+    these methods is one too: `compare`, `sweep` and `run_experiments` take it.
+    """
+
+    def replay(self, workload: WorkloadT_contra, policy: PolicyT_contra, *, seed: int,
+               observer: Observer | None = None) -> Report:
+        """What the policy makes of the workload; equal arguments give equal reports."""
+
+    def read_report(self, text: str) -> Report:
+        """The report of which `Report.to_json` gave this text."""
+
+    def name_of(self, policy: PolicyT_contra) -> str:
+        """A short name of the policy for tables."""
 
 
 @attrs.frozen(kw_only=True)

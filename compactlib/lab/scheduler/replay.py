@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import heapq
 from random import Random
-from typing import Any
 
 import attrs
 
 from compactlib.errors import InvalidInput
 from compactlib.lab.scheduler.report import SchedulerMeasures, SchedulerReport
-from compactlib.lab.scheduler.world import SchedulerWorld, WorldNumbers
+from compactlib.lab.scheduler.world import SchedulerLoad, SchedulerWorld, WorldNumbers, changes
 from compactlib.report import PolicyRecord
 from compactlib.runtime.observe import Observer, Progress
 from compactlib.scheduler.config import SchedulerConfig
@@ -23,56 +22,6 @@ from compactlib.scheduler.plan.policies.by_priority import ByPriority
 from compactlib.scheduler.plan.policy import AssignmentPolicy
 
 _DEFAULT = SchedulerConfig()
-
-
-@attrs.frozen(kw_only=True)
-class SchedulerLoad:
-    """What arrives, and who works. Times are seconds.
-
-    Attributes:
-        name: a short name for tables.
-        blocks: blocks of level 0 that arrive.
-        blocks_per_second: how many arrive in a second, on average.
-        burst_blocks: how many arrive at once; the bursts come as much more rarely.
-        tenants: tenants; the k-th has a share in proportion to 1/k.
-        block_bytes: size of a block, on average.
-        kept_part: which part of its sources' bytes a job writes, above 0: what is left of duplicates.
-        workers: workers, one job each.
-        bytes_per_second: how fast a worker is.
-        poll_seconds: time between two polls of a worker.
-        tick_seconds: how often the host lets time pass in the log, so that old batches are flushed.
-        hang_rate: which part of the jobs takes twice the lease.
-        failure_rate: which part of the jobs is reported as failed once their time is over.
-
-    Raises:
-        InvalidInput: a number is out of its range.
-    """
-
-    name: str = "arrivals"
-    blocks: int = 1_000
-    blocks_per_second: float = 2.0
-    burst_blocks: int = 1
-    tenants: int = 4
-    block_bytes: int = 1 << 20
-    kept_part: float = 1.0
-    workers: int = 2
-    bytes_per_second: float = float(1 << 23)
-    poll_seconds: float = 5.0
-    tick_seconds: float = 10.0
-    hang_rate: float = 0.0
-    failure_rate: float = 0.0
-
-    def __attrs_post_init__(self) -> None:
-        for name in ("blocks", "blocks_per_second", "burst_blocks", "tenants", "block_bytes", "kept_part", "workers",
-                     "bytes_per_second", "poll_seconds", "tick_seconds"):
-            if getattr(self, name) <= 0:
-                raise InvalidInput(f"{name} is {getattr(self, name)}; give a number above 0")
-        if self.hang_rate < 0 or self.failure_rate < 0 or self.hang_rate + self.failure_rate >= 1:
-            raise InvalidInput(f"hang_rate is {self.hang_rate} and failure_rate {self.failure_rate}; a part of the "
-                               f"jobs hangs, another fails, and together they are less than 1")
-
-    def __str__(self) -> str:
-        return f"{self.name}({_changes(self, SchedulerLoad())})"
 
 
 @attrs.frozen(kw_only=True)
@@ -110,7 +59,7 @@ class SchedulerSettings:
 
     def name_of(self, policy: SchedulerConfig) -> str:
         """See `Setup.name_of`: the settings that are not the default ones."""
-        return _changes(policy, _DEFAULT) or "default"
+        return changes(policy, _DEFAULT) or "default"
 
 
 def replay_scheduler(config: SchedulerConfig, load: SchedulerLoad, settings: SchedulerSettings | None = None, *,
@@ -140,7 +89,7 @@ class _Replay:
         self.world = SchedulerWorld(config, load, self.random, Random(f"{seed} fates"), settings.assignment)
         self.load, self.settings, self.observer = load, settings, observer
         chosen = "" if settings.assignment == ByPriority() else f", {PolicyRecord.of(settings.assignment)}"
-        self.policy = f"scheduler({_changes(config, _DEFAULT)}{chosen})"
+        self.policy = f"scheduler({changes(config, _DEFAULT)}{chosen})"
         self.intervals: list[SchedulerMeasures] = []
         self.started = 0.0
         self.samples: list[tuple[int, int]] = []
@@ -200,20 +149,3 @@ class _Replay:
                                           peak_used_bytes=numbers.used_bytes)
         self.samples.clear()
         self.started = now
-
-
-def _changes(value: Any, usual: Any) -> str:
-    """The settings of `value` that differ from the usual ones."""
-    names = [field.name for field in attrs.fields(type(value))]
-    changed = [name for name in names if name != "name" and getattr(value, name) != getattr(usual, name)]
-    return ", ".join(f"{name}={_shown(getattr(value, name))}" for name in changed)
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(_shown, value))}]"
-    if attrs.has(type(value)):
-        usual = [f"{field.name}={getattr(value, field.name)}" for field in attrs.fields(type(value))
-                 if getattr(value, field.name) != field.default]
-        return f"({', '.join(usual)})"
-    return str(value)

@@ -1,13 +1,14 @@
-"""Workers, blocks and the real `SchedulerService` in a replay; who calls when is `scheduler_replay`'s."""
+"""What arrives, workers, blocks and the real `SchedulerService` in a replay; who calls when is `replay`'s."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from random import Random
-from typing import TYPE_CHECKING
+from typing import Any
 
 import attrs
 
+from compactlib.errors import InvalidInput
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.model.poll import PollRequest, StatusUpdate, Verdict
 from compactlib.scheduler.model.update import AddBlocks, Tick
@@ -15,8 +16,55 @@ from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, Comman
 from compactlib.scheduler.plan.policy import AssignmentPolicy
 from compactlib.scheduler.service.service import SchedulerService
 
-if TYPE_CHECKING:
-    from compactlib.lab.scheduler.replay import SchedulerLoad
+
+@attrs.frozen(kw_only=True)
+class SchedulerLoad:
+    """What arrives, and who works. Times are seconds.
+
+    Attributes:
+        name: a short name for tables.
+        blocks: blocks of level 0 that arrive.
+        blocks_per_second: how many arrive in a second, on average.
+        burst_blocks: how many arrive at once; the bursts come as much more rarely.
+        tenants: tenants; the k-th has a share in proportion to 1/k.
+        block_bytes: size of a block, on average.
+        kept_part: which part of its sources' bytes a job writes, above 0: what is left of duplicates.
+        workers: workers, one job each.
+        bytes_per_second: how fast a worker is.
+        poll_seconds: time between two polls of a worker.
+        tick_seconds: how often the host lets time pass in the log, so that old batches are flushed.
+        hang_rate: which part of the jobs takes twice the lease.
+        failure_rate: which part of the jobs is reported as failed once their time is over.
+
+    Raises:
+        InvalidInput: a number is out of its range.
+    """
+
+    name: str = "arrivals"
+    blocks: int = 1_000
+    blocks_per_second: float = 2.0
+    burst_blocks: int = 1
+    tenants: int = 4
+    block_bytes: int = 1 << 20
+    kept_part: float = 1.0
+    workers: int = 2
+    bytes_per_second: float = float(1 << 23)
+    poll_seconds: float = 5.0
+    tick_seconds: float = 10.0
+    hang_rate: float = 0.0
+    failure_rate: float = 0.0
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("blocks", "blocks_per_second", "burst_blocks", "tenants", "block_bytes", "kept_part", "workers",
+                     "bytes_per_second", "poll_seconds", "tick_seconds"):
+            if getattr(self, name) <= 0:
+                raise InvalidInput(f"{name} is {getattr(self, name)}; give a number above 0")
+        if self.hang_rate < 0 or self.failure_rate < 0 or self.hang_rate + self.failure_rate >= 1:
+            raise InvalidInput(f"hang_rate is {self.hang_rate} and failure_rate {self.failure_rate}; a part of the "
+                               f"jobs hangs, another fails, and together they are less than 1")
+
+    def __str__(self) -> str:
+        return f"{self.name}({changes(self, SchedulerLoad())})"
 
 
 @attrs.define(kw_only=True)
@@ -227,3 +275,20 @@ class SchedulerWorld:
                 self.numbers.used_bytes -= size
                 self.numbers.reclaimed_bytes += size
                 self.numbers.waited_byte_seconds += size * (now - died)
+
+
+def changes(value: Any, usual: Any) -> str:
+    """The settings of `value` that differ from the usual ones."""
+    names = [field.name for field in attrs.fields(type(value))]
+    changed = [name for name in names if name != "name" and getattr(value, name) != getattr(usual, name)]
+    return ", ".join(f"{name}={_shown(getattr(value, name))}" for name in changed)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_shown, value))}]"
+    if attrs.has(type(value)):
+        usual = [f"{field.name}={getattr(value, field.name)}" for field in attrs.fields(type(value))
+                 if getattr(value, field.name) != field.default]
+        return f"({', '.join(usual)})"
+    return str(value)

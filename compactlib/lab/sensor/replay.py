@@ -8,14 +8,20 @@ range that it touches is written anew, as the real compaction does.
 from __future__ import annotations
 
 import attrs
+from sortedcontainers import SortedSet
 
-from compactlib.errors import InvalidInput
-from compactlib.lab.sensor.branch import SensorBranch
+from compactlib.clock import ManualClock
+from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.lab.sensor.report import SensorMeasures, SensorReport
 from compactlib.lab.traces.operations import DELETE, PUT
 from compactlib.lab.traces.workloads import Workload
 from compactlib.runtime.observe import Observer, Progress
 from compactlib.staging.compaction.policy import SensePolicy
+from compactlib.staging.compaction.sense import CompactionSensor
+from compactlib.staging.model.names import StagingToken
+from compactlib.staging.records.record import BranchRecord
+
+_REPOSITORY, _BRANCH = "lab", "main"
 
 
 @attrs.frozen(kw_only=True)
@@ -141,3 +147,204 @@ class SensorReplay:
             self._close_interval()
         self.branch.audit()
         return SensorReport(policy=str(self._policy), workload=workload, intervals=tuple(self._intervals))
+
+
+class SensorBranch:
+    """A branch without values: which keys are committed, staged and deleted, how large they are, the real sensor, and
+    what is counted. Memory follows the keys.
+
+    Args:
+        policy: says when it is compacted.
+        settings: how it is laid out.
+    """
+
+    def __init__(self, policy: SensePolicy, settings: SensorSettings) -> None:
+        self.now_ms: int = 0
+        self._clock = ManualClock()
+        self.sensor: CompactionSensor = CompactionSensor(policy, clock=self._clock)
+        self._events = self.sensor.events(_REPOSITORY)
+        self._settings = settings
+        self._record = BranchRecord(staging_token=StagingToken("token-0"))
+        self._compactions = 0
+        self._window_ends_ms = -(1 << 62)
+        self._base: dict[int, int] = dict.fromkeys(range(settings.base_keys), settings.base_bytes)
+        self._in_range: dict[int, set[int]] = {}
+        for key in self._base:
+            self._in_range.setdefault(key // settings.range_keys, set()).add(key)
+        # Of each staged key its size, `None` for a tombstone; and since when something of it is dead.
+        self._staged: dict[int, int | None] = {}
+        self._dead_since: dict[int, int] = {}
+        self._live: SortedSet[int] = SortedSet(self._base)
+        self._tombstones: SortedSet[int] = SortedSet()
+        self._base_bytes = sum(self._base.values())
+        self._staged_bytes = self._hidden_bytes = 0
+        self._fresh_counts()
+
+    def begin(self) -> None:
+        """The first operation comes now."""
+        self._started_ms = self.now_ms
+
+    def _fresh_counts(self) -> None:
+        self._counts: dict[str, int] = dict.fromkeys(
+            ("reads", "user_bytes", "copied_bytes", "read_bytes", "asked", "compactions", "victims", "freed_segments",
+             "reclaimed_bytes", "used_sum", "live_sum", "record_sum", "deletes", "listed_keys", "passed_tombstones",
+             "throttled", "moved_entries"), 0)
+        self._waited_ms = 0
+        self._reasons: list[str] = []
+        self._peak_used = self._used_bytes
+        self._peak_tombstones = len(self._tombstones)
+        self._started_ms = self.now_ms
+
+    @property
+    def live_keys(self) -> tuple[int, ...]:
+        """The keys that a reader finds, ascending."""
+        return tuple(self._live)
+
+    @property
+    def _used_bytes(self) -> int:
+        return self._base_bytes + self._staged_bytes
+
+    @property
+    def _live_bytes(self) -> int:
+        return self._used_bytes - self._hidden_bytes - len(self._tombstones) * self._settings.tombstone_bytes
+
+    # ---------------------------------------------------------------------------------------------------- operations
+
+    def put(self, key: int, size: int) -> None:
+        """Stage a value."""
+        self._stage(key, size)
+        self._live.add(key)
+        self._tombstones.discard(key)
+
+    def delete(self, key: int) -> None:
+        """Stage a tombstone if the base or the staging token holds anything of the key, as the real branch does."""
+        if key not in self._base and key not in self._staged:
+            return
+        self._live.discard(key)
+        self._tombstones.add(key)
+        self._stage(key, None)
+        self._counts["deletes"] += 1
+        self._peak_tombstones = max(self._peak_tombstones, len(self._tombstones))
+        self._clock.set_now(self.now_ms / 1000)
+        self._events.tombstones_written(_BRANCH, self._record, 1)
+
+    def _stage(self, key: int, size: int | None) -> None:
+        tombstone = self._settings.tombstone_bytes
+        taken = tombstone if size is None else size
+        if key in self._staged:
+            before = self._staged[key]
+            self._staged_bytes -= tombstone if before is None else before
+        else:
+            self._hidden_bytes += self._base.get(key, 0)
+        if size is None or key in self._base:
+            self._dead_since.setdefault(key, self.now_ms)
+        else:
+            self._dead_since.pop(key, None)
+        self._staged[key] = size
+        self._staged_bytes += taken
+        self._counts["user_bytes"] += taken
+        self._peak_used = max(self._peak_used, self._used_bytes)
+
+    def list_from(self, key: int) -> None:
+        """List one page from `key` on."""
+        first = self._live.bisect_left(key)
+        page = self._live[first:first + self._settings.page_keys]
+        # A listing that comes to the end has passed over everything up to there.
+        full = len(page) == self._settings.page_keys
+        end = self._tombstones.bisect_left(page[-1]) if full else len(self._tombstones)
+        passed = end - self._tombstones.bisect_left(key)
+        self._counts["reads"] += 1
+        self._counts["listed_keys"] += len(page)
+        self._counts["passed_tombstones"] += passed
+        if passed:
+            self._clock.set_now(self.now_ms / 1000)
+            self._events.tombstones_listed(_BRANCH, self._record, passed)
+
+    # --------------------------------------------------------------------------------------------------- compactions
+
+    def compact_when_due(self) -> str | None:
+        """Compact if the sensor has a trigger, and the window lets it; gives the trigger's reason."""
+        trigger = self.sensor.take()
+        if trigger is None:
+            return None
+        self._counts["asked"] += 1
+        self._sample()
+        if self.now_ms < self._window_ends_ms:
+            self._counts["throttled"] += 1
+        else:
+            self._window_ends_ms = self.now_ms + round(self._settings.window_seconds * 1000)
+            self._reasons.append(trigger.why)
+            self._compact()
+        return trigger.why
+
+    def _compact(self) -> None:
+        counts = self._counts
+        touched = {key // self._settings.range_keys for key in self._staged}
+        ranges = [self._in_range[number] for number in touched if number in self._in_range]
+        before = sum(self._base[key] for keys in ranges for key in keys)
+        counts["read_bytes"] += before + self._staged_bytes
+        counts["reclaimed_bytes"] += self._hidden_bytes + len(self._tombstones) * self._settings.tombstone_bytes
+        self._waited_ms += sum((self.now_ms - since) * self._dead_with(key)
+                               for key, since in self._dead_since.items())
+        for key, size in self._staged.items():
+            keys = self._in_range.setdefault(key // self._settings.range_keys, set())
+            self._base_bytes += (size or 0) - self._base.pop(key, 0)
+            keys.discard(key)
+            if size is not None:
+                keys.add(key)
+                self._base[key] = size
+        written = [self._in_range[number] for number in touched]
+        counts["copied_bytes"] += sum(self._base[key] for keys in written for key in keys)
+        counts["victims"] += len(ranges)
+        counts["freed_segments"] += len(ranges) - sum(map(bool, written))
+        counts["compactions"] += 1
+        counts["moved_entries"] += len(self._staged)
+        for column in (self._staged, self._dead_since, self._tombstones):
+            column.clear()
+        self._staged_bytes = self._hidden_bytes = 0
+        self._compactions += 1
+        token = StagingToken(f"token-{self._compactions}")
+        self._record = attrs.evolve(self._record, version=self._record.version + 1, staging_token=token)
+        self._events.compacted(_BRANCH, self._record)
+
+    def _dead_with(self, key: int) -> int:
+        """Bytes of a key that a compaction gives back: what the base has, and a tombstone."""
+        return self._base.get(key, 0) + (self._settings.tombstone_bytes if self._staged[key] is None else 0)
+
+    # ----------------------------------------------------------------------------------------------------- reporting
+
+    def _sample(self) -> None:
+        self._counts["used_sum"] += self._used_bytes
+        self._counts["record_sum"] += self._used_bytes
+        self._counts["live_sum"] += self._live_bytes
+
+    def stretch(self, operations: int) -> SensorMeasures:
+        """What has come since the last stretch, of so many operations; begins anew."""
+        self._sample()
+        made = SensorMeasures(
+            start=self._started_ms / 1000, end=self.now_ms / 1000, operations=operations,
+            waited_byte_seconds=self._waited_ms / 1000, capacity_bytes=self._settings.capacity_bytes,
+            used_bytes=self._used_bytes, live_bytes=self._live_bytes, peak_used_bytes=self._peak_used,
+            peak_tombstones=self._peak_tombstones, reasons=tuple(self._reasons), **self._counts)
+        self._fresh_counts()
+        return made
+
+    def audit(self) -> None:
+        """Check the counts against the keys. O(keys).
+
+        Raises:
+            AuditFailed: a number is not what its parts come to.
+        """
+        self.sensor.audit()
+        tombstones = {key for key, size in self._staged.items() if size is None}
+        hidden = sum(self._base.get(key, 0) for key in self._staged)
+        staged = sum(self._settings.tombstone_bytes if size is None else size for size in self._staged.values())
+        live = sum(size for key, size in self._base.items() if key not in self._staged)
+        live += sum(size or 0 for size in self._staged.values())
+        found = (self._hidden_bytes, self._staged_bytes, self._live_bytes, set(self._tombstones))
+        if found != (hidden, staged, live, tombstones):
+            raise AuditFailed(f"hidden, staged and live bytes and tombstones are counted as {found[:3]} and "
+                              f"{len(found[3])}; the keys come to {(hidden, staged, live)} and {len(tombstones)}")
+        held = {key for keys in self._in_range.values() for key in keys}
+        if held != set(self._base) or self._base_bytes != sum(self._base.values()):
+            raise AuditFailed(f"ranges hold {len(held)} keys, the base has {len(self._base)}")
