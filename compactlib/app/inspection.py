@@ -10,7 +10,6 @@ import attrs
 from compactlib.files.disk import list_folder
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog import CompactionView, LogReader, SegmentLimits, SegmentReader, SnapshotState
-from compactlib.raftlog.compaction.commit import is_committed
 from compactlib.raftlog.model.names import (
     LOCK_NAME,
     SNAPSHOT_NAME,
@@ -20,6 +19,7 @@ from compactlib.raftlog.model.names import (
     segment_name,
     segment_number,
 )
+from compactlib.raftlog.segment.known import is_committed
 from compactlib.report import Table
 
 

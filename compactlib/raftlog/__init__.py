@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         report_of,
     )
     from compactlib.raftlog.compaction.rewrite import CompactSegments, SegmentSource
-    from compactlib.raftlog.compaction.segment_changes import SegmentChanges
     from compactlib.raftlog.compaction.sense.trigger import (
         AllOf,
         AnyOf,
@@ -50,15 +49,15 @@ if TYPE_CHECKING:
         Manual,
         Trigger,
     )
-    from compactlib.raftlog.errors import GapDetected, LogStopped, MemtableFull, Overwriting, PlanOutdated
+    from compactlib.raftlog.errors import GapDetected, LiveSetLost, LogStopped, MemtableFull, Overwriting, PlanOutdated
     from compactlib.raftlog.log.log_reader import LogReader
     from compactlib.raftlog.log.read_plan import ReadPlan
     from compactlib.raftlog.log.segment_log import SegmentLog
-    from compactlib.raftlog.log.worker import CompactionWorker
+    from compactlib.raftlog.log.worker import CompactionWorker, SegmentChanges
     from compactlib.raftlog.memtable.flush import FlushPlan, plan_flush
     from compactlib.raftlog.memtable.table import Memtable
     from compactlib.raftlog.model.refs import MergedRefs, find_ref, merge_refs
-    from compactlib.raftlog.model.row import LogState, LogStates
+    from compactlib.raftlog.model.row import LogRow, LogRows
     from compactlib.raftlog.model.snapshot_state import SnapshotState, read_snapshot_state, write_snapshot_state
     from compactlib.raftlog.model.status import LogStatus, StoreStatus
     from compactlib.raftlog.model.values import (
@@ -75,14 +74,14 @@ if TYPE_CHECKING:
     from compactlib.raftlog.segment.reader import SegmentReader
     from compactlib.raftlog.segment.segment_set import Lease, SegmentSet
     from compactlib.raftlog.segment.writer import SegmentWriter
-    from compactlib.raftlog.snapshots import LiveSetLost, LiveTracker, SnapshotFolder, SnapshotManifest, StateMachine
+    from compactlib.raftlog.snapshots import LiveTracker, SnapshotFolder, SnapshotManifest, StateMachine
+    from compactlib.raftlog.snapshots.model import SnapshotMeta
     from compactlib.raftlog.store.log_segments import LogSegments
     from compactlib.raftlog.store.pins import Pin
     from compactlib.raftlog.store.protocols import (
         LogWorker,
         PinnedEntries,
         ReplicatedLog,
-        SnapshotMeta,
         SnapshotStore,
         WorkerFactory,
     )
@@ -127,8 +126,8 @@ __all__ = [
     "LogOptions",
     "LogReader",
     "LogSegments",
-    "LogState",
-    "LogStates",
+    "LogRow",
+    "LogRows",
     "LogStatus",
     "LogStopped",
     "LogWorker",
@@ -188,13 +187,13 @@ __all__ = [
 load_lazily(__name__, {
     ".compaction.plan.clump": ("ClumpPlan", "plan_clump"),
     ".compaction.commit": ("commit_group",),
-    ".errors": ("GapDetected", "LogStopped", "MemtableFull", "Overwriting", "PlanOutdated"),
+    ".errors": ("GapDetected", "LiveSetLost", "LogStopped", "MemtableFull", "Overwriting", "PlanOutdated"),
     ".memtable.flush": ("FlushPlan", "plan_flush"),
     ".compaction.holes": ("HoleReport",),
     ".log.segment_log": ("SegmentLog",),
     ".log.log_reader": ("LogReader",),
     ".store.log_segments": ("LogSegments",),
-    ".model.row": ("LogState", "LogStates"),
+    ".model.row": ("LogRow", "LogRows"),
     ".memtable.table": ("Memtable",),
     ".model.values": ("Answer", "Damaged", "Dead", "Entry", "Missing", "SegmentLimits", "SegmentRef", "SegmentStats"),
     ".options": ("LogOptions",),
@@ -202,8 +201,7 @@ load_lazily(__name__, {
     ".compaction.plan.plan": ("CompactionPlan", "GroupFailed", "PlannedGroup", "plan_for"),
     ".compaction.plan.policies": ("CostPolicy", "DropDead", "RaPolicy", "SeedPolicy"),
     ".compaction.plan.policy": ("Choice", "CompactionPolicy", "LeftOut"),
-    ".store.protocols": ("LogWorker", "PinnedEntries", "ReplicatedLog", "SnapshotMeta", "SnapshotStore",
-                         "WorkerFactory"),
+    ".store.protocols": ("LogWorker", "PinnedEntries", "ReplicatedLog", "SnapshotStore", "WorkerFactory"),
     ".store.raft_log": ("RaftLog",),
     ".log.read_plan": ("ReadPlan",),
     ".compaction.recover": ("RecoveryReport", "leftovers", "recover_folder"),
@@ -211,10 +209,10 @@ load_lazily(__name__, {
     ".compaction.report": ("CompactionFailed", "CompactionReport", "GroupStats", "ReclaimReport", "report_of"),
     ".compaction.rewrite": ("CompactSegments", "SegmentSource"),
     ".segment.reader": ("SegmentReader",),
-    ".compaction.segment_changes": ("SegmentChanges",),
     ".segment.segment_set": ("Lease", "SegmentSet"),
     ".model.snapshot_state": ("SnapshotState", "read_snapshot_state", "write_snapshot_state"),
-    ".snapshots": ("LiveSetLost", "LiveTracker", "SnapshotFolder", "SnapshotManifest", "StateMachine"),
+    ".snapshots": ("LiveTracker", "SnapshotFolder", "SnapshotManifest", "StateMachine"),
+    ".snapshots.model": ("SnapshotMeta",),
     ".model.status": ("LogStatus", "StoreStatus"),
     ".store.store": ("RaftLogStore", "StoreOptions", "open_log"),
     ".compaction.sense.trigger": ("AllOf", "AnyOf", "CompactionState", "DeadBytes", "DeadRatio", "Elapsed",
@@ -222,6 +220,6 @@ load_lazily(__name__, {
                  "Trigger"),
     ".compaction.plan.view": ("CompactionView", "DamagedSegment"),
     ".wal": ("Confirmed", "Wal", "WalOptions"),
-    ".log.worker": ("CompactionWorker",),
+    ".log.worker": ("CompactionWorker", "SegmentChanges"),
     ".segment.writer": ("SegmentWriter",),
 })

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compactlib.errors import Busy, Closed, InvalidInput, Stale
+from compactlib.errors import Busy, Closed, CorruptData, InvalidInput, Stale
 
 
 class GapDetected(InvalidInput):
@@ -70,3 +70,10 @@ class LogStopped(Closed):
                          f"be: close the store, see to the disk, and open it again")
         self.path = path
         self.reason = reason
+
+
+class LiveSetLost(CorruptData):
+    """A snapshot's live set is missing or damaged, and nobody here can rebuild it; it is never taken for empty.
+
+    Give the store a `machine`, from whose state it is rebuilt, or restore the file from a copy.
+    """

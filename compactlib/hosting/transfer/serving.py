@@ -37,7 +37,8 @@ from compactlib.raftlog.replication.messages import (
 from compactlib.raftlog.replication.receiver import SnapshotReceiver
 from compactlib.raftlog.replication.wire import encode
 from compactlib.raftlog.snapshots import IncomingState, SnapshotFolder, SnapshotManifest, StateReader
-from compactlib.raftlog.store.protocols import ReplicatedLog, SnapshotMeta
+from compactlib.raftlog.snapshots.model import SnapshotMeta
+from compactlib.raftlog.store.protocols import ReplicatedLog
 from compactlib.runtime import AsyncServiceFace, AsyncWork
 from compactlib.runtime.observe import Observer
 

@@ -23,22 +23,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from compactlib.errors import Busy, CorruptData, DiskFull, StorageError
-from compactlib.executors.tasks import RewrittenFile
 from compactlib.files.disk import Files, StrPath, list_folder, replace_with_link, replace_with_symlink
 from compactlib.raftlog.model.names import (
     LINK_SUFFIX,
     SWAP_SUFFIX,
-    compacting_members,
     compacting_name,
     segment_name,
     segment_number,
 )
-from compactlib.raftlog.segment.known import KnownSegment, know_segment
+from compactlib.raftlog.segment.known import KnownSegment, is_committed, know_segment
 from compactlib.raftlog.segment.reader import SegmentReader
+from compactlib.rewrite import RewrittenFile
 
 
 def commit_group(files: Files, folder: StrPath, members: Sequence[int], rewritten: RewrittenFile) -> KnownSegment:
@@ -104,27 +102,6 @@ def finish_group(files: Files, folder: StrPath, members: Sequence[int]) -> None:
     if changed:
         files.sync_folder(folder)
     files.unlink(os.path.join(folder, compacting_name(members)))
-
-
-def is_committed(folder: StrPath, compacting: str) -> bool:
-    """Whether the leader's own name (not a link) leads to the file of the `.compacting` name.
-
-    A link count of 2 alone says nothing: the second name may be `1.segment.swap`, or the private one.
-    """
-    members = compacting_members(compacting)
-    if members is None:
-        return False
-    try:
-        new = os.lstat(os.path.join(folder, compacting))
-        old = os.lstat(os.path.join(folder, segment_name(members[0])))
-    except FileNotFoundError:
-        return False
-    return new.st_nlink >= 2 and stat.S_ISREG(old.st_mode) and os.path.samestat(new, old)
-
-
-def superseded(folder: StrPath, names: Iterable[str]) -> set[int]:
-    """The members, leaders aside, of groups that are committed but not finished; their own files no longer count."""
-    return {member for name in names if is_committed(folder, name) for member in (compacting_members(name) or ())[1:]}
 
 
 def _check_rewritten(rewritten: RewrittenFile, members: Sequence[int]) -> KnownSegment:

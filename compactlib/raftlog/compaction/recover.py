@@ -18,7 +18,7 @@ import attrs
 
 from compactlib.errors import StorageError
 from compactlib.files.disk import Files, StrPath, list_folder
-from compactlib.raftlog.compaction.commit import finish_group, is_committed
+from compactlib.raftlog.compaction.commit import finish_group
 from compactlib.raftlog.model.names import (
     compacting_members,
     compacting_name,
@@ -27,6 +27,7 @@ from compactlib.raftlog.model.names import (
     is_private_folder,
     segment_name,
 )
+from compactlib.raftlog.segment.known import is_committed
 from compactlib.raftlog.segment.reader import SegmentReader
 
 

@@ -17,9 +17,9 @@ import attrs
 from compactlib.clock import Clock
 from compactlib.contract import CommitFence
 from compactlib.errors import CompactlibError, InvalidInput, StorageError
-from compactlib.executors.tasks import Executor, RewriteFailure, RewriteResult, foreign_error
+from compactlib.executors.tasks import foreign_error
 from compactlib.files.disk import Files, list_folder
-from compactlib.raftlog.compaction.commit import finish_group, is_committed, place_leader
+from compactlib.raftlog.compaction.commit import finish_group, place_leader
 from compactlib.raftlog.compaction.plan.feasible import set_aside, without_blocked, without_drops
 from compactlib.raftlog.compaction.plan.plan import CompactionPlan, GroupFailed, PlannedGroup
 from compactlib.raftlog.compaction.reclaim import purge_links, remove_segments
@@ -29,8 +29,9 @@ from compactlib.raftlog.compaction.rewrite import CompactSegments, SegmentSource
 from compactlib.raftlog.model.names import REWRITE_PREFIX, compacting_members, compacting_name, segment_name
 from compactlib.raftlog.model.snapshot_state import SnapshotState
 from compactlib.raftlog.model.values import SegmentLimits
-from compactlib.raftlog.segment.known import KnownSegment, file_bytes, know_segment
+from compactlib.raftlog.segment.known import KnownSegment, file_bytes, is_committed, know_segment
 from compactlib.raftlog.segment.segment_set import SegmentSet, open_segment
+from compactlib.rewrite import Executor, RewriteFailure, RewriteResult
 from compactlib.runtime import Run, tell
 from compactlib.runtime.budget import spent_at_once
 from compactlib.runtime.observe import Observer, Progress

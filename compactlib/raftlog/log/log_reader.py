@@ -32,7 +32,7 @@ from compactlib.raftlog.compaction.sense.statistics import StatsCache
 from compactlib.raftlog.log.folder import Examination, examine_segments, read_folder, require_log, room_in, wal_of
 from compactlib.raftlog.log.read_plan import ReadPlan, plan_parts
 from compactlib.raftlog.model.refs import next_ref
-from compactlib.raftlog.model.row import LogState
+from compactlib.raftlog.model.row import LogRow
 from compactlib.raftlog.model.snapshot_state import (
     SnapshotState,
     SnapshotVersion,
@@ -128,7 +128,7 @@ class LogReader:
                 for number, reader in contents.readers:
                     segments.keep_open(number, reader)
                 with contextlib.suppress(NotFound):
-                    unflushed = _replayed(frames, segments, LogState.of(state)) if frames else None
+                    unflushed = _replayed(frames, segments, LogRow.of(state)) if frames else None
                     break
             else:
                 raise Busy(f"{self._folder} changed {_MAX_LOOKS} times while it was looked at; try again")
@@ -161,7 +161,7 @@ class LogReader:
     @property
     def unflushed(self) -> IndexSet:
         """Which entries come from the write-ahead log of the log's store, since no segment holds them yet."""
-        return IndexSet() if self._unflushed is None else LogState.of(self._state).needed(self._unflushed.indexes)
+        return IndexSet() if self._unflushed is None else LogRow.of(self._state).needed(self._unflushed.indexes)
 
     @property
     def first_index(self) -> int | None:
@@ -484,7 +484,7 @@ def _lost(folder: str, index: int) -> CorruptData:
                        found="none")
 
 
-def _replayed(frames: tuple[Frame, ...], segments: SegmentSet, row: LogState) -> Unflushed | None:
+def _replayed(frames: tuple[Frame, ...], segments: SegmentSet, row: LogRow) -> Unflushed | None:
     from compactlib.raftlog.log.unflushed import replayed
 
     return replayed(frames, segments, row)

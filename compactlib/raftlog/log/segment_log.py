@@ -12,7 +12,7 @@ import attrs
 from compactlib.arguments import require_method, require_policy
 from compactlib.contract import CommitFence
 from compactlib.errors import Closed, CompactlibError, InvalidInput, Stale, StorageError, Unsupported
-from compactlib.executors.tasks import Executor, LocalExecutor
+from compactlib.executors.tasks import LocalExecutor
 from compactlib.files.disk import StrPath, list_folder
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
@@ -29,11 +29,12 @@ from compactlib.raftlog.compaction.sense.cadence import MajorCadence
 from compactlib.raftlog.log.appending import LogWriter
 from compactlib.raftlog.log.folder import room_in, wal_of
 from compactlib.raftlog.model.names import segment_number
-from compactlib.raftlog.model.row import LogState
+from compactlib.raftlog.model.row import LogRow
 from compactlib.raftlog.model.snapshot_state import SnapshotState, write_snapshot_state
 from compactlib.raftlog.model.status import LogStatus
 from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.segment.known import KnownSegment
+from compactlib.rewrite import Executor
 from compactlib.runtime import Ownership, Run
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, Observers
@@ -354,7 +355,7 @@ class SegmentLog(LogWriter):
         """What the log says of itself, at once."""
         self._require_open()
         with self._switch:
-            newest, refs, row = self._newest.known(), self._segments.refs, LogState.of(self._state)
+            newest, refs, row = self._newest.known(), self._segments.refs, LogRow.of(self._state)
             unsynced, last_term = self._newest.unsynced_entries, self._newest.last_term
             durable = self._newest.durable_index
         listed = {ref.number for ref in refs} if newest is None else {newest.ref.number, *(ref.number for ref in refs)}

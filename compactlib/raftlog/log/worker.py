@@ -11,20 +11,24 @@ afterwards: dropping what is wholly dead is less than what the log's own rule sa
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
+
+import attrs
 
 from compactlib.arguments import require_method, require_policy
 from compactlib.errors import Closed, CompactlibError, InvalidInput, StorageError, TaskFailed
-from compactlib.executors.tasks import Executor, foreign_error
+from compactlib.executors.tasks import foreign_error
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.raftlog.arguments import require_budget
 from compactlib.raftlog.compaction.plan.policies.drop import DropDead
 from compactlib.raftlog.compaction.plan.policy import CompactionPolicy
-from compactlib.raftlog.compaction.report import CompactionReport, report_of
-from compactlib.raftlog.compaction.segment_changes import SegmentChanges
+from compactlib.raftlog.compaction.report import CompactionReport, GroupStats, report_of
 from compactlib.raftlog.log.segment_log import SegmentLog
-from compactlib.raftlog.model.row import LogState
+from compactlib.raftlog.model.refs import merge_refs
+from compactlib.raftlog.model.row import LogRow
+from compactlib.raftlog.model.values import SegmentRef
+from compactlib.rewrite import Executor
 from compactlib.runtime import Job, ServiceFace, WorkService
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
@@ -32,12 +36,61 @@ from compactlib.runtime.observe import Observer
 WORKER_FAILED = "raftlog_worker_failed"
 """Something was raised that nobody expects: `error`, `message`, `failures` in a row, `retry_in_seconds`."""
 
+_WORK = "compaction"
+_DROPS, _OWN_RULE, _POLICY = 1, 2, 3
+
+
+@attrs.frozen
+class MergedSegments:
+    """Segments that became one.
+
+    Attributes:
+        members: their numbers, ascending; the first is that of the new one.
+        ref: the new segment's range.
+    """
+
+    members: tuple[int, ...]
+    ref: SegmentRef
+
+
+@attrs.frozen
+class SegmentChanges:
+    """What a compaction did to the list of segments; empty if it did nothing.
+
+    Attributes:
+        dropped: segments that are listed no more.
+        merged: segments that became one.
+    """
+
+    dropped: tuple[int, ...] = ()
+    merged: tuple[MergedSegments, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.dropped or self.merged)
+
+    @classmethod
+    def of(cls, report: CompactionReport, refs: Sequence[SegmentRef]) -> SegmentChanges:
+        """The changes in a report, with the ranges from the log's list after it."""
+        found = {ref.number: ref for ref in refs}
+        groups = [group.members for group in report.groups if isinstance(group, GroupStats)]
+        gone = tuple(number for members in groups if members[0] not in found for number in members)
+        return cls((*report.dropped, *gone), tuple(MergedSegments(members, found[members[0]]) for members in groups
+                                                   if members[0] in found))
+
+    def applied_to(self, refs: Sequence[SegmentRef]) -> tuple[SegmentRef, ...]:
+        """A list of segments with the changes made, whatever came to it since the compaction began. O(segments).
+
+        New segments and overwrites in a newer term concern only what lies above the snapshot, so they stay as they
+        are; a range that they cut stays cut. Changes that the list has already are made again without effect.
+        """
+        gone = {*self.dropped, *(number for each in self.merged for number in each.members)}
+        kept = [ref for ref in refs if ref.number not in gone]
+        return merge_refs([], sorted([*kept, *(each.ref for each in self.merged)])).refs
+
+
 WorkerOutcome: TypeAlias = Done[CompactionReport] | Skipped | Failed
 Server: TypeAlias = Callable[[SegmentChanges, WorkerOutcome], object]
 """Told of each compaction's end, by the worker, before a file goes. It may use the log."""
-
-_WORK = "compaction"
-_DROPS, _OWN_RULE, _POLICY = 1, 2, 3
 
 
 class CompactionWorker(ServiceFace):
@@ -78,7 +131,7 @@ class CompactionWorker(ServiceFace):
         self._may_pass = False
         self._last: WorkerOutcome = Skipped("nothing was asked for yet")
 
-    def snapshot_recorded(self, row: LogState) -> None:
+    def snapshot_recorded(self, row: LogRow) -> None:
         """See `LogWorker.snapshot_recorded`: what died by it can go."""
         self._has_snapshot = self._has_snapshot or row.snapshot_index >= 0
         self.request()

@@ -9,7 +9,7 @@ import attrs
 
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.memtable.table import Slab, Table, visible_slabs
-from compactlib.raftlog.model.row import LogState
+from compactlib.raftlog.model.row import LogRow
 from compactlib.report import Table as ReportTable
 
 STALE_BYTES = 1024
@@ -68,7 +68,7 @@ class FlushPlan:
                 f"{', in a new segment' if self.successor else ''})")
 
 
-def plan_flush(tables: Sequence[Table], row: LogState, newest: NewestStats | None = None) -> FlushPlan:
+def plan_flush(tables: Sequence[Table], row: LogRow, newest: NewestStats | None = None) -> FlushPlan:
     """What of `tables` (oldest first) to write to segments. O(runs of tables and live set).
 
     Args:
@@ -87,7 +87,7 @@ def plan_flush(tables: Sequence[Table], row: LogState, newest: NewestStats | Non
     return FlushPlan(min(cuts, default=None), bool(stale and kept), tuple(kept), dead)
 
 
-def _needed(slab: Slab, row: LogState) -> list[Slab]:
+def _needed(slab: Slab, row: LogRow) -> list[Slab]:
     if slab.first > row.snapshot_index:
         return [slab]
     parts = [_part(slab, first, last) for first, last

@@ -17,8 +17,8 @@ from compactlib.raftlog.model.snapshot_state import SnapshotState
 
 
 @attrs.frozen
-class LogState:
-    """What a log's last snapshot left in it. `LogState()` is that of a log without a snapshot.
+class LogRow:
+    """What a log's last snapshot left in it. `LogRow()` is that of a log without a snapshot.
 
     Attributes:
         snapshot_index: everything up to here is in the snapshot; -1 if there is none.
@@ -39,7 +39,7 @@ class LogState:
         object.__setattr__(self, "smallest_live_index", smallest)
 
     @classmethod
-    def of(cls, snapshot: SnapshotState | None) -> LogState:
+    def of(cls, snapshot: SnapshotState | None) -> LogRow:
         """The row of a log whose `SNAPSHOT` file holds this."""
         return cls() if snapshot is None else cls(snapshot.index, snapshot.term, snapshot.live)
 
@@ -52,17 +52,17 @@ class LogState:
         return indexes.at_least(self.snapshot_index + 1) | (indexes.at_most(self.snapshot_index) & self.live)
 
 
-class LogStates:
+class LogRows:
     """The rows of all logs of a store, by log id. Threads may read while one replaces a row: each is one assignment."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, LogState] = {}
+        self._rows: dict[str, LogRow] = {}
 
-    def get(self, log_id: str) -> LogState:
+    def get(self, log_id: str) -> LogRow:
         """The row of a log; that of a log without a snapshot if it is not listed. O(1)."""
         return self._rows.get(log_id) or _NOTHING
 
-    def put(self, log_id: str, row: LogState) -> None:
+    def put(self, log_id: str, row: LogRow) -> None:
         """Replace a row. Rows only move forward: the caller has made it durable, and refuses older ones."""
         self._rows[log_id] = row
 
@@ -70,7 +70,7 @@ class LogStates:
         """Forget a log; one that is not listed is no error."""
         self._rows.pop(log_id, None)
 
-    def __iter__(self) -> Iterator[tuple[str, LogState]]:
+    def __iter__(self) -> Iterator[tuple[str, LogRow]]:
         return iter(tuple(self._rows.items()))
 
     def audit(self) -> None:
@@ -86,4 +86,4 @@ class LogStates:
                                       f"expected {expected}")
 
 
-_NOTHING = LogState()
+_NOTHING = LogRow()

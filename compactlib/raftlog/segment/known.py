@@ -1,13 +1,15 @@
-"""What is remembered of a segment without reading it again."""
+"""What is remembered of a segment without reading it again, and what the names in a folder say of it."""
 
 from __future__ import annotations
 
 import os
+import stat
+from collections.abc import Iterable
 
 import attrs
 
 from compactlib.files.disk import StrPath
-from compactlib.raftlog.model.names import segment_name
+from compactlib.raftlog.model.names import compacting_members, segment_name
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.reader import SegmentReader
 
@@ -47,3 +49,24 @@ def file_bytes(folder: StrPath, number: int) -> int:
         return os.lstat(os.path.join(folder, segment_name(number))).st_size
     except FileNotFoundError:
         return 0
+
+
+def is_committed(folder: StrPath, compacting: str) -> bool:
+    """Whether the leader's own name (not a link) leads to the file of the `.compacting` name.
+
+    A link count of 2 alone says nothing: the second name may be `1.segment.swap`, or the private one.
+    """
+    members = compacting_members(compacting)
+    if members is None:
+        return False
+    try:
+        new = os.lstat(os.path.join(folder, compacting))
+        old = os.lstat(os.path.join(folder, segment_name(members[0])))
+    except FileNotFoundError:
+        return False
+    return new.st_nlink >= 2 and stat.S_ISREG(old.st_mode) and os.path.samestat(new, old)
+
+
+def superseded(folder: StrPath, names: Iterable[str]) -> set[int]:
+    """The members, leaders aside, of groups that are committed but not finished; their own files no longer count."""
+    return {member for name in names if is_committed(folder, name) for member in (compacting_members(name) or ())[1:]}

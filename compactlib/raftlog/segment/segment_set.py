@@ -13,11 +13,10 @@ import attrs
 
 from compactlib.errors import AuditFailed, CorruptData, NotFound, StorageError
 from compactlib.files.disk import StrPath, list_folder
-from compactlib.raftlog.compaction.commit import superseded
 from compactlib.raftlog.model.names import kind_of, segment_name, segment_number
 from compactlib.raftlog.model.refs import audit_refs, merge_refs
 from compactlib.raftlog.model.values import Entry, SegmentRef
-from compactlib.raftlog.segment.known import KnownSegment
+from compactlib.raftlog.segment.known import KnownSegment, superseded
 from compactlib.raftlog.segment.reader import SegmentReader
 
 DEFAULT_MAX_OPEN = 128

@@ -3,7 +3,7 @@
 See `docs/raftlog-snapshots.md`.
 """
 
-from compactlib.raftlog.snapshots.errors import LiveSetLost
+from compactlib.raftlog.errors import LiveSetLost
 from compactlib.raftlog.snapshots.folder import SnapshotFolder
 from compactlib.raftlog.snapshots.machine import LiveTracker, StateMachine
 from compactlib.raftlog.snapshots.model import SnapshotManifest, StagedState

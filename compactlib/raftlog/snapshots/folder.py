@@ -26,7 +26,7 @@ from compactlib.errors import (
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, LocalFiles, StrPath, sync_names, write_durably
 from compactlib.indexset.index_set import IndexSet
-from compactlib.raftlog.snapshots.errors import LiveSetLost
+from compactlib.raftlog.errors import LiveSetLost
 from compactlib.raftlog.snapshots.files_format import (
     INCOMING_MANIFEST,
     LIVE_MAGIC,
@@ -43,10 +43,9 @@ from compactlib.raftlog.snapshots.files_format import (
 )
 from compactlib.raftlog.snapshots.listing import Listed, listed_in, read_manifest, strays_in, superseded_in
 from compactlib.raftlog.snapshots.machine import StateMachine
-from compactlib.raftlog.snapshots.model import SnapshotManifest, StagedState
+from compactlib.raftlog.snapshots.model import SnapshotManifest, SnapshotMeta, StagedState
 from compactlib.raftlog.snapshots.staging import IncomingState, find_incoming
 from compactlib.raftlog.snapshots.state_reader import StateReader
-from compactlib.raftlog.store.protocols import SnapshotMeta
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

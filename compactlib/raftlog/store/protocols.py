@@ -9,35 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-import attrs
-
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.compaction.report import CompactionReport
-from compactlib.raftlog.model.row import LogState
+from compactlib.raftlog.model.row import LogRow
 from compactlib.raftlog.model.values import Answer, Dead, Entry, Missing
+from compactlib.raftlog.snapshots.model import SnapshotMeta
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-
-@attrs.frozen
-class SnapshotMeta:
-    """What a snapshot says of itself besides the machine's state.
-
-    Attributes:
-        index: everything up to here is in the snapshot.
-        term: the term of the entry at `index`.
-        live: indexes <= `index` that the log must keep.
-    """
-
-    index: int
-    term: int
-    live: IndexSet = attrs.field(factory=IndexSet)
-
-    def row(self) -> LogState:
-        """The log's row once this snapshot is in force."""
-        return LogState(self.index, self.term, self.live)
 
 
 class SnapshotStore(Protocol):
@@ -75,7 +55,7 @@ class LogWorker(Protocol):
     def start(self) -> None:
         """See `Service.start`."""
 
-    def snapshot_recorded(self, row: LogState) -> None:
+    def snapshot_recorded(self, row: LogRow) -> None:
         """The row was replaced: a snapshot was taken or installed. Called with the log's lock held: must not block."""
 
     def segments_flushed(self, last_index: int | None) -> None:
@@ -119,7 +99,7 @@ class ReplicatedLog(Protocol):
     """What senders and receivers of snapshots, and the log worker, may rely on in a log."""
 
     @property
-    def state(self) -> LogState:
+    def state(self) -> LogRow:
         """The row: one value, replaced as a whole."""
 
     @property

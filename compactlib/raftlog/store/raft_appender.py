@@ -13,7 +13,7 @@ from compactlib.raftlog.arguments import listed, whole
 from compactlib.raftlog.errors import LogStopped, Overwriting
 from compactlib.raftlog.memtable.entry_runs import runs_of
 from compactlib.raftlog.memtable.table import Memtable
-from compactlib.raftlog.model.row import LogStates
+from compactlib.raftlog.model.row import LogRows
 from compactlib.raftlog.model.values import MAX_INDEX, Entry
 from compactlib.raftlog.segment.format import MAX_PAYLOAD_BYTES
 from compactlib.raftlog.store.log_segments import LogSegments
@@ -33,10 +33,10 @@ MAX_APPEND_ENTRIES = 1 << 14
 class RaftAppender(RaftReader):
     """Appends to one log; see `RaftLog`."""
 
-    def __init__(self, log_id: str, segments: LogSegments, wal: Wal, states: LogStates, memtable: Memtable, *,
+    def __init__(self, log_id: str, segments: LogSegments, wal: Wal, rows: LogRows, memtable: Memtable, *,
                  make_room: Callable[[], object], catch_up: Callable[[], object], max_queued_bytes: int,
                  queued: Callable[[], object], owner: Callable[[], object], outbox: LaterCalls) -> None:
-        super().__init__(log_id, segments, states, memtable)
+        super().__init__(log_id, segments, rows, memtable)
         self._wal = wal
         self._owner = owner
         self._outbox = outbox

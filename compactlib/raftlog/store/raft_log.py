@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeVar
 from compactlib.arguments import require_method, require_type
 from compactlib.contract import CommitFence
 from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, LiveIndexMissing, Stale
-from compactlib.executors.tasks import Executor
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.arguments import index_set, require_budget
@@ -22,7 +21,7 @@ from compactlib.raftlog.compaction.plan.view import CompactionView
 from compactlib.raftlog.compaction.report import CompactionReport, ReclaimReport
 from compactlib.raftlog.memtable.flush import FlushPlan, plan_flush
 from compactlib.raftlog.memtable.table import Memtable
-from compactlib.raftlog.model.row import LogState, LogStates
+from compactlib.raftlog.model.row import LogRow, LogRows
 from compactlib.raftlog.model.snapshot_state import SnapshotState
 from compactlib.raftlog.model.status import LogStatus, told
 from compactlib.raftlog.model.values import MAX_INDEX
@@ -33,6 +32,7 @@ from compactlib.raftlog.store.raft_appender import RaftAppender
 from compactlib.raftlog.wal.batch import Confirmed
 from compactlib.raftlog.wal.wal import Wal
 from compactlib.report import VerifyReport
+from compactlib.rewrite import Executor
 from compactlib.runtime import LaterCalls, Ownership, tell
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
@@ -53,10 +53,10 @@ class RaftLog(RaftAppender):
     Made by `RaftLogStore.log`.
     """
 
-    def __init__(self, log_id: str, segments: LogSegments, wal: Wal, states: LogStates, memtable: Memtable, *,
+    def __init__(self, log_id: str, segments: LogSegments, wal: Wal, rows: LogRows, memtable: Memtable, *,
                  make_room: Callable[[], object], catch_up: Callable[[], object], queued: Callable[[], object],
                  max_queued_bytes: int, owner: Callable[[], object], outbox: LaterCalls) -> None:
-        super().__init__(log_id, segments, wal, states, memtable, make_room=make_room, catch_up=catch_up,
+        super().__init__(log_id, segments, wal, rows, memtable, make_room=make_room, catch_up=catch_up,
                          max_queued_bytes=max_queued_bytes, queued=queued, owner=owner, outbox=outbox)
         self._work_owner = Ownership(f"log {log_id!r}")
         # One snapshot or installation at a time; taken before any other lock.
@@ -200,7 +200,7 @@ class RaftLog(RaftAppender):
     def _record(self, meta: SnapshotMeta) -> None:
         self._segments.record_state(SnapshotState(meta.index, meta.live, meta.term))
         with self._lock:
-            self._states.put(self._log_id, meta.row())
+            self._rows.put(self._log_id, meta.row())
             self._memtable.skip_to(meta.index)
         self._outbox.put(self._tell_worker, lambda worker: worker.snapshot_recorded(meta.row()))
         if self._snapshots is not None:
@@ -370,7 +370,7 @@ class RaftLog(RaftAppender):
         with self._snapshotting, self._lock:
             self._memtable.audit()
             self._segments.audit()
-            row, recorded = self.state, LogState.of(self._segments.snapshot)
+            row, recorded = self.state, LogRow.of(self._segments.snapshot)
             if row != recorded:
                 raise AuditFailed(f"log {self._log_id!r}: the row is {row}, the segments have {recorded}")
             waiting = self.unconfirmed

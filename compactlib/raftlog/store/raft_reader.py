@@ -10,7 +10,7 @@ from compactlib.errors import Closed, CorruptData, Unsorted
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.arguments import listed, whole
 from compactlib.raftlog.memtable.table import Memtable, Table, visible_runs, visible_slabs
-from compactlib.raftlog.model.row import LogState, LogStates
+from compactlib.raftlog.model.row import LogRow, LogRows
 from compactlib.raftlog.model.values import MAX_INDEX, Answer, Damaged, Dead, Entry, Missing
 from compactlib.raftlog.store.log_segments import LogSegments
 from compactlib.raftlog.store.pins import Pin
@@ -19,10 +19,10 @@ from compactlib.raftlog.store.pins import Pin
 class RaftReader:
     """Reads of one log; see `RaftLog`."""
 
-    def __init__(self, log_id: str, segments: LogSegments, states: LogStates, memtable: Memtable) -> None:
+    def __init__(self, log_id: str, segments: LogSegments, rows: LogRows, memtable: Memtable) -> None:
         self._log_id = log_id
         self._segments = segments
-        self._states = states
+        self._rows = rows
         self._memtable = memtable
         self._pins: list[Pin] = []
         self._closed = False
@@ -38,9 +38,9 @@ class RaftReader:
         return self._segments.folder
 
     @property
-    def state(self) -> LogState:
+    def state(self) -> LogRow:
         """The row: what the last snapshot left, as one value."""
-        return self._states.get(self._log_id)
+        return self._rows.get(self._log_id)
 
     @property
     def segments(self) -> LogSegments:

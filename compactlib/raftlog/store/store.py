@@ -40,7 +40,7 @@ from compactlib.raftlog.log.folder import Examination
 from compactlib.raftlog.log.unflushed import examine_wal
 from compactlib.raftlog.memtable.replay import replay
 from compactlib.raftlog.memtable.table import DEFAULT_MAX_ENTRIES, Memtable
-from compactlib.raftlog.model.row import LogState, LogStates
+from compactlib.raftlog.model.row import LogRow, LogRows
 from compactlib.raftlog.model.status import StoreStatus, told
 from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.store.log_folders import FoundFolders, find_folders, what_is_there
@@ -123,7 +123,7 @@ class RaftLogStore:
         self._files: Files = self._options.log.files
         self._observer: Observer = telling(self._options.log.observer)
         self._outbox = LaterCalls()
-        self._states = LogStates()
+        self._rows = LogRows()
         self._logs: dict[str, RaftLog] = {}
         self._damaged: dict[str, CorruptData | Unsupported | NotALog] = {}
         self._changing = threading.RLock()
@@ -201,7 +201,7 @@ class RaftLogStore:
         # The rows before the WAL is replayed: what they say is dead is left out.
         memtables: dict[str, Memtable] = {}
         for log_id, each in segments.items():
-            self._states.put(log_id, LogState.of(each.snapshot))
+            self._rows.put(log_id, LogRow.of(each.snapshot))
             last = each.last_index
             memtables[log_id] = Memtable(-1 if last is None else last, max_entries=self._options.max_memtable_entries)
         wal_folder = os.path.join(self._folder, WAL_FOLDER)
@@ -213,11 +213,11 @@ class RaftLogStore:
                     path=path, offset=0, found=what_is_there(path),
                     expected=f"the segments of log {logged.log_id!r}, which the WAL names"))
                 continue
-            replay(logged.frame, memtables[logged.log_id], self._states.get(logged.log_id),
+            replay(logged.frame, memtables[logged.log_id], self._rows.get(logged.log_id),
                    segments[logged.log_id].matching)
         for log_id, memtable in memtables.items():
             memtable.freeze(found.last_number)
-            memtable.skip_to(self._states.get(log_id).snapshot_index)
+            memtable.skip_to(self._rows.get(log_id).snapshot_index)
         self._wal = self._open_wal(wal_folder, found, memtables)
         stack.callback(self._wal.close)
         for log_id, each in segments.items():
@@ -235,12 +235,12 @@ class RaftLogStore:
         tail = tuple(logged for logged in unproven if logged.log_id not in self._damaged)
         # Of logs that were removed it need not know; of the others the memtable knows best.
         found = attrs.evolve(found, lasts={}, frames=tail, unproven=len(tail))
-        return Wal(folder, self._states, options, recovered=found, confirmed=self._on_confirmed, rolled=self._on_rolled,
+        return Wal(folder, self._rows, options, recovered=found, confirmed=self._on_confirmed, rolled=self._on_rolled,
                    settled=self._on_settled, owner=self._lock.require_mine, outbox=self._outbox,
                    lasts=lasts, held=held)
 
     def _make_log(self, log_id: str, segments: LogSegments, memtable: Memtable) -> RaftLog:
-        return RaftLog(log_id, segments, self._wal, self._states, memtable, make_room=self.flush,
+        return RaftLog(log_id, segments, self._wal, self._rows, memtable, make_room=self.flush,
                        catch_up=self._catch_up, queued=self._wake_committer, owner=self._lock.require_mine,
                        outbox=self._outbox, max_queued_bytes=self._options.max_queued_bytes)
 
@@ -303,8 +303,8 @@ class RaftLogStore:
             raise InvalidInput(f"{path} is a symbolic link, which a store does not follow; remove it, or choose "
                                f"another id")
         segments = LogSegments(path, self._options.log)
-        row = LogState.of(segments.snapshot)
-        self._states.put(log_id, row)
+        row = LogRow.of(segments.snapshot)
+        self._rows.put(log_id, row)
         last = segments.last_index
         memtable = Memtable(-1 if last is None else last, max_entries=self._options.max_memtable_entries)
         memtable.skip_to(row.snapshot_index)
@@ -334,7 +334,7 @@ class RaftLogStore:
             with self._flushing:
                 del self._logs[log_id]
                 self._wal.forget(log_id)
-                self._states.remove(log_id)
+                self._rows.remove(log_id)
                 try:
                     log.segments.close()
                     begin_removal(self._files, os.path.join(self._folder, LOGS_FOLDER), log_id)
@@ -480,7 +480,7 @@ class RaftLogStore:
             Closed: the store was closed.
         """
         self._require_open()
-        self._states.audit()
+        self._rows.audit()
         self._wal.audit()
         for thread in (self._committer, self._flusher):
             thread.audit()

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import attrs
 
-from compactlib.raftlog.model.row import LogState
+from compactlib.raftlog.model.row import LogRow
 
 
 @attrs.frozen
@@ -77,7 +77,7 @@ Verdict: TypeAlias = Write | Dropped | Resend
 """What becomes of a write."""
 
 
-def judge(known: WriterState | None, row: LogState, previous: int | None, first: int, last: int) -> Verdict:
+def judge(known: WriterState | None, row: LogRow, previous: int | None, first: int, last: int) -> Verdict:
     """What becomes of a write of indexes `first` to `last` that follows `previous`.
 
     Args:

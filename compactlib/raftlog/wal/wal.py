@@ -15,7 +15,8 @@ from compactlib.files.disk import Files, LocalFiles, OutFile, StrPath, write_dur
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.errors import LogStopped
-from compactlib.raftlog.model.row import LogStates
+from compactlib.raftlog.model.row import LogRows
+from compactlib.raftlog.model.values import MAX_INDEX
 from compactlib.raftlog.wal.batch import (
     Confirmed,
     QueuedWrite,
@@ -24,8 +25,18 @@ from compactlib.raftlog.wal.batch import (
     confirmations,
     mark,
 )
-from compactlib.raftlog.wal.beginning import encode_beginning
-from compactlib.raftlog.wal.frames import FileHeader, FrameKind, empty_body, run_body, salt_of, sparse_body
+from compactlib.raftlog.wal.frames import (
+    FILE_HEADER_BYTES,
+    FileHeader,
+    FrameKind,
+    empty_body,
+    encode_file_header,
+    encode_frame,
+    log_body,
+    run_body,
+    salt_of,
+    sparse_body,
+)
 from compactlib.raftlog.wal.names import WAL_TEMPORARY_SUFFIX, wal_name
 from compactlib.raftlog.wal.recovery import LoggedFrame, RecoveredWal
 from compactlib.raftlog.wal.rules import Verdict, Write, WriterState, judge
@@ -77,7 +88,7 @@ class Wal:
 
     Args:
         folder: where the files are; nobody else writes there.
-        states: the rows of the logs.
+        rows: the rows of the logs.
         options: how it is kept.
         recovered: from `recover_wal`, if the folder holds files.
         lasts: the last index of each log, as far as it is known.
@@ -89,7 +100,7 @@ class Wal:
         outbox: through which `confirmed` and `settled` are called; one of its own by default.
     """
 
-    def __init__(self, folder: StrPath, states: LogStates, options: WalOptions | None = None, *,
+    def __init__(self, folder: StrPath, rows: LogRows, options: WalOptions | None = None, *,
                  recovered: RecoveredWal | None = None, lasts: Mapping[str, int] | None = None,
                  held: Sequence[LoggedFrame] = (),
                  confirmed: Callable[[Sequence[Confirmed]], object] = lambda confirmed: None,
@@ -97,7 +108,7 @@ class Wal:
                  settled: Callable[[ClosedFile], object] = lambda closed: None,
                  owner: Callable[[], object] = lambda: None, outbox: LaterCalls | None = None) -> None:
         self._folder = os.fspath(folder)
-        self._states = states
+        self._rows = rows
         self._options = WalOptions() if options is None else options
         self._files = self._options.files
         self._confirmed = confirmed
@@ -203,7 +214,7 @@ class Wal:
         """
         with self._queueing:
             self._require_running()
-            verdict = judge(self._writers.get(log_id), self._states.get(log_id), previous, first,
+            verdict = judge(self._writers.get(log_id), self._rows.get(log_id), previous, first,
                             first + len(payloads) - 1)
             if isinstance(verdict, Write):
                 dead = verdict.first - first
@@ -218,7 +229,7 @@ class Wal:
         """Queue entries of ascending indexes, each following the one before. Arguments and errors as `write_run`."""
         with self._queueing:
             self._require_running()
-            row = self._states.get(log_id)
+            row = self._rows.get(log_id)
             verdict = judge(self._writers.get(log_id), row, previous, indexes[0], indexes[-1])
             if isinstance(verdict, Write):
                 dead = sum(index < verdict.first for index in indexes)
@@ -350,7 +361,7 @@ class Wal:
 
     def _without_dead(self, writes: Sequence[QueuedWrite]) -> list[QueuedWrite]:
         """What a snapshot has overtaken since it was queued need not be written; a cut is always."""
-        get = self._states.get
+        get = self._rows.get
         return [write for write in writes
                 if write.cut_after is not None or write.last >= get(write.log_id).smallest_live_index]
 
@@ -450,3 +461,41 @@ class Wal:
 
     def __repr__(self) -> str:
         return f"<Wal {self.path!r}: {self._end:,} bytes durable, {len(self._queue)} writes queued>"
+
+
+def encode_beginning(header: FileHeader, lasts: Mapping[str, int],
+                     tail: Sequence[LoggedFrame] = ()) -> tuple[list[bytes], dict[str, int]]:
+    """The bytes that a new file is made with, and the numbers it gives to logs.
+
+    Header, every log by name, and what was not proven durable in the file before.
+
+    Args:
+        header: the file's.
+        lasts: the last index of every log, -1 if it has none.
+        tail: frames of the file before, to be written again.
+    """
+    salt = salt_of(header)
+    pieces = [encode_file_header(header)]
+    numbers: dict[str, int] = {}
+    for log_id, last in lasts.items():
+        numbers[log_id] = len(numbers)
+        # No number comes behind the highest index: such a log's last index is said itself.
+        ended = last == MAX_INDEX
+        pieces += encode_frame(log_body(log_id), log=numbers[log_id], previous=last if ended else None, cuts=False,
+                               first=0 if ended else last + 1, term=0, synced_end=FILE_HEADER_BYTES, salt=salt)
+    for logged in tail:
+        pieces += _again(logged, numbers[logged.log_id], salt)
+    return pieces, numbers
+
+
+def _again(logged: LoggedFrame, number: int, salt: int) -> list[bytes]:
+    frame = logged.frame
+    match frame.kind:
+        case FrameKind.RUN:
+            body = run_body(frame.payloads)
+        case FrameKind.SPARSE:
+            body = sparse_body(frame.indexes, frame.terms, frame.payloads)
+        case _:
+            body = empty_body(frame.kind)
+    return encode_frame(body, log=number, previous=frame.previous, cuts=frame.cuts, first=frame.first,
+                        term=frame.term, synced_end=FILE_HEADER_BYTES, salt=salt)

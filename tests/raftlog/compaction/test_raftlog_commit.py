@@ -14,8 +14,9 @@ import pytest
 from compactlib.errors import Busy, CorruptData, DiskFull, StorageError
 from compactlib.files import LocalFiles
 from compactlib.raftlog import LogReader, SegmentLog, SegmentRef, commit_group, recover_folder
-from compactlib.raftlog.compaction.commit import finish_group, is_committed, place_leader, superseded
+from compactlib.raftlog.compaction.commit import finish_group, place_leader
 from compactlib.raftlog.model.names import compacting_members, compacting_name, segment_name
+from compactlib.raftlog.segment.known import is_committed, superseded
 from compactlib.testing import FailingFiles
 from tests.raftlog.compaction_logs import (
     Expected,

@@ -30,7 +30,7 @@ from compactlib.raftlog import (
     DropDead,
     Entry,
     LogOptions,
-    LogStates,
+    LogRows,
     RaftLog,
     SeedPolicy,
     SegmentLimits,
@@ -106,7 +106,7 @@ class LogStory:
     def do_write(self, index: str, _after: str, previous: str) -> str:
         if self.wal is None:
             (self.base / "wal").mkdir()
-            self.wal = Wal(self.base / "wal", LogStates())
+            self.wal = Wal(self.base / "wal", LogRows())
         return told(self.wal.write_run("log", int(previous), int(index), 1, [b""]))
 
     def do_sync(self) -> None:

@@ -31,9 +31,8 @@ from compactlib.raftlog import (
 )
 from compactlib.raftlog.compaction.plan.policy import CompactionPolicy
 from compactlib.raftlog.compaction.report import report_of
-from compactlib.raftlog.compaction.segment_changes import MergedSegments
-from compactlib.raftlog.log.worker import CompactionWorker, WorkerOutcome
-from compactlib.raftlog.model.row import LogState
+from compactlib.raftlog.log.worker import CompactionWorker, MergedSegments, WorkerOutcome
+from compactlib.raftlog.model.row import LogRow
 from compactlib.raftlog.store.protocols import LogWorker
 from compactlib.report import PolicyRecord
 from compactlib.runtime import CompactionManager
@@ -132,7 +131,7 @@ def test_vector_57_requests_during_one_are_coalesced_to_the_strongest_not_droppe
 
 def test_a_snapshot_or_new_segments_during_a_run_lead_to_another() -> None:
     quiet = Quiet()
-    row = LogState(10, 1, IndexSet.from_sorted([]))
+    row = LogRow(10, 1, IndexSet.from_sorted([]))
     quiet.worker.segments_flushed(5)
     assert quiet.compactions() == []
     quiet.worker.snapshot_recorded(row)
@@ -190,7 +189,7 @@ class WorkerMachine(RuleBasedStateMachine):
     def snapshot(self) -> None:
         self.has_snapshot = True
         self.owe("rule")
-        self.quiet.worker.snapshot_recorded(LogState(1, 1, IndexSet.from_sorted([])))
+        self.quiet.worker.snapshot_recorded(LogRow(1, 1, IndexSet.from_sorted([])))
 
     @rule()
     def stop(self) -> None:
@@ -403,7 +402,7 @@ def test_it_is_a_log_worker_and_compacts_after_snapshots(tmp_path: Path) -> None
         worker.start()
         assert isinstance(worker, CompactionWorker)
         log.record_snapshot(96, [20])
-        worker.snapshot_recorded(LogState(96, 1, IndexSet.from_sorted([20])))
+        worker.snapshot_recorded(LogRow(96, 1, IndexSet.from_sorted([20])))
         outcome = worker.wait_until_idle()
         assert isinstance(outcome, Done)
         assert log.refs[0].number == 2

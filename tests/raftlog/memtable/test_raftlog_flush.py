@@ -15,8 +15,8 @@ from compactlib.raftlog import (
     DropDead,
     Entry,
     LogOptions,
+    LogRow,
     LogSegments,
-    LogState,
     LogStopped,
     Memtable,
     RaftLogStore,
@@ -45,8 +45,8 @@ def filled(*runs: tuple[int, int], term: int = 1) -> Memtable:
     return table
 
 
-def state(snapshot: int, *live: int) -> LogState:
-    return LogState(snapshot, 1, IndexSet.from_sorted(live))
+def state(snapshot: int, *live: int) -> LogRow:
+    return LogRow(snapshot, 1, IndexSet.from_sorted(live))
 
 
 def test_vector_60_live_entries_below_the_snapshot_and_everything_above(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_vector_61_nothing_alive_makes_no_file_but_the_wal_file_goes(tmp_path: P
 def test_vector_63_full_segments_are_sealed_and_the_next_begun(tmp_path: Path) -> None:
     with LogSegments(tmp_path / "log", CAP_16) as log:
         for first in (1, 33):
-            log.write(plan_flush(filled((first, first + 31)).tables, LogState()))
+            log.write(plan_flush(filled((first, first + 31)).tables, LogRow()))
         assert [(ref.first, ref.last) for ref in log.refs] == [(1, 16), (17, 32), (33, 48), (49, 64)]
 
 
@@ -90,10 +90,10 @@ def test_vector_63_full_segments_are_sealed_and_the_next_begun(tmp_path: Path) -
     (NewestStats(10, 1025), state(20), True),
     (NewestStats(10, 1024), state(20, 15), False),
     (NewestStats(15, 5000), state(20, 15), False),
-    (NewestStats(10, 5000), LogState(), False),
+    (NewestStats(10, 5000), LogRow(), False),
     (NewestStats(), state(20, 15), False),
 ])
-def test_a_stale_newest_segment_gets_a_successor(newest: NewestStats, row: LogState, successor: bool) -> None:
+def test_a_stale_newest_segment_gets_a_successor(newest: NewestStats, row: LogRow, successor: bool) -> None:
     assert plan_flush(filled((15, 25)).tables, row, newest).successor == successor
 
 
@@ -117,7 +117,7 @@ def test_older_tables_are_shortened_by_newer_ones() -> None:
     table = filled((1, 9))
     table.insert_run(5, 2, [b"five", b"six"])
     table.freeze(2)
-    plan = plan_flush(table.tables, LogState())
+    plan = plan_flush(table.tables, LogRow())
     assert plan.slabs[-1] == Slab(5, 2, [b"five", b"six"])
     assert [(slab.first, slab.last, slab.term) for slab in plan.slabs] == [(1, 1, 1), (2, 4, 1), (5, 6, 2)] or \
         [(slab.first, slab.last, slab.term) for slab in plan.slabs] == [(1, 4, 1), (5, 6, 2)]
@@ -224,7 +224,7 @@ def test_a_plan_writes_what_is_needed_and_nothing_else(runs: list[tuple[int, int
         table.replay_run(first, term, [b"%d" % index for index in range(first, first + count)])
         for index in range(first, first + count):
             plain.append(index, term, b"%d" % index)
-    row = LogState(snapshot, 1, IndexSet.from_iterable(each for each in live if each <= snapshot))
+    row = LogRow(snapshot, 1, IndexSet.from_iterable(each for each in live if each <= snapshot))
     plan = plan_flush(table.tables, row)
     wanted = {index: entry for index, entry in copy.copy(plain).entries.items() if not row.is_dead(index)}
     written = [Entry(slab.first + place, slab.term, payload) for slab in plan.slabs

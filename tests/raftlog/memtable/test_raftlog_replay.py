@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compactlib.indexset import IndexSet
-from compactlib.raftlog import LogOptions, LogSegments, LogState, Memtable, SegmentLimits
+from compactlib.raftlog import LogOptions, LogRow, LogSegments, Memtable, SegmentLimits
 from compactlib.raftlog.memtable.flush import FlushPlan
 from compactlib.raftlog.memtable.replay import replay
 from compactlib.raftlog.memtable.table import Slab
@@ -37,11 +37,11 @@ def segments(folder: Path, *slabs: tuple[int, int, int]) -> LogSegments:
     return log
 
 
-def replayed(log: LogSegments, *frames: Frame, row: LogState | None = None) -> Memtable:
+def replayed(log: LogSegments, *frames: Frame, row: LogRow | None = None) -> Memtable:
     last = log.last_index
     memtable = Memtable(-1 if last is None else last)
     for frame in frames:
-        replay(frame, memtable, LogState() if row is None else row, log.matching)
+        replay(frame, memtable, LogRow() if row is None else row, log.matching)
     memtable.audit()
     return memtable
 
@@ -83,7 +83,7 @@ def test_what_was_taken_back_is_taken_back_again(tmp_path: Path) -> None:
 
 
 def test_dead_entries_need_not_be_held(tmp_path: Path) -> None:
-    row = LogState(8, 1, IndexSet.from_sorted([2, 5]))
+    row = LogRow(8, 1, IndexSet.from_sorted([2, 5]))
     with segments(tmp_path, (2, 1, 1), (5, 1, 1), (9, 1, 2)) as log:
         assert held(replayed(log, run(1, 1, 10), row=row)) == []
         # What is written again from the first live entry on that is missing takes the rest of segments back.

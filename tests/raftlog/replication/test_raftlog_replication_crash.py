@@ -38,7 +38,7 @@ from compactlib.raftlog.replication import (
     WriteState,
 )
 from compactlib.raftlog.snapshots import IncomingState
-from compactlib.raftlog.store.protocols import SnapshotMeta
+from compactlib.raftlog.snapshots.model import SnapshotMeta
 from compactlib.raftlog.store.store import StoreOptions
 from compactlib.testing import RecordingFiles, explore, record
 from examples.raft_kv import KvStore

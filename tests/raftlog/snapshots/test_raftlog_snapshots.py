@@ -35,7 +35,8 @@ from compactlib.raftlog.snapshots.files_format import (
     encode_manifest,
     encode_part_head,
 )
-from compactlib.raftlog.store.protocols import SnapshotMeta, SnapshotStore
+from compactlib.raftlog.snapshots.model import SnapshotMeta
+from compactlib.raftlog.store.protocols import SnapshotStore
 from compactlib.testing import FailingFiles
 
 LIVE = IndexSet.from_sorted([5, 10, 15])

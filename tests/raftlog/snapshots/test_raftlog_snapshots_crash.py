@@ -13,7 +13,7 @@ from compactlib.files import Files
 from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.snapshots import SnapshotFolder, SnapshotManifest
-from compactlib.raftlog.store.protocols import SnapshotMeta
+from compactlib.raftlog.snapshots.model import SnapshotMeta
 from compactlib.testing import RecordingFiles, explore, explore_recovery, record
 from tests.raftlog.snapshots.test_raftlog_snapshots import PlacesMachine
 

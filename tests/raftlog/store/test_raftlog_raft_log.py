@@ -21,7 +21,7 @@ from compactlib.raftlog import (
     Confirmed,
     Entry,
     GapDetected,
-    LogState,
+    LogRow,
     Overwriting,
     RaftLog,
     ReplicatedLog,
@@ -110,7 +110,7 @@ def test_snapshots_are_checked_before_anything_happens(log: RaftLog) -> None:
         log.install(SnapshotMeta(10, 1))
     with pytest.raises(LiveIndexMissing):
         log.install(SnapshotMeta(40, 1, IndexSet.from_sorted([30])))
-    assert log.state == LogState(10, 1, IndexSet.from_sorted([3, 5]))
+    assert log.state == LogRow(10, 1, IndexSet.from_sorted([3, 5]))
     skipped = log.compact()
     assert isinstance(skipped, Skipped)
     assert skipped.reason == log.plan().why
@@ -203,7 +203,7 @@ class NotingWorker:
     def __init__(self, log: ReplicatedLog) -> None:
         self.noted: list[object] = []
 
-    def snapshot_recorded(self, row: LogState) -> None:
+    def snapshot_recorded(self, row: LogRow) -> None:
         self.noted.append(row.snapshot_index)
 
     def segments_flushed(self, last_index: int | None) -> None:

@@ -23,8 +23,8 @@ from compactlib.raftlog import (
     Entry,
     GapDetected,
     LogOptions,
-    LogState,
-    LogStates,
+    LogRow,
+    LogRows,
     RaftLog,
     SegmentLimits,
     SnapshotMeta,
@@ -93,7 +93,7 @@ def test_vector_72_a_snapshot_from_elsewhere(log: RaftLog) -> None:
     log.append([(16, 3, b"sixteen")])
     for _ in range(2):
         assert indexes(log) == [2, 9, 14, 16]
-        assert log.state == LogState(15, 3, meta.live)
+        assert log.state == LogRow(15, 3, meta.live)
         assert log.term_of(15) == 3
         log.audit()
         log = reopened(log)
@@ -315,7 +315,7 @@ def test_item_20_the_range_follows_a_compaction(log: RaftLog) -> None:
 
 def test_a_row_is_never_seen_half_changed() -> None:
     """Notes 5.3: the index of one snapshot was read with the live set of another."""
-    states, torn, done = LogStates(), [], threading.Event()
+    states, torn, done = LogRows(), [], threading.Event()
 
     def read() -> None:
         while not done.is_set():
@@ -326,14 +326,14 @@ def test_a_row_is_never_seen_half_changed() -> None:
     thread = threading.Thread(target=read)
     thread.start()
     for index in range(2000):
-        states.put("a", LogState(index, 1, IndexSet.from_sorted([index])))
+        states.put("a", LogRow(index, 1, IndexSet.from_sorted([index])))
     done.set()
     thread.join()
     assert not torn
     states.audit()
     assert [log_id for log_id, _ in states] == ["a"]
     states.remove("a")
-    assert states.get("a") == LogState()
+    assert states.get("a") == LogRow()
 
 
 def test_a_truncated_log_does_not_remember_what_was_written_last(log: RaftLog) -> None:

@@ -25,8 +25,8 @@ from compactlib.raftlog import (
     SegmentLog,
     StoreOptions,
 )
-from compactlib.raftlog.compaction.segment_changes import SegmentChanges
-from compactlib.raftlog.model.row import LogState
+from compactlib.raftlog.log.worker import SegmentChanges
+from compactlib.raftlog.model.row import LogRow
 from compactlib.runtime import LaterCalls
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, RecordingObserver
@@ -152,7 +152,7 @@ class Broken:
     def __init__(self, log: Any) -> None:
         self.told = 0
 
-    def snapshot_recorded(self, row: LogState) -> None:
+    def snapshot_recorded(self, row: LogRow) -> None:
         self.told += 1
         raise RuntimeError("a worker's bug")
 
@@ -441,7 +441,7 @@ def test_closing_from_inside_a_compaction_is_busy_on_any_thread(closer: str, by:
 class Quiet(Broken):
     """A worker that does nothing."""
 
-    def snapshot_recorded(self, row: LogState) -> None:
+    def snapshot_recorded(self, row: LogRow) -> None:
         """Nothing."""
 
     def segments_flushed(self, last_index: int | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from compactlib.clock import ManualClock
 from compactlib.files import Files, LocalFiles
-from compactlib.raftlog.model.row import LogStates
+from compactlib.raftlog.model.row import LogRows
 from compactlib.raftlog.wal import (
     Confirmed,
     Wal,
@@ -23,8 +23,8 @@ class Opened:
     """A WAL with a memory of all that it told."""
 
     def __init__(self, folder: Path, *, files: Files = LOCAL, max_bytes: int = 1 << 20,
-                 states: LogStates | None = None, now: float = 0.0) -> None:
-        self.states = LogStates() if states is None else states
+                 states: LogRows | None = None, now: float = 0.0) -> None:
+        self.states = LogRows() if states is None else states
         self.confirmed: list[Confirmed] = []
         self.closed: list[ClosedFile] = []
         self.found = recover_wal(files, folder)

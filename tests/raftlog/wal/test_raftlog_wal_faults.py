@@ -18,7 +18,7 @@ from compactlib.errors import CorruptData, DiskFull, StorageError
 from compactlib.files import Files
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import LogStopped
-from compactlib.raftlog.model.row import LogState, LogStates
+from compactlib.raftlog.model.row import LogRow, LogRows
 from compactlib.raftlog.wal import (
     Wal,
     recover_wal,
@@ -230,7 +230,7 @@ def test_an_interrupt_in_a_roll_over_keeps_the_file(tmp_path: Path) -> None:
         if len(told) == 1:
             raise KeyboardInterrupt
 
-    wal = Wal(tmp_path, LogStates(), rolled=rolled)
+    wal = Wal(tmp_path, LogRows(), rolled=rolled)
     wal.write_run("a", 0, 1, 1, [b"x"])
     wal.sync()
     with pytest.raises(KeyboardInterrupt):
@@ -294,7 +294,7 @@ def batch_left_over(folder: Path, later: dict[int, Fault]) -> tuple[Opened, list
         opened.put("a", index - 1, index)
     with pytest.raises(StorageError):
         opened.wal.sync()
-    opened.states.put("a", LogState(4, 1, IndexSet()))
+    opened.states.put("a", LogRow(4, 1, IndexSet()))
     return opened, durable
 
 
@@ -334,7 +334,7 @@ class NamedMeanwhile(str):
 
 
 def test_a_log_may_be_begun_while_a_file_is_closed(tmp_path: Path) -> None:
-    wal = Wal(tmp_path, LogStates())
+    wal = Wal(tmp_path, LogRows())
     log_id = NamedMeanwhile("a")
     wal.write_run(log_id, None, 1, 1, [b"x"])
     wal.write_run("b", None, 1, 1, [b"x"])

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, CorruptData, Unsupported
 from compactlib.files import LocalFiles
-from compactlib.raftlog import LogStates, StoreOptions, Wal, WalOptions, open_log
+from compactlib.raftlog import LogRows, StoreOptions, Wal, WalOptions, open_log
 from compactlib.raftlog.wal import recover_wal
 from compactlib.raftlog.wal.frames import FileHeader, decode_file_header, encode_file_header
 from tests.raftlog.raft_world import store_options
@@ -33,7 +33,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "formats" / "raftlog-wal.md"
 
 
 def new_wal(folder: Path) -> Wal:
-    return Wal(folder, LogStates(), WalOptions(clock=ManualClock(1.0)))
+    return Wal(folder, LogRows(), WalOptions(clock=ManualClock(1.0)))
 
 
 def write_example(folder: Path) -> Path:
