@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -20,8 +20,8 @@ from compactlib.catalog.plan.decision import CatalogView
 from compactlib.catalog.plan.plan import CatalogPlan, CutReport, chosen, may_cut, plan_of
 from compactlib.catalog.plan.policy import CatalogPolicy, CutToBound
 from compactlib.catalog.plan.safety import check_target
-from compactlib.catalog.schema.versions import HistoryView
 from compactlib.catalog.sense.pins import Pins
+from compactlib.catalog.service.replica import CatalogReplica
 from compactlib.errors import BudgetSpent, Closed, CompactlibError, InvalidInput
 from compactlib.kv import Condition, OutcomeUnknown
 from compactlib.outcome import Done, Failed, Skipped
@@ -43,16 +43,13 @@ class CatalogCompaction:
     Args:
         log: what is cut.
         clock: gives the time of views.
+        replica: the versions retained, which follow the log.
         policy: how much is cut, unless a call says otherwise.
         observer: is told.
-        history: gives the retained versions.
-        follow: takes in what the log holds.
-        tell_news: tells an observer what following has found.
     """
 
-    def __init__(self, log: UpdateLog, clock: HybridClock, *, policy: CatalogPolicy | None, observer: Observer,
-                 history: Callable[[], HistoryView], follow: Callable[[], object],
-                 tell_news: Callable[[Observer], None]) -> None:
+    def __init__(self, log: UpdateLog, clock: HybridClock, replica: CatalogReplica, *, policy: CatalogPolicy | None,
+                 observer: Observer) -> None:
         self.owner: Ownership = Ownership(f"the catalog in partition {log.partition!r}")
         self.pins: Pins = Pins(log, clock)
         self.policy: CatalogPolicy = CutToBound() if policy is None else policy
@@ -62,9 +59,7 @@ class CatalogCompaction:
         self._log = log
         self._clock = clock
         self._observer = observer
-        self._history = history
-        self._follow = follow
-        self._tell_news = tell_news
+        self._replica = replica
         self._meter = LogMeter(log)
 
     # --- looking ------------------------------------------------------------------------------------------------
@@ -82,9 +77,9 @@ class CatalogCompaction:
             reports = tuple(source.reports()) if reports is None else reports
             assignments = source.assignments() if assignments is None else assignments
             low_watermark = source.low_watermark() if low_watermark is None else low_watermark
-        self._follow()
+        self._replica.take_in()
         budget.check()
-        history = self._history()
+        history = self._replica.history
         pinned = self.pins.need(history)
         return CatalogView(
             reports=tuple(reports or ()), history=history, now=self._clock.expiry(moves_on=False),
@@ -110,7 +105,7 @@ class CatalogCompaction:
                     return self._carry_out_given(plan, run.budget, told, fence)
                 return self._plan_and_carry_out(policy or self.policy, run.budget, told, fence)
             finally:
-                self._tell_news(told)
+                self._replica.tell_news(told)
 
     def _carry_out_given(self, plan: CatalogPlan, budget: Budget, told: Observer,
                          fence: CommitFence | None) -> Done[CutReport] | Skipped | Failed:
@@ -139,7 +134,7 @@ class CatalogCompaction:
             outcome = self._carry_out(plan, budget, told, fence)
             if not (isinstance(outcome, Failed) and isinstance(outcome.error, CatalogMoved)):
                 return outcome
-            earliest = self._history().earliest
+            earliest = self._replica.history.earliest
             if earliest != plan.earliest:
                 return Skipped(f"somebody else has cut history to version {earliest} meanwhile", is_busy=True)
             if not left:
@@ -155,10 +150,10 @@ class CatalogCompaction:
         try:
             self._check(plan)
             saved = self._log.save_snapshot(
-                self._history().catalog(plan.target), term=plan.term, conditions=plan.conditions, fence=watched,
+                self._replica.history.catalog(plan.target), term=plan.term, conditions=plan.conditions, fence=watched,
                 pace=_Pace(f"cut history to version {plan.target}", plan.bytes_to_copy or 0, budget, told))
             if not isinstance(saved, SnapshotSaved):
-                self._follow()
+                self._replica.take_in()
                 raise CatalogMoved(what=f"history begins at version {saved.earliest} by now", target=plan.target)
         except OutcomeUnknown as error:
             return Failed(error, changed="unknown")
@@ -179,8 +174,8 @@ class CatalogCompaction:
     def _check(self, plan: CatalogPlan) -> None:
         """Raise unless the plan still holds, by what is known now; `check_target` searches nothing and believes nobody.
         """
-        self._follow()
-        history, source = self._history(), self.source
+        self._replica.take_in()
+        history, source = self._replica.history, self.source
         target = plan.target or 0
         if history.earliest != plan.earliest:
             raise CatalogMoved(what=f"history begins at version {history.earliest} now, and began at {plan.earliest}",
@@ -196,10 +191,10 @@ class CatalogCompaction:
 
     def _is_cut(self, target: int) -> bool:
         try:
-            self._follow()
+            self._replica.take_in()
         except CompactlibError:
             return True  # it was committed, and what came after that failed
-        return self._history().earliest >= target
+        return self._replica.history.earliest >= target
 
     def _require_own(self, plan: CatalogPlan) -> None:
         """Raise if the plan was made from another catalog: one whose versions were committed at other times.
@@ -207,8 +202,8 @@ class CatalogCompaction:
         Raises:
             InvalidInput: it was.
         """
-        self._follow()
-        history = self._history()
+        self._replica.take_in()
+        history = self._replica.history
         for version, commit in plan.commits:
             known = history.catalog(version).commit if history.has(version) else None
             if version > history.latest or (known is not None and known != commit):
@@ -232,12 +227,12 @@ class CatalogCompaction:
         """Delete what this cut or an earlier one has left behind; a cut stands although that fails."""
         try:
             done = reclaim(self._log, budget)
-            self._follow()
+            self._replica.take_in()
         except BudgetSpent as error:
             return error
         except CompactlibError as error:
             self.last_error, self.failures = error, self.failures + 1
-            told.event("catalog_reclaim_failed", {"version": self._history().earliest, "error": str(error)})
+            told.event("catalog_reclaim_failed", {"version": self._replica.history.earliest, "error": str(error)})
             return error
         return done
 

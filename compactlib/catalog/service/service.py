@@ -7,8 +7,7 @@ calls it from a thread, a timer or a notification of its own.
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -20,13 +19,12 @@ from compactlib.catalog.errors import (
     ClockSkewExceeded,
     CommandRefused,
     NotReady,
-    RecordMissing,
     RetriesExhausted,
 )
-from compactlib.catalog.log.log_model import Appended, LogState
+from compactlib.catalog.log.log_model import Appended
 from compactlib.catalog.log.reclaim import CatalogReclaim
 from compactlib.catalog.log.records import Update
-from compactlib.catalog.log.recover import applied, recover_history
+from compactlib.catalog.log.recover import applied
 from compactlib.catalog.log.update_log import MAX_ATTEMPTS, UpdateLog
 from compactlib.catalog.log.verify import verify_log
 from compactlib.catalog.model.timestamp import (
@@ -43,14 +41,15 @@ from compactlib.catalog.plan.plan import CatalogPlan, CutReport, chosen, may_cut
 from compactlib.catalog.plan.policy import CatalogPolicy
 from compactlib.catalog.schema.catalog import Catalog
 from compactlib.catalog.schema.commands import Command, PlannedUpdate, plan_update
-from compactlib.catalog.schema.versions import CatalogHistory, HistoryView
+from compactlib.catalog.schema.versions import HistoryView
 from compactlib.catalog.sense.pins import Pins
 from compactlib.catalog.service.compaction import CatalogCompaction
+from compactlib.catalog.service.replica import CatalogReplica, Listener
 from compactlib.errors import Busy, InvalidInput
 from compactlib.kv import Condition
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.report import Printed, VerifyReport
-from compactlib.runtime import tell, telling
+from compactlib.runtime import telling
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 
@@ -83,9 +82,6 @@ class Executed:
     attempts: int
 
 
-Listener = Callable[[Catalog], None]
-"""Is told each version once and in order, before it counts as ready. What it raises is kept and logged."""
-
 _CLOCK_AHEAD = "catalog_clock_ahead"
 
 
@@ -115,17 +111,10 @@ class CatalogService:
         self.clock = clock
         self._delay_ms = milliseconds(delay_seconds, name="delay_seconds")
         self._observer = telling(observer)
-        self._listeners: tuple[Listener, ...] = ()
         self._writing = threading.Lock()
-        self._following = threading.RLock()
-        self._told_in: int | None = None  # the thread in which listeners are told at the moment
-        self._news: deque[tuple[str, dict[str, Any]]] = deque()
-        self._ready = threading.Condition()
         log.prepare()
-        self._history = CatalogHistory(recover_history(log))
-        self._compaction = CatalogCompaction(log, clock, policy=policy, observer=self._observer,
-                                             history=lambda: self.history, follow=self._take_in,
-                                             tell_news=self._tell_news)
+        self._replica = CatalogReplica(log)
+        self._compaction = CatalogCompaction(log, clock, self._replica, policy=policy, observer=self._observer)
         self._look_at_the_clock(self.history.catalog(self.history.latest))
 
     def _look_at_the_clock(self, latest: Catalog) -> None:
@@ -140,7 +129,7 @@ class CatalogService:
     @property
     def history(self) -> HistoryView:
         """The retained versions, immutable."""
-        return self._history.view
+        return self._replica.history
 
     def catalog(self, version: int) -> Catalog:
         """The catalog of exactly this version.
@@ -169,8 +158,7 @@ class CatalogService:
             InvalidInput: it cannot be called.
         """
         require_method("listener", listener, "__call__")
-        with self._ready:
-            self._listeners += (listener,)
+        self._replica.listen(listener)
 
     # --- changing -----------------------------------------------------------------------------------------------
 
@@ -196,7 +184,7 @@ class CatalogService:
             InvalidInput: the delay is negative, or there are too many commands.
         """
         self._compaction.require_open()
-        if self._told_in == threading.get_ident():
+        if self._replica.is_telling:
             raise Busy("a listener cannot execute commands: the version that it is told of counts as ready only when "
                        "it has returned; execute them in another thread, and do not wait for that one")
         delay_ms = self._delay_ms if delay_seconds is None else milliseconds(delay_seconds, name="delay_seconds")
@@ -208,7 +196,7 @@ class CatalogService:
             with self._writing:
                 catalog, planned, attempts = self._write(batch, delay_ms, wait)
         finally:
-            self._tell_news(self._observer)
+            self._replica.tell_news(self._observer)
         # Nobody waits for a time while they keep others from writing.
         if wait and catalog.version:
             self.clock.wait_until(self._ensured(catalog))
@@ -222,7 +210,7 @@ class CatalogService:
         """The version that the batch made, or that it was judged by; what was planned or refused; after how many tries.
         """
         for attempt in range(1, MAX_ATTEMPTS + 1):
-            self._take_in()  # what is refused or needless is judged by the log, not by a view left behind
+            self._replica.take_in()  # what is refused or needless is judged by the log, not by a view left behind
             latest = self.history.catalog(self.history.latest)
             try:
                 planned = plan_update(latest, commands)
@@ -234,9 +222,7 @@ class CatalogService:
             if isinstance(self.log.append(update), Appended):
                 # Without asking the store again: a failure of that could not be told from one of the append.
                 made = applied(update, latest)
-                with self._following:
-                    if self.history.latest < made.version:
-                        self._register(made, cut=False)
+                self._replica.add(made)
                 return made, planned, attempt
         raise RetriesExhausted(attempts=MAX_ATTEMPTS, version=self.history.latest + 1)
 
@@ -275,76 +261,9 @@ class CatalogService:
         """
         self._compaction.require_open()
         try:
-            return self._take_in()
+            return self._replica.take_in()
         finally:
-            self._tell_news(self._observer)
-
-    def _take_in(self) -> int:
-        with self._following:
-            if self._told_in is not None:
-                return 0
-            before = self.history.latest
-            for _ in range(_MAX_LOOKS):
-                state = self.log.state()
-                known = 0 if state is None else state.latest
-                if known < self.history.latest:
-                    raise RecordMissing(key="latest", version=self.history.latest,
-                                        expected=f"version {self.history.latest}, which was there before; the log ends "
-                                                 f"at {known}")
-                if state is None or self._caught_up(state):
-                    break
-                try:
-                    self._catch_up(state)
-                except RecordMissing:
-                    again = self.log.state()
-                    if again is None or again.earliest == state.earliest:
-                        raise
-            return self.history.latest - before
-
-    def _tell_news(self, observer: Observer) -> None:
-        """Tell the observer what has happened, in no lock."""
-        while self._news:
-            try:
-                news = self._news.popleft()
-            except IndexError:  # another thread was faster
-                return
-            observer.event(*news)
-
-    def _caught_up(self, state: LogState) -> bool:
-        return state.latest <= self.history.latest and (state.earliest <= self.history.earliest or not state.compacted)
-
-    def _catch_up(self, state: LogState) -> None:
-        if state.compacted and state.earliest > self.history.latest:
-            self._register(self.log.snapshot(state.earliest), cut=True)
-        for record in self.log.read(self.history.latest + 1, state.latest):
-            if isinstance(record, Update):
-                self._register(applied(record, self.history.catalog(self.history.latest)), cut=False)
-            else:
-                self._register(record, cut=True)
-        if state.compacted and state.earliest > self.history.earliest:
-            self._register(self.catalog(state.earliest), cut=True)
-
-    def _register(self, catalog: Catalog, *, cut: bool) -> None:
-        is_new = catalog.version > self.history.latest
-        before = self.history.earliest
-        # Listeners first: a version counts as ready only after all of them have heard of it.
-        if is_new:
-            self._told_in = threading.get_ident()
-            try:
-                for listener in self._listeners:
-                    tell(listener, catalog)
-            finally:
-                self._told_in = None
-        with self._ready:
-            if cut:
-                self._history.restart_from(catalog)
-            else:
-                self._history.register(catalog)
-            self._ready.notify_all()
-        if is_new:
-            self._news.append(("catalog_version", {"version": catalog.version, "activation": catalog.activation}))
-        if cut:
-            self._news.append(("catalog_compacted", {"earliest": catalog.version, "before": before}))
+            self._replica.tell_news(self._observer)
 
     def wait_ready(self, version: int, wait_seconds: float) -> Catalog:
         """The catalog of a version, once it is registered here and every listener has heard of it.
@@ -359,13 +278,11 @@ class CatalogService:
         """
         whole("version", version)
         milliseconds(wait_seconds, name="wait_seconds")
-        with self._ready:
-            owner = self._compaction.owner
-            in_time = self._ready.wait_for(lambda: self.history.latest >= version or owner.is_closed, wait_seconds)
-            if self.history.latest < version:
-                self._compaction.require_open()
-            if not in_time:
-                raise NotReady(version=version, latest=self.history.latest)
+        in_time = self._replica.wait(version, wait_seconds, lambda: self._compaction.owner.is_closed)
+        if self.history.latest < version:
+            self._compaction.require_open()
+        if not in_time:
+            raise NotReady(version=version, latest=self.history.latest)
         return self.catalog(version)
 
     # --- compaction ---------------------------------------------------------------------------------------------
@@ -419,7 +336,7 @@ class CatalogService:
                 return self._compaction.view(asked, reports=told, topology=topology, assignments=assignments,
                                              low_watermark=low_watermark, term=term, conditions=held)
             finally:
-                self._tell_news(self._observer)
+                self._replica.tell_news(self._observer)
 
     def plan(self, policy: CatalogPolicy | None = None, *, view: CatalogView | None = None) -> CatalogPlan:
         """The decision, with its explanation: up to which version history can be cut, and what keeps it from more.
@@ -512,10 +429,7 @@ class CatalogService:
             Closed: it was closed.
         """
         self._compaction.require_open()
-        self._history.audit()
-        for catalog in self.history:
-            if catalog.version:
-                catalog.audit()
+        self._replica.audit()
 
     def close(self) -> None:
         """Cancel what runs and wait for its end; whoever waits for a version is told. The log's store stays open.
@@ -524,8 +438,7 @@ class CatalogService:
             Busy: called from within a compaction, by an observer or a fence; nothing was done.
         """
         self._compaction.owner.close()
-        with self._ready:
-            self._ready.notify_all()
+        self._replica.wake()
 
     def __enter__(self) -> Self:
         return self
