@@ -14,9 +14,9 @@ from compactlib.errors import InvalidInput, NotFound
 from compactlib.outcome import Done, Outcome, Skipped
 from compactlib.runtime import Accepted, Agenda, Refused, Removed, Turn, WorkReport
 from compactlib.runtime.services.agenda import Ending
-from tests.runtime.agenda_story import Story, broken, turns_of
+from tests.runtime.services.agenda_story import Story, broken, turns_of
 
-SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios" / "runtime").glob("agenda_*.txt"))
+SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios" / "runtime").glob("agenda_*.txt"))
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem.removeprefix("agenda_"))
