@@ -37,7 +37,6 @@ from compactlib.catalog import (
     Compact,
     Factor,
     Floor,
-    HistoryView,
     HostedPartitions,
     HybridClock,
     Index,
@@ -45,6 +44,7 @@ from compactlib.catalog import (
     NodeId,
     NodeReport,
     PutObject,
+    RetainedVersions,
     Schema,
     Table,
     Topology,
@@ -107,7 +107,7 @@ def decision_input(nodes: int, tables: int, zones: int = 10) -> tuple[CatalogVie
     reports = tuple(NodeReport(node=NodeId(name), floors=(Floor(Factor.RAFT_RECOVERY, rng.randrange(60, 90)),),
                                hosted=HostedPartitions.from_bytes(wire), transactions_from=100) for name in names)
     assignments = {10 + zone: ZoneAssignments.everywhere(names, PARTITIONS) for zone in range(zones)}
-    return CatalogView(reports=reports, history=HistoryView(catalogs), now=1000, low_watermark=100,
+    return CatalogView(reports=reports, history=RetainedVersions(catalogs), now=1000, low_watermark=100,
                        assignments=Assignments(assignments), topology=Topology.of(*names)), len(wire)
 
 
@@ -180,8 +180,8 @@ def updates(count: int) -> Iterator[tuple[Update, Catalog]]:
         yield update, catalog
 
 
-def recovered_view(count: int) -> HistoryView:
-    return HistoryView([EMPTY, *(catalog for _, catalog in updates(count))])
+def recovered_view(count: int) -> RetainedVersions:
+    return RetainedVersions([EMPTY, *(catalog for _, catalog in updates(count))])
 
 
 def recovery(quick: bool, runs: int, folder: Path) -> Iterator[Figure]:
@@ -202,7 +202,7 @@ def recovery(quick: bool, runs: int, folder: Path) -> Iterator[Figure]:
     cut = SqliteStore(cut_path, synchronous="normal")
     print(f"recovery: cutting them to one snapshot takes {timed(lambda: UpdateLog(cut).save_snapshot(latest)):.2f} s")
     whole = SqliteStore(path, synchronous="normal")
-    views: dict[str, HistoryView] = {}
+    views: dict[str, RetainedVersions] = {}
 
     def recover(name: str, store: SqliteStore) -> float:
         return timed(lambda: views.__setitem__(name, recover_history(UpdateLog(store))))

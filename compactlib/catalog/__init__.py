@@ -23,7 +23,7 @@ anything, `compact` puts a snapshot in the place of what lies below, `reclaim` d
 history is cut to version 2 (of 0 to 3): nobody needs what lies below
   low watermark at 1001500 allows up to version 2 (of the coordinator)
 >>> service.compact(plan).stats.before, service.history
-(0, HistoryView(versions 2 to 3))
+(0, RetainedVersions(2 to 3))
 """
 
 from typing import TYPE_CHECKING
@@ -99,7 +99,7 @@ if TYPE_CHECKING:
         RenameTable,
         StartBuildingIndex,
     )
-    from compactlib.catalog.schema.versions import CatalogHistory, HistoryView
+    from compactlib.catalog.schema.versions import CatalogVersions, RetainedVersions
     from compactlib.catalog.sense.index_builds import IndexBuilds
     from compactlib.catalog.sense.needs import LocalNeeds, NeedSource, PartitionSource, TransactionSource
     from compactlib.catalog.sense.pins import Pin, Pins
@@ -130,12 +130,12 @@ __all__ = [
     "Appended",
     "Assignments",
     "Catalog",
-    "CatalogHistory",
     "CatalogHost",
     "CatalogPlan",
     "CatalogReclaim",
     "CatalogService",
     "CatalogStatus",
+    "CatalogVersions",
     "CatalogView",
     "Change",
     "ChooseDefaultZone",
@@ -165,7 +165,6 @@ __all__ = [
     "Factor",
     "Floor",
     "FlushTicket",
-    "HistoryView",
     "Hold",
     "HostedPartitions",
     "HybridClock",
@@ -198,6 +197,7 @@ __all__ = [
     "RebalanceNeed",
     "RemoveIndex",
     "RenameTable",
+    "RetainedVersions",
     "Schema",
     "SetDefaultZone",
     "SnapshotSaved",
@@ -229,7 +229,7 @@ load_lazily(__name__, {
     ".plan.decision": ("CatalogView", "decide"),
     ".schema.descriptors": ("Column", "ColumnType", "Descriptor", "Index", "IndexStatus", "Schema", "Table", "Zone"),
     ".service.follower": ("LogFollower",),
-    ".schema.versions": ("CatalogHistory", "HistoryView"),
+    ".schema.versions": ("CatalogVersions", "RetainedVersions"),
     ".transport.host": ("CatalogHost",),
     ".sense.index_builds": ("IndexBuilds",),
     ".transport.local_host": ("LocalHost",),

@@ -23,7 +23,7 @@ from compactlib.catalog.plan.policy import KeepVersions
 from compactlib.catalog.plan.verdict import Compact, Decision, Hold
 from compactlib.catalog.schema.catalog import EMPTY, Change, DropObject, PutObject
 from compactlib.catalog.schema.descriptors import Column, ColumnType, Index, IndexStatus, Schema, Table, Zone
-from compactlib.catalog.schema.versions import HistoryView
+from compactlib.catalog.schema.versions import RetainedVersions
 
 ALL_NODES = ("A", "B", "C")
 SCHEMA = 1
@@ -54,17 +54,17 @@ def drop_table(table_id: int) -> list[Change]:
 
 
 def history(changes: Mapping[int, Sequence[Change]] | None = None, *, latest: int = 8,
-            earliest: int = 0) -> HistoryView:
+            earliest: int = 0) -> RetainedVersions:
     """v0@1, v1@10, ... with these changes in these versions."""
     catalogs = [EMPTY]
     for version in range(1, latest + 1):
         found = (changes or {}).get(version, ())
         catalogs.append(catalogs[-1].apply(found, version=version, commit=10 * version, activation=10 * version,
                                            next_id=10_000))
-    return HistoryView(catalogs[earliest:])
+    return RetainedVersions(catalogs[earliest:])
 
 
-def with_table_x(more: Mapping[int, Sequence[Change]] | None = None, **options: Any) -> HistoryView:
+def with_table_x(more: Mapping[int, Sequence[Change]] | None = None, **options: Any) -> RetainedVersions:
     """Table X, id 7, created in v2, in a zone of 25 partitions."""
     changes = {1: schema_and_zone(), 2: table(TABLE_X), **(more or {})}
     return history(changes, **options)
@@ -80,7 +80,7 @@ def report(name: str, needs: int | None = FOREVER, *, floors: Iterable[Floor] = 
                       transactions_from=FOREVER)
 
 
-def given(view: HistoryView, reports: Iterable[NodeReport] | None = None, **changes: Any) -> CatalogView:
+def given(view: RetainedVersions, reports: Iterable[NodeReport] | None = None, **changes: Any) -> CatalogView:
     fields: dict[str, Any] = {
         "reports": tuple(map(report, ALL_NODES) if reports is None else reports), "history": view, "now": FOREVER,
         "low_watermark": FOREVER, "topology": Topology.of(*ALL_NODES),

@@ -11,7 +11,7 @@ import pytest
 from compactlib.catalog.errors import PinExpired
 from compactlib.catalog.model.timestamp import Timestamp
 from compactlib.catalog.model.values import Factor, Floor, Need, Unavailable
-from compactlib.catalog.schema.versions import HistoryView
+from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects
 from compactlib.scheduler import LevelConfig, SchedulerConfig
@@ -54,19 +54,19 @@ class Backups:
     def end(self, time: Timestamp) -> None:
         self.times.remove(time)
 
-    def need(self, view: HistoryView) -> Need | None:
+    def need(self, view: RetainedVersions) -> Need | None:
         return Floor(Factor.PIN, min(self.times)) if self.times else None
 
 
 class NamesTheLatest(Backups):
-    def need(self, view: HistoryView) -> Need | None:
+    def need(self, view: RetainedVersions) -> Need | None:
         return Floor(Factor.PIN, max(self.times)) if self.times else None
 
 
 class NamesTheVersion(Backups):
     """Takes a version's number for a time."""
 
-    def need(self, view: HistoryView) -> Need | None:
+    def need(self, view: RetainedVersions) -> Need | None:
         return Floor(Factor.PIN, max(view.version_at(min(self.times)), 1)) if self.times else None
 
 
@@ -83,26 +83,26 @@ class ForgetsTheSecond(Backups):
 
 
 class FallsOverWhenIdle(Backups):
-    def need(self, view: HistoryView) -> Need | None:
+    def need(self, view: RetainedVersions) -> Need | None:
         return Floor(Factor.PIN, min(self.times))
 
 
 class RefusesWhenIdle(Backups):
-    def need(self, view: HistoryView) -> Need | None:
+    def need(self, view: RetainedVersions) -> Need | None:
         if not self.times:
             raise PinExpired(owner="backup")
         return super().need(view)
 
 
 class AnswersANumber(Backups):
-    def need(self, view: HistoryView) -> Any:
+    def need(self, view: RetainedVersions) -> Any:
         return min(self.times) if self.times else None
 
 
 class TellsOnce(Backups):
     """Forgets what it has told."""
 
-    def need(self, view: HistoryView) -> Need | None:
+    def need(self, view: RetainedVersions) -> Need | None:
         found = super().need(view)
         self.times = []
         return found
@@ -112,7 +112,7 @@ class TellsOnce(Backups):
 
 
 class DoesNotKnow(Backups):
-    def need(self, view: HistoryView) -> Need | None:
+    def need(self, view: RetainedVersions) -> Need | None:
         return Unavailable(Factor.PIN, "the backup service is starting") if self.times else None
 
 

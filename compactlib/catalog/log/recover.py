@@ -13,14 +13,14 @@ from compactlib.catalog.log.log_model import LogState
 from compactlib.catalog.log.records import Update
 from compactlib.catalog.log.update_log import UpdateLog
 from compactlib.catalog.schema.catalog import EMPTY, Catalog
-from compactlib.catalog.schema.versions import HistoryView
+from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.errors import Busy
 
 _MAX_LOOKS = 100
 
 
 @refuses_misfits
-def recover_history(log: UpdateLog) -> HistoryView:
+def recover_history(log: UpdateLog) -> RetainedVersions:
     """The history that the log holds; version 0 alone if the log is empty. O(retained versions), in pages.
 
     Others may append and compact at the same time: recovery then looks again.
@@ -34,7 +34,7 @@ def recover_history(log: UpdateLog) -> HistoryView:
     for _ in range(_MAX_LOOKS):
         state = log.state()
         if state is None:
-            return HistoryView()
+            return RetainedVersions()
         try:
             view = _replayed(log, state)
         except (RecordMissing, RecordDamaged):
@@ -56,7 +56,7 @@ def _was_cut(log: UpdateLog, before: LogState) -> bool:
     return again is not None and again.earliest != before.earliest
 
 
-def _replayed(log: UpdateLog, state: LogState) -> HistoryView:
+def _replayed(log: UpdateLog, state: LogState) -> RetainedVersions:
     first: list[Catalog] = [] if state.compacted else [EMPTY]
     catalogs = first
     for record in log.read(state.earliest, state.latest):
@@ -69,7 +69,7 @@ def _replayed(log: UpdateLog, state: LogState) -> HistoryView:
             raise _contradiction(version, "an update", "a snapshot above the earliest version")
         else:
             catalogs.append(record)
-    return HistoryView(catalogs)
+    return RetainedVersions(catalogs)
 
 
 def applied(update: Update, before: Catalog) -> Catalog:

@@ -12,7 +12,7 @@ from compactlib.catalog.log.records import RecordType, Update, unseal
 from compactlib.catalog.log.recover import applied
 from compactlib.catalog.log.update_log import UpdateLog
 from compactlib.catalog.schema.catalog import EMPTY, Catalog
-from compactlib.catalog.schema.versions import HistoryView
+from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.errors import Busy, CompactlibError
 from compactlib.report import Finding, VerifyReport
 from compactlib.runtime.budget import Budget
@@ -25,7 +25,7 @@ _OTHERS = ((keys.FORMAT, RecordType.FORMAT), (keys.TERM, RecordType.TERM), (keys
 """What else lies in the partition: a key, or what a key begins with, and its record."""
 
 
-def verify_log(log: UpdateLog, history: HistoryView, budget: Budget) -> VerifyReport:
+def verify_log(log: UpdateLog, history: RetainedVersions, budget: Budget) -> VerifyReport:
     """Read every record; `history` is what its owner has in memory, and is held against the log.
 
     Others may append and cut at the same time: it then looks again.
@@ -69,7 +69,7 @@ class _Reading:
             self._found(error)
             return None
 
-    def versions(self, state: LogState, history: HistoryView) -> None:
+    def versions(self, state: LogState, history: RetainedVersions) -> None:
         """Every version's record, replayed as far as nothing is missing."""
         before: Catalog | None = None if state.compacted else EMPTY
         expected = state.earliest

@@ -31,7 +31,7 @@ from compactlib.catalog.model.values import (
 from compactlib.catalog.plan.hosting_check import HOSTING_FACTORS, MAX_CULPRITS, HostingCheck
 from compactlib.catalog.plan.verdict import Compact, Decision, Explanation, Hold, Limit
 from compactlib.catalog.schema.catalog import Catalog
-from compactlib.catalog.schema.versions import HistoryView
+from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.kv import Condition
 from compactlib.report import Printed
 
@@ -58,7 +58,7 @@ class CatalogView(Printed):
     """
 
     reports: tuple[NodeReport, ...]
-    history: HistoryView
+    history: RetainedVersions
     now: Timestamp
     low_watermark: Timestamp | None
     assignments: Assignments
@@ -195,7 +195,7 @@ def _of_node(node: str, floor: Floor) -> Floor:
     return attrs.evolve(floor, culprit=attrs.evolve(floor.culprit, node=node))
 
 
-def version_at(view: HistoryView, time: Timestamp) -> int | None:
+def version_at(view: RetainedVersions, time: Timestamp) -> int | None:
     """The version in force at `time`; `None` if it is not retained."""
     try:
         return view.version_at(time)
@@ -203,7 +203,7 @@ def version_at(view: HistoryView, time: Timestamp) -> int | None:
         return None
 
 
-def _timed(view: HistoryView, floors: Mapping[Factor, list[Floor]], wanted: int) -> Iterator[Limit]:
+def _timed(view: RetainedVersions, floors: Mapping[Factor, list[Floor]], wanted: int) -> Iterator[Limit]:
     for factor, lowest in floors.items():
         allows = version_at(view, lowest[0].time)
         if allows is None or allows < wanted:

@@ -11,7 +11,7 @@ from compactlib.catalog.errors import TimeBeforeHistory, UnsafeCompaction
 from compactlib.catalog.model.values import Factor, Unavailable
 from compactlib.catalog.plan.decision import CatalogView
 from compactlib.catalog.schema.catalog import Catalog
-from compactlib.catalog.schema.versions import HistoryView
+from compactlib.catalog.schema.versions import RetainedVersions
 
 
 @refuses_misfits
@@ -69,7 +69,7 @@ def _check_floors(given: CatalogView, target: int) -> None:
                           f"{factor} on {name} needs time {time}, which is version {needed}")
 
 
-def _needed(view: HistoryView, time: int) -> int | None:
+def _needed(view: RetainedVersions, time: int) -> int | None:
     try:
         return view.version_at(time)
     except TimeBeforeHistory:

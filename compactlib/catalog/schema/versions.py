@@ -1,7 +1,7 @@
-"""The retained catalog versions: immutable views, swapped in one step.
+"""The retained versions of the catalog: immutable values, swapped in one step.
 
-A view answers by version (exactly) and by time (the version in force then: the one with the greatest activation time at
-or below it). Views share their lists with the next one, so adding a version costs O(1), and none ever changes.
+`RetainedVersions` answers by version (exactly) and by time (the version in force then: the one with the greatest
+activation time at or below it). It shares its lists with the next one, so adding a version costs O(1); none changes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from compactlib.errors import AuditFailed, InvalidInput
 
 
 @final
-class HistoryView:
+class RetainedVersions:
     """The versions retained at one moment, earliest to latest. Immutable; any thread may read it.
 
     Args:
@@ -133,21 +133,21 @@ class HistoryView:
             raise TimeBeforeHistory(time=first, earliest=self.earliest, earliest_time=self._activations[0])
         return self._catalogs[start - 1:max(bisect_right(self._activations, last, 0, self._end), start)]
 
-    # --- the next view ------------------------------------------------------------------------------------------
+    # --- the next value -----------------------------------------------------------------------------------------
 
     @refuses_misfits
-    def with_catalog(self, catalog: Catalog) -> HistoryView:
-        """A view with one version more, or with a version that it has replaced.
+    def with_catalog(self, catalog: Catalog) -> RetainedVersions:
+        """These with one version more, or with a version that it has replaced.
 
-        O(1) for the newest view; O(n) for an older one, or to replace. One thread at a time builds on a view.
+        O(1) for the newest value; O(n) for an older one, or to replace. One thread at a time builds on a value.
 
         Raises:
             ActivationNotAscending: the version is new and does not follow the latest in version and time.
         """
         if self.has(catalog.version):
-            return HistoryView(catalog if known.version == catalog.version else known for known in self)
-        made = HistoryView.__new__(HistoryView)
-        if len(self._catalogs) == self._end:  # nobody has built on this view yet
+            return RetainedVersions(catalog if known.version == catalog.version else known for known in self)
+        made = RetainedVersions.__new__(RetainedVersions)
+        if len(self._catalogs) == self._end:  # nobody has built on this value yet
             made._catalogs, made._versions, made._activations = self._catalogs, self._versions, self._activations
         else:
             made._catalogs, made._versions, made._activations = (
@@ -156,14 +156,14 @@ class HistoryView:
         made._push(catalog)
         return made
 
-    def from_version(self, version: int) -> HistoryView:
-        """A view without what lies below `version`, which must be retained. O(versions kept)."""
+    def from_version(self, version: int) -> RetainedVersions:
+        """These without what lies below `version`, which must be retained. O(versions kept)."""
         self.catalog(version)
-        return HistoryView(self._catalogs[bisect_left(self._versions, version, 0, self._end):self._end])
+        return RetainedVersions(self._catalogs[bisect_left(self._versions, version, 0, self._end):self._end])
 
     def __eq__(self, other: object) -> bool:
         """Whether both retain the same versions. O(n), unless they are one."""
-        if not isinstance(other, HistoryView):
+        if not isinstance(other, RetainedVersions):
             return NotImplemented
         return self is other or (len(self) == len(other) and all(
             mine == its for mine, its in zip(self, other, strict=True)))
@@ -189,50 +189,50 @@ class HistoryView:
                 raise AuditFailed(f"{column} does not ascend strictly")
 
     def __repr__(self) -> str:
-        return f"HistoryView(versions {self.earliest} to {self.latest})"
+        return f"RetainedVersions({self.earliest} to {self.latest})"
 
 
-class CatalogHistory:
-    """Holds the view in force. One thread at a time changes it; readers take `view` and keep it as long as they like.
+class CatalogVersions:
+    """Holds what is retained now. One thread at a time changes it; readers take `retained` and keep it as they like.
 
     Args:
-        view: what to begin with; default version 0 alone.
+        retained: what to begin with; default version 0 alone.
     """
 
-    def __init__(self, view: HistoryView | None = None) -> None:
-        self._view = HistoryView() if view is None else view
+    def __init__(self, retained: RetainedVersions | None = None) -> None:
+        self._retained = RetainedVersions() if retained is None else retained
         self._lock = threading.Lock()
 
     @property
-    def view(self) -> HistoryView:
-        """The view in force; the next one takes its place in one step."""
-        return self._view
+    def retained(self) -> RetainedVersions:
+        """What is retained now; the next value takes its place in one step."""
+        return self._retained
 
-    def register(self, catalog: Catalog) -> HistoryView:
+    def register(self, catalog: Catalog) -> RetainedVersions:
         """Add a version, or replace one by an equal one.
 
         Raises:
             ActivationNotAscending: it does not follow the latest in version and activation time.
         """
         with self._lock:
-            self._view = self._view.with_catalog(catalog)
-            return self._view
+            self._retained = self._retained.with_catalog(catalog)
+            return self._retained
 
-    def restart_from(self, catalog: Catalog) -> HistoryView:
+    def restart_from(self, catalog: Catalog) -> RetainedVersions:
         """Make a snapshot's version the earliest; everything below is forgotten, everything above stays.
 
         A snapshot above the latest version takes the place of the whole history.
         """
         with self._lock:
-            view = self._view
-            if catalog.version < view.earliest:
-                return view
-            self._view = HistoryView([catalog, *(one for one in view if one.version > catalog.version)])
-            return self._view
+            before = self._retained
+            if catalog.version < before.earliest:
+                return before
+            self._retained = RetainedVersions([catalog, *(one for one in before if one.version > catalog.version)])
+            return self._retained
 
     def audit(self) -> None:
-        """Check the view in force; see `HistoryView.audit`."""
-        self.view.audit()
+        """Check what is retained; see `RetainedVersions.audit`."""
+        self.retained.audit()
 
     def __repr__(self) -> str:
-        return f"CatalogHistory({self._view!r})"
+        return f"CatalogVersions({self._retained!r})"

@@ -7,7 +7,7 @@ import threading
 from compactlib.arguments import refuses_misfits
 from compactlib.catalog.model.timestamp import Timestamp
 from compactlib.catalog.model.values import Culprit, Factor, Floor, Need
-from compactlib.catalog.schema.versions import HistoryView
+from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.errors import AuditFailed, InvalidInput
 
 
@@ -23,7 +23,7 @@ class IndexBuilds:
         self._builds: dict[int, tuple[Timestamp, int]] = {}
 
     @refuses_misfits
-    def begin(self, index_id: int, version: int, view: HistoryView) -> None:
+    def begin(self, index_id: int, version: int, view: RetainedVersions) -> None:
         """A build of this index begins and reads this catalog version until `end`.
 
         Raises:
@@ -43,7 +43,7 @@ class IndexBuilds:
         with self._lock:
             self._builds.pop(index_id, None)
 
-    def need(self, view: HistoryView) -> Need | None:
+    def need(self, view: RetainedVersions) -> Need | None:
         """See `NeedSource.need`. O(builds)."""
         with self._lock:
             if not self._builds:

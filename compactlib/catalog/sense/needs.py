@@ -13,14 +13,14 @@ from compactlib.arguments import refuses_misfits
 from compactlib.catalog.model.partitions import HostedPartitions
 from compactlib.catalog.model.timestamp import Timestamp
 from compactlib.catalog.model.values import Factor, Floor, Need, NodeId, NodeReport, Unavailable
-from compactlib.catalog.schema.versions import HistoryView
+from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.errors import CompactlibError
 
 
 class NeedSource(Protocol):
     """Anything that can need an old version."""
 
-    def need(self, view: HistoryView) -> Need | None:
+    def need(self, view: RetainedVersions) -> Need | None:
         """The lowest time needed, or that this is not known yet; `None` if nothing is needed.
 
         Called once a round, from the thread that answers it; must be quick and must not block.
@@ -55,7 +55,7 @@ class LocalNeeds:
     """
 
     @refuses_misfits
-    def __init__(self, node: NodeId, view: Callable[[], HistoryView], *, transactions: TransactionSource,
+    def __init__(self, node: NodeId, view: Callable[[], RetainedVersions], *, transactions: TransactionSource,
                  partitions: PartitionSource | None = None, sources: Sequence[NeedSource] = ()) -> None:
         self.node = node
         self._view = view
@@ -79,7 +79,7 @@ class LocalNeeds:
                           transactions_from=self._transactions.minimum())
 
 
-def _asked(source: NeedSource, view: HistoryView) -> Need | None:
+def _asked(source: NeedSource, view: RetainedVersions) -> Need | None:
     try:
         return source.need(view)
     except CompactlibError as error:

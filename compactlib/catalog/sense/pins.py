@@ -20,7 +20,7 @@ from compactlib.catalog.log.records import RecordType, seal_fields, unseal_field
 from compactlib.catalog.log.update_log import UpdateLog
 from compactlib.catalog.model.timestamp import HybridClock, Timestamp, add_ms, milliseconds
 from compactlib.catalog.model.values import Culprit, Factor, Floor, Need
-from compactlib.catalog.schema.versions import HistoryView
+from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.errors import Busy, CompactlibError, Conflict, InvalidInput
 from compactlib.kv import Condition, Delete, KeyNotFound, OutcomeUnknown, Predicate, PredicateFailed, Put
 from compactlib.runtime import look_until_seen
@@ -63,7 +63,7 @@ class Pins:
         self._log = log
         self._clock = clock
 
-    def pin(self, owner: str, version: int, view: HistoryView, *, ttl_seconds: float) -> Pin:
+    def pin(self, owner: str, version: int, view: RetainedVersions, *, ttl_seconds: float) -> Pin:
         """Hold a version, or another one in the place of the owner's last. Once it returns, the version stays.
 
         Args:
@@ -181,7 +181,7 @@ class Pins:
             deleted += len(set(gone))
         return deleted
 
-    def need(self, view: HistoryView) -> Need | None:
+    def need(self, view: RetainedVersions) -> Need | None:
         """See `NeedSource.need`: the lowest pin, with its owner."""
         lowest = min(self.active(), key=lambda pin: (pin.time, pin.owner), default=None)
         return None if lowest is None else Floor(Factor.PIN, lowest.time, Culprit(owner=f"pinned by {lowest.owner!r}"))

@@ -17,7 +17,7 @@ import attrs
 from compactlib.arguments import refuses_misfits
 from compactlib.catalog.model.timestamp import HIGHEST, Timestamp
 from compactlib.catalog.model.values import Culprit, Factor, Floor, Need
-from compactlib.catalog.schema.versions import HistoryView
+from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.errors import AuditFailed
 
 
@@ -72,7 +72,7 @@ class _ChangePoints:
 
 
 @refuses_misfits
-def rebalance_minimum(view: HistoryView, placement: Placement) -> tuple[Timestamp, int | None]:
+def rebalance_minimum(view: RetainedVersions, placement: Placement) -> tuple[Timestamp, int | None]:
     """The lowest time that a rebalance may still need, and the zone that needs it; `safe` and `None` if none does.
 
     Cost: O(versions x zones with tables).
@@ -99,7 +99,7 @@ def _needed(points: _ChangePoints, progress: ZoneProgress, safe: Timestamp) -> l
     return needed
 
 
-def _change_points(view: HistoryView) -> dict[int, _ChangePoints]:
+def _change_points(view: RetainedVersions) -> dict[int, _ChangePoints]:
     """By zone that ever had a table: its change points."""
     found: dict[int, _ChangePoints] = {}
     placements: dict[int, tuple[object, ...]] = {}
@@ -131,7 +131,7 @@ class RebalanceNeed:
     def __init__(self, source: PlacementSource) -> None:
         self._source = source
 
-    def need(self, view: HistoryView) -> Need | None:
+    def need(self, view: RetainedVersions) -> Need | None:
         """See `NeedSource.need`."""
         time, zone = rebalance_minimum(view, self._source.placement())
         return Floor(Factor.REBALANCE, max(time, 0), Culprit(zone=zone))

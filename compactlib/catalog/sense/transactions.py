@@ -2,10 +2,10 @@
 
 Beginning and ending one touches a single counter, however many are active.
 
->>> from compactlib.catalog.schema.versions import HistoryView
+>>> from compactlib.catalog.schema.versions import RetainedVersions
 >>> from compactlib.catalog.model.timestamp import HybridClock, timestamp
 >>> from compactlib.clock import ManualClock
->>> active = ActiveTransactions(HistoryView, HybridClock(ManualClock(5.0)))
+>>> active = ActiveTransactions(RetainedVersions, HybridClock(ManualClock(5.0)))
 >>> transaction = active.begin()
 >>> active.minimum(), active.end(transaction), active.minimum() > timestamp(5000)
 (1, None, True)
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from compactlib.catalog.errors import CatalogVersionNotFound
 from compactlib.catalog.model.timestamp import HybridClock, Timestamp
 from compactlib.catalog.model.values import Culprit, Factor, Floor, Need
-from compactlib.catalog.schema.versions import HistoryView
+from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.errors import AuditFailed, InvalidInput
 
 
@@ -50,7 +50,7 @@ class ActiveTransactions:
         clock: gives begin times.
     """
 
-    def __init__(self, view: Callable[[], HistoryView], clock: HybridClock) -> None:
+    def __init__(self, view: Callable[[], RetainedVersions], clock: HybridClock) -> None:
         self._view = view
         self._clock = clock
         self._lock = threading.Lock()
@@ -96,7 +96,7 @@ class ActiveTransactions:
         with self._lock:
             return self._active[min(self._active)][1] if self._active else self._clock.expiry()
 
-    def need(self, view: HistoryView) -> Need | None:
+    def need(self, view: RetainedVersions) -> Need | None:
         """See `NeedSource.need`."""
         with self._lock:
             if not self._active:

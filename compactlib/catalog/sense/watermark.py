@@ -24,7 +24,7 @@ from compactlib.catalog.model.timestamp import (
     physical_ms,
 )
 from compactlib.catalog.model.values import Factor, Floor, Need, Unavailable, Watermark
-from compactlib.catalog.schema.versions import HistoryView
+from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.errors import AuditFailed, CompactlibError, InvalidInput
 from compactlib.kv import KeyNotFound, KVStore, OutcomeUnknown, Predicate, PredicateFailed
 from compactlib.outcome import Done, Failed, Outcome, Skipped
@@ -99,7 +99,7 @@ class LowWatermark:
         now = self._clock.expiry()
         return add_ms(now, -back) if physical_ms(now) > back else None
 
-    def need(self, view: HistoryView) -> Need | None:
+    def need(self, view: RetainedVersions) -> Need | None:
         """See `NeedSource.need`: what is in force counts, so a pending value does not cut under its readers."""
         time = self.value.time
         if time is None:

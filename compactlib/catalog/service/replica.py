@@ -13,7 +13,7 @@ from compactlib.catalog.log.records import Update
 from compactlib.catalog.log.recover import applied, recover_history
 from compactlib.catalog.log.update_log import UpdateLog
 from compactlib.catalog.schema.catalog import Catalog
-from compactlib.catalog.schema.versions import CatalogHistory, HistoryView
+from compactlib.catalog.schema.versions import CatalogVersions, RetainedVersions
 from compactlib.runtime import tell
 from compactlib.runtime.observe import Observer
 
@@ -35,7 +35,7 @@ class CatalogReplica:
 
     def __init__(self, log: UpdateLog) -> None:
         self._log = log
-        self._history = CatalogHistory(recover_history(log))
+        self._versions = CatalogVersions(recover_history(log))
         self._listeners: tuple[Listener, ...] = ()
         self._following = threading.RLock()
         self._told_in: int | None = None  # the thread in which listeners are told at the moment
@@ -43,9 +43,9 @@ class CatalogReplica:
         self._ready = threading.Condition()
 
     @property
-    def history(self) -> HistoryView:
+    def history(self) -> RetainedVersions:
         """The retained versions, immutable."""
-        return self._history.view
+        return self._versions.retained
 
     @property
     def is_telling(self) -> bool:
@@ -119,9 +119,9 @@ class CatalogReplica:
                 self._told_in = None
         with self._ready:
             if cut:
-                self._history.restart_from(catalog)
+                self._versions.restart_from(catalog)
             else:
-                self._history.register(catalog)
+                self._versions.register(catalog)
             self._ready.notify_all()
         if is_new:
             self._news.append(("catalog_version", {"version": catalog.version, "activation": catalog.activation}))
@@ -159,7 +159,7 @@ class CatalogReplica:
         Raises:
             AuditFailed: one is broken.
         """
-        self._history.audit()
+        self._versions.audit()
         for catalog in self.history:
             if catalog.version:
                 catalog.audit()

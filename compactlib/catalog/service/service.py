@@ -41,7 +41,7 @@ from compactlib.catalog.plan.plan import CatalogPlan, CutReport, chosen, may_cut
 from compactlib.catalog.plan.policy import CatalogPolicy
 from compactlib.catalog.schema.catalog import Catalog
 from compactlib.catalog.schema.commands import Command, PlannedUpdate, plan_update
-from compactlib.catalog.schema.versions import HistoryView
+from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.catalog.sense.pins import Pins
 from compactlib.catalog.service.compaction import CatalogCompaction
 from compactlib.catalog.service.replica import CatalogReplica, Listener
@@ -86,7 +86,7 @@ _CLOCK_AHEAD = "catalog_clock_ahead"
 
 
 class CatalogService:
-    """One node's view of the catalog over an update log. Any thread may call any method.
+    """One node's copy of the catalog, over an update log. Any thread may call any method.
 
     Args:
         log: where versions are kept.
@@ -127,7 +127,7 @@ class CatalogService:
     # --- looking ------------------------------------------------------------------------------------------------
 
     @property
-    def history(self) -> HistoryView:
+    def history(self) -> RetainedVersions:
         """The retained versions, immutable."""
         return self._replica.history
 
@@ -210,7 +210,7 @@ class CatalogService:
         """The version that the batch made, or that it was judged by; what was planned or refused; after how many tries.
         """
         for attempt in range(1, MAX_ATTEMPTS + 1):
-            self._replica.take_in()  # what is refused or needless is judged by the log, not by a view left behind
+            self._replica.take_in()  # what is refused or needless is judged by the log, not by a copy left behind
             latest = self.history.catalog(self.history.latest)
             try:
                 planned = plan_update(latest, commands)
@@ -257,7 +257,7 @@ class CatalogService:
         Called by a listener it does nothing: the version at hand comes first.
 
         Raises:
-            RecordMissing, RecordDamaged, RecordTooNew: the log is broken; the view stays as it was.
+            RecordMissing, RecordDamaged, RecordTooNew: the log is broken; what is known stays as it was.
         """
         self._compaction.require_open()
         try:

@@ -21,7 +21,7 @@ from compactlib.catalog.model.timestamp import Timestamp, show
 from compactlib.catalog.model.values import Assignments, Floor, Need, NodeId, NodeReport, Topology, Unavailable
 from compactlib.catalog.plan.decision import CatalogView, decide
 from compactlib.catalog.plan.verdict import Compact
-from compactlib.catalog.schema.versions import HistoryView
+from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.catalog.sense.needs import NeedSource
 from compactlib.errors import CompactlibError, MissingDependency
 from compactlib.testing.policies.need_strategies import catalog_histories
@@ -60,7 +60,7 @@ def check_need_source(make_source: Callable[[], SourceT], *, hold: Callable[[Sou
     """
     @as_always(max_examples)
     @given(catalog_histories(), st.lists(st.integers(0, 5), max_size=12), st.data())
-    def needs_are_told(view: HistoryView, steps: list[int], data: st.DataObject) -> None:
+    def needs_are_told(view: RetainedVersions, steps: list[int], data: st.DataObject) -> None:
         source, held = make_source(), list[Timestamp]()
         _check_answer(source, view, held)
         for step in steps:
@@ -80,7 +80,7 @@ def check_need_source(make_source: Callable[[], SourceT], *, hold: Callable[[Sou
     needs_are_told()
 
 
-def _check_answer(source: NeedSource, view: HistoryView, held: Sequence[Timestamp]) -> None:
+def _check_answer(source: NeedSource, view: RetainedVersions, held: Sequence[Timestamp]) -> None:
     name = type(source).__name__
     versions = view.earliest, view.latest
     found = _asked(source, view)
@@ -102,7 +102,7 @@ def _check_answer(source: NeedSource, view: HistoryView, held: Sequence[Timestam
     _check_floor(name, found, view, min(held))
 
 
-def _asked(source: NeedSource, view: HistoryView) -> Need | None:
+def _asked(source: NeedSource, view: RetainedVersions) -> Need | None:
     name = type(source).__name__
     try:
         found = source.need(view)
@@ -117,7 +117,7 @@ def _asked(source: NeedSource, view: HistoryView) -> Need | None:
     return found
 
 
-def _check_floor(name: str, found: Floor, view: HistoryView, lowest: Timestamp) -> None:
+def _check_floor(name: str, found: Floor, view: RetainedVersions, lowest: Timestamp) -> None:
     needed = view.version_at(lowest)
     assert found.time <= lowest or _version(view, found.time) == needed, (
         f"{name}: time {show(lowest)} is needed, and it answers {show(found.time)}, which is later: version {needed} "
@@ -136,7 +136,7 @@ def _check_floor(name: str, found: Floor, view: HistoryView, lowest: Timestamp) 
         f"{decision.explain()}")
 
 
-def _version(view: HistoryView, time: Timestamp) -> int | None:
+def _version(view: RetainedVersions, time: Timestamp) -> int | None:
     try:
         return view.version_at(time)
     except TimeBeforeHistory:

@@ -8,7 +8,7 @@ from compactlib.catalog.model.partitions import HostedPartitions
 from compactlib.catalog.model.timestamp import HIGHEST, LOWEST, Timestamp, timestamp
 from compactlib.catalog.model.values import RESTRICTIONS, Culprit, Factor, Floor, NodeId, NodeReport, Unavailable
 from compactlib.catalog.schema.catalog import EMPTY, Catalog
-from compactlib.catalog.schema.versions import HistoryView
+from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.errors import MissingDependency
 
 try:
@@ -24,7 +24,7 @@ _IDS = st.none() | st.integers(0, 1 << 40)
 _SECOND_MS = 1_000
 
 
-def catalog_histories(*, max_versions: int = 12) -> st.SearchStrategy[HistoryView]:
+def catalog_histories(*, max_versions: int = 12) -> st.SearchStrategy[RetainedVersions]:
     """Retained histories without content: one version or more, active a second or more after one another.
 
     The first versions may be cut off already. Shrinks to version 0 alone.
@@ -35,14 +35,14 @@ def catalog_histories(*, max_versions: int = 12) -> st.SearchStrategy[HistoryVie
     return st.builds(_history, st.lists(st.integers(1, 5), max_size=max_versions), st.integers(0, max_versions))
 
 
-def _history(gaps: Sequence[int], cut: int) -> HistoryView:
+def _history(gaps: Sequence[int], cut: int) -> RetainedVersions:
     catalogs: list[Catalog] = [EMPTY]
     seconds = 0
     for version, gap in enumerate(gaps, 1):
         seconds += gap
         time = timestamp(seconds * _SECOND_MS)
         catalogs.append(catalogs[-1].apply((), version=version, commit=time, activation=time, next_id=0))
-    return HistoryView(catalogs[min(cut, len(catalogs) - 1):])
+    return RetainedVersions(catalogs[min(cut, len(catalogs) - 1):])
 
 
 def node_ids() -> st.SearchStrategy[NodeId]:

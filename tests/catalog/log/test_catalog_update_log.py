@@ -24,7 +24,7 @@ from compactlib.catalog.log.recover import recover_history
 from compactlib.catalog.log.update_log import MAX_ATTEMPTS, UpdateLog
 from compactlib.catalog.schema.catalog import PutObject
 from compactlib.catalog.schema.descriptors import Schema
-from compactlib.catalog.schema.versions import HistoryView
+from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput, Unsupported
 from compactlib.kv import Condition, Delete, KVLimits, KVStore, MemoryStore
 from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVRun, explore_kv_faults
@@ -49,7 +49,7 @@ def names_in(log: UpdateLog, prefix: bytes = keys.UPDATES) -> list[int]:
         return [int(entry.key.split(b"/")[1]) for entry in entries]
 
 
-def versions(view: HistoryView) -> list[int]:
+def versions(view: RetainedVersions) -> list[int]:
     return [catalog.version for catalog in view]
 
 

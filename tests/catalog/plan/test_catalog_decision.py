@@ -26,7 +26,7 @@ from compactlib.catalog.plan.decision import decide
 from compactlib.catalog.plan.verdict import Compact, Hold
 from compactlib.catalog.schema.catalog import PutObject
 from compactlib.catalog.schema.descriptors import IndexStatus, Zone
-from compactlib.catalog.schema.versions import HistoryView
+from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.errors import InvalidInput
 from tests.catalog.cases import (
     TABLE_X,
@@ -200,7 +200,7 @@ def test_a_dropped_table_holds_while_it_is_readable_at_the_low_watermark(low_wat
 # --- index builds -------------------------------------------------------------------------------------------------
 
 
-def index_history(latest: int) -> HistoryView:
+def index_history(latest: int) -> RetainedVersions:
     """v3 registers index 9, v4 starts to build it, v5 makes it available."""
     return with_table_x({3 + step: index(9, status) for step, status in enumerate(BUILD)}, latest=latest)
 

@@ -24,7 +24,7 @@ from compactlib.catalog.model.values import Culprit, Factor, Floor, NodeId, Unav
 from compactlib.catalog.schema.catalog import EMPTY, Change, DropObject, PutObject
 from compactlib.catalog.schema.commands import CreateSchema
 from compactlib.catalog.schema.descriptors import IndexStatus, Schema, Zone
-from compactlib.catalog.schema.versions import HistoryView
+from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.catalog.sense.index_builds import IndexBuilds
 from compactlib.catalog.sense.needs import LocalNeeds
 from compactlib.catalog.sense.pins import MAX_OWNER, Pins
@@ -48,13 +48,13 @@ from tests.catalog.services import cut, grown, log_in, plan_to, service_in, soun
 # --- transactions -------------------------------------------------------------------------------------------------
 
 
-def timed_history(*seconds: float) -> HistoryView:
+def timed_history(*seconds: float) -> RetainedVersions:
     """Version 0, then one version at each of these seconds."""
     catalogs = [EMPTY]
     for version, at in enumerate(seconds, 1):
         time = timestamp(int(at * 1000))
         catalogs.append(catalogs[-1].apply((), version=version, commit=time, activation=time, next_id=0))
-    return HistoryView(catalogs)
+    return RetainedVersions(catalogs)
 
 
 def test_vector_38_the_oldest_version_in_use_counts_until_its_last_transaction_ends() -> None:
@@ -76,7 +76,7 @@ def test_vector_38_the_oldest_version_in_use_counts_until_its_last_transaction_e
 
 
 def test_ending_a_transaction_twice_counts_once() -> None:
-    active = ActiveTransactions(HistoryView, HybridClock(ManualClock(1.0)))
+    active = ActiveTransactions(RetainedVersions, HybridClock(ManualClock(1.0)))
     one, two = active.begin(), active.begin()
     active.end(one)
     active.end(one)
@@ -86,7 +86,7 @@ def test_ending_a_transaction_twice_counts_once() -> None:
 
 
 def test_a_transaction_that_begins_after_a_report_begins_above_it() -> None:
-    active = ActiveTransactions(HistoryView, HybridClock(ManualClock(1.0)))
+    active = ActiveTransactions(RetainedVersions, HybridClock(ManualClock(1.0)))
     for _ in range(100):
         told = active.minimum()
         transaction = active.begin()
@@ -95,10 +95,10 @@ def test_a_transaction_that_begins_after_a_report_begins_above_it() -> None:
 
 
 def test_transactions_name_themselves() -> None:
-    active = ActiveTransactions(HistoryView, HybridClock(ManualClock(1.0)))
-    assert active.need(HistoryView()) == Floor(Factor.ACTIVE_TRANSACTIONS, timestamp(1000))
+    active = ActiveTransactions(RetainedVersions, HybridClock(ManualClock(1.0)))
+    assert active.need(RetainedVersions()) == Floor(Factor.ACTIVE_TRANSACTIONS, timestamp(1000))
     active.begin()
-    assert active.need(HistoryView()) == Floor(
+    assert active.need(RetainedVersions()) == Floor(
         Factor.ACTIVE_TRANSACTIONS, 1, Culprit(owner="1 transactions at catalog version 0"))
 
 
@@ -303,7 +303,7 @@ def test_a_ticket_of_an_unknown_partition_does_nothing() -> None:
 # --- rebalance ----------------------------------------------------------------------------------------------------
 
 
-def zone_history(*more: tuple[int, int, Sequence[Change]]) -> HistoryView:
+def zone_history(*more: tuple[int, int, Sequence[Change]]) -> RetainedVersions:
     """Zone Z with update time 15 and activation 20; table T1 in v3@30; its filter changed with 35 and 40."""
     def zone(**fields: str | int) -> Change:
         return PutObject(Zone(id=ZONE, name="Z", partitions=4, **fields))  # type: ignore[arg-type]
@@ -315,7 +315,7 @@ def zone_history(*more: tuple[int, int, Sequence[Change]]) -> HistoryView:
     catalogs = [EMPTY]
     for version, (commit, activation, changes) in enumerate(steps, 1):
         catalogs.append(catalogs[-1].apply(changes, version=version, commit=commit, activation=activation, next_id=999))
-    return HistoryView(catalogs)
+    return RetainedVersions(catalogs)
 
 
 def everywhere(time: int) -> dict[int, int]:
@@ -485,12 +485,12 @@ def test_a_pin_that_cannot_be_is_refused(owner: str, ttl: float) -> None:
 
 
 class Waiting:
-    def need(self, view: HistoryView) -> Unavailable:
+    def need(self, view: RetainedVersions) -> Unavailable:
         return Unavailable(Factor.LOW_WATERMARK, "none yet")
 
 
 class Broken:
-    def need(self, view: HistoryView) -> None:
+    def need(self, view: RetainedVersions) -> None:
         raise PinExpired(owner="somebody")
 
 

@@ -13,7 +13,7 @@ from compactlib.catalog.errors import BelowLowWatermark, RecordDamaged
 from compactlib.catalog.log import keys
 from compactlib.catalog.model.timestamp import HybridClock, physical_ms, timestamp
 from compactlib.catalog.model.values import Factor, Floor, Unavailable, Watermark
-from compactlib.catalog.schema.versions import HistoryView
+from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.catalog.sense.watermark import LowWatermark
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
@@ -38,11 +38,11 @@ def test_a_candidate_is_now_less_the_availability_and_the_skew() -> None:
 
 def test_it_rises_only() -> None:
     low = watermark()
-    assert low.need(HistoryView()) == Unavailable(Factor.LOW_WATERMARK, "there has been none yet")
+    assert low.need(RetainedVersions()) == Unavailable(Factor.LOW_WATERMARK, "there has been none yet")
     assert low.advance(50) == Done(Watermark(50))
     for time in (50, 49, 1):
         assert isinstance(low.advance(time), Skipped)
-    assert low.need(HistoryView()) == Floor(Factor.LOW_WATERMARK, 50)
+    assert low.need(RetainedVersions()) == Floor(Factor.LOW_WATERMARK, 50)
     assert isinstance(low.advance(), Done)
     assert low.value.time == low.candidate() or physical_ms(low.value.time or 0) == 399_500
     low.audit()
@@ -67,7 +67,7 @@ def test_it_waits_for_the_readers_below_it_and_refuses_new_ones() -> None:
     assert (caught.value.time, caught.value.low_watermark) == (45, 50)
     low.lock("fine", 50)
     assert isinstance(low.advance(60), Skipped)
-    assert low.need(HistoryView()) == Floor(Factor.LOW_WATERMARK, 10)
+    assert low.need(RetainedVersions()) == Floor(Factor.LOW_WATERMARK, 10)
     low.unlock("r1")
     assert low.value == Watermark(10, pending=50)
     low.unlock("r2")

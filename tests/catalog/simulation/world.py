@@ -27,7 +27,7 @@ from compactlib.catalog.schema.table_commands import (
     RenameTable,
     StartBuildingIndex,
 )
-from compactlib.catalog.schema.versions import HistoryView
+from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.catalog.service.service import CatalogService
 from compactlib.kv import Condition, MemoryStore
 
@@ -164,7 +164,7 @@ class World:
         self.drops_tables = True
         self.first_table: dict[int, int] = {}
         self._count = 0
-        self._views: dict[tuple[int, int], HistoryView] = {}
+        self._views: dict[tuple[int, int], RetainedVersions] = {}
         self._seen: list[tuple[int, int, int]] = []
         self.store.set(META, EPOCH, b"0")
         self.store.set(META, MOVES, b"0")
@@ -259,11 +259,11 @@ class World:
         """The version in force at `time`, retained or not."""
         return bisect_right(self.activations, time) - 1
 
-    def view_of(self, node: SimulatedNode) -> HistoryView:
+    def view_of(self, node: SimulatedNode) -> RetainedVersions:
         """The history as far as the node has heard of it: of new versions, and of cuts."""
         key = node.cut, node.known
         if key not in self._views:
-            self._views[key] = HistoryView(self.catalogs[node.cut:node.known + 1])
+            self._views[key] = RetainedVersions(self.catalogs[node.cut:node.known + 1])
         return self._views[key]
 
     def learn(self, node: SimulatedNode, *, known: int = 0, cut: int = 0) -> None:

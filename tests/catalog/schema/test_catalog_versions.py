@@ -1,4 +1,4 @@
-"""History views: immutable, sharing their lists, swapped in one step; and node topologies, assignments, bitmaps."""
+"""Retained versions: immutable, sharing their lists, swapped in one step; and node topologies, assignments, bitmaps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from compactlib.catalog.model.partitions import (
 from compactlib.catalog.model.values import NodeId, Topology, ZoneAssignments
 from compactlib.catalog.schema.catalog import EMPTY, Catalog, DropObject, PutObject
 from compactlib.catalog.schema.descriptors import Zone
-from compactlib.catalog.schema.versions import CatalogHistory, HistoryView
+from compactlib.catalog.schema.versions import CatalogVersions, RetainedVersions
 from compactlib.errors import CorruptData, InvalidInput
 from tests.catalog.cases import history
 
@@ -32,7 +32,7 @@ def at(version: int, activation: int) -> Catalog:
 
 
 def test_a_view_never_changes_while_others_are_built_on_it() -> None:
-    first = HistoryView()
+    first = RetainedVersions()
     second = first.with_catalog(at(1, 10))
     third = second.with_catalog(at(2, 20))
     other = second.with_catalog(at(3, 15))
@@ -44,7 +44,7 @@ def test_a_view_never_changes_while_others_are_built_on_it() -> None:
 
 @pytest.mark.parametrize("wrong", [at(2, 10), at(2, 9), at(1, 30)])
 def test_versions_and_times_ascend_strictly(wrong: Catalog) -> None:
-    view = HistoryView([EMPTY, at(1, 10)])
+    view = RetainedVersions([EMPTY, at(1, 10)])
     if wrong.version == 1:
         assert view.with_catalog(wrong).activation(1) == 30  # the same version again takes the place of the first
         return
@@ -64,7 +64,7 @@ def test_looking_around_in_a_view() -> None:
     with pytest.raises(CatalogVersionNotFound):
         view.from_version(7)
     assert pickle.loads(pickle.dumps(view)).activation(3) == 30
-    assert repr(view) == "HistoryView(versions 1 to 4)"
+    assert repr(view) == "RetainedVersions(1 to 4)"
 
 
 @pytest.mark.parametrize(("before", "expected"), [(5, 3), (15, 3), (25, 2), (35, 2), (45, 1), (55, 1), (65, 0)])
@@ -77,27 +77,27 @@ def test_vector_42_a_time_span_holds_every_version_in_force_in_it(before: int, e
 
 
 def test_a_history_begins_anew_at_a_snapshot() -> None:
-    held = CatalogHistory(history(latest=5))
-    kept = held.view
+    held = CatalogVersions(history(latest=5))
+    kept = held.retained
     held.restart_from(kept.catalog(3))
-    assert (held.view.earliest, held.view.latest, kept.earliest) == (3, 5, 0)
+    assert (held.retained.earliest, held.retained.latest, kept.earliest) == (3, 5, 0)
     held.restart_from(kept.catalog(2))
-    assert held.view.earliest == 3
+    assert held.retained.earliest == 3
     held.restart_from(at(9, 90))
-    assert (held.view.earliest, held.view.latest) == (9, 9)
+    assert (held.retained.earliest, held.retained.latest) == (9, 9)
     held.register(at(10, 100))
     held.audit()
     assert "versions 9 to 10" in repr(held)
 
 
 def test_readers_see_whole_views_while_the_history_grows_and_is_cut() -> None:
-    held = CatalogHistory()
+    held = CatalogVersions()
     wrong: list[str] = []
     stop = threading.Event()
 
     def read() -> None:
         while not stop.is_set():
-            view = held.view
+            view = held.retained
             found = [catalog.version for catalog in view]
             if found != list(range(view.earliest, view.latest + 1)):
                 wrong.append(str(found))
@@ -108,7 +108,7 @@ def test_readers_see_whole_views_while_the_history_grows_and_is_cut() -> None:
     for version in range(1, 400):
         held.register(at(version, version * 10))
         if version % 50 == 0:
-            held.restart_from(held.view.catalog(version - 5))
+            held.restart_from(held.retained.catalog(version - 5))
     stop.set()
     for reader in readers:
         reader.join()
