@@ -1,4 +1,5 @@
-"""What must hold at every moment of a scheduler's simulation; see `docs/scheduler-simulation.md`.
+"""What must hold at every moment of a scheduler's simulation, and the objects that it shows in; see
+`docs/scheduler-simulation.md`.
 
 The first node to apply an entry shows the state that all others must come to. After each entry, what the entry did is
 held against the state before it.
@@ -9,7 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Set
+from typing import Any, TypeAlias
+
+import attrs
 
 from compactlib.scheduler.model.poll import PollRequest, PollResponse, Verdict
 from compactlib.scheduler.model.update import (
@@ -21,15 +25,69 @@ from compactlib.scheduler.model.update import (
     PlanUpdate,
     Retain,
 )
-from compactlib.scheduler.model.values import Command, JobPhase, JobState, JobStatus, Tombstone
+from compactlib.scheduler.model.values import (
+    BlockMeta,
+    BlockTombstones,
+    Command,
+    CompactedBlocks,
+    JobPhase,
+    JobState,
+    JobStatus,
+    Tombstone,
+)
 from compactlib.scheduler.persistence.state_rows import dump_rows
 from compactlib.scheduler.queue.state import SchedulerState
 from compactlib.scheduler.service.service import SchedulerService
-from compactlib.testing.scheduler.world import BlockKey, key_of
+from compactlib.testing.scheduler.log import Node, World
 
-if TYPE_CHECKING:
-    from compactlib.testing.scheduler.log import Node
-    from compactlib.testing.scheduler.simulation import Simulation
+BlockKey: TypeAlias = tuple[str, int, str]
+"""Tenant, shard, id."""
+
+Rows: TypeAlias = frozenset[tuple[str, int]]
+"""Tenant and number of each row."""
+
+
+def key_of(block: BlockMeta) -> BlockKey:
+    """Where the block's object lies."""
+    return block.tenant, block.shard, block.id
+
+
+@attrs.frozen
+class StoredObject:
+    """An object: the block's metadata, and the rows in it."""
+
+    block: BlockMeta
+    rows: Rows
+
+
+class Objects:
+    """An object store.
+
+    Every block that the writer adds holds one row of its own; what a job writes holds the rows of its sources. So it
+    can be seen at any time whether data was lost or doubled.
+    """
+
+    def __init__(self, sim: World) -> None:
+        self._sim = sim
+        self.present: dict[BlockKey, StoredObject] = {}
+        self.ever: dict[BlockKey, Rows] = {}
+
+    def put(self, block: BlockMeta, rows: Rows) -> None:
+        """Write an object. Names are never used for other contents."""
+        key = key_of(block)
+        if self.ever.setdefault(key, rows) != rows:
+            self._sim.fail(f"object {key} is written with rows {sorted(rows)}, and had {sorted(self.ever[key])}")
+        self.present[key] = StoredObject(block, rows)
+
+    def delete(self, tombstone: Tombstone) -> list[BlockKey]:
+        """Delete what a tombstone names; returns what of it was there."""
+        if isinstance(tombstone, BlockTombstones):
+            gone = [(tombstone.tenant, tombstone.shard, block_id) for block_id in tombstone.blocks]
+        else:
+            end = tombstone.timestamp + tombstone.duration
+            gone = [key for key, kept in self.present.items() if key[:2] == (tombstone.tenant, tombstone.shard)
+                    and tombstone.timestamp <= kept.block.min_time < end]
+        return [key for key in gone if self.present.pop(key, None) is not None]
 
 
 def fingerprint(state: SchedulerState) -> str:
@@ -38,10 +96,28 @@ def fingerprint(state: SchedulerState) -> str:
 
 
 class Checks:
-    """Sees everything that happens, and fails the simulation when it must not."""
+    """Sees everything that happens, and fails the simulation when it must not.
 
-    def __init__(self, sim: Simulation) -> None:
+    Args:
+        sim: the world that it watches.
+        objects: where the rows are.
+        acknowledged: the rows that the writer may count on.
+
+    Attributes:
+        tip: the last entry that was applied.
+        service: that of the first node to apply it.
+        committed_results: what was committed, by job and token.
+        published: the token under which a job's results were published last.
+        counts: how often what was seen.
+    """
+
+    def __init__(self, sim: World, objects: Objects, acknowledged: Set[tuple[str, int]]) -> None:
         self._sim = sim
+        self._objects = objects
+        self._acknowledged = acknowledged
+        self._retained_rows: set[tuple[str, int]] = set()
+        self.committed_results: dict[tuple[str, int], CompactedBlocks] = {}
+        self.published: dict[str, int] = {}
         self.tip: int = 0
         self.service: SchedulerService = sim.new_service()
         self._pictures: dict[int, str] = {}
@@ -147,12 +223,12 @@ class Checks:
     def _check_rows(self, state: SchedulerState, *, retained: bool = False) -> None:
         """Every acknowledged row is in exactly one block of the index, unless retention has dropped it."""
         assert state.index is not None
-        objects = self._sim.objects
+        objects = self._objects
         indexed = {key_of(block) for block in state.index.blocks()}
         if retained:
             self._dropped |= self._indexed - indexed
             for key in self._indexed - indexed:
-                self._sim.retained_rows.update(objects.ever[key])
+                self._retained_rows.update(objects.ever[key])
         back = indexed & self._dropped
         if back:
             self._sim.fail(f"blocks {sorted(back)} were dropped by retention, and are back")
@@ -162,10 +238,10 @@ class Checks:
         doubled = sorted(row for row, count in rows.items() if count > 1)
         if doubled:
             self._sim.fail(f"rows {doubled} are in several blocks: a job took effect twice")
-        revived = rows.keys() & self._sim.retained_rows
+        revived = rows.keys() & self._retained_rows
         if revived:
             self._sim.fail(f"rows {sorted(revived)} were dropped by retention, and are back")
-        lost = self._sim.writer.acknowledged - rows.keys() - self._sim.retained_rows
+        lost = self._acknowledged - rows.keys() - self._retained_rows
         if lost:
             self._sim.fail(f"rows {sorted(lost)} were acknowledged, and are in no block")
 
@@ -181,7 +257,7 @@ class Checks:
         self._pictures[self.tip] = fingerprint(state)
         self._check_rows(state)
         for key in self._indexed:
-            if key not in self._sim.objects.present:
+            if key not in self._objects.present:
                 self._sim.fail(f"block {key} is indexed, but its object is gone")
         unaccounted = state.unaccounted_blocks()
         if unaccounted and not state.quarantine_dropped:
@@ -233,18 +309,20 @@ class Checks:
             self._sim.fail(f"the fence admits token {token} of {job} after {self._admitted[job]}")
         self._admitted[job] = token
 
-    def committed(self, job: str, token: int, seen: int | None) -> None:
+    def committed(self, job: str, token: int, seen: int | None, results: CompactedBlocks) -> None:
         """The fence has let a commit through, of a run that began when `seen` was the token published last."""
         if token < self._admitted.get(job, 0):
             self._sim.fail(f"token {token} of {job} commits after {self._admitted[job]} was admitted")
-        published = self._sim.published.get(job)
+        published = self.published.get(job)
         if published != seen:
             self._sim.fail(f"what token {published} has published of {job} is overwritten with token {token} by a run "
                            f"that began before, when {seen} was the last")
+        self.committed_results[job, token] = results
+        self.published[job] = token
 
     # ----------------------------------------------------------------------------------------- at the end
 
-    def at_the_end(self) -> None:
+    def at_the_end(self, left: Mapping[str, Any]) -> None:
         """All is quiet: the replicas agree, and no work is left but what was given up."""
         nodes = [node for node in self._sim.nodes if node.applied == self.tip]
         if len(nodes) != len(self._sim.nodes):
@@ -252,6 +330,5 @@ class Checks:
         self.everything(nodes[0])
         for node in nodes:
             self._expect_same(self.tip, self._pictures[self.tip], node)
-        left = self._sim.unfinished()
         if left:
             self._sim.fail(f"after {self._sim.now:.0f} s of which the last were calm, work is left: {left}")

@@ -9,11 +9,13 @@ appended and never committed, messages lost, doubled and late, nodes that crash 
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import attrs
 
+from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.model.poll import PollRequest, PollResponse, Verdict
 from compactlib.scheduler.model.update import (
     AddBlocks,
@@ -28,10 +30,10 @@ from compactlib.scheduler.model.update import (
 from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.codec import decode_command, encode_command
 from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
+from compactlib.scheduler.queue.state import SchedulerState
 from compactlib.scheduler.service.service import SchedulerService
-
-if TYPE_CHECKING:
-    from compactlib.testing.scheduler.simulation import Simulation
+from compactlib.scheduler.workers.worker_core import WorkerCore
+from compactlib.testing.scheduler.settings import SimulationSettings
 
 _HEARTBEAT_SECONDS = 2.0
 _ELECTION_SECONDS = 3.0
@@ -39,6 +41,41 @@ _HESITATION_SECONDS = 8.0
 
 Reply: TypeAlias = Callable[[ApplyResult], None]
 """Told what came of an entry, if the node that appended it is still its leader when it is applied."""
+Check: TypeAlias = Callable[["Node", Command, Operation, ApplyResult], None]
+"""Sees what came of an entry on a node."""
+
+
+class World(Protocol):
+    """What the parts of a simulation share: its time, its chance, its network, its story; `Simulation` is one."""
+
+    settings: SimulationSettings
+    config: SchedulerConfig
+    rng: random.Random
+    now: float
+    is_rough: bool
+    is_over: bool
+    nodes: list[Node]
+
+    def new_service(self, state: SchedulerState | None = None) -> SchedulerService:
+        """The service of one replica."""
+
+    def new_core(self) -> WorkerCore:
+        """The core of one worker's process."""
+
+    def after(self, seconds: float, call: Callable[..., object], *arguments: Any) -> None:
+        """Let something happen later."""
+
+    def send(self, call: Callable[..., object], *arguments: Any) -> None:
+        """Let something happen when a message arrives: once, twice or never."""
+
+    def some_leader(self) -> Node:
+        """A node that believes to be the leader."""
+
+    def note(self, text: str, *arguments: object) -> None:
+        """A line of the trace."""
+
+    def fail(self, what: str) -> NoReturn:
+        """End the simulation."""
 
 
 @attrs.frozen(eq=False)
@@ -98,11 +135,18 @@ def _told_results(done: CompletedJob) -> str:
 
 
 class Node:
-    """One replica. What is durable survives a crash: term, log, snapshot."""
+    """One replica. What is durable survives a crash: term, log, snapshot.
 
-    def __init__(self, sim: Simulation, number: int) -> None:
-        self.sim = sim
-        self.number = number
+    Args:
+        sim: the world that it is in.
+        number: which.
+        check: called with each entry that it has applied.
+    """
+
+    def __init__(self, sim: World, number: int, check: Check) -> None:
+        self.sim: World = sim
+        self.number: int = number
+        self._check = check
         self.is_up: bool = True
         self.clock_offset: float = 0.0
         self.term: int = 0
@@ -262,7 +306,7 @@ class Node:
             result = self.service.apply(command, operation)
             if old and not isinstance(result, AlreadyApplied):
                 self.sim.fail(f"node {self.number} applied entry {self.applied} twice: {result}")
-            self.sim.checks.applied(self, command, operation, result)
+            self._check(self, command, operation, result)
             reply = self.replies.pop(self.applied, None)
             if reply is not None and self.leads is not None:
                 reply(result)
@@ -292,7 +336,7 @@ class Node:
         self.sim.note("node {} comes back with entry {}", self.number, self.applied)
 
 
-def elect(sim: Simulation, *, by_force: bool = False) -> None:
+def elect(sim: World, *, by_force: bool = False) -> None:
     """Let a majority that is up choose a leader: any of them, or only if nobody leads."""
     up = [node for node in sim.nodes if node.is_up]
     if len(up) <= len(sim.nodes) // 2:
@@ -308,7 +352,7 @@ def elect(sim: Simulation, *, by_force: bool = False) -> None:
     winner.become_leader(newest + 1)
 
 
-def watch_over_leaders(sim: Simulation) -> None:
+def watch_over_leaders(sim: World) -> None:
     """From now on, a missing leader is replaced after a while."""
     elect(sim)
     sim.after(_ELECTION_SECONDS, watch_over_leaders, sim)

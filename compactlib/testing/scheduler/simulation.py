@@ -29,14 +29,14 @@ from compactlib.errors import CompactlibError
 from compactlib.report import Table
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.fences.fence import LockingFence, MemoryFence
-from compactlib.scheduler.model.values import CompactedBlocks, JobPhase
+from compactlib.scheduler.model.values import JobPhase
 from compactlib.scheduler.queue.state import SchedulerState
 from compactlib.scheduler.service.service import SchedulerService
 from compactlib.scheduler.workers.worker_core import WorkerCore
-from compactlib.testing.scheduler.checks import Checks
+from compactlib.testing.scheduler.checks import Checks, Objects
 from compactlib.testing.scheduler.log import Node, elect, watch_over_leaders
 from compactlib.testing.scheduler.settings import SimulationSettings
-from compactlib.testing.scheduler.world import Objects, SimulatedWorker, Troublemaker, Writer, tend
+from compactlib.testing.scheduler.world import SimulatedWorker, Troublemaker, Writer, tend
 
 __all__ = ["Simulation", "SimulationFailure", "SimulationReport", "SimulationSettings", "main", "simulate",
            "simulate_many"]
@@ -108,15 +108,13 @@ class Simulation:
         self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._order = itertools.count()
         self._started = itertools.count()
-        self.retained_rows: set[tuple[str, int]] = set()
-        self.committed_results: dict[tuple[str, int], CompactedBlocks] = {}
-        self.published: dict[str, int] = {}
-        self.checks: Checks = Checks(self)
         self.objects: Objects = Objects(self)
-        self.writer: Writer = Writer(self)
+        self.writer: Writer = Writer(self, self.objects)
+        self.checks: Checks = Checks(self, self.objects, self.writer.acknowledged)
         self.fence: LockingFence = self.new_fence()
-        self.nodes: list[Node] = [Node(self, number) for number in range(self.settings.nodes)]
-        self.workers: list[SimulatedWorker] = [SimulatedWorker(self, number) for number in range(self.settings.workers)]
+        self.nodes: list[Node] = [Node(self, number, self.checks.applied) for number in range(self.settings.nodes)]
+        self.workers: list[SimulatedWorker] = [SimulatedWorker(self, number, self.checks, self.objects, self.fence)
+                                               for number in range(self.settings.workers)]
 
     # ---------------------------------------------------------------------------- what the world is made of
 
@@ -209,7 +207,7 @@ class Simulation:
             self.note("FAILED: {!r}", error)
             raise SimulationFailure(seed=self.seed, what=f"{type(error).__name__}: {error}",
                                     trace="\n".join(self.trace)) from error
-        self.checks.at_the_end()
+        self.checks.at_the_end(self.unfinished())
         return SimulationReport(seed=self.seed, entries=self.checks.tip, seconds=self.now - self.settings.start,
                                 counts=dict(self.checks.counts), trace=tuple(self.trace))
 
@@ -223,7 +221,7 @@ class Simulation:
         for worker in self.workers:
             self.after(rng.random() * settings.poll_seconds, worker.poll, 0)
         if settings.trouble:
-            self.after(0.0, Troublemaker(self).poll)
+            self.after(0.0, Troublemaker(self, self.checks).poll)
         self.after(settings.tick_seconds, tend, self)
         self.after(10 * rng.random(), self._misfortune)
 

@@ -1,22 +1,16 @@
-"""What surrounds the scheduler in its simulation: objects in a store, a writer of blocks, workers, an operator.
-
-Every block that the writer adds holds one row of its own; what a job writes holds the rows of its sources. So it can be
-seen at any time whether data was lost or doubled.
-"""
+"""What surrounds the scheduler in its simulation: a writer of blocks, workers, an operator."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
-
-import attrs
 
 from compactlib.clock import ManualClock
 from compactlib.runtime.budget import Budget
 from compactlib.scheduler.errors import FencedOff
+from compactlib.scheduler.fences.fence import LockingFence
 from compactlib.scheduler.model.poll import PollRequest, PollResponse, StatusUpdate, Verdict
 from compactlib.scheduler.model.update import AddBlocks, Applied, ApplyResult, BlocksAdded, Requeue, Retain, Tick
-from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, CompactedBlocks, NoOutput, Tombstone
+from compactlib.scheduler.model.values import BlockMeta, CompactedBlocks, NoOutput, Tombstone
 from compactlib.scheduler.persistence.codec import decode_message, encode_message
 from compactlib.scheduler.workers.running_job import RunningJob
 from compactlib.scheduler.workers.worker_core import (
@@ -32,68 +26,20 @@ from compactlib.scheduler.workers.worker_core import (
     Stop,
     WorkerCore,
 )
-
-if TYPE_CHECKING:
-    from compactlib.testing.scheduler.log import Node
-    from compactlib.testing.scheduler.simulation import Simulation
-
-BlockKey: TypeAlias = tuple[str, int, str]
-"""Tenant, shard, id."""
-
-Rows: TypeAlias = frozenset[tuple[str, int]]
-"""Tenant and number of each row."""
+from compactlib.testing.scheduler.checks import Checks, Objects
+from compactlib.testing.scheduler.log import Node, World
 
 _HOUR = 3600.0
 _STANDING_CLOCK = ManualClock()
 """Simulated jobs do not ask how long their leases last."""
 
 
-def key_of(block: BlockMeta) -> BlockKey:
-    """Where the block's object lies."""
-    return block.tenant, block.shard, block.id
-
-
-@attrs.frozen
-class StoredObject:
-    """An object: the block's metadata, and the rows in it."""
-
-    block: BlockMeta
-    rows: Rows
-
-
-class Objects:
-    """An object store."""
-
-    def __init__(self, sim: Simulation) -> None:
-        self._sim = sim
-        self.present: dict[BlockKey, StoredObject] = {}
-        self.ever: dict[BlockKey, Rows] = {}
-
-    def put(self, block: BlockMeta, rows: Rows) -> None:
-        """Write an object. Names are never used for other contents."""
-        key = key_of(block)
-        if self.ever.setdefault(key, rows) != rows:
-            self._sim.fail(f"object {key} is written with rows {sorted(rows)}, and had {sorted(self.ever[key])}")
-        self.present[key] = StoredObject(block, rows)
-
-    def delete(self, tombstone: Tombstone) -> None:
-        """Delete what a tombstone names."""
-        if isinstance(tombstone, BlockTombstones):
-            gone = [(tombstone.tenant, tombstone.shard, block_id) for block_id in tombstone.blocks]
-        else:
-            end = tombstone.timestamp + tombstone.duration
-            gone = [key for key, kept in self.present.items() if key[:2] == (tombstone.tenant, tombstone.shard)
-                    and tombstone.timestamp <= kept.block.min_time < end]
-        for key in gone:
-            if self.present.pop(key, None) is not None:
-                self._sim.checks.deleted(key, tombstone)
-
-
 class Writer:
     """Adds a block for each row, and tries again until it is acknowledged or it has to give up."""
 
-    def __init__(self, sim: Simulation) -> None:
+    def __init__(self, sim: World, objects: Objects) -> None:
         self._sim = sim
+        self._objects = objects
         self.tried: set[tuple[str, int]] = set()
         self.acknowledged: set[tuple[str, int]] = set()
 
@@ -106,7 +52,7 @@ class Writer:
         time = settings.start + (number % 3) * _HOUR - settings.age_hours * _HOUR * (number % 2)
         block = BlockMeta(id=f"row-{number}", tenant=tenant, shard=rng.randrange(settings.shards), level=0,
                           min_time=time, max_time=time + 60, size_bytes=10)
-        sim.objects.put(block, frozenset([row]))
+        self._objects.put(block, frozenset([row]))
         self.tried.add(row)
         self._send(block, row, sim.now + settings.writer_patience)
 
@@ -129,8 +75,9 @@ class Writer:
 class Troublemaker:
     """Says what no worker should: old tokens, tokens of the future, unknown jobs, wrong results, all of it twice."""
 
-    def __init__(self, sim: Simulation) -> None:
+    def __init__(self, sim: World, checks: Checks) -> None:
         self._sim = sim
+        self._checks = checks
         self._names: list[str] = ["no such job"]
 
     def poll(self) -> None:
@@ -138,7 +85,7 @@ class Troublemaker:
         sim, rng = self._sim, self._sim.rng
         if not sim.is_rough:
             return
-        self._names = ["no such job", *sorted(job.state.name for job in sim.checks.service.state.jobs)]
+        self._names = ["no such job", *sorted(job.state.name for job in self._checks.service.state.jobs)]
         updates = [self._update() for _ in range(rng.randrange(1, 4))]
         sim.send(self._arrive, sim.some_leader(), PollRequest(tuple(updates * rng.randrange(1, 3))))
         sim.after(3 * rng.random(), self.poll)
@@ -146,7 +93,7 @@ class Troublemaker:
     def _update(self) -> StatusUpdate:
         rng = self._sim.rng
         name = rng.choice(self._names)
-        job = self._sim.checks.service.state.jobs.get(name)
+        job = self._checks.service.state.jobs.get(name)
         # A token between the job's and the log's end would be as good as the holder's (seed): only seals can tell.
         stale = rng.randrange(job.state.token) if job is not None and job.state.token else 0
         token = rng.choice([stale, stale, -1, 1 << 40, (1 << 64) - 1])
@@ -160,23 +107,34 @@ class Troublemaker:
 
     def _reply(self, request: PollRequest, result: ApplyResult) -> None:
         if isinstance(result, Applied):
-            self._sim.checks.answered(request, result.response)
+            self._checks.answered(request, result.response)
             accepted = [answer.name for answer in result.response.answers if answer.verdict is Verdict.ACCEPTED]
             if accepted:
                 self._sim.fail(f"trouble about {accepted} was accepted: {request}")
 
 
-def as_sent(sim: Simulation, message: PollRequest | PollResponse) -> object:
+def as_sent(sim: World, message: PollRequest | PollResponse) -> object:
     """The message as it arrives: encoded and decoded, in some worlds."""
     return decode_message(encode_message(message)) if sim.settings.over_the_wire else message
 
 
 class SimulatedWorker:
-    """A real `WorkerCore`, and threads that are events."""
+    """A real `WorkerCore`, and threads that are events.
 
-    def __init__(self, sim: Simulation, number: int) -> None:
+    Args:
+        sim: the world that it is in.
+        number: which.
+        checks: sees what it is told and does.
+        objects: what its jobs read and write.
+        fence: what they commit through.
+    """
+
+    def __init__(self, sim: World, number: int, checks: Checks, objects: Objects, fence: LockingFence) -> None:
         self._sim = sim
-        self.number = number
+        self.number: int = number
+        self._checks = checks
+        self._objects = objects
+        self._fence = fence
         self._clock_rate = 1 + sim.rng.uniform(-0.05, 0.05)
         self.is_up: bool = True
         self.cut_off_until: float = 0.0
@@ -203,7 +161,7 @@ class SimulatedWorker:
 
     def _reply(self, life: int, request: PollRequest, result: ApplyResult) -> None:
         if isinstance(result, Applied):
-            self._sim.checks.answered(request, result.response)
+            self._checks.answered(request, result.response)
             self._sim.send(self._answered, life, request, as_sent(self._sim, result.response))
 
     def _answered(self, life: int, request: PollRequest, response: PollResponse) -> None:
@@ -241,20 +199,20 @@ class SimulatedWorker:
         name = job.plan.name
         if sim.settings.fenced:
             try:
-                admission = sim.fence.admit(name, job.token)
+                admission = self._fence.admit(name, job.token)
             except FencedOff:
                 sim.after(0.1, self._end, self._life, start.run, GivenBack("fenced off"))
                 return
-            sim.checks.admitted(name, job.token)
+            self._checks.admitted(name, job.token)
             if admission.committed is not None and sim.settings.reuses_results:
-                results = sim.committed_results[name, admission.committed.token]
+                results = self._checks.committed_results[name, admission.committed.token]
                 sim.after(0.1, self._end, self._life, start.run, Finished(results))
                 return
         seconds = sim.rng.uniform(0.2, sim.settings.job_seconds)
         if sim.rng.random() < sim.settings.hang_rate:
             seconds += 4 * sim.settings.job_seconds
         # What it publishes in the end replaces what is published now.
-        sim.after(seconds, self._finish, self._life, start.run, sim.published.get(name))
+        sim.after(seconds, self._finish, self._life, start.run, self._checks.published.get(name))
 
     def _finish(self, life: int, run: int, seen: int | None) -> None:
         """The work is done: read, write, commit. A process that died meanwhile does not come here."""
@@ -278,18 +236,16 @@ class SimulatedWorker:
                 self._end(life, run, Finished(results))
 
     def _publish(self, job: RunningJob, results: CompactedBlocks, seen: int | None) -> None:
-        sim, name = self._sim, job.plan.name
-        if sim.settings.in_place:
-            with sim.fence.guard(name, job.token):
-                sim.checks.committed(name, job.token, seen)
+        name = job.plan.name
+        if self._sim.settings.in_place:
+            with self._fence.guard(name, job.token):
+                self._checks.committed(name, job.token, seen, results)
         else:
-            sim.fence.commit(name, job.token, repr(results).encode())
-            sim.checks.committed(name, job.token, seen)
-            sim.committed_results[name, job.token] = results
-        sim.published[name] = job.token
+            self._fence.commit(name, job.token, repr(results).encode())
+            self._checks.committed(name, job.token, seen, results)
 
     def _compact(self, job: RunningJob) -> CompactedBlocks:
-        plan, objects = job.plan, self._sim.objects
+        plan, objects = job.plan, self._objects
         found = [objects.present[key] for block_id in plan.source_blocks
                  if (key := (plan.tenant, plan.shard, block_id)) in objects.present]
         read = tuple(each.block.id for each in found)
@@ -315,7 +271,8 @@ class SimulatedWorker:
         if life == self._life:
             deleted = sim.rng.random() >= sim.settings.failure_rate
             if deleted:
-                sim.objects.delete(tombstone)
+                for key in self._objects.delete(tombstone):
+                    self._checks.deleted(key, tombstone)
             self.core.cleaned(tombstone.name, deleted=deleted)
 
     # ---------------------------------------------------------------------------------------------- crashes
@@ -335,7 +292,7 @@ class SimulatedWorker:
         self.poll(self._life)
 
 
-def tend(sim: Simulation) -> None:
+def tend(sim: World) -> None:
     """What a host does beside: time passes in the log, old data goes, what was given up is tried again."""
     if sim.is_over:
         return
