@@ -47,7 +47,7 @@ from compactlib.scheduler import (
     StatusUpdate,
 )
 from compactlib.staging import CommittedRanges, Repository, StagingMetrics, StagingOptions
-from compactlib.staging.compaction.policy import DeletesPolicy
+from compactlib.staging.compaction.sense_policies import DeletesPolicy
 
 
 def ordinary_work(folder: Path, observer: Observer) -> None:

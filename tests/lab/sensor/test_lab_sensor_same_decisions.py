@@ -12,7 +12,7 @@ from compactlib.lab import DELETE, PUT, READ, SensorReplay, SensorSettings
 from compactlib.objects import MemoryObjects
 from compactlib.outcome import Done, Skipped
 from compactlib.staging import AlwaysPolicy, CommittedRanges, CompactionSensor, Repository
-from compactlib.staging.compaction.policy import (
+from compactlib.staging.compaction.sense_policies import (
     AnyOf,
     DeletesPolicy,
     ListingCostPolicy,

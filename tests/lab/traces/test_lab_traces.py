@@ -11,7 +11,7 @@ from compactlib.blobstore import Greedy
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.lab import BlobSettings, CloudPhysicsTrace, CsvTrace, replay_blobs
 
-CLOUDPHYSICS = Path(__file__).parents[3] / "shared" / "data" / "cloudphysics_io.csv.gz"
+CLOUDPHYSICS = Path(__file__).parents[4] / "shared" / "data" / "cloudphysics_io.csv.gz"
 LINES = ["time,op,key,size,ttl", "0,put,a,20,", "0.5,put,b,30,60", "1,read,a,20,", "2,delete,b,,"]
 ROWS = [(0, 0, 20, -1, 0), (0, 1, 30, 60_000, 500), (2, 0, 20, -1, 1_000), (1, 1, 0, -1, 2_000)]
 

@@ -31,7 +31,7 @@ from compactlib.lab import (
 from compactlib.raftlog import CompactionPolicy, CostPolicy, DeadRatio, EveryNMinors, SeedPolicy, SegmentLimits
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.scheduler import LevelConfig, SchedulerConfig
-from compactlib.staging.compaction.policy import AnyOf, DeletesPolicy
+from compactlib.staging.compaction.sense_policies import AnyOf, DeletesPolicy
 
 RAFTLOG = RaftLogSettings(limits=SegmentLimits(max_entries=32), snapshot_every=100)
 LOAD = SchedulerLoad(blocks=120, workers=2)
