@@ -48,7 +48,7 @@ class LogSegment:
 
 
 @attrs.frozen(eq=False)
-class LogState:
+class LogContents:
     """Every log segment with its sealed index, and the open index of the last one.
 
     Attributes:
@@ -71,7 +71,7 @@ class LogState:
         sealed = tuple(index for segment in self.segments for index in segment.index if len(index))
         object.__setattr__(self, "sealed", sealed)
         object.__setattr__(self, "by_name", {segment.name: segment for segment in self.segments})
-        # Made from that of the state before, of which most stays as it is.
+        # Made from that of the contents before, of which most stays as it is.
         object.__setattr__(self, "directory", self.directory.updated(sealed))
 
     @property
@@ -101,27 +101,27 @@ class LogState:
             entries.sort(key=_BY_SEQUENCE)
         return entries
 
-    def sealed_open(self, index: IndexSegment) -> LogState:
-        """The state after the open index was sealed as `index`: it is empty again, and begins where that one ends."""
+    def sealed_open(self, index: IndexSegment) -> LogContents:
+        """The contents after the open index was sealed as `index`: it is empty, and begins where that one ends."""
         active = self.active
         kept = tuple(other for other in active.index if other.start != index.start)
         grown = LogSegment(active.name, index.end, (*kept, index))
-        return LogState(self.key, (*self.segments[:-1], grown), OpenIndex(active.name, index.end), self.directory)
+        return LogContents(self.key, (*self.segments[:-1], grown), OpenIndex(active.name, index.end), self.directory)
 
-    def with_segment(self, name: SegmentName) -> LogState:
-        """The state after a new active segment was created. The open index has to be empty."""
+    def with_segment(self, name: SegmentName) -> LogContents:
+        """The contents after a new active segment was created. The open index has to be empty."""
         assert not len(self.open)
-        return LogState(self.key, (*self.segments, LogSegment(name, SEGMENT_HEADER_BYTES)),
-                        OpenIndex(name, SEGMENT_HEADER_BYTES), self.directory)
+        return LogContents(self.key, (*self.segments, LogSegment(name, SEGMENT_HEADER_BYTES)),
+                           OpenIndex(name, SEGMENT_HEADER_BYTES), self.directory)
 
-    def replaced(self, remove: Iterable[SegmentName], add: Sequence[LogSegment]) -> LogState:
-        """The state after a compaction: `add` instead of `remove`. The open index stays the same object."""
+    def replaced(self, remove: Iterable[SegmentName], add: Sequence[LogSegment]) -> LogContents:
+        """The contents after a compaction: `add` instead of `remove`. The open index stays the same object."""
         gone = set(remove)
         kept = [segment for segment in self.segments if segment.name not in gone]
-        return LogState(self.key, tuple(sorted([*kept, *add], key=attrgetter("name"))), self.open, self.directory)
+        return LogContents(self.key, tuple(sorted([*kept, *add], key=attrgetter("name"))), self.open, self.directory)
 
     def snapshot(self, journal_floor: SegmentName | None, segment_bytes: int) -> LogSnapshot:
-        """A frozen look at this state."""
+        """A frozen look at these contents."""
         return LogSnapshot(self, len(self.open), self.open.end, journal_floor, segment_bytes)
 
     def audit(self) -> None:
@@ -156,14 +156,14 @@ class LogSnapshot:
     """A frozen look at log and index, see `swap.Snapshot`.
 
     Attributes:
-        state: the state it was taken of.
+        contents: those it was taken of.
         open_rows: how many entries of the open index belong to it.
         open_end: the offset behind them.
         journal_floor: the log segment of the journal's oldest entry.
         segment_bytes: capacity of a segment.
     """
 
-    state: LogState
+    contents: LogContents
     open_rows: int
     open_end: int
     journal_floor: SegmentName | None
@@ -172,10 +172,10 @@ class LogSnapshot:
     @property
     def segments(self) -> tuple[SegmentInfo, ...]:
         """Every log segment in log order; the last one is the active segment."""
-        *sealed, active = self.state.segments
+        *sealed, active = self.contents.segments
         info = active.info
         if self.open_rows:
-            columns = self.state.open.columns
+            columns = self.contents.open.columns
             newest = max(columns.op_times[:self.open_rows])
             info = attrs.evolve(info, end=self.open_end, records=info.records + self.open_rows,
                                 last_modified_ms=max(info.last_modified_ms, newest),
@@ -186,35 +186,35 @@ class LogSnapshot:
     @property
     def used_bytes(self) -> int:
         """Used capacity: whole segments before the last one, and the last one up to its end (notes 1.2)."""
-        return (len(self.state.segments) - 1) * self.segment_bytes + self.open_end
+        return (len(self.contents.segments) - 1) * self.segment_bytes + self.open_end
 
     def eligible(self) -> tuple[SegmentName, ...]:
         """The segments that may be compacted: never the last one, and none that the journal reaches (notes 1.3)."""
-        sealed = [segment.name for segment in self.state.segments[:-1]]
-        if self.journal_floor is None or self.journal_floor == self.state.active.name:
+        sealed = [segment.name for segment in self.contents.segments[:-1]]
+        if self.journal_floor is None or self.journal_floor == self.contents.active.name:
             return tuple(sealed)
         return tuple(name for name in sealed if name < self.journal_floor)
 
     def entries_of(self, segment: SegmentName, *, start: int = 0) -> Iterator[IndexEntry]:
         """The index entries of a log segment in the order of their offsets, from offset `start` on; none if the
         snapshot does not have the segment."""
-        known = self.state.by_name.get(segment)
+        known = self.contents.by_name.get(segment)
         for index in known.index if known else ():
             if index.end > start:
                 yield from index.entries(start)
-        if segment == self.state.open.segment:
-            yield from self.state.open.entries(start, self.open_rows)
+        if segment == self.contents.open.segment:
+            yield from self.contents.open.entries(start, self.open_rows)
 
     def history(self, blob_id: bytes) -> list[IndexEntry]:
         """Every index entry of an id in the whole store, ascending by sequence."""
-        return self.state.history(blob_id, self.open_rows)
+        return self.contents.history(blob_id, self.open_rows)
 
     def history_of(self, entry: IndexEntry) -> list[IndexEntry]:
         """As `history` of the id of an entry of this snapshot. Most have no other."""
-        state = self.state
-        if not state.open.rows_of(entry.id):
-            hashed = hash_id(entry.id, state.key)
-            owners = state.directory.owners(hashed)
+        contents = self.contents
+        if not contents.open.rows_of(entry.id):
+            hashed = hash_id(entry.id, contents.key)
+            owners = contents.directory.owners(hashed)
             if len(owners) == 1 and len(owners[0].rows_of(entry.id, hashed)) == 1:
                 return [entry]
         return self.history(entry.id)
@@ -222,8 +222,8 @@ class LogSnapshot:
     def index_parts(self) -> tuple[IndexSegment, ...]:
         """Every index segment, the open one sealed as it was; empty ones left out."""
         if not self.open_rows:
-            return self.state.sealed
-        opened = self.state.open
+            return self.contents.sealed
+        opened = self.contents.open
         entries = tuple(opened.entries(0, self.open_rows))
-        return (*self.state.sealed, IndexSegment.of_entries(opened.segment, entries, opened.start, self.open_end,
-                                                            self.state.key))
+        return (*self.contents.sealed, IndexSegment.of_entries(opened.segment, entries, opened.start, self.open_end,
+                                                               self.contents.key))

@@ -1,4 +1,4 @@
-"""The log of an open store: the state that readers see, and the one place that changes it, under one lock.
+"""The log of an open store: the contents that readers see, and the one place that changes them, under one lock.
 
 A record is written (and synced, if writes are synced one by one), then published in the open index. When the open
 index is full, or the active segment has no room, it is sealed; its file is written durably, but if the disk refuses
@@ -16,7 +16,7 @@ from compactlib.blobstore.compaction.commit.publish import files_of, remove_file
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import BlobTooLarge, PlanDoesNotFit, StoreFull
 from compactlib.blobstore.index.index_file import write_index
-from compactlib.blobstore.log.contents import LogSegment, LogSnapshot, LogState
+from compactlib.blobstore.log.contents import LogContents, LogSegment, LogSnapshot
 from compactlib.blobstore.log.journal import Journal
 from compactlib.blobstore.log.load_log import SegmentLoader
 from compactlib.blobstore.model.names import HALF_WRITTEN_SUFFIX, LogPosition, SegmentName, place_of_index_file
@@ -37,7 +37,7 @@ MAX_UNSYNCED_RECORDS = 1 << 16
 
 
 class LiveLog:
-    """Log and index of an open store. Readers use `state` and `segments`; every change is made under `lock`.
+    """Log and index of an open store. Readers use `contents` and `segments`; every change is made under `lock`.
 
     Args:
         files: the disk.
@@ -46,13 +46,13 @@ class LiveLog:
         clock: where time comes from.
         observer: told of index files that could not be written, when `deliver` is called on it.
         descriptor: what the store is.
-        state: what the folder holds.
+        contents: what the folder holds.
         writer: at the end of the active segment.
         next_sequence: the number of the next record.
     """
 
     def __init__(self, files: Files, folder: str, config: BlobStoreConfig, clock: Clock, observer: LaterObserver,
-                 descriptor: Descriptor, state: LogState, writer: LogWriter, next_sequence: int) -> None:
+                 descriptor: Descriptor, contents: LogContents, writer: LogWriter, next_sequence: int) -> None:
         self._files = files
         self._folder = folder
         self._config = config
@@ -62,14 +62,14 @@ class LiveLog:
         self._salt = salt_of(descriptor.incarnation)
         self._next_sequence = next_sequence
         self._synced_at = clock.monotonic()
-        self.state: LogState = state
+        self.contents: LogContents = contents
         self.writer: LogWriter = writer
         self.lock: threading.RLock = threading.RLock()
         self.segments: OpenSegments = OpenSegments(folder, descriptor.header, config.max_open_segments)
         self.journal: Journal = Journal(config.journal_max_entries)
-        held = sum(len(index) for index in state.active.index) + len(state.open)
+        held = sum(len(index) for index in contents.active.index) + len(contents.open)
         if held:
-            self.journal.append(state.active.name, held)
+            self.journal.append(contents.active.name, held)
 
     @property
     def next_sequence(self) -> int:
@@ -152,10 +152,10 @@ class LiveLog:
                 self.writer.give_back(entry.offset)
                 raise
             self._synced_at = now
-        state = self.state
-        state.open.append(entry)
+        index = self.contents.open
+        index.append(entry)
         self.journal.append(entry.segment)
-        if len(state.open) >= self._config.index_max_entries or state.open.file_bytes() >= self._config.index_max_bytes:
+        if len(index) >= self._config.index_max_entries or index.file_bytes() >= self._config.index_max_bytes:
             self._seal_or_tell()
         return entry
 
@@ -174,17 +174,17 @@ class LiveLog:
         Raises:
             StorageError: the log could not be synced. That the file could not be written is told to the observer only.
         """
-        state = self.state
-        if not len(state.open) and state.open.end == state.active.end:
+        contents = self.contents
+        if not len(contents.open) and contents.open.end == contents.active.end:
             return
         self.writer.sync()
-        index = state.open.sealed(state.key)
+        index = contents.open.sealed(contents.key)
         try:
             write_index(self._files, self._folder, index, self._descriptor.incarnation)
         except StorageError as error:
             self.observer.event("blobstore_index_not_written", {"folder": self._folder, "index": str(index.place),
                                                                  "error": str(error)})
-        self.state = state.sealed_open(index)
+        self.contents = contents.sealed_open(index)
 
     def roll(self, wanted_bytes: int = 0) -> None:
         """Seal the active segment and go on in the next one.
@@ -193,7 +193,7 @@ class LiveLog:
             StoreFull: no segment is left.
             StorageError: the disk refused; the active segment stays.
         """
-        if len(self.state.segments) >= self._descriptor.log_segments:
+        if len(self.contents.segments) >= self._descriptor.log_segments:
             raise StoreFull(path=self._folder, capacity_bytes=self._descriptor.capacity_bytes,
                             wanted_bytes=wanted_bytes)
         self.seal_index()
@@ -202,7 +202,7 @@ class LiveLog:
             # A stranger's link or folder has this name, and stays.
             name = name.next_position
         self.writer.roll(self._descriptor.header(name, self._next_sequence))
-        self.state = self.state.with_segment(name)
+        self.contents = self.contents.with_segment(name)
 
     def load(self, names: Iterable[SegmentName]) -> list[LogSegment]:
         """Sealed segments from the disk, for `swap` and `reload`.
@@ -238,19 +238,19 @@ class LiveLog:
                                      f"have a higher generation; plan again")
         if len({segment.name.position for segment in add}) < len(add):
             raise PlanDoesNotFit("two of the new segments take one position; plan again")
-        self.state = self.state.replaced(remove, add)
+        self.contents = self.contents.replaced(remove, add)
         self.segments.forget(remove)
 
     def reload(self, name: SegmentName, loaded: LogSegment) -> None:
         """Take over the index of a sealed segment anew; under the lock."""
-        if name not in self.state.by_name or name == self.state.active.name:
+        if name not in self.contents.by_name or name == self.contents.active.name:
             raise PlanDoesNotFit(f"segment {name} is not a sealed segment of this store; plan again")
-        self.state = self.state.replaced([name], [loaded])
+        self.contents = self.contents.replaced([name], [loaded])
 
     def snapshot(self) -> LogSnapshot:
         """A frozen look at log and index."""
         with self.lock:
-            return self.state.snapshot(self.journal.floor, self._descriptor.segment_bytes)
+            return self.contents.snapshot(self.journal.floor, self._descriptor.segment_bytes)
 
     # -------------------------------------------------------------------------------------------- durability, end
 
@@ -278,10 +278,10 @@ class LiveLog:
     def _take_back(self) -> None:
         """After a refused sync: what nobody was told to be stored is there no more. Writing has stopped."""
         end = self.writer.synced.offset
-        state = self.state
-        if state.open.end > end:
+        contents = self.contents
+        if contents.open.end > end:
             self.writer.give_back(end)
-            self.state = LogState(state.key, state.segments, state.open.cut(end), state.directory)
+            self.contents = LogContents(contents.key, contents.segments, contents.open.cut(end), contents.directory)
 
     def flush(self) -> None:
         """Make everything written durable."""
@@ -299,23 +299,23 @@ class LiveLog:
             self.segments.close()
 
     def audit(self) -> None:
-        """Check state, writer and journal against each other.
+        """Check contents, writer and journal against each other.
 
         Raises:
             AuditFailed: they do not agree.
         """
-        self.state.audit()
+        self.contents.audit()
         self.writer.audit()
         self.journal.audit()
-        if self.writer.segment != self.state.active.name or self.writer.end != self.state.open.end:
+        if self.writer.segment != self.contents.active.name or self.writer.end != self.contents.open.end:
             raise AuditFailed(f"the writer is at {self.writer.segment}:{self.writer.end}, the index at "
-                                  f"{self.state.open}")
-        newest = max([segment.info.last_sequence for segment in self.state.segments]
-                     + [self.state.open.last_sequence])
+                                  f"{self.contents.open}")
+        newest = max([segment.info.last_sequence for segment in self.contents.segments]
+                     + [self.contents.open.last_sequence])
         if newest >= self._next_sequence:
             raise AuditFailed(f"record {newest} is in the log, and {self._next_sequence} would be given next")
-        if len(self.state.segments) > self._descriptor.log_segments:
-            raise AuditFailed(f"{len(self.state.segments)} segments in a log of {self._descriptor.log_segments}")
+        if len(self.contents.segments) > self._descriptor.log_segments:
+            raise AuditFailed(f"{len(self.contents.segments)} segments in a log of {self._descriptor.log_segments}")
 
 
 def index_starts_of(folder: str, names: Iterable[SegmentName]) -> dict[SegmentName, list[int]]:

@@ -13,7 +13,7 @@ from compactlib.blobstore.compaction.progress.compaction_file import LOG_NAME
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import NotAStore
 from compactlib.blobstore.index.open_index import OpenIndex
-from compactlib.blobstore.log.contents import LogSegment, LogState
+from compactlib.blobstore.log.contents import LogContents, LogSegment
 from compactlib.blobstore.log.live_log import MAX_UNSYNCED_RECORDS, LiveLog, remove_leftovers
 from compactlib.blobstore.log.load_log import (
     LoadedSegment,
@@ -183,13 +183,13 @@ def _load(folder: str, config: BlobStoreConfig, files: Files, clock: Clock, obse
     loaded.append(loader.load_active(names[-1]) if names else _first_segment(folder, files, descriptor))
     active = loaded[-1]
     assert active.open is not None
-    state = LogState(descriptor.incarnation, tuple(segment.segment for segment in loaded), active.open)
+    contents = LogContents(descriptor.incarnation, tuple(segment.segment for segment in loaded), active.open)
     newest = max([active.header.first_sequence, active.open.last_sequence]
                  + [segment.segment.info.last_sequence for segment in loaded])
     # Records that a crash may have lost have had numbers too, and peers may have seen them.
     following = newest + 1 + (MAX_UNSYNCED_RECORDS if newest else 0)
     writer = LogWriter(files, folder, active.header, active.open.end)
-    log = LiveLog(files, folder, config, clock, observer, descriptor, state, writer, following)
+    log = LiveLog(files, folder, config, clock, observer, descriptor, contents, writer, following)
     return log, merged(segment.report for segment in loaded)
 
 

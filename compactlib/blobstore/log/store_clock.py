@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from statistics import median_high
 
-from compactlib.blobstore.log.contents import LogState
+from compactlib.blobstore.log.contents import LogContents
 from compactlib.clock import Clock
 from compactlib.runtime import SteadyClock
 from compactlib.runtime.observe import Observer
@@ -66,10 +66,10 @@ class StoreClock:
         return f"StoreClock({self._clock!r})"
 
 
-def last_known_time(state: LogState) -> float | None:
+def last_known_time(contents: LogContents) -> float | None:
     """About when the newest records of a log were written, seconds since the epoch; `None` if there are none."""
-    times = list(state.open.columns.op_times[-NEWEST_RECORDS:])
-    for index in reversed(state.sealed):
+    times = list(contents.open.columns.op_times[-NEWEST_RECORDS:])
+    for index in reversed(contents.sealed):
         if len(times) >= NEWEST_RECORDS:
             break
         times = [*index.columns.op_times[-(NEWEST_RECORDS - len(times)):], *times]

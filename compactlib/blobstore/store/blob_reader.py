@@ -204,7 +204,7 @@ class BlobReader:
                 raise CorruptData(path=self._folder, offset=0, expected=f"store {before.descriptor.incarnation.hex()}",
                                   found=f"{after.descriptor.incarnation.hex()}, another store; open a reader of it")
             self._look = after
-        self._files.forget(before.snapshot.state.by_name.keys() - after.snapshot.state.by_name.keys())
+        self._files.forget(before.snapshot.contents.by_name.keys() - after.snapshot.contents.by_name.keys())
 
     def get(self, blob_id: BlobId, options: GetOptions = _PLAIN) -> Answer:
         """The blob, or why there is none: `Missing`, `Deleted` or `Expired`. One `pread`.
@@ -218,7 +218,7 @@ class BlobReader:
         key = id_bytes(blob_id)
         failed: IndexEntry | None = None
         for _ in range(_LOOKS):
-            state = blob_state(self._opened().snapshot.state.find(key))
+            state = blob_state(self._opened().snapshot.contents.find(key))
             found = judged(key, state, options, self._now_ms)
             if not isinstance(found, IndexEntry):
                 return found
@@ -238,7 +238,7 @@ class BlobReader:
     def info(self, blob_id: BlobId, options: GetOptions = _PLAIN) -> BlobInfo | Missing | Deleted | Expired:
         """As `get`, but the properties alone: nothing is read from the disk."""
         key = id_bytes(blob_id)
-        state = blob_state(self._opened().snapshot.state.find(key))
+        state = blob_state(self._opened().snapshot.contents.find(key))
         found = judged(key, state, options, self._now_ms)
         if not isinstance(found, IndexEntry):
             return found
@@ -408,7 +408,7 @@ class BlobReader:
             AuditFailed: something does not agree; the message has the numbers.
             Closed: the reader is closed.
         """
-        self._opened().snapshot.state.audit()
+        self._opened().snapshot.contents.audit()
 
     # ------------------------------------------------------------------------------------------------------ the end
 

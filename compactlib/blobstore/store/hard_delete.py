@@ -1,8 +1,9 @@
-"""Hard delete: the content of deleted blobs is overwritten with zeros where it lies (seed, effect 5; notes 1.11).
+"""Reclaim, and the hard delete that may be a part of it: the content of deleted blobs is overwritten with zeros where
+it lies.
 
-It follows the deletes in the order of their sequences, and remembers durably how far it has come; since compactions
-keep sequences, it never has to begin anew because of one. It works in small batches, each a run of the store like a
-compaction, and gives way to compactions: while one runs, or waits to be finished, nothing is overwritten.
+A hard delete follows the deletes in the order of their sequences, and remembers durably how far it has come; since
+compactions keep sequences, it never has to begin anew because of one. It works in small batches, each a run of the
+store like a compaction, and gives way to compactions: while one runs, or waits to be finished, nothing is overwritten.
 
 A batch: what is to be overwritten is written down durably (`erasure`), then the index says that the contents are gone,
 then the records are overwritten and synced, then the note is cleared. A crash in between is made good when the store
@@ -17,7 +18,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from compactlib.blobstore.compaction.run.events import StoreEvents
-from compactlib.blobstore.compaction.run.report import HardDeleteReport
+from compactlib.blobstore.compaction.run.report import HardDeleteReport, ReclaimReport
 from compactlib.blobstore.compaction.run.store_compactions import OwnedStore
 from compactlib.blobstore.compaction.swap import Snapshot
 from compactlib.blobstore.index.index_file import write_index
@@ -37,11 +38,53 @@ from compactlib.blobstore.segment.erasure import (
 from compactlib.blobstore.segment.reader import salt_of
 from compactlib.blobstore.segment.records import content_range, encode_head
 from compactlib.errors import AuditFailed, CompactlibError, CorruptData
-from compactlib.outcome import Done, Failed, Outcome
+from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime.budget import Budget
 
 MAX_BATCH_RECORDS = 64
 MAX_BATCH_BYTES = 8 << 20
+
+
+def reclaim(store: OwnedStore, budget: Budget | None) -> Outcome[ReclaimReport]:
+    """See `BlobStore.reclaim`."""
+    compactions = store.compactions
+    with compactions.running(budget) as run:
+        if run is None:
+            return compactions.busy()
+        try:
+            run.budget.check()
+            removed, freed = compactions.reclaim()
+        except CompactlibError as error:
+            return Failed(error)
+    erased: HardDeleteReport | None = None
+    if store.config.hard_delete:
+        limit = Budget(clock=store.clock) if budget is None else budget
+        own = limit.beside(attrs.evolve(limit.remaining, bytes_per_second=store.config.hard_delete_bytes_per_second))
+        outcome = hard_delete(store, own)
+        limit.charge(own.spent_bytes)
+        match outcome:
+            case Done(stats):
+                erased = stats
+            case Failed():
+                return attrs.evolve(outcome, changed="partly") if removed else outcome
+            case Skipped() if not removed:
+                return outcome
+    if not removed and (erased is None or not erased.records):
+        waits = "" if erased is None else ", and no delete came into effect since the last time"
+        return Skipped(f"store {store.name} has nothing to reclaim: no attempt has left a file, no log of a "
+                       f"compaction is older than compaction_history_seconds="
+                       f"{store.config.compaction_history_seconds}{waits}")
+    return Done(ReclaimReport(store=store.name, removed=removed, bytes_freed=freed, erased=erased))
+
+
+def hard_delete(store: OwnedStore, budget: Budget | None) -> Outcome[HardDeleteReport]:
+    """See `BlobStore.hard_delete`."""
+    store.require_mine()
+    try:
+        return HardDeleter(store).run(budget=budget)
+    except CompactlibError as error:
+        # How far it has come cannot be read.
+        return Failed(error)
 
 
 class HardDeleter:

@@ -18,9 +18,11 @@ from compactlib.blobstore.model.values import (
     MAX_LIFE_VERSION,
     MAX_TAG,
     NO_EXPIRY,
+    BlobId,
     IndexEntry,
     RecordFlag,
     RecordKind,
+    id_bytes,
     is_a,
     milliseconds,
 )
@@ -132,6 +134,29 @@ def draft_ttl_update(blob_id: bytes, state: BlobState | None, now_ms: int, buffe
                                f"{buffer_ms / 1000:g} s that an update needs to reach all replicas", id=blob_id)
     return _following(known, RecordKind.TTL_UPDATE, now_ms)._replace(
         flags=int(RecordFlag.TTL_UPDATED), expires_ms=NO_EXPIRY)
+
+
+def draft_replicated(kind: RecordKind, blob_id: BlobId, content: bytes, *, op_time: float, life_version: int,
+                     expires_at: float | None, permanent: bool, account: int, container: int) -> IndexEntry:
+    """A record as a peer has it; see `BlobStore.append_replicated`.
+
+    Raises:
+        InvalidInput: a field is out of its range, or a record other than a PUT has content.
+    """
+    try:
+        kind = RecordKind(kind)
+    except ValueError:
+        raise InvalidInput(f"{kind!r} is no kind of record; give one of RecordKind") from None
+    if not isinstance(content, bytes):
+        raise InvalidInput(f"the content of a replicated record is bytes, not {type(content).__name__}")
+    if expires_at is not None and milliseconds(expires_at) < 0:
+        raise InvalidInput(f"the expiry is {expires_at}; give seconds since the epoch, or None for never")
+    if content and kind != RecordKind.PUT:
+        raise InvalidInput(f"a {kind.name} has no content, and this one has {len(content)} bytes")
+    expires_ms = NO_EXPIRY if expires_at is None else milliseconds(expires_at)
+    flags = RecordFlag.TTL_UPDATED if permanent or kind == RecordKind.TTL_UPDATE else RecordFlag.NONE
+    return draft_of(id_bytes(blob_id), kind, content_bytes=len(content), flags=flags, life_version=life_version,
+                    op_time_ms=milliseconds(op_time), expires_ms=expires_ms, account=account, container=container)
 
 
 def _known(blob_id: bytes, state: BlobState | None) -> BlobState:

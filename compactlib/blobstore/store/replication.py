@@ -143,7 +143,7 @@ def entries_since(snapshot: LogSnapshot, token: ReplicationToken | None, *, max_
         raise InvalidInput(f"max_bytes is a whole number, not {type(max_bytes).__name__}")
     if max_entries < 1 or (max_bytes is not None and max_bytes < 1):
         raise InvalidInput(f"an answer of {max_entries} entries and {max_bytes} bytes cannot go on; give 1 or more")
-    incarnation = snapshot.state.key
+    incarnation = snapshot.contents.key
     was_reset = token is not None and token.incarnation != incarnation
     reached = token.sequence if token is not None and not was_reset else 0
     found: dict[bytes, ReplicaEntry] = {}
@@ -167,12 +167,12 @@ def entries_since(snapshot: LogSnapshot, token: ReplicationToken | None, *, max_
 
 def records_after(snapshot: LogSnapshot, sequence: int) -> Iterator[IndexEntry]:
     """The index entries newer than a record, ascending by sequence, wherever compactions have put them."""
-    state = snapshot.state
+    contents = snapshot.contents
     waiting = sorted((index.first_sequence, number, index.columns, len(index))
-                     for number, index in enumerate(state.sealed) if index.last_sequence > sequence)
+                     for number, index in enumerate(contents.sealed) if index.last_sequence > sequence)
     if snapshot.open_rows:
-        columns = state.open.columns
-        waiting.append((columns.sequences[0], len(state.sealed), columns, snapshot.open_rows))
+        columns = contents.open.columns
+        waiting.append((columns.sequences[0], len(contents.sealed), columns, snapshot.open_rows))
         waiting.sort()
     waiting.reverse()
     # Of most logs the segments follow each other, so that one is open at a time.
@@ -205,13 +205,14 @@ def _rows_after(columns: EntryColumns, count: int, sequence: int) -> Iterator[In
 def bytes_after(snapshot: LogSnapshot, sequence: int) -> int:
     """How many bytes of records are newer than a record."""
     behind = 0
-    sealed = [(index.columns, len(index), index.first_sequence, index.last_sequence) for index in snapshot.state.sealed]
+    sealed = [(index.columns, len(index), index.first_sequence, index.last_sequence)
+              for index in snapshot.contents.sealed]
     for columns, count, first, last in sealed:
         if first > sequence:
             behind += sum(columns.sizes)
         elif last > sequence:
             behind += sum(columns.sizes[row] for row in range(count) if columns.sequences[row] > sequence)
-    columns, count = snapshot.state.open.columns, snapshot.open_rows
+    columns, count = snapshot.contents.open.columns, snapshot.open_rows
     return behind + sum(columns.sizes[row] for row in range(count) if columns.sequences[row] > sequence)
 
 

@@ -61,13 +61,13 @@ class StoreStatus(Printed):
     def of(cls, name: str, log: LiveLog, descriptor: Descriptor, compactions: StoreCompactions) -> StoreStatus:
         """The status of an open log; under its lock."""
         in_progress, error = compactions.log, compactions.last_error
-        snapshot, state = log.snapshot(), log.state
-        sealed = state.sealed
+        snapshot, contents = log.snapshot(), log.contents
+        sealed = contents.sealed
         return cls(name=name, capacity_bytes=descriptor.capacity_bytes, used_bytes=snapshot.used_bytes,
-                   segments=len(state.segments), free_segments=descriptor.log_segments - len(state.segments),
-                   eligible_segments=len(snapshot.eligible()), active_segment=str(state.active.name),
-                   records=sum(map(len, sealed)) + len(state.open), index_segments=len(sealed),
-                   index_memory_bytes=sum(index.memory_bytes() for index in sealed) + state.directory.memory_bytes(),
+                   segments=len(contents.segments), free_segments=descriptor.log_segments - len(contents.segments),
+                   eligible_segments=len(snapshot.eligible()), active_segment=str(contents.active.name),
+                   records=sum(map(len, sealed)) + len(contents.open), index_segments=len(sealed),
+                   index_memory_bytes=sum(index.memory_bytes() for index in sealed) + contents.directory.memory_bytes(),
                    journal_entries=len(log.journal), unsynced=not log.writer.all_synced,
                    next_sequence=log.next_sequence,
                    stopped=str(log.writer.stopped) if log.writer.stopped is not None else None,

@@ -1,28 +1,42 @@
 """`BlobStore`: blobs in a segmented log, with time to live, delete and undelete.
 
-Any thread may call any method. Reads never wait for writes: they work on the state of the log that was current when
+Any thread may call any method. Reads never wait for writes: they work on the contents of the log that were current when
 they began, and look again if a compaction has removed a file under them. Writes follow each other under one lock.
+
+The class is above 600 lines since it is all that a host sees of a store: two thirds are signatures and what they
+promise. The work is done by parts that it holds, `LiveLog` (what the log holds, and each change of it),
+`StoreCompactions` (who compacts it, and what is in progress) and `StoreClock` (what time it is), and by the functions
+beside it; here is what joins them: opening and closing, the checks of arguments, and the lock that each write is made
+under. What its compactions need of it is `swap.CompactableStore`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO
-
-import attrs
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from compactlib.arguments import require_method, require_policy
+from compactlib.blobstore.compaction.commit.recover import CompactionRecovery
 from compactlib.blobstore.compaction.plan.plan import CompactionPlan
 from compactlib.blobstore.compaction.plan.policy import Policy, StoreView, check_view
 from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog
 from compactlib.blobstore.compaction.run.compact_many import StoreTask, run_many
 from compactlib.blobstore.compaction.run.report import BlobCompactionOutcome, HardDeleteReport, ReclaimReport
-from compactlib.blobstore.compaction.run.store_compactions import require_forecast
+from compactlib.blobstore.compaction.run.store_compactions import StoreCompactions, require_forecast
 from compactlib.blobstore.compaction.run.work import Questions, require_questions
+from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import BlobExists
+from compactlib.blobstore.log.contents import LogSnapshot
+from compactlib.blobstore.log.live_log import LiveLog
+from compactlib.blobstore.log.load_log import RecoveryReport
+from compactlib.blobstore.log.open_store import open_log
+from compactlib.blobstore.log.store_clock import StoreClock, last_known_time
+from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import (
-    NO_EXPIRY,
     Answer,
     Blob,
     BlobId,
@@ -38,19 +52,29 @@ from compactlib.blobstore.model.values import (
     is_a,
     milliseconds,
 )
+from compactlib.blobstore.segment.reader import SegmentHeader, salt_of
 from compactlib.blobstore.segment.records import content_range
 from compactlib.blobstore.store.answer import content_of, judged
-from compactlib.blobstore.store.hard_delete import HardDeleter
-from compactlib.blobstore.store.operations import draft_delete, draft_of, draft_put, draft_ttl_update, draft_undelete
+from compactlib.blobstore.store.hard_delete import hard_delete, reclaim
+from compactlib.blobstore.store.operations import (
+    draft_delete,
+    draft_put,
+    draft_replicated,
+    draft_ttl_update,
+    draft_undelete,
+)
 from compactlib.blobstore.store.replication import FoundEntries, ReplicationToken, entries_since
 from compactlib.blobstore.store.state import BlobState, blob_state
-from compactlib.blobstore.store.store_log import StoreLog
+from compactlib.blobstore.store.status import StoreStatus
 from compactlib.blobstore.store.stream import read_stream
 from compactlib.blobstore.store.verify import verify
-from compactlib.errors import BudgetSpent, Closed, CompactlibError, CorruptData, InvalidInput, StorageError
-from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.clock import Clock, SystemClock
+from compactlib.errors import BudgetSpent, Closed, CorruptData, InvalidInput, StorageError
+from compactlib.files.disk import Files, LocalFiles, StrPath
+from compactlib.outcome import Outcome
 from compactlib.report import VerifyReport
 from compactlib.rewrite import Executor
+from compactlib.runtime import telling
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 
@@ -60,7 +84,11 @@ if TYPE_CHECKING:
 _PLAIN = GetOptions()
 
 
-class BlobStore(StoreLog):
+def _new_incarnation() -> bytes:
+    return uuid.uuid4().bytes
+
+
+class BlobStore:
     """A store in a folder of its own, open for reading and writing by this process alone.
 
     Args:
@@ -83,6 +111,104 @@ class BlobStore(StoreLog):
         Unsupported: a format version is newer than this release.
         StorageError: the disk refused.
     """
+
+    def __init__(self, folder: StrPath, config: BlobStoreConfig | None = None, *, policy: Policy | None = None,
+                 questions: Questions | None = None, files: Files | None = None, clock: Clock | None = None,
+                 observer: Observer | None = None, name: str | None = None,
+                 new_incarnation: Callable[[], bytes] = _new_incarnation) -> None:
+        if not is_a(folder, str, os.PathLike) or not is_a(config, BlobStoreConfig, type(None)):
+            raise InvalidInput(f"a store is opened by a path and a BlobStoreConfig, not {type(folder).__name__} and "
+                               f"{type(config).__name__}")
+        chosen: Policy = _default_policy() if policy is None else policy
+        asked = Questions() if questions is None else questions
+        require_policy("policy", chosen)
+        require_questions(asked)
+        if not is_a(name, str, type(None)):
+            raise InvalidInput(f"the name of a store is text, not {type(name).__name__}")
+        self._folder = _path(folder)
+        self._name = name if name is not None else os.path.basename(self._folder)
+        self._config = config if config is not None else BlobStoreConfig()
+        require_forecast(self._config, chosen)
+        require_method("files", files, "sync_folder", or_none=True)
+        require_method("clock", clock, "monotonic", or_none=True)
+        require_method("observer", observer, "event", or_none=True)
+        require_method("new_incarnation", new_incarnation, "__call__", or_none=True)
+        self._files: Files = files if files is not None else LocalFiles()
+        self._clock: Clock = clock if clock is not None else SystemClock()
+        self._observer = telling(observer)
+        opened = open_log(self._folder, self._config, self._files, self._clock, self._observer, new_incarnation)
+        self._lock_file = opened.lock_file
+        self._descriptor = opened.descriptor
+        self._recovery = opened.report
+        self._compaction_recovery = opened.compaction
+        self._log: LiveLog = opened.log
+        self._salt = salt_of(self._descriptor.incarnation)
+        self._store_clock = StoreClock(self._clock, last_known_time(self._log.contents), self._log.observer)
+        self._closed = False
+        self._compactions = StoreCompactions(self, chosen, asked, opened.compaction.log)
+        self._log.observer.deliver()
+
+    # ------------------------------------------------------------------------------------------------- properties
+
+    @property
+    def name(self) -> str:
+        """What the store is called in messages and events."""
+        return self._name
+
+    @property
+    def folder(self) -> str:
+        """The store's folder, absolute."""
+        return self._folder
+
+    @property
+    def incarnation(self) -> bytes:
+        """16 bytes that are the store's own."""
+        return self._descriptor.incarnation
+
+    @property
+    def segment_bytes(self) -> int:
+        """Capacity of each segment, fixed when the store was created."""
+        return self._descriptor.segment_bytes
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Capacity of the log, fixed when the store was created."""
+        return self._descriptor.capacity_bytes
+
+    @property
+    def created_at(self) -> float:
+        """When the store was created, seconds since the epoch; 0 if that was lost."""
+        return self._descriptor.created_ms / 1000
+
+    @property
+    def config(self) -> BlobStoreConfig:
+        """How it is kept."""
+        return self._config
+
+    @property
+    def files(self) -> Files:
+        """The disk."""
+        return self._files
+
+    @property
+    def clock(self) -> Clock:
+        """The time that compactions and hard deletes go by: behind the host's while that is in doubt."""
+        return self._store_clock
+
+    @property
+    def observer(self) -> Observer:
+        """Told of progress, counters and events."""
+        return self._observer
+
+    @property
+    def recovery(self) -> RecoveryReport:
+        """What opening the store has found out of order."""
+        return self._recovery
+
+    @property
+    def compaction_recovery(self) -> CompactionRecovery:
+        """What opening the store has found of an interrupted compaction, and what it did about it."""
+        return self._compaction_recovery
 
     # -------------------------------------------------------------------------------------------------- operations
 
@@ -111,7 +237,7 @@ class BlobStore(StoreLog):
         key = id_bytes(blob_id)
         pieces = read_stream(content, size)
         with self._writing() as log:
-            draft = draft_put(key, blob_state(log.state.find(key)), content_bytes=pieces.size,
+            draft = draft_put(key, blob_state(log.contents.find(key)), content_bytes=pieces.size,
                               now_ms=self._now_ms(), ttl_seconds=ttl_seconds, account=account, container=container)
             entry = log.append(draft, pieces.head) if pieces.rest is None else log.append_pieces(draft, pieces.all())
         log.wait_for(entry)
@@ -129,7 +255,7 @@ class BlobStore(StoreLog):
         key = id_bytes(blob_id)
         while True:
             log = self._opened()
-            seen = log.state
+            seen = log.contents
             state = blob_state(seen.find(key))
             found = self._judged(key, state, options)
             if not isinstance(found, IndexEntry):
@@ -140,13 +266,13 @@ class BlobStore(StoreLog):
             except (StorageError, CorruptData):
                 # A compaction may have removed the file meanwhile, or a hard delete changed the record: then the log
                 # says otherwise by now.
-                if self._log.state is seen or self._closed:
+                if self._log.contents is seen or self._closed:
                     raise
 
     def info(self, blob_id: BlobId, options: GetOptions = _PLAIN) -> BlobInfo | Missing | Deleted | Expired:
         """As `get`, but the properties alone: nothing is read from the disk."""
         key = id_bytes(blob_id)
-        state = blob_state(self._opened().state.find(key))
+        state = blob_state(self._opened().contents.find(key))
         found = self._judged(key, state, options)
         if not isinstance(found, IndexEntry):
             return found
@@ -164,7 +290,7 @@ class BlobStore(StoreLog):
         """
         key = id_bytes(blob_id)
         with self._writing() as log:
-            entry = log.append(draft_delete(key, blob_state(log.state.find(key)), self._now_ms()), b"")
+            entry = log.append(draft_delete(key, blob_state(log.contents.find(key)), self._now_ms()), b"")
         log.wait_for(entry)
         return Deleted(key, entry.op_time_ms / 1000, entry.life_version)
 
@@ -182,7 +308,7 @@ class BlobStore(StoreLog):
         key = id_bytes(blob_id)
         retention_ms = milliseconds(self._config.deleted_retention_seconds)
         with self._writing() as log:
-            state = blob_state(log.state.find(key))
+            state = blob_state(log.contents.find(key))
             entry = log.append(draft_undelete(key, state, self._now_ms(), retention_ms), b"")
         log.wait_for(entry)
         assert state is not None
@@ -204,7 +330,7 @@ class BlobStore(StoreLog):
         key = id_bytes(blob_id)
         buffer_ms = milliseconds(self._config.ttl_update_buffer_seconds)
         with self._writing() as log:
-            state = blob_state(log.state.find(key))
+            state = blob_state(log.contents.find(key))
             entry = log.append(draft_ttl_update(key, state, self._now_ms(), buffer_ms), b"")
         log.wait_for(entry)
         assert state is not None
@@ -226,22 +352,10 @@ class BlobStore(StoreLog):
             StoreFull: no segment is left.
             StorageError: the disk refused.
         """
-        try:
-            kind = RecordKind(kind)
-        except ValueError:
-            raise InvalidInput(f"{kind!r} is no kind of record; give one of RecordKind") from None
-        if not isinstance(content, bytes):
-            raise InvalidInput(f"the content of a replicated record is bytes, not {type(content).__name__}")
-        if expires_at is not None and milliseconds(expires_at) < 0:
-            raise InvalidInput(f"the expiry is {expires_at}; give seconds since the epoch, or None for never")
-        if content and kind != RecordKind.PUT:
-            raise InvalidInput(f"a {kind.name} has no content, and this one has {len(content)} bytes")
-        expires_ms = NO_EXPIRY if expires_at is None else milliseconds(expires_at)
-        flags = RecordFlag.TTL_UPDATED if permanent or kind == RecordKind.TTL_UPDATE else RecordFlag.NONE
-        draft = draft_of(id_bytes(blob_id), kind, content_bytes=len(content), flags=flags, life_version=life_version,
-                         op_time_ms=milliseconds(op_time), expires_ms=expires_ms, account=account, container=container)
+        draft = draft_replicated(kind, blob_id, content, op_time=op_time, life_version=life_version,
+                                 expires_at=expires_at, permanent=permanent, account=account, container=container)
         with self._writing() as log:
-            known = blob_state(log.state.find(draft.id)) if kind == RecordKind.PUT else None
+            known = blob_state(log.contents.find(draft.id)) if draft.kind == RecordKind.PUT else None
             if known is not None and known.put is not None:
                 entry = self._same_put(known.put, draft, content)
             else:
@@ -309,16 +423,15 @@ class BlobStore(StoreLog):
         """
         self._check_policy(policy)
         self.require_mine()
-        compactions = self._compactions
         if view is None:
             with self._ended_by_closing():
-                view = compactions.view(policy)
-            return compactions.plan(view, policy, compactions.available_bytes())
-        check_view(view)
-        if view.store != self.name or view.incarnation not in (b"", self.incarnation):
-            raise InvalidInput(f"the view is of store {view.store!r}, and this is {self.name!r}; plan where it was "
-                               f"made")
-        return compactions.plan(view, policy, compactions.available_bytes())
+                view = self._compactions.view(policy)
+        else:
+            check_view(view)
+            if view.store != self.name or view.incarnation not in (b"", self.incarnation):
+                raise InvalidInput(f"the view is of store {view.store!r}, and this is {self.name!r}; plan where it was "
+                                   f"made")
+        return self._compactions.plan(view, policy, self._compactions.available_bytes())
 
     def compact(self, plan: CompactionPlan | None = None, *, policy: Policy | None = None,
                 executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
@@ -391,34 +504,7 @@ class BlobStore(StoreLog):
             Closed: the store is closed.
         """
         require_method("budget", budget, "lend", or_none=True)
-        with self._compactions.running(budget) as run:
-            if run is None:
-                return self._compactions.busy()
-            try:
-                run.budget.check()
-                removed, freed = self._compactions.reclaim()
-            except CompactlibError as error:
-                return Failed(error)
-        erased: HardDeleteReport | None = None
-        if self._config.hard_delete:
-            limit = Budget(clock=self._clock) if budget is None else budget
-            own = limit.beside(attrs.evolve(
-                limit.remaining, bytes_per_second=self._config.hard_delete_bytes_per_second))
-            outcome = self.hard_delete(budget=own)
-            limit.charge(own.spent_bytes)
-            match outcome:
-                case Done(stats):
-                    erased = stats
-                case Failed():
-                    return attrs.evolve(outcome, changed="partly") if removed else outcome
-                case Skipped() if not removed:
-                    return outcome
-        if not removed and (erased is None or not erased.records):
-            waits = "" if erased is None else ", and no delete came into effect since the last time"
-            return Skipped(f"store {self.name} has nothing to reclaim: no attempt has left a file, no log of a "
-                           f"compaction is older than compaction_history_seconds="
-                           f"{self._config.compaction_history_seconds}{waits}")
-        return Done(ReclaimReport(store=self.name, removed=removed, bytes_freed=freed, erased=erased))
+        return reclaim(self, budget)
 
     def hard_delete(self, *, budget: Budget | None = None) -> Outcome[HardDeleteReport]:
         """Overwrite the content of every deleted blob whose delete is in effect, where it lies.
@@ -433,12 +519,7 @@ class BlobStore(StoreLog):
             Closed: the store is closed.
         """
         require_method("budget", budget, "lend", or_none=True)
-        self.require_mine()
-        try:
-            return HardDeleter(self).run(budget=budget)
-        except CompactlibError as error:
-            # How far it has come cannot be read.
-            return Failed(error)
+        return hard_delete(self, budget)
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
         """Read every record, and compare log, index and folder; see `compactlib.blobstore.store.verify`.
@@ -468,6 +549,152 @@ class BlobStore(StoreLog):
                 raise Closed(f"the blob store {self.name} was closed meanwhile; open it again") from error
             raise
 
+    # ------------------------------------------------------------------------- for its compactions (compaction/swap.py)
+
+    @property
+    def compactions(self) -> StoreCompactions:
+        """Who may compact it, and what is in progress: one for the store, whichever objects work on it."""
+        return self._compactions
+
+    def require_mine(self) -> None:
+        """Return if the folder is this store's to change.
+
+        Raises:
+            Closed: the store is closed, or this process is a fork of the one that has it open.
+        """
+        self._opened()
+        self._lock_file.require_mine()
+
+    def segment_header(self, name: SegmentName) -> SegmentHeader:
+        """The header of a segment of this store with that name, for one that a compaction builds."""
+        return self._descriptor.header(_named(name))
+
+    def snapshot(self) -> LogSnapshot:
+        """A frozen look at log and index. O(1), takes the lock for a moment."""
+        return self._opened().snapshot()
+
+    def swap_segments(self, remove: Sequence[SegmentName], add: Sequence[SegmentName]) -> None:
+        """Answer from the segments `add` instead of `remove`, in one step; see `swap.CompactableStore`.
+
+        Raises:
+            PlanDoesNotFit: the segments do not fit the log as it is.
+            CorruptData: a segment to add is not readable; nothing was switched.
+        """
+        gone, new = _all_named(remove), _all_named(add)
+        log = self._opened()
+        self._lock_file.require_mine()
+        loaded = log.load(new)
+        with log.lock:
+            log.swap(gone, loaded)
+
+    def drain(self, removed: Iterable[SegmentName], timeout_seconds: float) -> bool:
+        """Wait until no reader holds a file of the removed segments; whether that was so in time."""
+        milliseconds(timeout_seconds)
+        return self._opened().segments.drain(_all_named(removed), timeout_seconds, self._clock)
+
+    def reload_index(self, segment: SegmentName) -> None:
+        """Load the index files of a sealed segment again, after a hard delete has changed them.
+
+        Raises:
+            PlanDoesNotFit: the segment is unknown or is the active one.
+        """
+        log = self._opened()
+        self._lock_file.require_mine()
+        (loaded,) = log.load([_named(segment)])
+        with log.lock:
+            log.reload(segment, loaded)
+
+    def close_active_segment(self) -> None:
+        """Seal the active segment and begin the next one; does nothing to an empty one.
+
+        Raises:
+            StoreFull: no segment is left.
+            StorageError: the disk refused.
+        """
+        with self._writing() as log:
+            if log.contents.open.end > log.contents.active.end or log.contents.active.index:
+                log.writer.check()
+                log.roll()
+
+    # ------------------------------------------------------------------------------------------ its state, and its end
+
+    def flush(self) -> None:
+        """Make everything written durable.
+
+        Raises:
+            StorageError: the disk refused; writing has stopped.
+        """
+        log = self._opened()
+        self._lock_file.require_mine()
+        log.flush()
+        log.observer.deliver()
+
+    def accept_clock(self) -> None:
+        """Believe the host's clock as it stands, although it has jumped, or stepped since the store was used last.
+
+        For an operator who has looked at it. Nobody has to: if the clock stays so, it is believed half a minute later.
+        """
+        self._store_clock.accept()
+        self._log.observer.deliver()
+
+    def status(self) -> StoreStatus:
+        """Numbers of the store as it is now. Takes the lock for a moment."""
+        log = self._opened()
+        with log.lock:
+            return StoreStatus.of(self._name, log, self._descriptor, self._compactions)
+
+    def audit(self) -> None:
+        """Check everything in memory against itself, and the compaction in progress against the disk.
+
+        Raises:
+            AuditFailed: something does not agree; the message has the numbers.
+        """
+        log = self._opened()
+        with log.lock:
+            log.audit()
+        self._compactions.audit()
+        self._compactions.sensor.audit()
+
+    def close(self) -> None:
+        """Cancel what compacts the store and wait for it, make everything durable, and give the folder up.
+
+        A compaction that was cancelled goes on with the first one after the store is opened again. Closing again does
+        nothing. In a fork of the process that opened the store, only the fork's copy is given up.
+
+        Raises:
+            Busy: called from within a compaction of the store, on whichever thread: by an observer, a policy, a
+                question, a task. Nothing was done.
+            StorageError: the disk refused; the folder is given up all the same.
+        """
+        if not self._lock_file.is_mine:
+            # Closed before; or a fork, in which what is locked or under way in its parent never ends.
+            if not self._closed:
+                self._closed = True
+                self._log.close(is_mine=False)
+                self._lock_file.release()
+            return
+        self._compactions.ownership.close()
+        with self._compactions.sensor.side_files, self._log.lock:
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                self._log.close(is_mine=True)
+            finally:
+                self._lock_file.release()
+        self._log.observer.deliver()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._log.contents.segments)} segments"
+        return f"{type(self).__name__}({self._folder!r}, {state})"
+
     # ---------------------------------------------------------------------------------------------------- internal
 
     def _judged(self, key: bytes, state: BlobState | None,
@@ -491,3 +718,65 @@ class BlobStore(StoreLog):
 
     def _read(self, entry: IndexEntry) -> bytes:
         return content_of(self._log.segments.get(entry.segment), entry, self._salt)
+
+    def _opened(self) -> LiveLog:
+        if self._closed:
+            raise Closed(f"the blob store {self._name} is closed; open it again")
+        return self._log
+
+    def _writing(self) -> _Writing:
+        return _Writing(self)
+
+    def _now_ms(self) -> int:
+        return milliseconds(self._store_clock.steady())
+
+
+def _default_policy() -> Policy:
+    # Who has a policy of their own need not load the library's.
+    from compactlib.blobstore.compaction.plan.policies.stats_based import StatsBased
+
+    return StatsBased()
+
+
+def _path(folder: StrPath) -> str:
+    path = os.path.abspath(os.fsdecode(folder))
+    if "\0" in path:
+        raise InvalidInput(f"the folder is {path!r:.200}; a path has no zero byte")
+    return path
+
+
+def _named(name: SegmentName) -> SegmentName:
+    if not is_a(name, SegmentName):
+        raise InvalidInput(f"{name!r:.100} is no name of a segment; give a SegmentName")
+    return name
+
+
+def _all_named(names: Iterable[SegmentName]) -> list[SegmentName]:
+    if not is_a(names, Iterable):
+        raise InvalidInput(f"{names!r:.100} are no names of segments; give SegmentNames")
+    return [_named(name) for name in names]
+
+
+class _Writing:
+    """Holds the lock of an open store while something is written."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, store: BlobStore) -> None:
+        self._store = store
+
+    def __enter__(self) -> LiveLog:
+        log = self._store._log
+        # Before the lock, which a fork may have copied while another thread held it.
+        self._store._lock_file.require_mine()
+        log.lock.acquire()
+        try:
+            return self._store._opened()
+        except BaseException:
+            log.lock.release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        log = self._store._log
+        log.lock.release()
+        log.observer.deliver()

@@ -26,7 +26,7 @@ from compactlib.blobstore.errors import NotAStore
 from compactlib.blobstore.index.index_directory import IndexDirectory
 from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.index.open_index import OpenIndex
-from compactlib.blobstore.log.contents import LogSegment, LogSnapshot, LogState
+from compactlib.blobstore.log.contents import LogContents, LogSegment, LogSnapshot
 from compactlib.blobstore.log.load_log import (
     LoadedSegment,
     SegmentLoader,
@@ -263,12 +263,12 @@ def _try_to_look(folder: str, before: StoreLook | None, *, is_last: bool) -> Sto
     segments = tuple(_without_contents(each.segment, erasures, descriptor.incarnation) for _, each in loaded.values())
     if not segments:
         segments = (LogSegment(FIRST_SEGMENT, SEGMENT_HEADER_BYTES),)
-    state = LogState(descriptor.incarnation, segments, OpenIndex(segments[-1].name, segments[-1].end),
-                     IndexDirectory() if before is None else before.snapshot.state.directory)
+    contents = LogContents(descriptor.incarnation, segments, OpenIndex(segments[-1].name, segments[-1].end),
+                           IndexDirectory() if before is None else before.snapshot.contents.directory)
     damage = (*lost, *layout.damage, *_lost_segments(folder, layout),
               *(error for _, each in loaded.values() for error in each.report.damage))
     log = layout.log if layout.log is not None and layout.log.phase is not Phase.DONE else None
-    return StoreLook(folder, descriptor, state.snapshot(None, descriptor.segment_bytes), damage, log, loaded)
+    return StoreLook(folder, descriptor, contents.snapshot(None, descriptor.segment_bytes), damage, log, loaded)
 
 
 def _check_folder(folder: str) -> None:
