@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from compactlib.testing.policies.sense_checks import check_sense_policy
     from compactlib.testing.services.async_conformance import AsyncServiceConformance, check_async_service
     from compactlib.testing.services.conformance import ServiceConformance, check_service
-    from compactlib.testing.services.factory import AsyncServiceFactory, AsyncServiceHooks, ServiceFactory, ServiceHooks
+    from compactlib.testing.services.factory import AsyncServiceFactory, ServiceFactory, ServiceHooks
     from compactlib.testing.settings import SettingsFailure, SettingsReport, check_settings
     from compactlib.testing.stores.kv_conformance import KVStoreConformance, check_kv_store
     from compactlib.testing.stores.kv_machine import kv_machine
@@ -82,7 +82,6 @@ if TYPE_CHECKING:
     from compactlib.testing.stores.range_format_conformance import RangeFormatConformance, check_range_format
 
 __all__ = [
-    "AsyncServiceHooks",
     "AsyncServiceConformance",
     "AsyncServiceFactory",
     "Check",
@@ -192,7 +191,7 @@ load_lazily(__name__, {
     ".stores.range_format_conformance": ("RangeFormatConformance", "check_range_format"),
     ".policies.sense_checks": ("check_sense_policy",),
     ".services.conformance": ("ServiceConformance", "check_service"),
-    ".services.factory": ("AsyncServiceHooks", "AsyncServiceFactory", "ServiceHooks", "ServiceFactory"),
+    ".services.factory": ("AsyncServiceFactory", "ServiceHooks", "ServiceFactory"),
     ".settings": ("SettingsFailure", "SettingsReport", "check_settings"),
     ".histories.staging_histories": ("check_staging_backend",),
 })

@@ -42,7 +42,6 @@ from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.observe import Observer
 from compactlib.testing import (
     AsyncServiceFactory,
-    AsyncServiceHooks,
     CompactionFactory,
     ServiceFactory,
     ServiceHooks,
@@ -161,7 +160,7 @@ COMPACTIONS = [Catalogs(), SplitCatalogs()]
 class TwoNodes(MemoryTransport):
     """Elects its node the coordinator of two, of which the other one never answers."""
 
-    def __init__(self, hooks: AsyncServiceHooks) -> None:
+    def __init__(self, hooks: ServiceHooks) -> None:
         super().__init__(MemoryHub(), "a")
         self.hooks = hooks
         self.service: CompactionService | None = None
@@ -203,7 +202,7 @@ class Nodes(AsyncServiceFactory):
 
     has_wait = False
 
-    async def make(self, folder: Path, hooks: AsyncServiceHooks, *, observer: Observer) -> CompactionService:
+    async def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> CompactionService:
         transport = TwoNodes(hooks)
         options = NodeOptions(collect_seconds=0.05, retry_seconds=0.02, interval_seconds=0.05)
         service = CompactionService(NodeId("a"), Host(), transport, options=options, observer=observer)

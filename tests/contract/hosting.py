@@ -9,14 +9,14 @@ from compactlib.clock import SystemClock
 from compactlib.hosting.transfer import SnapshotServer
 from compactlib.raftlog.store.store import StoreOptions
 from compactlib.runtime.observe import Observer
-from compactlib.testing import AsyncServiceFactory, AsyncServiceHooks
+from compactlib.testing import AsyncServiceFactory, ServiceHooks
 from examples.raft_kv import KvStore
 
 
 class _Clock(SystemClock):
     """Asked by the server once in each turn."""
 
-    def __init__(self, hooks: AsyncServiceHooks) -> None:
+    def __init__(self, hooks: ServiceHooks) -> None:
         self._hooks = hooks
 
     def monotonic(self) -> float:
@@ -30,7 +30,7 @@ class SnapshotServers(AsyncServiceFactory):
     def __init__(self) -> None:
         self._stores: dict[int, KvStore] = {}
 
-    async def make(self, folder: Path, hooks: AsyncServiceHooks, *, observer: Observer) -> SnapshotServer:
+    async def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> SnapshotServer:
         store = KvStore(str(folder / "follower"), StoreOptions(background=False), with_worker=False)
         server = SnapshotServer(store.log, store.snapshots, listen=("127.0.0.1", 0), term=1, clock=_Clock(hooks),
                                 applied=lambda: store.machine.applied, installed=store.installed, observer=observer)

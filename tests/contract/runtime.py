@@ -19,7 +19,7 @@ from compactlib.runtime import (
 )
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
-from compactlib.testing import AsyncServiceFactory, AsyncServiceHooks, ServiceFactory, ServiceHooks
+from compactlib.testing import AsyncServiceFactory, ServiceFactory, ServiceHooks
 
 
 class AnyWork(ServiceFactory):
@@ -83,7 +83,7 @@ class Managers(ServiceFactory):
 class _Sweeper(AsyncServiceFace):
     """Sweeps, and sweeps again."""
 
-    def __init__(self, hooks: AsyncServiceHooks, observer: Observer) -> None:
+    def __init__(self, hooks: ServiceHooks, observer: Observer) -> None:
         self._work = AsyncWork("the sweeper", event="sweeper_failed", observer=observer)
         self._hooks = hooks
 
@@ -98,7 +98,7 @@ class _Sweeper(AsyncServiceFace):
 
 
 class AsyncSweepers(AsyncServiceFactory):
-    async def make(self, folder: Path, hooks: AsyncServiceHooks, *, observer: Observer) -> _Sweeper:
+    async def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> _Sweeper:
         return _Sweeper(hooks, observer)
 
 

@@ -11,7 +11,7 @@ import pytest
 from compactlib.errors import StorageError
 from compactlib.kv import Condition, ConnectFailed, Delete, KVStore, OutcomeUnknown, Put, SlowDown
 from compactlib.testing import KVStoreConformance
-from compactlib.testing.stores.kv_vectors import P, put_all
+from compactlib.testing.stores.kv_conformance import P, put_all
 from tests.kv.faulty_proxy import Fault, FaultyProxy
 
 LOST = (Fault.LOSE_REQUEST, Fault.LOSE_AND_WAIT)

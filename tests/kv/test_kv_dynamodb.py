@@ -40,8 +40,8 @@ from compactlib.kv import (
 )
 from compactlib.kv.stores.dynamodb.errors import refused
 from compactlib.kv.stores.dynamodb.wire import is_whole
+from compactlib.testing.stores.kv_conformance import P, keys_of
 from compactlib.testing.stores.kv_machine import kv_machine
-from compactlib.testing.stores.kv_vectors import P, keys_of
 from tests.kv import servers
 from tests.kv.faulty_proxy import Fault, FaultyProxy, Refusal
 from tests.kv.network_faults import OverANetwork

@@ -33,8 +33,8 @@ from compactlib.kv import (
 )
 from compactlib.kv.stores.etcd.errors import refused
 from compactlib.kv.stores.etcd.wire import KeySpace, Revision, end_of
+from compactlib.testing.stores.kv_conformance import P
 from compactlib.testing.stores.kv_machine import kv_machine
-from compactlib.testing.stores.kv_vectors import P
 from tests.kv import servers
 from tests.kv.faulty_proxy import FaultyProxy
 from tests.kv.network_faults import OverANetwork

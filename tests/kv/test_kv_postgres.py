@@ -31,8 +31,8 @@ from compactlib.kv import (
 )
 from compactlib.kv.stores.postgres import PostgresStore
 from compactlib.testing import KVStoreConformance
+from compactlib.testing.stores.kv_conformance import P, in_threads
 from compactlib.testing.stores.kv_machine import kv_machine
-from compactlib.testing.stores.kv_vectors import P, in_threads
 from tests.kv.postgres_proxy import PostgresProxy
 from tests.kv.postgres_server import postgres
 from tests.kv.processes import closed_in_a_child

@@ -1,9 +1,11 @@
-"""What the parts of the conformance kit of `contract.Compaction` have in common: opening, filling, judging answers."""
+"""What the promises of `contract.Compaction` are tried with: opening, filling, judging answers."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import pickle
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
@@ -14,9 +16,12 @@ import attrs
 from compactlib.errors import BudgetSpent, CompactlibError
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.testing.compactions.factory import CompactionFactory
-from compactlib.testing.kit.conformance import ConformanceKit, Mismatch, shown
+from compactlib.testing.faults.plan import Crash
+from compactlib.testing.kit.conformance import Mismatch, shown
 from compactlib.testing.kit.contract_actors import Call, CheckedFiles
 
+_TELLS = re.compile(r"\d|\w_\w|=")
+_PLAIN = (bool, int, float, str, bytes, type(None))
 _MOST_COMPACTIONS = 8
 _LAST_SECONDS = 3.0
 
@@ -122,48 +127,6 @@ class Opened:
             raise Mismatch(f"after {after}: {status!r}", "is_busy to be false: every end of a run releases it")
 
 
-class CompactionPart(ConformanceKit):
-    """A base for parts of the kit.
-
-    Attributes:
-        effort_percent: how many of the steps are tried where there may be many.
-    """
-
-    effort_percent: int = 100
-
-    def make_factory(self) -> CompactionFactory:
-        """What is to be tested."""
-        raise NotImplementedError("say which stores are to be tested: make_factory returns a CompactionFactory")
-
-    @contextlib.contextmanager
-    def opened(self, folder: Path, *, fills: int = 0, name: str = "store") -> Iterator[Opened]:
-        """A store in a folder of its own below `folder`, filled so often; closed at the end."""
-        factory = self.make_factory()
-        place = folder / name
-        place.mkdir(exist_ok=True)
-        files = CheckedFiles()
-        opened = Opened(factory.open(place, files=files), place, files, [], factory)
-        with closing(opened):
-            for number in range(fills):
-                opened.fill(number)
-            yield opened
-
-    @contextlib.contextmanager
-    def reopened(self, opened: Opened) -> Iterator[Opened]:
-        """The store of a folder that was closed, on a sound disk."""
-        files = CheckedFiles()
-        again = attrs.evolve(opened, store=opened.factory.open(opened.folder, files=files), files=files)
-        with closing(again):
-            yield again
-
-    def some(self, count: int, most: int) -> Sequence[int]:
-        """Numbers from 1 to `count`, evenly spread if they are more than `most` of the effort."""
-        limit = max(2, most * self.effort_percent // 100)
-        if count <= limit:
-            return range(1, count + 1)
-        return sorted({1 + place * (count - 1) // (limit - 1) for place in range(limit)})
-
-
 def open_files(folder: Path) -> list[str]:
     """What of a folder this process has open; nothing where the system does not say."""
     found = []
@@ -244,3 +207,80 @@ def attempt(call: Callable[[], object]) -> object:
         return call()
     except CompactlibError as error:
         return error
+
+
+def one_done(outcomes: Sequence[object], when: str) -> None:
+    """Of two compactions one was done, and the other skipped.
+
+    Raises:
+        Mismatch: it is not so.
+    """
+    if [isinstance(outcome, Done) for outcome in outcomes].count(True) != 1 or not all(
+            isinstance(outcome, Done | Skipped) for outcome in outcomes):
+        raise Mismatch(f"{when}: {outcomes}", "one Done, and one Skipped")
+
+
+def truthful(opened: Opened, outcome: Failed, before: object, when: str) -> None:
+    """`changed` says what the store shows.
+
+    Raises:
+        Mismatch: it says "no" and something has changed, or "partly" and nothing has.
+    """
+    after = opened.state()
+    if outcome.changed == "no" and after != before:
+        raise Mismatch(f"{when}: {outcome!r}, but the store was {shown(before)} and is {shown(after)}",
+                       'changed="partly", or "unknown"')
+    if outcome.changed == "partly" and after == before:
+        raise Mismatch(f"{when}: {outcome!r}, but the store is as it was", 'changed="no"')
+
+
+def tells_why(why: Any) -> None:
+    """A reason for doing nothing names a gate.
+
+    Raises:
+        Mismatch: it has no number in it, and no setting.
+    """
+    if not isinstance(why, str) or not _TELLS.search(why):
+        raise Mismatch(shown(why), "a sentence with the value that shut the gate, and the setting to change")
+
+
+def is_a_value(what: str, value: Any) -> None:
+    """Frozen, picklable, printed in one line, and plain in `to_dicts()`.
+
+    Raises:
+        Mismatch: it is not.
+    """
+    if value is None:
+        raise Mismatch(f"{what} answered None", "a value")
+    line = repr(value)
+    if "\n" in line or not line.strip():
+        raise Mismatch(f"repr({what}) is {shown(line)}", "one line")
+    again = pickle.loads(pickle.dumps(value))
+    if again != value:
+        raise Mismatch(f"{what} differs from what it is after pickling: {shown(again)}", shown(value))
+    rows = value.to_dicts()
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and _is_plain(row) for row in rows):
+        raise Mismatch(f"{what}.to_dicts() is {shown(rows)}", "a list of dictionaries of plain values")
+    name = next((name for name in ("why", "is_busy") if hasattr(value, name)), "to_dicts")
+    try:
+        setattr(value, name, getattr(value, name))
+    except AttributeError:
+        return
+    raise Mismatch(f"{what}.{name} can be set", "a frozen value")
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, _PLAIN)
+
+
+def let_go(opened: Opened) -> None:
+    """Close a store whose disk has ended with its process."""
+    for call in (opened.store.close, lambda: opened.factory.release(opened.store)):
+        try:
+            call()
+        except (Crash, CompactlibError):
+            continue

@@ -24,6 +24,7 @@ from compactlib.testing.kit.conformance import Mismatch
 
 PATIENCE_SECONDS = 30.0
 """After how long a call that should have come back is taken to hang."""
+_LATE_SECONDS = 1e18
 EARLY_SECONDS = 0.05
 """How long a call that should wait is given to come back too early. One that does is found; none is found in error."""
 ROOM_BYTES = 1 << 40
@@ -333,6 +334,51 @@ class SteppingClock:
 
     def sleep(self, seconds: float) -> None:
         """See `Clock.sleep`."""
+
+
+class HeldAt(SteppingClock):
+    """At its n-th reading the work stands still, until it is let go."""
+
+    def __init__(self, number: int, gate: Gate) -> None:
+        super().__init__()
+        self._number = number
+        self._gate = gate
+
+    def at(self, reading: int) -> float:
+        if reading == self._number:
+            self._gate.hold()
+        return 0.0
+
+
+class SpentAt(SteppingClock):
+    """From its n-th reading on the deadline has passed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+
+    def at(self, reading: int) -> float:
+        return _LATE_SECONDS if reading >= self._number else 0.0
+
+
+class CancelledAt(SpentAt):
+    """At its n-th reading the budget is cancelled."""
+
+    def at(self, reading: int) -> float:
+        if reading == self._number and self.budget is not None:
+            self.budget.cancel()
+        return 0.0
+
+
+class PausedAt(SpentAt):
+    """At its n-th reading the budget is paused, and resumed when the work that waits looks at the time again."""
+
+    def at(self, reading: int) -> float:
+        if self.budget is not None and self.budget.paused:
+            self.budget.resume()
+        elif reading == self._number and self.budget is not None:
+            self.budget.pause()
+        return 0.0
 
 
 class CheckedFiles(FailingFiles):

@@ -30,7 +30,7 @@ from compactlib.runtime.observe import RecordingObserver
 from compactlib.testing.kit.conformance import ConformanceKit, Mismatch, run_kit, same, shown
 from compactlib.testing.kit.contract_actors import PATIENCE_SECONDS, asserts_of
 from compactlib.testing.services.conformance import Bug, raising
-from compactlib.testing.services.factory import AsyncServiceFactory, AsyncServiceHooks
+from compactlib.testing.services.factory import AsyncServiceFactory, ServiceHooks
 
 _LOOK_SECONDS = 0.005
 _SHORT_SECONDS = 0.05
@@ -48,7 +48,7 @@ class AsyncRunning:
     """
 
     service: Any
-    hooks: AsyncServiceHooks
+    hooks: ServiceHooks
     observer: RecordingObserver
     factory: AsyncServiceFactory
 
@@ -118,7 +118,7 @@ class AsyncServiceConformance(ConformanceKit):
     @contextlib.asynccontextmanager
     async def made(self, folder: Path) -> AsyncIterator[AsyncRunning]:
         """A service that was not started; at the end it is stopped, and no task of its is left."""
-        factory, hooks, observer = self.make_factory(), AsyncServiceHooks(), RecordingObserver()
+        factory, hooks, observer = self.make_factory(), ServiceHooks(), RecordingObserver()
         before = asyncio.all_tasks()
         running = AsyncRunning(await factory.make(folder, hooks, observer=observer), hooks, observer, factory)
         try:
@@ -273,7 +273,7 @@ class AsyncServiceConformance(ConformanceKit):
             held: list[object] = []
 
             async def check(error: BaseException = error, number: int = number, held: list[object] = held) -> None:
-                factory, hooks = self.make_factory(), AsyncServiceHooks()
+                factory, hooks = self.make_factory(), ServiceHooks()
                 service: Any = await factory.make(tmp_path / f"{number}", hooks, observer=RecordingObserver())
                 running = AsyncRunning(service, hooks, RecordingObserver(), factory)
                 hooks.on_decide = raising(error, times=1)

@@ -27,13 +27,15 @@ class ServiceHooks:
     Attributes:
         on_decide: what `decides` does; the kit sets it.
         on_work: what `works` does.
+        on_await: what `awaits` does.
         decided: how often `decides` was called.
-        worked: how often `works` was called.
+        worked: how often `works` was called, or `awaits`.
     """
 
     def __init__(self) -> None:
         self.on_decide: Callable[[], object] = _nothing
         self.on_work: Callable[[Budget], object] = _nothing
+        self.on_await: Callable[[], Awaitable[object]] = _nothing_awaited
         self.decided: int = 0
         self.worked: int = 0
         self.changed: threading.Condition = threading.Condition()
@@ -50,27 +52,15 @@ class ServiceHooks:
         self._count_work()
         self.on_work(budget)
 
+    async def awaits(self) -> None:
+        """To be awaited within the long part of the work of a service in an event loop."""
+        self._count_work()
+        await self.on_await()
+
     def _count_work(self) -> None:
         with self.changed:
             self.worked += 1
             self.changed.notify_all()
-
-
-class AsyncServiceHooks(ServiceHooks):
-    """As `ServiceHooks`, for a service in an event loop; both are to be awaited in it.
-
-    Attributes:
-        on_await: what `awaits` does.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.on_await: Callable[[], Awaitable[object]] = _nothing_awaited
-
-    async def awaits(self) -> None:
-        """To be awaited within the long part of the work."""
-        self._count_work()
-        await self.on_await()
 
 
 class ServiceFactory(abc.ABC):
@@ -113,13 +103,13 @@ class AsyncServiceFactory(abc.ABC):
     """Makes services of one kind that live in an event loop.
 
     Attributes:
-        has_wait: whether there is a long part of the work in which `AsyncServiceHooks.awaits` is awaited.
+        has_wait: whether there is a long part of the work in which `ServiceHooks.awaits` is awaited.
     """
 
     has_wait: bool = True
 
     @abc.abstractmethod
-    async def make(self, folder: Path, hooks: AsyncServiceHooks, *, observer: Observer) -> AsyncService:
+    async def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> AsyncService:
         """A service that was not started, with something to do at once; see `ServiceFactory.make`.
 
         Have it call `hooks.decides()` in each turn, and await `hooks.awaits()` in its long work.

@@ -1,6 +1,6 @@
 """D1-D13: the defects of the system behind the seed (`notes/staging.md` 2.3), one regression test each, or more.
 
-D9 and D12 are about key-value stores: `test_d09_...` in `compactlib/testing/stores/kv_vectors.py` and `test_d12_...` in
+D9 and D12 are about key-value stores: `test_d09_...` and `test_d12_...` in
 `compactlib/testing/stores/kv_conformance.py`, which every backend inherits. D11 is the sensor's: `test_sensor.py`.
 """
 

@@ -13,7 +13,7 @@ from compactlib.outcome import Done, Failed, Outcome
 from compactlib.runtime import AsyncServiceFace, AsyncWork, Job, ServiceFace, WorkService
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
-from compactlib.testing.services.factory import AsyncServiceFactory, AsyncServiceHooks, ServiceFactory, ServiceHooks
+from compactlib.testing.services.factory import AsyncServiceFactory, ServiceFactory, ServiceHooks
 
 
 class ToyService(ServiceFace):
@@ -104,7 +104,7 @@ class ToyAsyncServices(AsyncServiceFactory):
     def __init__(self, kind: type[ToyAsyncService] = ToyAsyncService) -> None:
         self.kind = kind
 
-    async def make(self, folder: Path, hooks: AsyncServiceHooks, *, observer: Observer) -> AsyncService:
+    async def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> AsyncService:
         return self.kind(hooks.decides, hooks.awaits, observer)
 
     async def wake(self, service: ToyAsyncService) -> None:
