@@ -37,7 +37,7 @@ from compactlib.testing import KVStoreConformance
 from compactlib.testing.stores.kv_machine import kv_machine
 from tests.readonly import read_only_copy
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 
 
 @contextlib.contextmanager
@@ -104,7 +104,7 @@ def test_the_disk_is_synced_as_asked(tmp_path: Path) -> None:
 
 
 def processes(command: list[str], count: int) -> list[subprocess.Popen[bytes]]:
-    return [subprocess.Popen([sys.executable, "-m", "tests.kv.sqlite_writer", *command], cwd=ROOT)
+    return [subprocess.Popen([sys.executable, "-m", "tests.kv.stores.sqlite_writer", *command], cwd=ROOT)
             for _ in range(count)]
 
 
@@ -124,7 +124,7 @@ def test_a_writer_that_is_killed_leaves_whole_transactions(tmp_path: Path) -> No
         store.set(b"left", b"k", b"0")
     rng = random.Random(9)
     for _ in range(5):
-        command = [sys.executable, "-m", "tests.kv.sqlite_writer", "live", str(path)]
+        command = [sys.executable, "-m", "tests.kv.stores.sqlite_writer", "live", str(path)]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             told = [process.stdout.readline() for _ in range(rng.randint(1, 150))]
@@ -440,7 +440,7 @@ def test_a_counter_set_back_is_found_by_the_audit(tmp_path: Path) -> None:
 
 def test_a_file_of_the_first_release_is_read(tmp_path: Path) -> None:
     # As `docs/formats/kv-sqlite.md` says; the copy, because opening changes what SQLite keeps beside the file.
-    golden = Path(__file__).parent / "golden" / "kv-v1.sqlite"
+    golden = Path(__file__).parents[1] / "golden" / "kv-v1.sqlite"
     header = golden.read_bytes()[:100]
     assert (header[60:64], header[68:72]) == (b"\0\0\0\1", b"CLKV")
     shutil.copy(golden, tmp_path / "kv")

@@ -1,4 +1,4 @@
-"""Processes that work on one SQLite store: `python -m tests.kv.sqlite_writer count FILE TIMES`, or `... live FILE`."""
+"""Processes on one SQLite store: `python -m tests.kv.stores.sqlite_writer count FILE TIMES`, or `... live FILE`."""
 
 from __future__ import annotations
 
