@@ -41,7 +41,7 @@ from compactlib.raftlog import (
 )
 from compactlib.report import Table
 from compactlib.scheduler import LevelConfig, SchedulerConfig
-from compactlib.staging.compaction.policy import AnyOf, DeletesPolicy, ListingCostPolicy, SensePolicy
+from compactlib.staging.compaction.sense_policies import AnyOf, DeletesPolicy, ListingCostPolicy, SensePolicy
 
 
 def _run(experiments: Iterable[Experiment], skip: float = 0.5) -> Comparison:

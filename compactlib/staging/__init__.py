@@ -37,21 +37,20 @@ if TYPE_CHECKING:
     from compactlib.staging.committed.interface import Committed, DifferenceScan, MergeStrategy, RecordScan
     from compactlib.staging.compaction.metrics import StagingMetrics
     from compactlib.staging.compaction.outcome import CompactionOutcome, CompactionStats, LostRace
-    from compactlib.staging.compaction.plan import CompactionPlan, CompactionView
+    from compactlib.staging.compaction.plan import Choice, CompactionPlan, CompactionView
     from compactlib.staging.compaction.policies import AlwaysPolicy, CompactionPolicy, CostPolicy
-    from compactlib.staging.compaction.policy import (
+    from compactlib.staging.compaction.reclaim.cleanup import CleanupStats
+    from compactlib.staging.compaction.reclaim.reclaim import ReclaimReport
+    from compactlib.staging.compaction.rewrite import CompactedTokens, CompactTokens, OpenStores, RewriteStores
+    from compactlib.staging.compaction.sense import CompactionSensor, CompactionTrigger
+    from compactlib.staging.compaction.sense_policies import (
         AnyOf,
         BranchPressure,
-        Choice,
         DeletesPolicy,
         ListingCostPolicy,
         SealedTokensPolicy,
         SensePolicy,
     )
-    from compactlib.staging.compaction.reclaim.cleanup import CleanupStats
-    from compactlib.staging.compaction.reclaim.reclaim import ReclaimReport
-    from compactlib.staging.compaction.rewrite import CompactedTokens, CompactTokens, OpenStores, RewriteStores
-    from compactlib.staging.compaction.sense import CompactionSensor, CompactionTrigger
     from compactlib.staging.errors import (
         BeingCollected,
         BranchExists,
@@ -219,11 +218,10 @@ load_lazily(__name__, {
     ".options": ("MAX_BATCH_KEYS", "OnNewSealed", "StagingOptions"),
     ".operations.pages": ("DiffPage", "Listed", "ListPage"),
     ".committed.formats.plain_format": ("PlainFormat",),
-    ".compaction.plan": ("CompactionPlan", "CompactionView"),
+    ".compaction.plan": ("Choice", "CompactionPlan", "CompactionView"),
     ".compaction.policies": ("AlwaysPolicy", "CompactionPolicy", "CostPolicy"),
-    ".compaction.policy": ("AnyOf", "BranchPressure", "Choice", "DeletesPolicy", "ListingCostPolicy",
-                           "SealedTokensPolicy",
-                "SensePolicy"),
+    ".compaction.sense_policies": ("AnyOf", "BranchPressure", "DeletesPolicy", "ListingCostPolicy",
+                                   "SealedTokensPolicy", "SensePolicy"),
     ".operations.read": ("CommittedView",),
     ".compaction.reclaim.reclaim": ("ReclaimReport",),
     ".records.record": ("MAX_SEALED_TOKENS", "BranchRecord"),

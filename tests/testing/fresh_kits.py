@@ -28,7 +28,7 @@ from compactlib.scheduler.fences.fence_file import FileFence
 from compactlib.scheduler.fences.fence_kv import KVFence
 from compactlib.staging.committed.formats.parquet import ParquetFormat
 from compactlib.staging.committed.formats.plain_format import PlainFormat
-from compactlib.staging.compaction.policy import AnyOf, DeletesPolicy, ListingCostPolicy, SealedTokensPolicy
+from compactlib.staging.compaction.sense_policies import AnyOf, DeletesPolicy, ListingCostPolicy, SealedTokensPolicy
 from compactlib.testing import (
     check_blob_policy,
     check_executor,

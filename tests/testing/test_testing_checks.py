@@ -19,10 +19,10 @@ from compactlib.scheduler.model.poll import PollRequest
 from compactlib.scheduler.model.update import PlanUpdate
 from compactlib.scheduler.model.values import Command, JobStatus
 from compactlib.scheduler.service.service import SchedulerService
-from compactlib.staging.compaction.policy import (
+from compactlib.staging.compaction.plan import Choice
+from compactlib.staging.compaction.sense_policies import (
     AnyOf,
     BranchPressure,
-    Choice,
     DeletesPolicy,
     ListingCostPolicy,
     SealedTokensPolicy,

@@ -15,7 +15,6 @@ from typing import Any
 import attrs
 
 from compactlib.report import PolicyRecord, Printed
-from compactlib.staging.compaction.policy import Choice
 from compactlib.staging.records.record import BranchRecord
 
 
@@ -86,6 +85,19 @@ class CompactionView(Printed):
 
 _NUMBERS = ("puts", "tombstones", "longest_run", "staged_bytes", "all_seen", "ranges", "ranges_touched",
             "bytes_touched", "bytes_available")
+
+
+@attrs.frozen
+class Choice:
+    """What a policy decided.
+
+    Attributes:
+        why: in one sentence; of an empty choice which gate is shut, its value, and the setting to change.
+        is_empty: whether nothing is to be compacted.
+    """
+
+    why: str
+    is_empty: bool = False
 
 
 @attrs.frozen(kw_only=True, repr=False)

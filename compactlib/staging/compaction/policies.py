@@ -1,4 +1,4 @@
-"""Policies of a repository: is what lies on a branch worth a compaction? Pure; see `policy`."""
+"""Policies of a repository: is what lies on a branch worth a compaction? Pure; see `sense_policies.py`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import attrs
 
 from compactlib.contract import Policy
 from compactlib.errors import InvalidInput
-from compactlib.staging.compaction.plan import CLEAN, CompactionView
-from compactlib.staging.compaction.policy import Choice, positive
+from compactlib.staging.compaction.plan import CLEAN, Choice, CompactionView
+from compactlib.staging.compaction.sense_policies import positive
 
 CompactionPolicy: TypeAlias = Policy[CompactionView, Choice]
 """Decides, from what lies on a branch, whether it is compacted."""

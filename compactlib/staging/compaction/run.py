@@ -20,9 +20,8 @@ from compactlib.staging.compaction.flights import Flights
 from compactlib.staging.compaction.look import look
 from compactlib.staging.compaction.metrics import report_compaction
 from compactlib.staging.compaction.outcome import CompactionOutcome, outcome_name
-from compactlib.staging.compaction.plan import CompactionPlan, CompactionView, plan_for
+from compactlib.staging.compaction.plan import Choice, CompactionPlan, CompactionView, plan_for
 from compactlib.staging.compaction.policies import AlwaysPolicy, CompactionPolicy
-from compactlib.staging.compaction.policy import Choice
 from compactlib.staging.compaction.rewrite import RewriteStores
 from compactlib.staging.errors import BranchNotFound, CommitNotFound, OutdatedPlan
 from compactlib.staging.records.branch_store import FoundBranch

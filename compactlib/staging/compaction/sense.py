@@ -20,7 +20,7 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.report import Table
 from compactlib.runtime import tell
-from compactlib.staging.compaction.policy import AnyOf, BranchPressure, SensePolicy
+from compactlib.staging.compaction.sense_policies import AnyOf, BranchPressure, SensePolicy
 from compactlib.staging.model.names import StagingToken
 from compactlib.staging.records.events import StagingEvents
 from compactlib.staging.records.record import BranchRecord

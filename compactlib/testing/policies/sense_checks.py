@@ -1,6 +1,6 @@
 """Try a policy of the sensor of a staging repository: does it decide by the counts alone, and does it ever compact?
 
->>> from compactlib.staging.compaction.policy import DeletesPolicy
+>>> from compactlib.staging.compaction.sense_policies import DeletesPolicy
 >>> check_sense_policy(DeletesPolicy(threshold=100), max_examples=20)
 """
 
@@ -12,8 +12,9 @@ from typing import Any
 import attrs
 
 from compactlib.errors import MissingDependency
-from compactlib.staging.compaction.policy import BranchPressure, Choice, SensePolicy
+from compactlib.staging.compaction.plan import Choice
 from compactlib.staging.compaction.sense import CompactionSensor
+from compactlib.staging.compaction.sense_policies import BranchPressure, SensePolicy
 from compactlib.staging.model.names import StagingToken
 from compactlib.staging.records.record import BranchRecord
 

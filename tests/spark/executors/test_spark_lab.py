@@ -22,7 +22,7 @@ from compactlib.lab import (
 from compactlib.raftlog import DeadRatio, SeedPolicy
 from compactlib.scheduler import SchedulerConfig
 from compactlib.spark import SparkExecutor
-from compactlib.staging.compaction.policy import DeletesPolicy
+from compactlib.staging.compaction.sense_policies import DeletesPolicy
 
 
 def test_a_data_frame_job_gives_the_same_results(spark: SparkSession, tmp_path: Path) -> None:

@@ -10,15 +10,15 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
-from compactlib.staging.compaction.policy import (
+from compactlib.staging.compaction.plan import Choice
+from compactlib.staging.compaction.sense import CompactionSensor, CompactionTrigger
+from compactlib.staging.compaction.sense_policies import (
     AnyOf,
     BranchPressure,
-    Choice,
     DeletesPolicy,
     ListingCostPolicy,
     SealedTokensPolicy,
 )
-from compactlib.staging.compaction.sense import CompactionSensor, CompactionTrigger
 from compactlib.staging.model.names import StagingToken
 from compactlib.staging.records.record import BranchRecord
 

@@ -14,8 +14,8 @@ from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.staging import BranchNotFound, CompactionWorker, CostPolicy, ReclaimReport, Repository, StagingOptions
 from compactlib.staging.compaction.metrics import StagingMetrics
-from compactlib.staging.compaction.policy import AnyOf, DeletesPolicy, ListingCostPolicy, SealedTokensPolicy
 from compactlib.staging.compaction.sense import CompactionSensor
+from compactlib.staging.compaction.sense_policies import AnyOf, DeletesPolicy, ListingCostPolicy, SealedTokensPolicy
 from compactlib.testing import FaultyStore, KVOperation
 from tests.staging.world import NOW, World
 

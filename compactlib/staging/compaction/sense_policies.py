@@ -1,8 +1,8 @@
-"""When is a compaction worth it? Policies are pure: what was seen of a branch in, a `Choice` with its reason out.
+"""When is a branch worth a look? Policies are pure: what was seen of a branch in, a `Choice` with its reason out.
 
 There are two kinds, alike but for what they see. The sensor asks a *sense policy* with what it has counted in memory
 (`BranchPressure`), which costs nothing and says when to look; a repository asks its *policy* with what lies on the
-branch (`CompactionView`), and that decides what is done: see `plan_policies`.
+branch (`CompactionView`), and that decides what is done: see `policies.py`.
 """
 
 from __future__ import annotations
@@ -14,19 +14,7 @@ import attrs
 from compactlib.arguments import require_policy, require_type
 from compactlib.contract import Policy
 from compactlib.errors import InvalidInput
-
-
-@attrs.frozen
-class Choice:
-    """What a policy decided.
-
-    Attributes:
-        why: in one sentence; of an empty choice which gate is shut, its value, and the setting to change.
-        is_empty: whether nothing is to be compacted.
-    """
-
-    why: str
-    is_empty: bool = False
+from compactlib.staging.compaction.plan import Choice
 
 
 @attrs.frozen(kw_only=True)
