@@ -2,7 +2,7 @@
 
 What decides what is compacted, and when, are objects: a policy, given to the store, and the settings of a manager.
 
-`docs/blobstore.md` maps each name to the key of the seed (`store....`) and to that system's default.
+`docs/blobstore.md` maps each name to the key of Ambry (`store....`) and to that system's default.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class BlobStoreConfig:
             raise InvalidInput(f"a log of {self.capacity_bytes} bytes is beyond what its format can hold")
 
     def check_capacity(self) -> None:
-        """Whether a new store can have this capacity; asked only when one is created (notes 1.1).
+        """Whether a new store can have this capacity; asked only when one is created.
 
         Raises:
             InvalidInput: the capacity is no multiple of the segments' capacity.

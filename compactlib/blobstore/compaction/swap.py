@@ -6,7 +6,7 @@ it answers from. The order on disk that makes this safe is the compactor's (`com
 
 1. COPY: new log segments and their index files are built under names that no loader takes for its own.
 2. COMMIT: the compaction log says so durably; then each file gets its final name; then `swap_segments`.
-3. CLEANUP: `drain`, then the sources' names are removed.
+3. CLEANUP: the sources' names are removed.
 
 A reader that looked up a record before the switch either still holds the source's file, whose bytes stay readable
 when the name is gone, or finds the name gone and looks the record up again, in the new segments. So no reader waits,
@@ -15,7 +15,7 @@ and none gets a wrong answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import attrs
@@ -70,7 +70,7 @@ class Snapshot(Protocol):
         """Used capacity: whole segments before the last one, and the last one up to its end."""
 
     def eligible(self) -> tuple[SegmentName, ...]:
-        """The segments that may be compacted, in log order (notes 1.3)."""
+        """The segments that may be compacted, in log order."""
 
     def entries_of(self, segment: SegmentName, *, start: int = 0) -> Iterator[IndexEntry]:
         """The index entries of a log segment in the order of their offsets, from offset `start` on."""
@@ -88,8 +88,8 @@ class Snapshot(Protocol):
 
 
 class CompactableStore(Protocol):
-    """The store as the steps of a compaction see it (`BlobStore` is one): those lie below the store, and do not import
-    it."""
+    """The store as the steps of a compaction see it (`BlobStore` is one), which lie below it and do not import it; what
+    runs them is given an `OwnedStore`."""
 
     @property
     def name(self) -> str:
@@ -154,25 +154,4 @@ class CompactableStore(Protocol):
             PlanDoesNotFit: a segment to remove is unknown or not eligible, or one to add does not take a position
                 of a removed one with a higher generation.
             CorruptData: a segment to add is not readable; nothing was switched.
-        """
-
-    def drain(self, removed: Iterable[SegmentName], timeout_seconds: float) -> bool:
-        """Wait until no reader holds a file of the removed segments; whether that was so in time.
-
-        Nothing depends on it but the disk space, which the system frees with the last reader.
-        """
-
-    def reload_index(self, segment: SegmentName) -> None:
-        """Load the index files of a sealed segment again, after a hard delete has changed flags in them.
-
-        Raises:
-            PlanDoesNotFit: the segment is unknown or is the active one.
-        """
-
-    def close_active_segment(self) -> None:
-        """Seal the active segment and begin the next one, so that the sealed one becomes eligible; does nothing to
-        an empty one.
-
-        Raises:
-            StoreFull: no segment is left.
         """

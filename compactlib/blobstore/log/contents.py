@@ -185,11 +185,11 @@ class LogSnapshot:
 
     @property
     def used_bytes(self) -> int:
-        """Used capacity: whole segments before the last one, and the last one up to its end (notes 1.2)."""
+        """Used capacity: whole segments before the last one, and the last one up to its end."""
         return (len(self.contents.segments) - 1) * self.segment_bytes + self.open_end
 
     def eligible(self) -> tuple[SegmentName, ...]:
-        """The segments that may be compacted: never the last one, and none that the journal reaches (notes 1.3)."""
+        """The segments that may be compacted: never the last one, and none that the journal reaches."""
         sealed = [segment.name for segment in self.contents.segments[:-1]]
         if self.journal_floor is None or self.journal_floor == self.contents.active.name:
             return tuple(sealed)

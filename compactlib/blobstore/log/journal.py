@@ -1,4 +1,4 @@
-"""Which segments hold the newest records: they are not eligible for compaction (notes 1.3)."""
+"""Which segments hold the newest records: they are not eligible for compaction."""
 
 from __future__ import annotations
 

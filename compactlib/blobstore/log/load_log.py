@@ -3,7 +3,7 @@
 What is known to be durable is never cut. Records are kept up to the first that does not hold, and that point is
 searched only behind the last record that was written when everything before it was durable: what lies before such a
 record was acknowledged, so a failure there is damage, which is reported; what lies behind may never have reached the
-disk, so a failure there is the end of the log (notes 1.1, 1.2, 1.9).
+disk, so a failure there is the end of the log.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names of log segments and of their files: `position_generation`, ordered as numbers (notes 1.1).
+"""Names of log segments and of their files: `position_generation`, ordered as numbers.
 
 A compaction reuses the positions of the segments that it read, with a higher generation; so at any time each position
 is held by one segment, and file names of two generations never meet.

@@ -1,4 +1,4 @@
-"""How fast a compaction may go while the disk is slow: the rate falls with the latency per MiB (notes 1.10)."""
+"""How fast a compaction may go while the disk is slow: the rate falls with the latency per MiB."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ Answer: TypeAlias = Blob | Missing | Deleted | Expired
 
 @attrs.frozen(kw_only=True)
 class GetOptions:
-    """What else a get may answer with its content (notes 1.2).
+    """What else a get may answer with its content.
 
     Attributes:
         include_deleted: answer a deleted blob too, as long as its content is still in the log.

@@ -1,4 +1,4 @@
-"""Which operations a blob's state allows, and the record that each writes (notes 1.2). Pure functions."""
+"""Which operations a blob's state allows, and the record that each writes. Pure functions."""
 
 from __future__ import annotations
 

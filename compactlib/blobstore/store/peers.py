@@ -1,7 +1,7 @@
 """Who still has to hear of a delete, and which containers are gone: the answers to a compaction's questions.
 
 Both are values in memory that a host fills; neither has to last. A tracker that was just made knows its peers but not
-how far they are, and then no tombstone goes for their sake (notes 1.4).
+how far they are, and then no tombstone goes for their sake.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A token is the number of the last record that the peer has seen. Numbers ascend with time, are never given twice, and
 a compaction keeps them; so a compaction invalidates no token, and none has to be rebuilt from its history. Only a
-token of another incarnation (the store's folder was made anew) starts from the beginning (notes 1.11).
+token of another incarnation (the store's folder was made anew) starts from the beginning.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a blob's records, taken together, say of it now. Pure functions (notes 1.2)."""
+"""What a blob's records, taken together, say of it now. Pure functions."""
 
 from __future__ import annotations
 

@@ -588,7 +588,10 @@ class BlobStore:
             log.swap(gone, loaded)
 
     def drain(self, removed: Iterable[SegmentName], timeout_seconds: float) -> bool:
-        """Wait until no reader holds a file of the removed segments; whether that was so in time."""
+        """Wait until no reader holds a file of the removed segments; whether that was so in time.
+
+        Nothing depends on it but the disk space, which the system frees with the last reader.
+        """
         milliseconds(timeout_seconds)
         return self._opened().segments.drain(_all_named(removed), timeout_seconds, self._clock)
 

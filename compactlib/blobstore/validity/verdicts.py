@@ -1,4 +1,4 @@
-"""Which records a compaction keeps: the rules as one pure function over all records of one blob (notes 1.4).
+"""Which records a compaction keeps: the rules as one pure function over all records of one blob.
 
 Everything follows from the newest state of the blob: the record with the highest sequence among its PUT, DELETE and
 UNDELETE, and whether a TTL_UPDATE has made it permanent. "Latest" is always the sequence, never the place in the log.
@@ -63,7 +63,7 @@ class Rules:
         now_ms: blobs that expire strictly before it have expired.
         purge_tombstones: whether deletes that nobody needs any more go.
         seen_by_all_peers: asked about a tombstone: whether every peer that counts has read it. Without peers to ask,
-            only expired tombstones go (notes 1.4 b).
+            only expired tombstones go.
         had_put: asked about a tombstone without PUT: whether its PUT was there when the compaction began, so that the
             tombstone has to wait for the next one.
         is_container_gone: asked about a record: whether its account and container are gone for good.

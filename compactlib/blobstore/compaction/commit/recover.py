@@ -1,6 +1,6 @@
 """Finishing or undoing what a crash interrupted, before a store looks at its folder.
 
-What the compaction log says decides (notes 1.9):
+What the compaction log says decides:
 
 * no log, or PREPARE: nothing has changed; what attempts have left is removed;
 * COPY: nothing has changed; new segments that are whole, and what this process's own attempts had written, are kept

@@ -1,4 +1,4 @@
-"""Where a place of the log went: positions from before compactions, led through their history (notes 1.11).
+"""Where a place of the log went: positions from before compactions, led through their history.
 
 The store's own replication tokens are sequences and stay valid. This is for hosts that remember log positions (a
 backup's cursor, a tailing reader): with the number of the last compaction they know of, they need not start from zero.

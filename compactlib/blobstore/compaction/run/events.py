@@ -1,4 +1,4 @@
-"""What a compaction tells the store's observer that others have to know (seed, "Effects of compaction").
+"""What a compaction tells the store's observer that others have to know.
 
 Each event is a name and picklable numbers, given to `Observer.event`. A host that keeps anything by log position, or
 that caches answers, listens to them; the store's own replication tokens are sequences, which compactions keep.

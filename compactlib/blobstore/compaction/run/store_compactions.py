@@ -30,6 +30,7 @@ from compactlib.blobstore.compaction.run.work import CompactionWork, Questions
 from compactlib.blobstore.compaction.sense.look import Sensor
 from compactlib.blobstore.compaction.swap import CompactableStore
 from compactlib.blobstore.errors import PlanDoesNotFit
+from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import milliseconds
 from compactlib.blobstore.validity.lifetimes import PurgeRules
 from compactlib.blobstore.validity.verdicts import nobody
@@ -320,11 +321,26 @@ class StoreCompactions:
 
 
 class OwnedStore(CompactableStore, Protocol):
-    """A store and its compactions: what runs, or waits for what runs, is given both."""
+    """A store and its compactions (`BlobStore` is one): what runs, or waits for what runs, is given both."""
 
     @property
     def compactions(self) -> StoreCompactions:
         """Who may compact it, and what is in progress: one for the store, whichever objects work on it."""
+
+    def reload_index(self, segment: SegmentName) -> None:
+        """Load the index files of a sealed segment again, after a hard delete has changed flags in them.
+
+        Raises:
+            PlanDoesNotFit: the segment is unknown or is the active one.
+        """
+
+    def close_active_segment(self) -> None:
+        """Seal the active segment and begin the next one, so that the sealed one becomes eligible; does nothing to
+        an empty one.
+
+        Raises:
+            StoreFull: no segment is left.
+        """
 
 
 def require_forecast(config: BlobStoreConfig, policy: Policy) -> None:
