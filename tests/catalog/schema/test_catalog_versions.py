@@ -87,7 +87,7 @@ def test_a_history_begins_anew_at_a_snapshot() -> None:
     assert (held.retained.earliest, held.retained.latest) == (9, 9)
     held.register(at(10, 100))
     held.audit()
-    assert "versions 9 to 10" in repr(held)
+    assert "9 to 10" in repr(held)
 
 
 def test_readers_see_whole_views_while_the_history_grows_and_is_cut() -> None:
