@@ -1,4 +1,4 @@
-"""What a key-value store answers besides values; leaves of the library's tree (`notes/staging.md` 1.2)."""
+"""What a key-value store answers besides values; leaves of the library's tree."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`PagedEntries`: the scan that every backend shares, over a function that loads one page.
 
 A reader that wants one entry asks for a small first page; behind a run of deleted entries a small page would mean one
-request for every few of them, so pages double (`notes/staging.md` 1.2).
+request for every few of them, so pages double.
 """
 
 from __future__ import annotations
