@@ -17,7 +17,7 @@ Importing this package does not import PySpark; what needs it says so with `Miss
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from compactlib.spark.sources.register import register
+from compactlib.spark.session.register import register
 
 if TYPE_CHECKING:
     from compactlib.spark.executors.executor import DEFAULT_JOBS_AT_ONCE, DEFAULT_MAX_TASKS_PER_JOB, SparkExecutor
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
         map_items,
         outcome_table,
     )
-    from compactlib.spark.stores.plan_log import PlanLog
-    from compactlib.spark.stores.store_plans import StorePlan, StoresPlan, StoreWork, plan_stores
+    from compactlib.spark.stores.store_plans import PlanLog, StorePlan, StoresPlan, StoreWork, plan_stores
     from compactlib.spark.stores.streaming import raise_failures, start_compaction_stream
 
 __all__ = [
@@ -94,13 +93,12 @@ _MODULES = {
                     "outcome_table"),
     "rewrites.object_files": ("KNOWN_TASKS", "ObjectsExecutor", "TaskFiles"),
     "executors.packing": ("makespan", "packed"),
-    "stores.plan_log": ("PlanLog",),
     "session.session": ("local_session", "notebook_session"),
     "executors.shared_executor": ("SharedExecutor",),
     "executors.simulation": ("SimulatedRun", "SparkCosts", "simulate", "suggested_partitioning"),
     "rewrites.staging_merge": ("StagingMerge",),
     "stores.streaming": ("raise_failures", "start_compaction_stream"),
-    "stores.store_plans": ("StorePlan", "StoreWork", "StoresPlan", "plan_stores"),
+    "stores.store_plans": ("PlanLog", "StorePlan", "StoreWork", "StoresPlan", "plan_stores"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

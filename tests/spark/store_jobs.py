@@ -15,7 +15,7 @@ from compactlib.outcome import Done
 from compactlib.raftlog import LogOptions, LogReader, SeedPolicy, SegmentLimits, SegmentLog, plan_for
 from compactlib.runtime.budget import Budget
 from compactlib.spark.stores.many_stores import StoreJob
-from compactlib.spark.stores.plan_log import PlanLog
+from compactlib.spark.stores.store_plans import PlanLog
 
 LIMITS = LogOptions(limits=SegmentLimits(max_entries=10))
 PLAN_LOG = PlanLog(limits=LIMITS.limits)

@@ -23,9 +23,8 @@ from compactlib.rewrite import RewriteFailure, RewriteOutcome, RewriteResult, Re
 from compactlib.runtime.budget import Budget, BudgetLimits
 from compactlib.runtime.observe import Observer, Progress, telling
 from compactlib.spark.dependencies import require_spark
-from compactlib.spark.executors.failure import condensed, job_failure
 from compactlib.spark.executors.job_threads import JobThreads
-from compactlib.spark.executors.outcomes import Matched, match_outcomes
+from compactlib.spark.executors.outcomes import Matched, condensed, job_failure, match_outcomes
 from compactlib.spark.executors.packing import packed, weight_of, worthwhile_parts
 from compactlib.spark.executors.rows import RESULT_COLUMNS, RESULT_DDL, PlanRow, ResultRow, plan_table, printable
 from compactlib.spark.executors.worker import PlanRunner, packed_task

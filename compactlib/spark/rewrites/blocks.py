@@ -8,8 +8,6 @@ hash. So an attempt that is repeated, by Spark or by the worker, writes the same
 Executors write private files and publish nothing. This process checks that no row is missing, gives the files their
 names, which contain the token, and commits the list to the fence. A late worker's list is refused, and its files are
 removed; those of the worker after it have other names.
-
-Source: issue 3, part 14; `notes/spark.md` 3 and 8.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ metarange. The ids are those of a merge on one machine, because they depend on t
 
 Workers write ranges under the names of their contents. So an attempt that runs twice writes the same files, and one
 that dies leaves files that a garbage collection removes. Nothing refers to them before the metarange is published.
-
-Source: issue 5, part 6.
 """
 
 from __future__ import annotations

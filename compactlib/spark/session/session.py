@@ -156,7 +156,7 @@ def notebook_session(app_name: str = "notebook", *, cores: int = 2, options: Map
     """
     import warnings
 
-    from compactlib.spark.sources.register import register
+    from compactlib.spark.session.register import register
 
     # PySpark warns of what it does with other packages, at every session and many calls.
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")

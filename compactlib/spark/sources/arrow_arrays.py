@@ -1,6 +1,6 @@
 """Arrow arrays over memory that is there already: no work is done value by value.
 
-Never give views to `pa.array`: it keeps their buffers for good (`notes/spark.md` 8.2).
+Never give views to `pa.array`: it keeps their buffers for good.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import attrs
 
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.outcome import Failed, Skipped
+from compactlib.raftlog import CompactionPolicy, LogReader, SeedPolicy, SegmentLimits, leftovers
 from compactlib.report import Printed
 from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
@@ -184,3 +185,31 @@ def _found(value: StoreWork | Skipped | None, error: CompactlibError | None) -> 
 
 def _order(each: StorePlan) -> tuple[int, float, str]:
     return ("failed", "work", "skipped").index(each.kind), -(each.weight or 0.0), each.name
+
+
+@attrs.frozen(kw_only=True)
+class PlanLog:
+    """A `PlanStore` for folders of Raft logs: reads their segments' indexes and the snapshot, and changes nothing.
+
+    The weight is the bytes to copy, for a log with nothing to copy but segments to drop 0. A log in which a
+    crash has left something has work as well: opening it finishes or removes that.
+
+    Attributes:
+        limits: those that the log is written with.
+        policy: the one that it is going to be compacted with; `DropDead()` for drops alone.
+    """
+
+    limits: SegmentLimits = attrs.field(factory=SegmentLimits)
+    policy: CompactionPolicy = attrs.field(factory=SeedPolicy)
+
+    def __call__(self, folder: str) -> StoreWork | Skipped:
+        """What this log has to do; raises what `LogReader` does."""
+        with LogReader(folder) as log:
+            left = leftovers(folder)
+            # A reader does not know the limits that the log is written with.
+            plan = log.plan(self.policy, view=attrs.evolve(log.view(), limits=self.limits))
+        told = plan.table().title
+        if left:
+            return StoreWork(plan.bytes_to_copy, f"{told}; left by an interrupted run: {', '.join(left[:3])}"
+                                                 f"{', ...' if len(left) > 3 else ''}")
+        return Skipped(told) if plan.is_empty else StoreWork(plan.bytes_to_copy, told)

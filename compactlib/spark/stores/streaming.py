@@ -3,8 +3,6 @@
 The stream says which logs have crossed a threshold; what is to be done to one is the caller's function, and what there
 is to do is for the log's own policy to say. So a batch that Spark repeats after a crash finds logs that
 were compacted, and skips them: nothing here has to happen exactly once.
-
-Source: issue 8, part 8; `notes/spark.md` section 5.
 """
 
 from __future__ import annotations

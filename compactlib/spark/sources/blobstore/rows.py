@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import pyarrow as pa
@@ -28,6 +28,7 @@ from compactlib.errors import InvalidInput, NotFound, Stale
 from compactlib.spark.sources.arrow_arrays import binaries, chosen, flags, numbers, schema_of
 from compactlib.spark.sources.blobstore.contents import read_contents
 from compactlib.spark.sources.neighbours import DEFAULT_PARTITION_BYTES
+from compactlib.spark.sources.planned_reader import PlannedSource, SourceSteps
 from compactlib.spark.sources.source_options import folder_of, given_options, one_of, partition_bytes_of, seconds_of
 
 MAX_BATCH_ROWS = 16_384
@@ -250,3 +251,10 @@ def _unpacked(packed: bytes, start: int, count: int) -> bytes:
     """The inverse of `_packed`, of a part."""
     bits = (int.from_bytes(packed, "little") >> start) & ((1 << count) - 1)
     return f"{bits:0{count}b}".encode().translate(_BYTES)[::-1] if count else b""
+
+
+class BlobStoreSource(PlannedSource):
+    """A store's records as rows, partitioned by segments; see `compactlib.spark.register` for columns and options."""
+
+    format_name: ClassVar[str] = "compactlib.blobstore"
+    steps: ClassVar[SourceSteps] = SourceSteps(BlobOptions.parse, plan_slices, read_slice)

@@ -4,7 +4,7 @@ Only what a snapshot covers can hold anything dead, so a log is worth a look whe
 covered since the last one. How far that was is the stream's offset, which Spark keeps in its checkpoint: a stream that
 is started again goes on from there, and a batch that is repeated names the same segments.
 
-The functions here know nothing of Spark; `covered_source` is the stream. Source: `notes/spark.md` section 5.
+The functions here know nothing of Spark; `covered_source` is the stream.
 """
 
 from __future__ import annotations

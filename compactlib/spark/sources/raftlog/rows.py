@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import attrs
 import pyarrow as pa
@@ -28,6 +28,7 @@ from compactlib.raftlog.segment.reader import PickedPayloads, SegmentReader, Spa
 from compactlib.raftlog.segment.segment_set import open_segment
 from compactlib.spark.sources.arrow_arrays import binaries, flags, numbers, schema_of
 from compactlib.spark.sources.neighbours import DEFAULT_PARTITION_BYTES
+from compactlib.spark.sources.planned_reader import PlannedSource, SourceSteps
 from compactlib.spark.sources.source_options import folder_of, given_options, one_of, partition_bytes_of
 
 MAX_BATCH_ROWS = 16_384
@@ -322,3 +323,10 @@ class _Rows:
 
     def _batch(self, made: Mapping[str, pa.Array[Any]]) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([made[name] for name in self.schema.names], schema=self.schema)
+
+
+class RaftLogSource(PlannedSource):
+    """A log's entries as rows, partitioned by segments; see `compactlib.spark.register` for columns and options."""
+
+    format_name: ClassVar[str] = "compactlib.raftlog"
+    steps: ClassVar[SourceSteps] = SourceSteps(SourceOptions.parse, plan_slices, read_slice)

@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import attrs
 import pyarrow as pa
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from compactlib.errors import Stale
 from compactlib.spark.sources.arrow_arrays import schema_of
 from compactlib.spark.sources.neighbours import neighbours
+from compactlib.spark.sources.planned_reader import PlannedSource, SourceSteps
 from compactlib.spark.sources.staging.options import KeyRange, StagingSourceOptions
 from compactlib.staging import (
     CommittedRanges,
@@ -280,3 +281,10 @@ def _columns_of(staged: Sequence[_StagedKey]) -> list[Any]:
 
 
 _EMPTY: Final = ParquetFormat().rows([])
+
+
+class StagingSource(PlannedSource):
+    """A branch's records as rows, partitioned by ranges; see `compactlib.spark.register` for columns and options."""
+
+    format_name: ClassVar[str] = "compactlib.staging"
+    steps: ClassVar[SourceSteps] = SourceSteps(StagingSourceOptions.parse, plan_slices, read_slice)

@@ -34,8 +34,7 @@ def register(spark: SparkSession) -> None:
     * `branch`, `at` (a commit, or a branch whose HEAD to read) or `metarange`: what to read. `repository`: of which.
     * `kv`: the SQLite file of the branches; or `opener`: `module:function`, a function that workers can import, which
       is given the path and opens any stores (see `compactlib.spark.sources.staging.options.RepositoryOpener`). A
-      metarange
-      alone needs neither.
+      metarange alone needs neither.
     * `prefix`, `first`, `last`: which keys, as text, or with `keys=hex` as hexadecimal digits; ranges outside are not
       read.
     * `tombstones`: `true` gives the keys whose newest staged entry is a tombstone too, and the column `deleted`.
@@ -61,9 +60,9 @@ def register(spark: SparkSession) -> None:
         MissingDependency: PySpark or one of its packages is not installed.
     """
     require_spark("a data source of compactlib")
-    from compactlib.spark.sources.blobstore.source import BlobStoreSource
-    from compactlib.spark.sources.raftlog.source import RaftLogSource
-    from compactlib.spark.sources.staging.source import StagingSource
+    from compactlib.spark.sources.blobstore.rows import BlobStoreSource
+    from compactlib.spark.sources.raftlog.rows import RaftLogSource
+    from compactlib.spark.sources.staging.rows import StagingSource
 
     for source in (RaftLogSource, BlobStoreSource, StagingSource):
         spark.dataSource.register(source)
