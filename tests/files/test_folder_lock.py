@@ -12,7 +12,7 @@ import pytest
 
 from compactlib.errors import Busy, Closed, InvalidInput, ReadOnly, StorageError
 from compactlib.files.folder_lock import FolderLock
-from tests.readonly import read_only_copy
+from tests.files.readonly import read_only_copy
 
 HOLD = """
 import sys

@@ -27,7 +27,7 @@ from compactlib.scheduler import (
     Tick,
     encode_message,
 )
-from tests.misfits import Calls, misfits, public_calls
+from tests.core.misfits import Calls, misfits, public_calls
 
 BLOCK = BlockMeta(id="a", tenant="A", shard=1, level=0)
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from compactlib.errors import CorruptData, Unsupported
 from compactlib.indexset import MAX_INDEX, IndexSet
 
-HERE = Path(__file__).parent.parent
-PAGE = HERE.parent / "docs" / "formats" / "indexset.md"
+HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs" / "formats" / "indexset.md"
 GOLDEN = HERE / "golden" / "indexset-v1.bin"
 
 EXAMPLE = IndexSet.from_iterable([1, 2, 3, 4, 9, 300, 301])

@@ -15,7 +15,7 @@ from compactlib.kv import KVLimits
 from compactlib.raftlog.compaction.plan.view import CompactionView
 from compactlib.raftlog.model.values import SegmentLimits
 from compactlib.raftlog.snapshots.model import SnapshotManifest
-from tests.misfits import STRANGE
+from tests.core.misfits import STRANGE
 
 LIMITS = dict.fromkeys(("max_partition_bytes", "max_key_bytes", "max_value_bytes", "max_transact"), 1)
 MANIFEST = {**dict.fromkeys(("index", "term", "machine_version", "live_count", "live_bytes", "live_crc", "state_bytes",

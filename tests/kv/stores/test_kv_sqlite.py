@@ -35,7 +35,7 @@ from compactlib.kv import (
 )
 from compactlib.testing import KVStoreConformance
 from compactlib.testing.stores.kv_machine import kv_machine
-from tests.readonly import read_only_copy
+from tests.files.readonly import read_only_copy
 
 ROOT = Path(__file__).parents[3]
 

@@ -30,9 +30,9 @@ from compactlib.errors import (
 from compactlib.files.disk import LocalFiles, StrPath
 from compactlib.raftlog import Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
 from compactlib.raftlog.model.names import segment_name
+from tests.files.readonly import read_only_copy
 from tests.raftlog.compaction_logs import picture
 from tests.raftlog.reading import PlainLog
-from tests.readonly import read_only_copy
 
 OPTIONS = LogOptions(limits=SegmentLimits(max_entries=4))
 

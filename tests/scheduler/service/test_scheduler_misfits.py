@@ -30,7 +30,7 @@ from compactlib.scheduler import (
     Tombstones,
     Worker,
 )
-from tests.misfits import Calls, misfits, public_calls
+from tests.core.misfits import Calls, misfits, public_calls
 from tests.scheduler.workers.test_scheduler_worker import Desk, nothing
 
 BLOCK = BlockMeta(id="a", tenant="A", shard=1, level=0)

@@ -14,7 +14,7 @@ from compactlib.blobstore.store.blob_reader import BlobReader
 from compactlib.clock import ManualClock
 from tests.blobstore.compaction_stores import config, open_store
 from tests.blobstore.policy_views import NOW, toy
-from tests.misfits import Calls, misfits, public_calls
+from tests.core.misfits import Calls, misfits, public_calls
 
 VIEW = toy([0, 300, 900])
 PLAN = plan_module.plan_for(VIEW, Greedy(), NOW)
