@@ -87,17 +87,12 @@ class Snapshot(Protocol):
         id."""
 
 
-class CompactableStore(Protocol):
-    """The store as the steps of a compaction see it (`BlobStore` is one), which lie below it and do not import it; what
-    runs them is given an `OwnedStore`."""
+class Shown(Protocol):
+    """What a policy is shown of a store beside its log, whether it is open (`BlobStore`) or read (`BlobReader`)."""
 
     @property
     def name(self) -> str:
         """What the store is called in messages and events."""
-
-    @property
-    def folder(self) -> str:
-        """The store's folder, absolute; all its files lie directly in it."""
 
     @property
     def incarnation(self) -> bytes:
@@ -112,12 +107,21 @@ class CompactableStore(Protocol):
         """Capacity of the log, as fixed when the store was created."""
 
     @property
-    def created_at(self) -> float:
-        """When the store was created, seconds since the epoch; 0 if that was lost."""
-
-    @property
     def config(self) -> BlobStoreConfig:
         """The store's configuration."""
+
+
+class CompactableStore(Shown, Protocol):
+    """The store as the steps of a compaction see it (`BlobStore` is one), which lie below it and do not import it; what
+    runs them is given an `OwnedStore`."""
+
+    @property
+    def folder(self) -> str:
+        """The store's folder, absolute; all its files lie directly in it."""
+
+    @property
+    def created_at(self) -> float:
+        """When the store was created, seconds since the epoch; 0 if that was lost."""
 
     @property
     def files(self) -> Files:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping
-from typing import Protocol
 
 import attrs
 
@@ -13,8 +12,7 @@ from compactlib.blobstore.compaction.plan.last_plans import LastPlans, PlanKind,
 from compactlib.blobstore.compaction.plan.policy import Dying, SegmentView, StoreView
 from compactlib.blobstore.compaction.sense.kept_statistics import BucketSettings, KeptStatistics
 from compactlib.blobstore.compaction.sense.statistics import LogStatistics, log_statistics
-from compactlib.blobstore.compaction.swap import CompactableStore, Snapshot
-from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore.compaction.swap import CompactableStore, Shown, Snapshot
 from compactlib.blobstore.index.index_file import index_file_bytes
 from compactlib.blobstore.model.breather import Breather
 from compactlib.blobstore.model.names import SegmentName
@@ -159,30 +157,6 @@ class Sensor:
                     self._kept.audit()
             finally:
                 self._counting.release()
-
-
-class Shown(Protocol):
-    """What a view tells of a store beside its log."""
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-
-    @property
-    def incarnation(self) -> bytes:
-        """16 bytes that are its own."""
-
-    @property
-    def config(self) -> BlobStoreConfig:
-        """How it is kept."""
-
-    @property
-    def segment_bytes(self) -> int:
-        """Capacity of a segment."""
-
-    @property
-    def capacity_bytes(self) -> int:
-        """Capacity of the log."""
 
 
 def view_of(store: Shown, snapshot: Snapshot, statistics: LogStatistics, history: LastPlans,
